@@ -1,0 +1,101 @@
+"""The progress line: how a training job tells the outside how far it is.
+
+Written by ``track`` inside the job, one JSON object a line on standard output behind ``MARKER``; parsed by the
+control loop outside. Standard library only: this module is copied into training containers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, field
+
+MARKER = "@paceline "
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a training job is.
+
+    ``done`` and ``total`` count batches over all epochs (equation (2) of DECOR-NN gives ``total``); ``total`` may
+    change while the job runs, for instance when it stops early. ``monotonic_s`` and ``wall_s`` are the job's clocks.
+    ``event`` is ``"progress"``, ``"start"`` (before the first batch, also after a restart), ``"checkpoint"`` or ``"finish"``.
+    """
+
+    done: int
+    total: int
+    epoch: int = 0
+    epochs: int = 1
+    event: str = "progress"
+    loss: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    device: str = "cpu"
+    threads: int = 1
+    monotonic_s: float = 0.0
+    wall_s: float = 0.0
+
+    @property
+    def percent(self) -> float:
+        """Progress in percent, equation (1) of DECOR-NN.
+
+        >>> Progress(done=30, total=120).percent
+        25.0
+        """
+        return 100.0 * self.done / self.total
+
+    def to_line(self) -> str:
+        """One line for standard output, without the line end."""
+        return MARKER + json.dumps(asdict(self), separators=(",", ":"), allow_nan=False)
+
+
+def parse_line(line: str) -> Progress | None:
+    """Read a progress line; ``None`` if ``line`` is not one.
+
+    Raises ``ValueError`` with what is wrong for a line that carries the marker but not a usable progress.
+
+    >>> parse_line("epoch 3 done") is None
+    True
+    >>> parse_line('@paceline {"done": 5, "total": 20}').percent
+    25.0
+    >>> parse_line('@paceline {"done": 5, "total": 0}')
+    Traceback (most recent call last):
+    ValueError: total: got 0, expected a whole number of at least 1
+    """
+    if not line.startswith(MARKER):
+        return None
+    data = json.loads(line[len(MARKER) :])
+    if not isinstance(data, dict):
+        raise ValueError(f"expected a JSON object, got {type(data).__name__}")
+    done = _whole(data, "done", least=0)
+    total = _whole(data, "total", least=1)
+    if done > total:
+        raise ValueError(f"done: got {done}, expected at most total = {total}")
+    metrics = data.get("metrics") or {}
+    if not isinstance(metrics, dict):
+        raise ValueError(f"metrics: got {metrics!r}, expected an object")
+    return Progress(
+        done=done,
+        total=total,
+        epoch=_whole(data, "epoch", least=0, default=0),
+        epochs=_whole(data, "epochs", least=1, default=1),
+        event=str(data.get("event", "progress")),
+        loss=_finite(data.get("loss")),
+        metrics={str(k): v for k, v in ((k, _finite(v)) for k, v in metrics.items()) if v is not None},
+        device=str(data.get("device", "cpu")),
+        threads=_whole(data, "threads", least=1, default=1),
+        monotonic_s=_finite(data.get("monotonic_s")) or 0.0,
+        wall_s=_finite(data.get("wall_s")) or 0.0,
+    )
+
+
+def _whole(data: dict[str, object], name: str, *, least: int, default: int | None = None) -> int:
+    value = data.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name}: got {value!r}, expected a whole number of at least {least}")
+    return value
+
+
+def _finite(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        return None
+    return float(value)

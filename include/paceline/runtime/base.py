@@ -99,8 +99,8 @@ class Job(Protocol):
     def read_lines(self) -> list[str]:
         """Return the lines written since the last call, without waiting.
 
-        After ``reattach``, starts near the end of what was written before. A passing loss of the engine
-        returns nothing; the lines follow when it is back.
+        Once ``wait`` has returned True, returns all that is left. After ``reattach``, starts near the end of what
+        was written before. A passing loss of the engine returns nothing; the lines follow when it is back.
         """
 
     def wait(self, timeout_s: float) -> bool:
@@ -135,6 +135,9 @@ class Runtime(Protocol):
     """A place where jobs run."""
 
     name: str
+
+    def capacity(self) -> float:
+        """Return the number of cores there are to give. Raises RuntimeUnavailableError while the engine is away."""
 
     def check(self, spec: JobSpec) -> None:
         """Raise before anything is started if ``spec`` cannot run here (missing image, engine away, bad value)."""

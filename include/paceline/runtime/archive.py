@@ -1,0 +1,158 @@
+"""Tar streams into and out of a job: made piece by piece, because inputs are large, and taken apart without trust.
+
+Called by ``DockerRuntime`` (files in) and its jobs (output back).
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from paceline.errors import InvalidInputError, TrainingFailedError
+
+_BLOCK = 1 << 20
+MAX_ENTRIES = 200_000
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file or folder of a tar: ``source`` is a local file, its content, or ``None`` for a folder."""
+
+    path: str
+    source: Path | bytes | None
+    mode: int
+    uid: int = 0
+    gid: int = 0
+
+
+def tar_stream(entries: Iterable[Entry]) -> Iterator[bytes]:
+    """Yield a tar of ``entries`` without ever holding a whole file in memory."""
+    now = int(time.time())
+    for entry in entries:
+        header = tarfile.TarInfo(entry.path)
+        header.mode, header.uid, header.gid, header.mtime = entry.mode, entry.uid, entry.gid, now
+        if entry.source is None:
+            header.type = tarfile.DIRTYPE
+            yield header.tobuf(tarfile.PAX_FORMAT)
+        elif isinstance(entry.source, bytes):
+            header.size = len(entry.source)
+            yield header.tobuf(tarfile.PAX_FORMAT) + entry.source + _padding(header.size)
+        else:
+            with entry.source.open("rb") as stream:
+                header.size = os.fstat(stream.fileno()).st_size
+                yield header.tobuf(tarfile.PAX_FORMAT)
+                left = header.size
+                while left and (block := stream.read(min(_BLOCK, left))):
+                    left -= len(block)
+                    yield block
+                if left:
+                    raise InvalidInputError("inputs", str(entry.source), "a file that does not shrink while read")
+                yield _padding(header.size)
+    yield bytes(2 * tarfile.BLOCKSIZE)
+
+
+def extract_output(chunks: Iterable[bytes], destination: Path, *, root: str, max_bytes: int) -> None:
+    """Unpack the tar in ``chunks`` into ``destination``, all of it or nothing.
+
+    Parameters
+    ----------
+    chunks:
+        The tar, as it comes from the engine.
+    destination:
+        Folder, created if missing.
+    root:
+        Name of the folder in the tar that is unpacked; entries outside are refused.
+    max_bytes:
+        Limit on the sum of all file sizes.
+
+    Raises
+    ------
+    TrainingFailedError
+        An entry leads out of the folder, is neither file nor folder, or there is too much. The job wrote this tar's
+        content, so nothing in it is believed.
+    """
+
+    def unpack(inside: Path) -> None:
+        total = 0
+        with tarfile.open(fileobj=_Reader(chunks), mode="r|") as archive:
+            for count, member in enumerate(archive):
+                target = inside.joinpath(*_safe_parts(member.name, root))
+                total += member.size if member.isreg() else 0
+                if total > max_bytes or count >= MAX_ENTRIES:
+                    raise TrainingFailedError(
+                        f"output: more than {max_bytes} bytes or {MAX_ENTRIES} entries, the limits"
+                    )
+                if member.isdir():
+                    target.mkdir(parents=True, exist_ok=True)
+                elif member.isreg():
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    content = archive.extractfile(member)
+                    assert content is not None  # a regular member has content
+                    # "x": a second entry of the same name would let one file pass for another.
+                    with target.open("xb") as out:
+                        shutil.copyfileobj(content, out, _BLOCK)
+                else:
+                    raise not_collected(member.name)
+
+    into_place(destination, unpack)
+
+
+def not_collected(name: str) -> TrainingFailedError:
+    """The error for an output entry that is a link, a device, a pipe or a socket."""
+    return TrainingFailedError(f"output: {name!r} is no regular file; only files and folders are collected")
+
+
+def into_place(destination: Path, fill: Callable[[Path], None]) -> None:
+    """Let ``fill`` write into a fresh folder, then move what it wrote to ``destination``; on an error nothing stays."""
+    destination.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".paceline-", dir=destination) as folder:
+        fill(Path(folder))
+        for child in Path(folder).iterdir():
+            target = destination / child.name
+            if target.is_dir() and not target.is_symlink():
+                shutil.rmtree(target)
+            os.replace(child, target)
+
+
+def _safe_parts(name: str, root: str) -> tuple[str, ...]:
+    path = PurePosixPath(name)
+    parts = path.parts
+    if path.is_absolute() or ".." in parts or not parts or parts[0] != root:
+        raise TrainingFailedError(f"output: {name!r} leads out of the output folder")
+    return parts[1:]
+
+
+def _padding(size: int) -> bytes:
+    return bytes(-size % tarfile.BLOCKSIZE)
+
+
+class _Reader(io.RawIOBase):
+    """A file over an iterator of chunks, as tarfile wants to read."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._chunks = iter(chunks)
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        pieces = [self._rest]
+        have = len(self._rest)
+        while size < 0 or have < size:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                break
+            pieces.append(chunk)
+            have += len(chunk)
+        data = b"".join(pieces)
+        cut = have if size < 0 else size
+        self._rest = data[cut:]
+        return data[:cut]

@@ -1,0 +1,263 @@
+"""Runs training jobs as containers of a Docker engine, local or remote, hardened by default.
+
+``DeadlineTrainingOperator`` makes one ``DockerRuntime`` for each task and hands it to the control loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from paceline.errors import InvalidInputError, JobLostError, PacelineError
+from paceline.runtime.archive import Entry, tar_stream
+from paceline.runtime.base import ENV_CHECKPOINT, ENV_INPUT, ENV_OUTPUT, JobSpec
+from paceline.runtime.checks import check_capacity, check_spec, placed_files, spec_digest
+from paceline.runtime.docker_errors import engine_call
+from paceline.runtime.docker_job import PERIOD_US, DockerJob, quota_us
+from paceline.runtime.sdk import sdk_files
+
+if TYPE_CHECKING:
+    from docker import APIClient
+
+log = logging.getLogger(__name__)
+
+HOME = "/paceline"
+LABEL_JOB = "paceline.job"
+LABEL_SPEC = "paceline.spec"
+_SHM_BYTES = 1024**3
+# Bounds what a job can write to the engine's disk. An engine keeps the newest files, so that the newest progress
+# is there however long nobody reads: at 5 lines a second the oldest one dropped is more than a day old.
+_LOG_OPTIONS = {"max-size": "50m", "max-file": "4"}
+# Debian's own images have only python3. Everything else is run as it is given.
+_PYTHON = ["/bin/sh", "-c", 'exec "$(command -v python || command -v python3 || echo python)" "$@"', "python"]
+
+
+class DockerRuntime:
+    """Training jobs in containers.
+
+    Parameters
+    ----------
+    client:
+        A ``docker.APIClient``, or a function that makes one. It is used from a second thread too.
+    pull:
+        Pull a missing image. Off by default: an image that is not there is an error.
+    max_output_bytes:
+        Limit on what ``collect`` accepts.
+
+    Notes
+    -----
+    A container gets no capabilities, no way to gain any, no network unless asked for, an ordinary user, limits on
+    memory and processes, and nothing of the host's file system. Files go in and out through the engine's API, so a
+    remote engine works like a local one.
+    """
+
+    name = "docker"
+
+    def __init__(
+        self,
+        client: APIClient | Callable[[], APIClient],
+        *,
+        pull: bool = False,
+        max_output_bytes: int = 16 * 1024**3,
+    ) -> None:
+        self._make = client
+        self._made: APIClient | None = None
+        self._pull = pull
+        self._max_output_bytes = max_output_bytes
+
+    @property
+    def _client(self) -> APIClient:
+        if self._made is None:
+            from docker import APIClient
+
+            if isinstance(self._make, APIClient):
+                self._made = self._make
+            else:
+                with engine_call("connect to the Docker engine"):
+                    self._made = self._make()
+        return self._made
+
+    def capacity(self) -> float:
+        """Return how many cores the engine's machine has."""
+        with engine_call("ask the engine what it has"):
+            return float(self._client.info()["NCPU"])
+
+    def check(self, spec: JobSpec) -> None:
+        """Raise if ``spec`` cannot run on this engine: nothing is started, and nothing pulled unless asked for."""
+        check_spec(spec)
+        check_capacity(spec.devices, self.capacity())
+        if not spec.image:
+            raise InvalidInputError("image", spec.image, "the name of a container image")
+        self._check_image(spec.image)
+        if spec.network is not None:
+            try:
+                with engine_call("look for the network"):
+                    self._client.inspect_network(spec.network)
+            except JobLostError:
+                raise InvalidInputError("network", spec.network, "a network of the engine, or None for none") from None
+
+    def start(self, spec: JobSpec) -> DockerJob:
+        """Start ``spec``, or find it again if the same spec was started by somebody who died before saying so."""
+        self.check(spec)
+        digest = spec_digest(spec)
+        found = self._find(f"paceline-{spec.name}")
+        if found is not None:
+            job = self._adopt(found, spec, digest)
+            if job is not None:
+                return job
+        container = self._create(spec, digest)
+        try:
+            with engine_call("put the job's files into the container"):
+                self._client.put_archive(container, "/", tar_stream(_entries(spec)))
+            with engine_call("start the container"):
+                self._client.start(container)
+        except BaseException:
+            self._discard(container)
+            raise
+        return DockerJob(self._client, container, max_output_bytes=self._max_output_bytes, tail=None)
+
+    def reattach(self, job_id: str) -> DockerJob:
+        """Find a container again that ``start`` started, from any process."""
+        with engine_call("find the container"):
+            found = self._client.inspect_container(job_id)
+        if LABEL_JOB not in (found["Config"]["Labels"] or {}):
+            raise JobLostError(f"container {job_id[:12]} was not started by Paceline")
+        if found["State"]["Status"] == "created":
+            raise JobLostError(f"container {job_id[:12]} was never started")
+        return DockerJob(self._client, found["Id"], max_output_bytes=self._max_output_bytes, tail=200)
+
+    def _check_image(self, image: str) -> None:
+        try:
+            with engine_call("look for the image"):
+                self._client.inspect_image(image)
+            return
+        except JobLostError:
+            if not self._pull:
+                accepted = (
+                    f"an image that the engine has (`docker pull {image}` or `docker build -t {image} .` gets it), "
+                    "or pull=True"
+                )
+                raise InvalidInputError("image", image, accepted) from None
+        try:
+            log.info("Pulling image %s", image)
+            with engine_call(f"pull {image}"):
+                for said in self._client.pull(image, stream=True, decode=True):
+                    if "error" in said:
+                        raise InvalidInputError("image", image, f"an image that can be pulled ({said['error']})")
+        except JobLostError as error:
+            raise InvalidInputError("image", image, f"an image that can be pulled ({error})") from None
+
+    def _find(self, name: str) -> Mapping[str, Any] | None:
+        try:
+            with engine_call("look for a container of the same name"):
+                found: Mapping[str, Any] = self._client.inspect_container(name)
+                return found
+        except JobLostError:
+            return None
+
+    def _adopt(self, found: Mapping[str, Any], spec: JobSpec, digest: str) -> DockerJob | None:
+        """Decide on a container that has our name already; ``None`` means it was in the way and has been removed."""
+        container, state = found["Id"], found["State"]["Status"]
+        labels = found["Config"]["Labels"] or {}
+        if LABEL_JOB not in labels:
+            raise InvalidInputError("name", spec.name, "a name that no container outside of Paceline has")
+        if labels.get(LABEL_SPEC) == digest and state != "created":
+            log.info("Container %s of the same job is there already (%s): taking it over.", container[:12], state)
+            return self.reattach(container)
+        if state in ("running", "paused", "restarting"):
+            accepted = f"a name that no running job has; container {container[:12]} runs another job of this name"
+            raise InvalidInputError("name", spec.name, accepted)
+        log.info("Removing container %s: it has this job's name and does not run.", container[:12])
+        self._discard(container)
+        return None
+
+    def _create(self, spec: JobSpec, digest: str) -> str:
+        client = self._client
+        command = list(spec.command)
+        if command[0] == "python":
+            command = [*_PYTHON, *command[1:]]
+        memory = spec.memory_bytes
+        limits: dict[str, Any] = {}
+        if memory is not None:
+            limits = {"mem_limit": memory, "memswap_limit": memory}
+        host = client.create_host_config(
+            cpu_period=PERIOD_US,
+            cpu_quota=quota_us(spec.devices),
+            cap_drop=["ALL"],
+            security_opt=["no-new-privileges"],
+            pids_limit=spec.max_processes,
+            network_mode=spec.network or "none",
+            init=True,
+            privileged=False,
+            # PyTorch's data loaders pass batches through /dev/shm; the engine's default of 64 MiB kills them.
+            shm_size=min(memory, _SHM_BYTES) if memory is not None else _SHM_BYTES,
+            log_config={"Type": "json-file", "Config": _LOG_OPTIONS},
+            **limits,
+        )
+        with engine_call("create the container"):
+            created = client.create_container(
+                spec.image,
+                # As the entry point, so that the image's own cannot change what is run.
+                entrypoint=command,
+                command=[],
+                name=f"paceline-{spec.name}",
+                user=spec.user,
+                working_dir=f"{HOME}/work",
+                environment=_environment(spec),
+                labels={**spec.labels, LABEL_JOB: spec.name, LABEL_SPEC: digest},
+                stop_signal="SIGTERM",
+                host_config=host,
+            )
+        return str(created["Id"])
+
+    def _discard(self, container: str) -> None:
+        try:
+            with engine_call("remove the container"):
+                self._client.remove_container(container, force=True, v=True)
+        except JobLostError:
+            pass
+        except PacelineError as error:
+            log.error("Container %s could not be removed; `docker rm -f %s` does it. %s", container, container, error)
+
+
+def _environment(spec: JobSpec) -> dict[str, str]:
+    given = dict(spec.environment)
+    path = f"{HOME}/sdk" + (f":{given['PYTHONPATH']}" if given.get("PYTHONPATH") else "")
+    home = {"HOME": f"{HOME}/work", "USER": "paceline", "LANG": "C.UTF-8"}  # the user is not in the image's passwd
+    return (
+        home
+        | given
+        | {
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONPATH": path,
+            ENV_INPUT: f"{HOME}/input",
+            ENV_OUTPUT: f"{HOME}/output",
+            ENV_CHECKPOINT: f"{HOME}/checkpoint",
+        }
+    )
+
+
+def _entries(spec: JobSpec) -> Iterator[Entry]:
+    """Everything that goes into the container. The job's user owns where it writes and cannot change the rest."""
+    uid, _, group = spec.user.partition(":")
+    owner = {"uid": int(uid), "gid": int(group or 0)}
+    root = HOME.lstrip("/")
+    yield Entry(root, None, 0o755)
+    for folder in ("sdk", "input"):
+        yield Entry(f"{root}/{folder}", None, 0o755)
+    for folder in ("work", "output", "checkpoint"):
+        yield Entry(f"{root}/{folder}", None, 0o700, **owner)
+    for path, content in sdk_files().items():
+        yield Entry(f"{root}/sdk/{path}", content, 0o644)
+    made = {"work", "input"}
+    for place, local in placed_files(spec):
+        mine = owner if place.startswith("work/") else {}
+        parts = place.split("/")
+        for depth in range(1, len(parts)):
+            folder = "/".join(parts[:depth])
+            if folder not in made:
+                made.add(folder)
+                yield Entry(f"{root}/{folder}", None, 0o755, **mine)
+        executable = local.stat().st_mode & 0o111
+        yield Entry(f"{root}/{place}", local, 0o755 if executable else 0o644, **mine)

@@ -1,0 +1,202 @@
+"""One training container: its output, its share of the CPU, its end and what it leaves.
+
+Made by ``DockerRuntime``; driven by the control loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.errors import JobLostError, PacelineError, TrainingFailedError
+from paceline.runtime.archive import extract_output
+from paceline.runtime.base import JobStatus, Usage
+from paceline.runtime.checks import check_devices
+from paceline.runtime.docker_errors import engine_call
+from paceline.runtime.docker_logs import LogFollower
+
+if TYPE_CHECKING:
+    from docker import APIClient
+
+log = logging.getLogger(__name__)
+
+PERIOD_US = 100_000  # the kernel's default CFS period
+_QUOTA_MIN_US = 1_000  # the kernel refuses less
+_OUTPUT = "/paceline/output"
+_LOOK_S = 5.0  # how often to ask the engine for the end, should the output stream not tell it
+_DRAIN_S = 30.0
+
+
+def quota_us(devices: float) -> int:
+    """Return the CFS quota for ``devices`` cores, in microseconds of a 100 ms period. Equation (6) of DECOR-NN.
+
+    >>> quota_us(1.5), quota_us(0.001)
+    (150000, 1000)
+    """
+    check_devices(devices)
+    return max(_QUOTA_MIN_US, round(devices * PERIOD_US))
+
+
+class DockerJob:
+    """A container that ``DockerRuntime`` started. See ``paceline.runtime.base.Job`` for what each method promises."""
+
+    def __init__(self, client: APIClient, container: str, *, max_output_bytes: int, tail: int | None) -> None:
+        self._client = client
+        self._container = container
+        self._max_output_bytes = max_output_bytes
+        self._usage = Usage(cpu_s=0.0, memory_bytes=0)
+        self._follower = LogFollower(client, container, self._has_ended, tail)
+        self._follower.start()
+
+    @property
+    def id(self) -> str:
+        """The container's id."""
+        return self._container
+
+    def read_lines(self) -> list[str]:
+        """Return what was written since the last call; everything once ``wait`` has returned True."""
+        return self._follower.take()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the container's end; its output stream tells it at once."""
+        limit = time.monotonic() + timeout_s
+        while True:
+            left = limit - time.monotonic()
+            if self._follower.ended.wait(max(0.0, min(left, _LOOK_S))):
+                return True
+            if left <= _LOOK_S:
+                return False
+            try:
+                if self._has_ended():
+                    # The stream may still be on its way. Whoever reads lines meanwhile makes room for it.
+                    return self._follower.ended.wait(max(0.0, min(limit - time.monotonic(), _DRAIN_S))) or True
+            except PacelineError:
+                pass  # away; the follower says so in the log
+
+    def resize(self, devices: float) -> None:
+        """Change the CFS quota of the running container."""
+        with engine_call("change the container's CPU quota"):
+            self._client.update_container(self._container, cpu_period=PERIOD_US, cpu_quota=quota_us(devices))
+
+    def status(self) -> JobStatus:
+        """Ask the engine how the container is."""
+        found = self._inspect()
+        return JobStatus(state="gone", reason="the container was removed") if found is None else _status(found)
+
+    def usage(self) -> Usage:
+        """Ask the engine for CPU time and memory; after the end, the last figures that were read."""
+        with engine_call("read what the container uses"):
+            stats = self._client.stats(self._container, stream=False, one_shot=True)
+        cpu = stats.get("cpu_stats", {}).get("cpu_usage", {}).get("total_usage", 0) / 1e9
+        if cpu > 0:  # all zero once the container has ended
+            self._usage = Usage(cpu_s=cpu, memory_bytes=_memory_bytes(stats.get("memory_stats", {})))
+        return self._usage
+
+    def restart(self) -> None:
+        """Start the exited container again: its files are as they were left."""
+        with engine_call("start the container again"):
+            self._client.start(self._container)
+        self._follower.start()
+
+    def collect(self, destination: Path) -> None:
+        """Copy the output folder out of the container, running or not."""
+        with engine_call("read the container's output folder"):
+            try:
+                chunks, _ = self._client.get_archive(self._container, _OUTPUT)
+            except Exception as error:
+                if type(error).__name__ == "NotFound" and self._inspect() is not None:
+                    raise TrainingFailedError("output: the job removed its output folder") from error
+                raise
+            extract_output(chunks, destination, root="output", max_bytes=self._max_output_bytes)
+
+    def stop(self, grace_s: float = 5.0) -> None:
+        """SIGTERM, then SIGKILL after ``grace_s``, rounded up to whole seconds."""
+        try:
+            with engine_call("stop the container"):
+                self._client.stop(self._container, timeout=math.ceil(grace_s))
+        except JobLostError:
+            pass
+
+    def remove(self) -> None:
+        """Remove the container and its anonymous volumes, running or not."""
+        try:
+            with engine_call("remove the container"):
+                self._client.remove_container(self._container, force=True, v=True)
+        except JobLostError:
+            pass
+        self.close()
+
+    def close(self) -> None:
+        """End the thread that reads the output; the container goes on."""
+        self._follower.close()
+
+    def _inspect(self) -> Mapping[str, Any] | None:
+        try:
+            with engine_call("ask how the container is"):
+                found: Mapping[str, Any] = self._client.inspect_container(self._container)
+                return found
+        except JobLostError:
+            return None
+
+    def _has_ended(self) -> bool:
+        found = self._inspect()
+        return found is None or _status(found).state != "running"
+
+
+def _status(found: Mapping[str, Any]) -> JobStatus:
+    state = found["State"]
+    if state["Status"] in ("running", "paused", "restarting"):
+        reason = "paused" if state["Status"] == "paused" else ""
+        return JobStatus(state="running", started_s=_seconds(state["StartedAt"]), reason=reason)
+    code = int(state["ExitCode"])
+    out_of_memory = bool(state.get("OOMKilled")) and code != 0
+    return JobStatus(
+        state="exited",
+        exit_code=code,
+        started_s=_seconds(state["StartedAt"]),
+        finished_s=_seconds(state["FinishedAt"]),
+        out_of_memory=out_of_memory,
+        reason=_reason(found, code, out_of_memory),
+    )
+
+
+def _reason(found: Mapping[str, Any], code: int, out_of_memory: bool) -> str:
+    limit = int(found["HostConfig"].get("Memory") or 0)
+    if out_of_memory:
+        return f"killed for memory, limit {limit / 1024**2:.0f} MiB" if limit else "killed for memory"
+    if found["State"].get("Error"):
+        return str(found["State"]["Error"])
+    if code == 137:
+        return "killed (SIGKILL)"
+    if code == 143:
+        return "stopped (SIGTERM)"
+    if code in (126, 127):
+        return "the command could not be run in this image"
+    return ""
+
+
+def _seconds(stamp: str) -> float | None:
+    """Seconds since the epoch of the engine's RFC 3339 time; ``None`` for its zero time.
+
+    >>> _seconds("1970-01-01T00:01:00.5Z")
+    60.5
+    """
+    if stamp.startswith("0001-"):
+        return None
+    whole, _, rest = stamp.rstrip("Z").partition(".")
+    digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
+    zone = rest[len(digits) :] or "+00:00"
+    moment = datetime.fromisoformat(whole + zone)
+    return moment.timestamp() + (float(f"0.{digits}") if digits else 0.0)
+
+
+def _memory_bytes(stats: Mapping[str, Any]) -> int:
+    """Memory in use without what the kernel can drop at will; cgroups v1 and v2 name that differently."""
+    details = stats.get("stats", {})
+    cache = details.get("total_inactive_file", details.get("inactive_file", 0))
+    return max(0, int(stats.get("usage", 0)) - int(cache))

@@ -1,0 +1,263 @@
+"""Reads a container's output while it runs and across losses of the engine, every line once and none left out.
+
+``DockerJob`` starts one ``LogFollower``, a background thread, for each run of its container.
+"""
+
+from __future__ import annotations
+
+import calendar
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from paceline.errors import JobLostError, PacelineError, RuntimeUnavailableError
+from paceline.runtime.docker_errors import engine_call
+from paceline.runtime.lines import LineAssembler
+
+if TYPE_CHECKING:
+    from docker import APIClient
+
+log = logging.getLogger(__name__)
+
+_HEADER = 8  # a frame is a stream number, three zeros, a big-endian length, then the payload
+_OVERLAP_S = 2  # what is asked for again after a loss; stdout and stderr may be stored out of order by some ms
+_QUIET_S = 60.0  # a connection that says nothing for so long may be dead without our knowing: make a new one
+_CONNECT_S = 10.0
+_QUEUE_BYTES = 64 * 1024**2  # beyond this the thread stops reading, and the rest waits in the engine's log file
+_BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
+
+
+class FrameParser:
+    """Cuts the engine's multiplexed stream into ``(stream, payload)``, however the bytes arrive.
+
+    >>> FrameParser().feed(bytes([1, 0, 0, 0, 0, 0, 0, 2]) + b"hi" + bytes([2, 0]))
+    [(1, b'hi')]
+    """
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
+        """Take the next bytes; return the frames that they complete."""
+        self._buffer += data
+        frames = []
+        start = 0
+        while len(self._buffer) - start >= _HEADER:
+            end = start + _HEADER + int.from_bytes(self._buffer[start + 4 : start + _HEADER], "big")
+            if len(self._buffer) < end:
+                break
+            frames.append((self._buffer[start], bytes(self._buffer[start + _HEADER : end])))
+            start = end
+        del self._buffer[:start]
+        return frames
+
+
+class OnceOnly:
+    """Lets every log entry through once, although each new connection repeats the last seconds of the one before.
+
+    An entry is known by its engine timestamp (ns), its stream and its content; equal ones are counted, because the
+    pieces of a long line share a timestamp and may be alike.
+    """
+
+    def __init__(self) -> None:
+        self.newest: str | None = None  # timestamps are RFC 3339 with nine decimals, all UTC: they sort as text
+        self._horizon = ""
+        self._recent: deque[tuple[str, tuple[str, int, int]]] = deque()
+        self._seen: Counter[tuple[str, int, int]] = Counter()
+        self._repeated: Counter[tuple[str, int, int]] = Counter()
+
+    def reconnect(self) -> None:
+        """Call before a new connection."""
+        self._repeated = self._seen.copy()
+
+    def is_new(self, stamp: str, stream: int, content: bytes) -> bool:
+        """Whether this entry was not let through before."""
+        key = (stamp, stream, hash(content))
+        if self._repeated[key] > 0:
+            self._repeated[key] -= 1
+            return False
+        self._seen[key] += 1
+        self._recent.append((stamp, key))
+        if self.newest is None or stamp > self.newest:
+            if self.newest is None or stamp[:19] != self.newest[:19]:  # a new second
+                self._horizon = _minus_seconds(stamp, 2 * _OVERLAP_S)
+            self.newest = stamp
+        while self._recent and self._recent[0][0] < self._horizon:
+            _, old = self._recent.popleft()
+            self._seen[old] -= 1
+            if not self._seen[old]:
+                del self._seen[old]
+        return True
+
+    def since(self) -> str | None:
+        """Where a new connection should begin, as the engine's ``since``; ``None`` if nothing was read yet."""
+        return None if self.newest is None else str(_epoch(self.newest) - _OVERLAP_S)
+
+
+class LogFollower:
+    """Follows one container's output in a thread until the container has ended.
+
+    Parameters
+    ----------
+    client:
+        An ``APIClient`` that may be used from another thread.
+    container:
+        Id of the container.
+    has_ended:
+        Asks the engine whether the container has ended or is gone.
+    tail:
+        Begin so many entries before the end; ``None`` begins with the first.
+    """
+
+    def __init__(
+        self, client: APIClient, container: str, has_ended: Callable[[], bool], tail: int | None = None
+    ) -> None:
+        self._client = client
+        self._container = container
+        self._has_ended = has_ended
+        self._tail = tail
+        self._once = OnceOnly()
+        self._assemblers = {1: LineAssembler(), 2: LineAssembler()}
+        self._lines: deque[str] = deque()
+        self._size = 0
+        self._room = threading.Condition()
+        self._closed = threading.Event()
+        self._response: object = None
+        self.ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to follow, or go on after the container was started again."""
+        self.ended.clear()
+        self._thread = threading.Thread(target=self._run, name=f"paceline-log-{self._container[:12]}", daemon=True)
+        self._thread.start()
+
+    def take(self) -> list[str]:
+        """Return the lines that have come in since the last call."""
+        with self._room:
+            lines = list(self._lines)
+            self._lines.clear()
+            self._size = 0
+            self._room.notify_all()
+        return lines
+
+    def close(self) -> None:
+        """End the thread; the container goes on."""
+        self._closed.set()
+        with self._room:
+            self._room.notify_all()
+        thread, response = self._thread, self._response
+        if response is not None:
+            _hang_up(response)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(2.0)
+
+    def _run(self) -> None:
+        failures = 0
+        try:
+            while not self._closed.is_set():
+                try:
+                    self._read(follow=True)
+                    if self._has_ended():
+                        # A stream can be cut just before the end: ask once more for what it may have left out.
+                        self._read(follow=False)
+                        break
+                    if failures:
+                        log.info("The Docker engine is back; reading the job's output goes on.")
+                    failures = 0
+                except RuntimeUnavailableError as error:
+                    if failures == 0 and not self._closed.is_set():
+                        log.warning("The Docker engine is away; the job's output waits there. %s", error)
+                    failures += 1
+                except JobLostError:
+                    break  # removed: status() will say so
+                self._closed.wait(_BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)])
+        except PacelineError as error:
+            log.error("The job's output cannot be read: %s", error)
+        except Exception:
+            if not self._closed.is_set():
+                log.exception("The job's output cannot be read any more")
+        finally:
+            self._put([line for assembler in self._assemblers.values() for line in assembler.flush()])
+            self.ended.set()
+
+    def _read(self, *, follow: bool) -> None:
+        """Read one connection to its end; a connection cut short by silence or by ``close`` ends without an error."""
+        import requests.exceptions
+        import urllib3.exceptions
+
+        self._once.reconnect()
+        parser = FrameParser()
+        try:
+            for data in self._connect(follow):
+                lines: list[str] = []
+                for stream, payload in parser.feed(data):
+                    stamp, _, content = payload.partition(b" ")
+                    if self._once.is_new(stamp.decode("ascii", "replace"), stream, content):
+                        lines += self._assemblers[2 if stream == 2 else 1].feed(content)
+                self._put(lines)
+                if self._closed.is_set():
+                    return
+        except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            quiet = "timed out" in str(error).lower()
+            if not quiet and not self._closed.is_set():
+                raise RuntimeUnavailableError(f"reading the output was interrupted: {error}") from error
+
+    def _connect(self, follow: bool) -> Iterator[bytes]:
+        parameters: dict[str, str | int] = {"stdout": 1, "stderr": 1, "timestamps": 1, "follow": int(follow)}
+        since = self._once.since()
+        if since is not None:
+            parameters["since"] = since
+        elif self._tail is not None:
+            parameters["tail"] = self._tail
+        address = f"{self._client.base_url}/v{self._client.api_version}/containers/{self._container}/logs"
+        with engine_call("read the job's output"):
+            # Not client.logs(): it cannot say which stream a piece is from, and waits without limit on a dead connection.
+            response = self._client.get(
+                address, params=parameters, stream=True, timeout=(_CONNECT_S, _QUIET_S if follow else _CONNECT_S)
+            )
+            if response.status_code == 404:
+                response.close()
+                raise JobLostError("the container is not there any more")
+            if response.status_code != 200:
+                said = response.text[:200]
+                response.close()
+                raise RuntimeUnavailableError(f"reading the output: HTTP {response.status_code} {said}")
+        self._response = response
+        try:
+            yield from response.iter_content(chunk_size=None)
+        finally:
+            self._response = None
+            response.close()
+
+    def _put(self, lines: list[str]) -> None:
+        if not lines:
+            return
+        with self._room:
+            self._lines.extend(lines)
+            self._size += sum(map(len, lines))
+            while self._size > _QUEUE_BYTES and not self._closed.is_set():
+                self._room.wait(1.0)
+
+
+def _hang_up(response: object) -> None:
+    """Wake a thread that waits on this response: closing alone does not interrupt a read under way."""
+    raw = getattr(response, "raw", None)
+    connection = getattr(raw, "connection", None) or getattr(raw, "_connection", None)
+    sock = getattr(connection, "sock", None)
+    if isinstance(sock, socket.socket):
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+
+def _epoch(stamp: str) -> int:
+    return calendar.timegm(time.strptime(stamp[:19], "%Y-%m-%dT%H:%M:%S"))
+
+
+def _minus_seconds(stamp: str, seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(_epoch(stamp) - seconds))

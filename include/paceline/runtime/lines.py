@@ -1,0 +1,67 @@
+"""From the bytes that a job writes to lines of text. Used by the jobs of every runtime."""
+
+from __future__ import annotations
+
+MAX_LINE_BYTES = 64 * 1024
+_CUT = " […line cut]"
+
+
+class LineAssembler:
+    """Joins pieces of output to lines.
+
+    Bytes that are not UTF-8 become the replacement character. Of a line longer than 64 KiB the rest is dropped.
+    What a carriage return overwrites on a terminal (a progress bar) is left out here as well.
+
+    >>> lines = LineAssembler()
+    >>> lines.feed(b"epoch 1\\nepo")
+    ['epoch 1']
+    >>> lines.feed(b"ch 2\\n"), lines.flush()
+    (['epoch 2'], [])
+    >>> lines.feed(b"10%\\r20%\\r30%\\n")
+    ['30%']
+    """
+
+    def __init__(self) -> None:
+        self._pending = bytearray()
+        self._cut = False
+
+    def feed(self, data: bytes) -> list[str]:
+        """Take the next piece; return the lines that it completes."""
+        complete, newline, rest = data.rpartition(b"\n")
+        lines: list[str] = []
+        if newline:
+            first, *others = complete.split(b"\n")
+            self._append(first)
+            lines.append(self._take())
+            for line in others:
+                self._append(line)
+                lines.append(self._take())
+        self._append(rest)
+        return lines
+
+    def flush(self) -> list[str]:
+        """Return the last line if it has no line end: the job has ended."""
+        return [self._take()] if self._pending else []
+
+    def _append(self, piece: bytes) -> None:
+        # A bare return (not the one of "\r\n") starts the line anew, and only the last one counts.
+        start = piece.rfind(b"\r", 0, len(piece) - 1) + 1
+        if self._pending.endswith(b"\r") and piece:
+            self._pending.clear()
+            self._cut = False
+        if start:
+            self._pending.clear()
+            self._cut = False
+            piece = piece[start:]
+        room = MAX_LINE_BYTES - len(self._pending)
+        if len(piece) > room:
+            self._cut = True
+        self._pending += piece[: max(room, 0)]
+
+    def _take(self) -> str:
+        text = bytes(self._pending).removesuffix(b"\r").decode("utf-8", errors="replace")
+        if self._cut:
+            text += _CUT
+        self._pending.clear()
+        self._cut = False
+        return text

@@ -1,0 +1,137 @@
+"""What a registry writes down: the manifest of a model version and the record of a promotion.
+
+Written and read by ``Registry``; read back with validation, because anybody may have edited the files since.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import PurePosixPath
+from typing import Annotated, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError
+
+from paceline.errors import InvalidInputError
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def check_name(name: str, *, field: str = "name") -> str:
+    """Return ``name`` if it can name a model: it becomes a folder, so nothing that could lead elsewhere.
+
+    >>> check_name("flights-late")
+    'flights-late'
+    >>> check_name("../flights")
+    Traceback (most recent call last):
+    paceline.errors.InvalidInputError: name: got '../flights', expected 1 to 128 letters, digits, '.', '_' or '-', \
+the first a letter or digit
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidInputError(field, name, "1 to 128 letters, digits, '.', '_' or '-', the first a letter or digit")
+    return name
+
+
+def check_contents(metrics: Mapping[str, float], **fields: Mapping[str, JsonValue]) -> None:
+    """Refuse what a manifest cannot hold, before anything is copied.
+
+    >>> check_contents({"auc": float("nan")})
+    Traceback (most recent call last):
+    paceline.errors.InvalidInputError: metrics.auc: got nan, expected a finite number
+    """
+    for metric, value in metrics.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise InvalidInputError(f"metrics.{metric}", value, "a finite number")
+    for field, content in fields.items():
+        try:
+            json.dumps(content, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise InvalidInputError(field, content, f"values that JSON can hold ({error})") from error
+
+
+def _inside(path: str) -> str:
+    pure = PurePosixPath(path)
+    if pure.is_absolute() or "\\" in path or pure.as_posix() != path or {"..", "."} & {path, *pure.parts}:
+        raise ValueError("must be a plain relative path inside the version")
+    return path
+
+
+RelativePath = Annotated[str, Field(min_length=1), AfterValidator(_inside)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Name = Annotated[str, Field(pattern=f"^{_NAME.pattern}$")]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=False)
+
+
+class FileRecord(_Record):
+    """Size in bytes and SHA-256 (hexadecimal) of one file of a version."""
+
+    size_bytes: int = Field(ge=0)
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class ModelVersion(_Record):
+    """One immutable version of a model, as its manifest describes it.
+
+    ``files`` maps the path inside the model folder to size and digest; ``folder`` is the folder, inside the
+    version, that holds them. ``metrics`` are the scores it was registered with, ``data_window`` says which data
+    it has seen, ``lineage`` where it came from. ``key`` is what makes a repeated registration the same version.
+    """
+
+    name: Name
+    version: int = Field(ge=1)
+    created_at: datetime
+    folder: RelativePath
+    files: Mapping[RelativePath, FileRecord] = Field(min_length=1)
+    metrics: Mapping[str, Finite] = Field(default_factory=dict)
+    data_window: Mapping[str, JsonValue] = Field(default_factory=dict)
+    lineage: Mapping[str, JsonValue] = Field(default_factory=dict)
+    key: str | None = None
+
+
+class Promotion(_Record):
+    """One change of champion: which version, instead of which, when and why."""
+
+    name: Name
+    version: int = Field(ge=1)
+    previous: int | None = Field(default=None, ge=1)
+    promoted_at: datetime
+    reason: str
+
+
+class KeyRecord(_Record):
+    """Which version number a registration key has taken."""
+
+    key: str
+    version: int = Field(ge=1)
+
+
+_AnyRecord = TypeVar("_AnyRecord", bound=_Record)
+
+
+def encode(record: _Record) -> bytes:
+    """Bytes of a record, readable by people too."""
+    return (record.model_dump_json(indent=2) + "\n").encode()
+
+
+def decode(kind: type[_AnyRecord], data: bytes, where: str) -> _AnyRecord:
+    """Read a record back; ``where`` is the file that the error names together with the field.
+
+    >>> decode(Promotion, b'{"name": "m", "version": 0, "promoted_at": 0, "reason": ""}', "000001.json")
+    Traceback (most recent call last):
+    paceline.errors.InvalidInputError: 000001.json: version: got 0, expected input should be greater than or \
+equal to 1
+    """
+    try:
+        return kind.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"] if part != "[key]")
+        value = first["input"] if field else data[:80].decode(errors="replace")
+        message = first["msg"][:1].lower() + first["msg"][1:]
+        raise InvalidInputError(f"{where}: {field}" if field else where, value, message) from error

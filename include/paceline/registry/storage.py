@@ -1,0 +1,157 @@
+"""The few things a registry needs of a file system, local or object store, and what each of them promises.
+
+Called by ``Registry`` only. Local folders use the kernel's atomic link and rename; any other fsspec file system
+its single put, and its conditional put ("create only") where something must be written by one writer alone.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from upath import UPath
+
+from paceline.errors import InvalidInputError
+
+_BLOCK = 1 << 20
+# Answers of file systems that have no hard links at all (FAT, some network and FUSE mounts).
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
+
+
+def local(path: UPath) -> Path | None:
+    """Return the ordinary path of a local ``path``, ``None`` for anything remote."""
+    return Path(path.path) if path.protocol in ("", "file", "local") else None
+
+
+def forget_listings(path: UPath) -> None:
+    """Make the next listing ask the store: others may have written since the last one was kept."""
+    if local(path) is None:
+        path.fs.invalidate_cache()
+
+
+def put(path: UPath, data: bytes) -> None:
+    """Write ``data`` so that a reader sees all of it or what was there before, never a part."""
+    here = local(path)
+    if here is None:
+        path.write_bytes(data)
+        return
+    written = _write_beside(here, data)
+    os.replace(written, here)
+
+
+def put_new(path: UPath, data: bytes) -> bool:
+    """Write ``data`` unless ``path`` exists; of any number of writers at once, exactly one is told ``True``.
+
+    Relies on the store's conditional put where it is not local (S3, Google Cloud Storage, Azure, memory).
+    """
+    here = local(path)
+    if here is None:
+        try:
+            with path.open("xb") as file:
+                file.write(data)
+        except FileExistsError:
+            return False
+        return True
+    written = _write_beside(here, data)
+    try:
+        os.link(written, here)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        try:
+            with here.open("xb") as file:
+                file.write(data)
+        except FileExistsError:
+            return False
+    finally:
+        written.unlink()
+    return True
+
+
+def read(path: UPath) -> bytes | None:
+    """Return the bytes of ``path``, or ``None`` if there is no such file."""
+    try:
+        return bytes(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def numbered(folder: UPath, suffix: str = "") -> list[int]:
+    """Return the numbers that entries of ``folder`` are named by, in order."""
+    forget_listings(folder)
+    try:
+        names = [entry.name for entry in folder.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    stems = (name[: len(name) - len(suffix)] for name in names if name.endswith(suffix))
+    return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdigit() and int(stem) > 0)
+
+
+def files_below(folder: UPath, field: str) -> Iterator[tuple[str, UPath]]:
+    """Yield (relative path, path) of every file below ``folder``, in order; refuses links and devices."""
+    for entry in sorted(folder.iterdir(), key=lambda item: item.name):
+        on_disk = local(entry)
+        if on_disk is not None and on_disk.is_symlink():
+            raise InvalidInputError(field, str(entry), "plain files and folders, not a link")
+        if entry.is_dir():
+            for inner, path in files_below(entry, field):
+                yield f"{entry.name}/{inner}", path
+        elif on_disk is None or on_disk.is_file():
+            yield entry.name, entry
+        else:
+            raise InvalidInputError(field, str(entry), "plain files and folders")
+
+
+def copy(source: UPath, target: UPath) -> tuple[int, str]:
+    """Copy one file; return its size in bytes and SHA-256. The folder of ``target`` is made where there are folders."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    digest, size = hashlib.sha256(), 0
+    with source.open("rb") as reader, target.open("wb") as writer:
+        while block := reader.read(_BLOCK):
+            digest.update(block)
+            size += len(block)
+            writer.write(block)
+        if local(target) is not None:
+            _to_disk(writer)
+    return size, digest.hexdigest()
+
+
+def digest_of(folder: UPath, field: str) -> str:
+    """SHA-256 over the names and contents of all files below ``folder``: equal folders, equal digests."""
+    whole = hashlib.sha256()
+    for name, path in files_below(folder, field):
+        one = hashlib.sha256()
+        with path.open("rb") as reader:
+            while block := reader.read(_BLOCK):
+                one.update(block)
+        whole.update(f"{len(name)}:{name}:{one.hexdigest()}\n".encode())
+    return whole.hexdigest()
+
+
+def remove_folder(folder: UPath) -> None:
+    """Remove ``folder`` as far as possible: it holds nothing that anybody can see through the registry."""
+    with suppress(OSError):
+        folder.fs.rm(folder.path, recursive=True)
+
+
+def _write_beside(path: Path, data: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    with beside.open("wb") as file:
+        file.write(data)
+        _to_disk(file)
+    return beside
+
+
+def _to_disk(file: IO[bytes]) -> None:
+    # A manifest must never outlive a power cut that the files it names did not.
+    file.flush()
+    os.fsync(file.fileno())

@@ -1,0 +1,109 @@
+"""Many processes write at once, and some are killed: numbers stay unique, what is visible stays complete."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from paceline.registry import Registry
+
+_WRITER = """
+import sys
+from pathlib import Path
+from paceline.registry import Registry
+root, model, count, key = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4] or None
+registry = Registry(root)
+print("ready", flush=True); sys.stdin.readline()
+for i in range(count):
+    version = registry.register(model, name="flights", metrics={"auc": i / 100}, key=key)
+    print(version.version, flush=True)
+    registry.promote("flights", version.version, reason="test")
+"""
+
+
+def _writer(root: Path, model: Path, count: int, key: str = "") -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", _WRITER, root, model, str(count), key],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _go(writers: list[subprocess.Popen[str]]) -> None:
+    for writer in writers:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write("\n")
+        writer.stdin.flush()
+
+
+def _model(tmp_path: Path, size_bytes: int) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for part in range(4):
+        (folder / f"part{part}").write_bytes(os.urandom(size_bytes // 4))
+    return folder
+
+
+def test_processes_that_register_and_promote_at_once_never_share_a_number(tmp_path: Path) -> None:
+    root, each, processes = tmp_path / "registry", 8, 5
+    model = _model(tmp_path, 4000)
+    writers = [_writer(root, model, each) for _ in range(processes)]
+    _go(writers)
+    told = [int(line) for writer in writers for line in writer.communicate()[0].split()]
+    assert [writer.returncode for writer in writers] == [0] * processes
+    assert sorted(told) == list(range(1, each * processes + 1))
+
+    registry = Registry(root)
+    assert [v.version for v in registry.versions("flights")] == sorted(told)
+    history = registry.history("flights")
+    # No promotion was lost, and each names the one before it.
+    assert sorted(p.version for p in history) == sorted(told)
+    assert [p.previous for p in history] == [None, *(p.version for p in history[:-1])]
+
+
+def test_processes_that_register_one_key_at_once_make_one_version(tmp_path: Path) -> None:
+    root, model = tmp_path / "registry", _model(tmp_path, 4_000_000)
+    writers = [_writer(root, model, 1, key="dag/run/task") for _ in range(4)]
+    _go(writers)
+    told = {int(line) for writer in writers for line in writer.communicate()[0].split()}
+    assert [writer.returncode for writer in writers] == [0] * 4
+    registry = Registry(root)
+    assert {v.version for v in registry.versions("flights")} == told
+    assert len(told) == 1
+    registry.fetch(registry.versions("flights")[0], tmp_path / "fetched")
+
+
+def _half_written(versions: Path) -> set[str]:
+    return {p.name for p in versions.glob("*") if not (p / "manifest.json").exists()}
+
+
+def test_a_writer_killed_half_way_leaves_a_registry_that_is_whole(tmp_path: Path) -> None:
+    root, model = tmp_path / "registry", _model(tmp_path, 8_000_000)
+    registry, versions = Registry(root), root / "flights" / "versions"
+    for _ in range(6):
+        before = _half_written(versions)
+        writer = _writer(root, model, 1000)
+        _go([writer])
+        while _half_written(versions) <= before:
+            assert writer.poll() is None
+        writer.send_signal(signal.SIGKILL)
+        writer.communicate()
+
+        visible = registry.versions("flights")
+        assert [v.version for v in visible] == sorted(
+            int(p.name) for p in versions.iterdir() if p.name not in _half_written(versions)
+        )
+        champion = registry.champion("flights")
+        assert champion is None or champion in visible
+        for version in visible[-2:]:
+            registry.fetch(version, tmp_path / "fetched" / str(version.version))
+    assert _half_written(versions)
+    highest = max(int(p.name) for p in versions.iterdir())
+    assert registry.register(model, name="flights").version == highest + 1

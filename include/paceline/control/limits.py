@@ -1,0 +1,72 @@
+"""What a job may hold: minimum, maximum and quantum of its devices. Shared by controllers, operator and allocators."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from paceline.errors import InvalidInputError
+
+CPU_QUANTUM = 0.05  # cores
+GPU_QUANTUM = 1.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds and step of an allocation, ``d_min``, ``d_max`` and ``q`` of equation (5) in DECOR-NN.
+
+    Parameters
+    ----------
+    min_devices, max_devices:
+        Fewest and most devices (cores or GPUs), both inclusive.
+    quantum:
+        Step between allocations: 0.05 for cores, 1 for GPUs.
+
+    Raises
+    ------
+    InvalidInputError
+        For a quantum that is not positive, or limits that are negative or cross.
+
+    Examples
+    --------
+    >>> Limits(0.1, 2.0).quantize(1.02)
+    1.05
+    >>> Limits(0.1, 2.0).quantize(5), Limits(0.1, 2.0).quantize(-1)
+    (2.0, 0.1)
+    >>> Limits(0.1, 2.0).quantize(1.9, ceiling=0.72)
+    0.7
+    """
+
+    min_devices: float
+    max_devices: float
+    quantum: float = CPU_QUANTUM
+
+    def __post_init__(self) -> None:
+        _positive("quantum", self.quantum)
+        _positive("max_devices", self.max_devices)
+        if not _is_number(self.min_devices) or self.min_devices < 0:
+            raise InvalidInputError("min_devices", self.min_devices, "a number of at least 0")
+        if self.min_devices > self.max_devices:
+            raise InvalidInputError("min_devices", self.min_devices, f"at most max_devices = {self.max_devices:g}")
+
+    def quantize(self, devices: float, ceiling: float | None = None) -> float:
+        """Round up to the quantum and keep within the limits, equation (5).
+
+        A ``ceiling`` that somebody else sets (a cluster allocator) comes before the minimum: it is rounded
+        down, so that the sum over jobs never exceeds what was handed out.
+        """
+        # The inner rounding keeps 1.1500000000000001 from becoming 1.20.
+        steps = math.ceil(round(devices / self.quantum, 9))
+        bounded = max(self.min_devices, min(self.max_devices, steps * self.quantum))
+        if ceiling is not None and bounded > ceiling:
+            bounded = math.floor(round(ceiling / self.quantum, 9)) * self.quantum
+        return round(bounded, 9)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _positive(field: str, value: float) -> None:
+    if not _is_number(value) or value <= 0:
+        raise InvalidInputError(field, value, "a number greater than 0")

@@ -1,0 +1,103 @@
+"""Deadlines as people write them: "20m", "PT20M", 1200, or a point in time. Operator, live state and CLI read them here."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from paceline.errors import InvalidInputError
+
+ACCEPTED = (
+    'a duration ("90s", "20m", "1h30m", "PT20M", a number of seconds greater than 0) '
+    'or a time with its zone ("2030-01-31T18:00:00Z")'
+)
+_UNIT_S = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "min": 60.0, "s": 1.0}
+_SHORT = re.compile(r"(?:\d+(?:\.\d+)?\s*(?:d|h|min|m|s)\s*)+", re.IGNORECASE)
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(d|h|min|m|s)", re.IGNORECASE)
+_ISO = re.compile(
+    r"P(?:(?P<d>\d+(?:\.\d+)?)D)?(?:T(?:(?P<h>\d+(?:\.\d+)?)H)?(?:(?P<m>\d+(?:\.\d+)?)M)?(?:(?P<s>\d+(?:\.\d+)?)S)?)?",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """When a job has to be done: a duration from some origin, or a point in time.
+
+    Examples
+    --------
+    >>> Deadline.parse("20m")
+    Deadline(duration_s=1200.0, at=None)
+    >>> Deadline.parse("PT1H30M").duration_s, Deadline.parse(90).duration_s
+    (5400.0, 90.0)
+    >>> from datetime import datetime, timezone
+    >>> noon = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
+    >>> Deadline.parse("2030-01-01T12:20:00Z").seconds_after(noon)
+    1200.0
+    >>> Deadline.parse("-5m")
+    Traceback (most recent call last):
+    paceline.errors.InvalidInputError: deadline: got '-5m', expected a duration ("90s", "20m", "1h30m", "PT20M", a \
+number of seconds greater than 0) or a time with its zone ("2030-01-31T18:00:00Z")
+    """
+
+    duration_s: float | None = None
+    at: datetime | None = None
+
+    @classmethod
+    def parse(cls, value: object, field: str = "deadline") -> Deadline:
+        """Read a deadline. Raises InvalidInputError that names ``field``, the value and what is accepted."""
+        if isinstance(value, timedelta):
+            duration_s: float | None = value.total_seconds()
+        elif isinstance(value, datetime):
+            return cls._at(value, value, field)
+        elif isinstance(value, bool) or value is None:
+            duration_s = None
+        elif isinstance(value, (int, float)):
+            duration_s = float(value)
+        elif isinstance(value, str):
+            duration_s = _duration_s(value.strip())
+            if duration_s is None:
+                return cls._at(_time(value.strip()), value, field)
+        else:
+            duration_s = None
+        if duration_s is None or not math.isfinite(duration_s) or duration_s <= 0:
+            raise InvalidInputError(field, value, ACCEPTED)
+        return cls(duration_s=duration_s)
+
+    @classmethod
+    def _at(cls, at: datetime | None, value: object, field: str) -> Deadline:
+        if at is None or at.tzinfo is None:
+            raise InvalidInputError(field, value, ACCEPTED)
+        return cls(at=at)
+
+    def seconds_after(self, origin: datetime) -> float:
+        """The deadline in seconds after ``origin``; negative for a point in time that was before it."""
+        if self.at is not None:
+            return (self.at - origin).total_seconds()
+        assert self.duration_s is not None
+        return self.duration_s
+
+
+def _duration_s(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    if _SHORT.fullmatch(text):
+        return sum(float(amount) * _UNIT_S[unit.lower()] for amount, unit in _PART.findall(text))
+    iso = _ISO.fullmatch(text)
+    if iso and any(iso.groupdict().values()):
+        return sum(float(amount) * _UNIT_S[unit] for unit, amount in iso.groupdict().items() if amount)
+    return None
+
+
+def _time(text: str) -> datetime | None:
+    # Python 3.10's fromisoformat does not know "Z".
+    if text[-1:] in ("Z", "z"):
+        text = text[:-1] + "+00:00"
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None

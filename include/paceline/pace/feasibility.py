@@ -1,0 +1,69 @@
+"""What to do when a deadline cannot be met any more. The control loop asks once a step."""
+
+from __future__ import annotations
+
+import logging
+
+from paceline.control import Decision
+from paceline.errors import DeadlineInfeasibleError, InvalidInputError
+from paceline.pace.journal import Journal
+
+ON_INFEASIBLE = ("best_effort", "fail", "extend")
+_STEPS_TO_BELIEVE = 3  # one slow second is not a missed deadline
+_EXTENSION_MARGIN = 1.02
+
+
+class InfeasiblePolicy:
+    """Believes a forecast once it has said the same three times in a row, then acts as the user wanted.
+
+    Parameters
+    ----------
+    choice:
+        ``"best_effort"`` goes on as fast as allowed, ``"fail"`` raises DeadlineInfeasibleError, ``"extend"`` moves
+        the deadline to the earliest possible end and 2 % beyond.
+    journal:
+        Where it is told.
+    """
+
+    def __init__(self, choice: str, journal: Journal) -> None:
+        if choice not in ON_INFEASIBLE:
+            raise InvalidInputError("on_infeasible", choice, "one of " + ", ".join(ON_INFEASIBLE))
+        self._choice = choice
+        self._journal = journal
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew, after the deadline has moved."""
+        self._steps = 0
+        self._told = False
+
+    def judge(self, now_s: float, deadline_s: float, decision: Decision) -> float | None:
+        """Take in one decision; returns a new deadline in seconds when it is to be extended."""
+        self._steps = 0 if decision.feasible else self._steps + 1
+        earliest_s = decision.earliest_s
+        if self._steps < _STEPS_TO_BELIEVE or earliest_s is None or self._told:
+            return None
+        if self._choice == "fail":
+            raise DeadlineInfeasibleError(
+                f"deadline: {deadline_s:.1f} s cannot be met, the earliest possible end is {earliest_s:.1f} s"
+            )
+        if self._choice == "extend" and earliest_s < float("inf"):
+            extended_s = round(earliest_s * _EXTENSION_MARGIN, 1)
+            self._event(now_s, "extended", f"extended to {extended_s:.1f} s", deadline_s, earliest_s)
+            self.forget()
+            return extended_s
+        self._told = True
+        self._event(now_s, "infeasible", "going on as fast as allowed", deadline_s, earliest_s)
+        return None
+
+    def _event(self, now_s: float, kind: str, action: str, deadline_s: float, earliest_s: float) -> None:
+        self._journal.event(
+            now_s,
+            kind,
+            "Deadline of %.1f s cannot be met, the earliest possible end is %.1f s: %s",
+            deadline_s,
+            earliest_s,
+            action,
+            level=logging.WARNING,
+            deadline_s=round(deadline_s, 3),
+        )

@@ -1,0 +1,66 @@
+"""The run of a job as a small table: sampled every control step, thinned as it grows. Written to the live state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+COLUMNS = ("t_s", "progress_pct", "setpoint_pct", "devices", "deadline_s", "forecast_s", "loss")
+MOST_SAMPLES = 500
+
+
+class History:
+    """Samples and events of a run, at most 500 samples whatever its length.
+
+    When the table is full every second sample goes and from then on only every second one comes in: the whole run stays
+    covered evenly. Events (deadline changes, restarts) are kept.
+
+    Examples
+    --------
+    >>> history = History()
+    >>> for second in range(10_000):
+    ...     history.add(t_s=second, progress_pct=second / 100, devices=1.0)
+    >>> rows = history.to_dict()["samples"]
+    >>> len(rows) <= 500, rows[0][0], rows[-1][0]
+    (True, 0, 9999)
+    """
+
+    def __init__(self, stored: dict[str, Any] | None = None) -> None:
+        stored = stored or {}
+        self._rows: list[list[float | None]] = [list(row) for row in stored.get("samples", [])]
+        self._events: list[dict[str, Any]] = list(stored.get("events", []))
+        self._stride = int(stored.get("stride", 1))
+        self._count = int(stored.get("count", len(self._rows)))
+        self._newest: list[float | None] | None = None
+
+    def add(self, **sample: float | None) -> None:
+        """Take in one sample, by column name; columns left out are empty."""
+        row = [_short(sample.get(column)) for column in COLUMNS]
+        self._newest = row
+        if self._count % self._stride == 0:
+            self._rows.append(row)
+        self._count += 1
+        if len(self._rows) >= MOST_SAMPLES:
+            self._rows = self._rows[::2]
+            self._stride *= 2
+
+    def note(self, t_s: float, kind: str, **details: Any) -> None:
+        """Keep an event: what happened when. The oldest go first when there are very many."""
+        self._events.append({"t_s": round(t_s, 3), "kind": kind, **details})
+        del self._events[:-100]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-safe; the constructor takes it back."""
+        rows = self._rows
+        if self._newest is not None and (not rows or rows[-1] is not self._newest):
+            rows = [*rows, self._newest]
+        return {
+            "columns": list(COLUMNS),
+            "samples": rows,
+            "events": self._events,
+            "stride": self._stride,
+            "count": self._count,
+        }
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

@@ -1,0 +1,32 @@
+"""What happened in a run, for people: each event goes to the log as a sentence and to the history as a record."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from paceline.pace.history import History
+
+
+class Journal:
+    """Log and history of one run.
+
+    >>> from paceline.pace.history import History
+    >>> journal = Journal(History(), logging.getLogger("example"))
+    >>> journal.event(12.5, "deadline", "Deadline moved from %.0f s to %.0f s", 100, 80, after_s=80)
+    >>> journal.history.to_dict()["events"]
+    [{'t_s': 12.5, 'kind': 'deadline', 'after_s': 80}]
+    """
+
+    def __init__(self, history: History, log: logging.Logger | Any) -> None:
+        self.history = history
+        self.log = log
+        self.fresh = True  # something was noted that has not been published yet
+
+    def event(
+        self, now_s: float, kind: str, message: str, *args: object, level: int = logging.INFO, **details: Any
+    ) -> None:
+        """Log ``message % args`` and keep the event with its ``details``."""
+        self.log.log(level, message, *args)
+        self.history.note(now_s, kind, **details)
+        self.fresh = True

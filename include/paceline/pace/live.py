@@ -1,0 +1,127 @@
+"""Live state of a job: what is said to it, and what it says of itself, while it runs.
+
+The control loop reads and writes it. In Airflow it is the task state store, outside it is a dictionary.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+DEADLINE = "deadline"  # what the user wrote last: "20m", seconds, or a time
+CEILING = "ceiling"  # the most devices that the cluster allocator allows
+PACE = "pace"  # newest sample
+HISTORY = "history"  # the run so far, thinned
+CONTAINER = "container"  # what to reconnect to
+CONTROLLER = "controller"  # what the controller needs to go on
+
+
+class LiveState(Protocol):
+    """Keys and JSON values that outlive the process, readable and writable from outside while the job runs."""
+
+    def get(self, key: str) -> Any:
+        """Return the value, ``None`` if there is none."""
+
+    def set(self, key: str, value: Any) -> None:
+        """Write a value."""
+
+    def delete(self, key: str) -> None:
+        """Forget a key; nothing happens if there is none."""
+
+
+class MemoryState(dict[str, Any]):
+    """Live state in a dictionary, for use outside Airflow and for tests.
+
+    >>> state = MemoryState(deadline="20m")
+    >>> state.set("ceiling", 1.5)
+    >>> state.get("deadline"), state.get("ceiling"), state.get("pace")
+    ('20m', 1.5, None)
+    """
+
+    def set(self, key: str, value: Any) -> None:
+        """Write a value."""
+        self[key] = value
+
+    def delete(self, key: str) -> None:
+        """Forget a key."""
+        self.pop(key, None)
+
+
+class Exchange:
+    """Carries live state to and from a slow store beside the control loop, so that no control step waits for it.
+
+    One thread reads the watched keys and writes what was posted, once for each call of ``post``; the loop sees the
+    newest values that arrived. A store that fails is tried again at the next post: control goes on meanwhile.
+
+    Parameters
+    ----------
+    state:
+        The store.
+    watch:
+        Keys to read at every round.
+    on_trouble:
+        Called with the error when a round fails and the one before did not, and with ``None`` when it works again.
+    """
+
+    def __init__(
+        self,
+        state: LiveState,
+        watch: tuple[str, ...] = (DEADLINE, CEILING),
+        on_trouble: Callable[[Exception | None], None] = lambda error: None,
+    ) -> None:
+        self._state = state
+        self._watch = watch
+        self._on_trouble = on_trouble
+        self._outgoing: dict[str, Any] = {}
+        self._incoming: dict[str, Any] = {}
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._closing = False
+        self._troubled = False
+        self._thread = threading.Thread(target=self._work, name="paceline-live-state", daemon=True)
+        self._thread.start()
+
+    def post(self, values: dict[str, Any]) -> None:
+        """Write ``values`` and read the watched keys, soon. A newer value overtakes one not written yet."""
+        with self._lock:
+            self._outgoing.update(values)
+        self._wake.set()
+
+    def newest(self) -> dict[str, Any]:
+        """The watched keys as they were read last; keys not read yet are missing."""
+        with self._lock:
+            return dict(self._incoming)
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Write what is left and end the thread."""
+        self._closing = True
+        self._wake.set()
+        self._thread.join(timeout_s)
+
+    def _work(self) -> None:
+        while not self._closing:
+            self._wake.wait()
+            self._wake.clear()
+            self._round()
+
+    def _round(self) -> None:
+        with self._lock:
+            outgoing, self._outgoing = self._outgoing, {}
+        try:
+            for key in list(outgoing):
+                self._state.set(key, outgoing[key])
+                del outgoing[key]
+            read = {key: self._state.get(key) for key in self._watch}
+        except Exception as error:  # whatever the store raises: control must not stop for it
+            with self._lock:
+                self._outgoing = {**outgoing, **self._outgoing}
+            if not self._troubled:
+                self._troubled = True
+                self._on_trouble(error)
+            return
+        with self._lock:
+            self._incoming = read
+        if self._troubled:
+            self._troubled = False
+            self._on_trouble(None)

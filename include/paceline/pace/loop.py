@@ -1,0 +1,312 @@
+"""The control loop of one job: read progress, hear what changed, decide, resize, publish.
+
+The training operator runs it. It knows nothing of Airflow: the job comes from a runtime, live state through an :class:`~paceline.pace.live.Exchange`,
+time from a clock.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+from paceline.control import DeadlineController, Decision
+from paceline.errors import JobLostError, RuntimeUnavailableError, TrainingFailedError
+from paceline.pace.clock import Clock, SystemClock
+from paceline.pace.feasibility import InfeasiblePolicy
+from paceline.pace.history import History
+from paceline.pace.journal import Journal
+from paceline.pace.live import CONTROLLER, DEADLINE, HISTORY, PACE, Exchange
+from paceline.pace.orders import Orders
+from paceline.pace.outcome import Outcome, describe_failure, describe_silence, error_pct
+from paceline.pace.output import Output
+from paceline.pace.reading import Position, ProgressReader
+from paceline.runtime.base import Job, JobStatus
+
+_SLOW_KEYS_EVERY_S = 5.0  # history and controller state are larger and less urgent than the newest sample
+_MOST_RESTARTS = 3
+
+
+class PaceLoop:
+    """Runs the control loop of one job until the job has ended.
+
+    Parameters
+    ----------
+    job:
+        The job, started or reattached.
+    controller:
+        Decides how many devices.
+    exchange:
+        Live state: new deadlines and ceilings come from it, samples go to it.
+    origin:
+        The moment that the deadline counts from; all times in seconds are after it.
+    held_devices:
+        What the job holds now.
+    on_infeasible:
+        What to do once the deadline cannot be met: ``"best_effort"``, ``"fail"`` or ``"extend"``.
+    history:
+        The run so far, when it goes on after a crash.
+    clock, log:
+        The time, and where messages and the job's own output go.
+    stopped:
+        Asked at every step: has somebody asked this run to end?
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        controller: DeadlineController,
+        exchange: Exchange,
+        *,
+        origin: datetime,
+        held_devices: float,
+        on_infeasible: str = "best_effort",
+        history: History | None = None,
+        clock: Clock | None = None,
+        log: logging.Logger | Any = None,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._log = log or logging.getLogger(__name__)
+        self._job = job
+        self._controller = controller
+        self._exchange = exchange
+        self._origin = origin
+        self._clock = clock or SystemClock()
+        self._stopped = stopped
+        self._journal = Journal(history or History(), self._log)
+        self._orders = Orders(origin, controller.deadline_s, self._journal)
+        self._infeasible = InfeasiblePolicy(on_infeasible, self._journal)
+        self._output = Output(self._log)
+        self._reader = ProgressReader(self._output.take, self._malformed)
+        self._total: int | None = None
+        self._held = self._wanted = held_devices
+        self._began_s = self._now()
+        self._last_step_s: float | None = None
+        self._device_s = 0.0
+        self._resizes = 0
+        self._restarts = 0
+        self._away_since_s: float | None = None
+        self._engine_was_away = False
+        self._slow_keys_s = float("-inf")
+        self._steps, self._steps_sum_s, self._steps_max_s = 0, 0.0, 0.0
+
+    def run(self) -> Outcome:
+        """Control the job to its end.
+
+        Raises
+        ------
+        TrainingFailedError
+            The job ended without success, or never reported progress.
+        DeadlineInfeasibleError
+            The deadline cannot be met and ``on_infeasible`` is ``"fail"``; the job still runs then.
+        JobLostError
+            The job is not there any more.
+        """
+        next_s = self._now()
+        while True:
+            began_s = self._now()
+            self._step(began_s)
+            took_s = self._now() - began_s
+            self._steps, self._steps_sum_s = self._steps + 1, self._steps_sum_s + took_s
+            self._steps_max_s = max(self._steps_max_s, took_s)
+            next_s = max(next_s + self._controller.period_s, self._now())
+            status = self._wait(next_s - self._now())
+            if status is None or self._goes_on_after_outage(status):
+                continue
+            self._read(self._now())
+            return self._end(status)
+
+    def _step(self, now_s: float) -> None:
+        if self._last_step_s is not None:
+            self._device_s += self._held * (now_s - self._last_step_s)
+        self._last_step_s = now_s
+        position = self._read(now_s)
+        if self._orders.hear(self._exchange.newest(), now_s):
+            self._move_deadline(now_s, position)
+        decision = self._controller.step(
+            now_s,
+            position.progress_pct if position else None,
+            held_devices=self._held,
+            batch_pct=position.batch_pct if position else 0.0,
+            pending=self._wanted != self._held,
+            ceiling=self._orders.ceiling,
+        )
+        self._wanted = decision.devices
+        if self._reader.finished:
+            # Nothing is left to pace: saving the model and leaving is short and should stay so.
+            limits = self._controller.limits
+            self._wanted = limits.quantize(limits.max_devices, self._orders.ceiling)
+        elif position:
+            self._judge(now_s, decision, position)
+        elif now_s > self._controller.deadline_s:
+            raise TrainingFailedError(describe_silence("by its deadline", self._reader.last_malformed))
+        self._resize(now_s)
+        state = "finishing" if self._reader.finished else "training" if position else "starting"
+        self._publish(now_s, decision, state)
+        self._output.flush()
+
+    def _read(self, now_s: float) -> Position | None:
+        for progress in self._reader.feed(self._job.read_lines(), now_s):
+            if progress.event == "report":
+                continue
+            total_before, self._total = self._total, progress.total
+            if total_before is None:
+                continue
+            if progress.total != total_before:
+                self._controller.rescale(now_s, progress.percent, total_before / progress.total)
+                self._journal.event(now_s, "total", "The job is now %d batches in all", progress.total)
+            elif progress.event == "start":
+                self._controller.rescale(now_s, progress.percent, 1.0)
+                self._journal.event(now_s, "resumed", "Training resumed at %.1f %%", progress.percent)
+        return self._reader.position(now_s)
+
+    def _move_deadline(self, now_s: float, position: Position | None) -> None:
+        self._controller.move_deadline(now_s, position.progress_pct if position else None, self._orders.deadline_s)
+        self._infeasible.forget()
+
+    def _judge(self, now_s: float, decision: Decision, position: Position) -> None:
+        extended_s = self._infeasible.judge(now_s, self._controller.deadline_s, decision)
+        if extended_s is not None:
+            self._exchange.post({DEADLINE: self._orders.extend(extended_s, now_s)})
+            self._move_deadline(now_s, position)
+
+    def _resize(self, now_s: float) -> None:
+        if self._wanted == self._held:
+            return
+        try:
+            self._job.resize(self._wanted)
+        except RuntimeUnavailableError as error:
+            self._engine_away(now_s, error)
+        except JobLostError:
+            pass  # it ended just now: its status will tell how
+        else:
+            self._engine_back(now_s)
+            self._held = self._wanted
+            self._resizes += 1
+
+    def _publish(self, now_s: float, decision: Decision, state: str) -> None:
+        newest = self._reader.newest
+        controller = self._controller
+        self._journal.history.add(
+            t_s=now_s,
+            progress_pct=decision.progress_pct,
+            setpoint_pct=decision.setpoint_pct,
+            devices=self._held,
+            deadline_s=controller.deadline_s,
+            forecast_s=decision.finish_s,
+            loss=newest.loss if newest else None,
+        )
+        values: dict[str, Any] = {
+            PACE: {
+                "state": state,
+                "t_s": round(now_s, 3),
+                "updated_at": (self._origin + timedelta(seconds=now_s)).isoformat(),
+                "progress_pct": round(decision.progress_pct, 3),
+                "setpoint_pct": round(decision.setpoint_pct, 3),
+                "devices": self._held,
+                "min_devices": controller.limits.min_devices,
+                "max_devices": controller.limits.max_devices,
+                "ceiling": self._orders.ceiling,
+                "deadline_s": round(controller.deadline_s, 3),
+                "forecast_s": _rounded(decision.finish_s),
+                "earliest_s": _rounded(decision.earliest_s),
+                "feasible": decision.feasible,
+                "epoch": newest.epoch if newest else None,
+                "epochs": newest.epochs if newest else None,
+                "loss": newest.loss if newest else None,
+                "metrics": newest.metrics if newest else {},
+                "threads": newest.threads if newest else None,
+            }
+        }
+        if self._journal.fresh or now_s - self._slow_keys_s >= _SLOW_KEYS_EVERY_S or state in ("finished", "failed"):
+            self._journal.fresh = False
+            self._slow_keys_s = now_s
+            values[HISTORY] = self._journal.history.to_dict()
+            values[CONTROLLER] = {**controller.state(), "held_devices": self._held, "device_s": self._device_s}
+        self._exchange.post(values)
+
+    def _malformed(self, line: str, reason: str) -> None:
+        self._log.warning("Progress line skipped (%s): %.200s", reason, line)
+
+    def _wait(self, timeout_s: float) -> JobStatus | None:
+        """Wait for the next step; returns the job's status when it has ended."""
+        if self._stopped():
+            raise TrainingFailedError("the run was asked to end")
+        try:
+            if not self._job.wait(max(timeout_s, 0.0)):
+                return None
+            status = self._job.status()
+        except RuntimeUnavailableError as error:
+            self._engine_away(self._now(), error)
+            self._clock.sleep(self._controller.period_s)
+            return None
+        if status.state == "running":
+            return None
+        self._engine_back(self._now())
+        return status
+
+    def _engine_away(self, now_s: float, error: Exception) -> None:
+        self._engine_was_away = True
+        if self._away_since_s is None:
+            self._away_since_s = now_s
+            message = "The engine does not answer: the allocation stays as it is until it does. %s"
+            self._journal.event(now_s, "engine_away", message, error, level=logging.WARNING)
+
+    def _engine_back(self, now_s: float) -> None:
+        if self._away_since_s is not None:
+            away_s, self._away_since_s = now_s - self._away_since_s, None
+            self._journal.event(now_s, "engine_back", "The engine answers again after %.0f s", away_s)
+
+    def _goes_on_after_outage(self, status: JobStatus) -> bool:
+        """A job that its engine took down with itself is started again in place and resumes from its checkpoint."""
+        if not self._engine_was_away or status.state != "exited" or status.exit_code == 0:
+            return False
+        if self._restarts >= _MOST_RESTARTS:
+            return False
+        self._engine_was_away = False
+        self._restarts += 1
+        message = "The engine took the job down (exit code %s): starting it again from its checkpoint"
+        self._journal.event(self._now(), "restarted", message, status.exit_code, level=logging.WARNING)
+        self._job.restart()
+        return True
+
+    def _end(self, status: JobStatus) -> Outcome:
+        self._output.flush(everything=True)
+        newest = self._reader.newest
+        deadline_s = self._controller.deadline_s
+        finished_s = status.finished_s - self._origin.timestamp() if status.finished_s else self._now()
+        self._device_s += self._held * max(finished_s - (self._last_step_s or finished_s), 0.0)
+        problem = describe_failure(status, self._output.last)
+        if problem is None and self._total is None:
+            problem = describe_silence("at all", self._reader.last_malformed)
+        progress_pct = newest.percent if newest and self._total else 0.0
+        last = Decision(
+            self._held, min(progress_pct, 100.0), progress_pct, finished_s, finished_s, finished_s <= deadline_s
+        )
+        self._publish(finished_s, last, "failed" if problem else "finished")
+        if status.state == "gone":
+            raise JobLostError(problem)
+        if problem:
+            raise TrainingFailedError(problem)
+        return Outcome(
+            finished_s=round(finished_s, 3),
+            deadline_s=round(deadline_s, 3),
+            error_pct=round(error_pct(finished_s, deadline_s), 3),
+            met=finished_s <= deadline_s,
+            mean_devices=round(self._device_s / max(finished_s - self._began_s, 1e-9), 3),
+            device_seconds=round(self._device_s, 3),
+            resizes=self._resizes,
+            restarts=self._restarts,
+            step_ms_mean=round(1000 * self._steps_sum_s / self._steps, 3),
+            step_ms_max=round(1000 * self._steps_max_s, 3),
+            loss=newest.loss if newest else None,
+            metrics=newest.metrics if newest else {},
+        )
+
+    def _now(self) -> float:
+        return self._clock.now() - self._origin.timestamp()
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None or value == float("inf") else round(value, 3)

@@ -1,0 +1,96 @@
+"""What others say to a run while it is under way: a new deadline, a ceiling. The control loop listens once a step.
+
+Nonsense is kept out here: the old value stays, and the log says why.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime
+from typing import Any
+
+from paceline.errors import InvalidInputError
+from paceline.pace.deadline import Deadline
+from paceline.pace.journal import Journal
+from paceline.pace.live import CEILING, DEADLINE
+
+
+class Orders:
+    """The deadline and the ceiling in force, from the raw values in the live state.
+
+    Parameters
+    ----------
+    origin:
+        The moment that durations count from.
+    deadline_s:
+        The deadline in force at the start, in seconds after ``origin``.
+    journal:
+        Where changes and refusals are told.
+    """
+
+    def __init__(self, origin: datetime, deadline_s: float, journal: Journal) -> None:
+        self._origin = origin
+        self._journal = journal
+        self._seen: dict[str, Any] = {}
+        self.deadline_s = deadline_s
+        self.ceiling: float | None = None
+
+    def hear(self, newest: dict[str, Any], now_s: float) -> bool:
+        """Take in the newest raw values; return whether the deadline has moved."""
+        before_s = self.deadline_s
+        if self._is_new(DEADLINE, newest):
+            self._hear_deadline(newest[DEADLINE], now_s)
+        if self._is_new(CEILING, newest):
+            self._hear_ceiling(newest[CEILING], now_s)
+        return self.deadline_s != before_s
+
+    def extend(self, deadline_s: float, now_s: float) -> float:
+        """Move the deadline from inside; returns the raw value to write to the live state."""
+        self.deadline_s = self._seen[DEADLINE] = round(deadline_s, 1)
+        return self.deadline_s
+
+    def _is_new(self, key: str, newest: dict[str, Any]) -> bool:
+        if key not in newest or (key in self._seen and self._seen[key] == newest[key]):
+            return False
+        self._seen[key] = newest[key]
+        return True
+
+    def _hear_deadline(self, value: Any, now_s: float) -> None:
+        if value is None:  # nobody has said anything, or the key was deleted
+            return
+        try:
+            deadline_s = Deadline.parse(value).seconds_after(self._origin)
+            if deadline_s <= now_s:
+                raise InvalidInputError(DEADLINE, value, f"a time that is still to come ({now_s:.0f} s have passed)")
+        except InvalidInputError as error:
+            message = "New deadline not taken, the old one of %.1f s stays. %s"
+            self._refuse(now_s, "deadline_refused", value, message, self.deadline_s, error)
+            return
+        if abs(deadline_s - self.deadline_s) < 1e-3:
+            return
+        before_s, self.deadline_s = self.deadline_s, deadline_s
+        self._journal.event(
+            now_s,
+            "deadline",
+            "Deadline moved from %.1f s to %.1f s",
+            before_s,
+            deadline_s,
+            before_s=round(before_s, 3),
+            after_s=round(deadline_s, 3),
+        )
+
+    def _hear_ceiling(self, value: Any, now_s: float) -> None:
+        if value is None:
+            if self.ceiling is not None:
+                self.ceiling = None
+                self._journal.event(now_s, "ceiling", "The ceiling is lifted", devices=None)
+            return
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+            error = InvalidInputError(CEILING, value, "a number of devices greater than 0")
+            self._refuse(now_s, "ceiling_refused", value, "New ceiling not taken, the old one stays. %s", error)
+            return
+        self.ceiling = float(value)
+        self._journal.event(now_s, "ceiling", "Ceiling is now %g devices", self.ceiling, devices=self.ceiling)
+
+    def _refuse(self, now_s: float, kind: str, value: Any, message: str, *args: object) -> None:
+        self._journal.event(now_s, kind, message, *args, level=logging.WARNING, value=str(value)[:100])

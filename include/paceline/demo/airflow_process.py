@@ -20,6 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
 
+import httpx
+
 from paceline.demo.airflow_api import AirflowApi
 from paceline.errors import PacelineError
 
@@ -127,7 +129,7 @@ class AirflowProcess(AirflowApi):
                 start_new_session=True,
             )
 
-    def stop(self, grace_s: float = 10.0) -> None:
+    def stop(self, grace_s: float = 5.0) -> None:
         """End every component: SIGTERM, after ``grace_s`` seconds SIGKILL to its process group. Safe to call again."""
         atexit.unregister(self.stop)
         running = [process for process in self.processes.values() if process.poll() is None]
@@ -202,8 +204,8 @@ class AirflowProcess(AirflowApi):
             "api.port": self.port,
             "api.base_url": self.url,
             "api.workers": 1,
-            "api.secret_key": self._kept("secret_key", lambda: secrets.token_urlsafe(32)),
-            "api_auth.jwt_secret": self._kept("jwt_secret", lambda: secrets.token_urlsafe(32)),
+            "api.secret_key": self._kept("secret_key", lambda: secrets.token_urlsafe(64)),
+            "api_auth.jwt_secret": self._kept("jwt_secret", lambda: secrets.token_urlsafe(64)),
             # One machine and one user: what a large installation saves by looking rarely is only waiting here.
             "scheduler.scheduler_idle_sleep_time": 0.5,
             "scheduler.job_heartbeat_sec": 2,
@@ -239,6 +241,9 @@ class AirflowProcess(AirflowApi):
                     f"after {timeout_s:g} s not healthy: {', '.join(late)}\n{self._tail('api-server')}"
                 )
             time.sleep(0.2)
+        # Airflow builds its execution API at the first call, for longer than a task waits for an answer; that
+        # would cost the first task a time-out and a retry.
+        httpx.get(f"{self.url}/execution/health", timeout=timeout_s, trust_env=False)
 
     def _tail(self, component: str, lines: int = 30) -> str:
         return "\n".join(self.log_path(component).read_text(errors="replace").splitlines()[-lines:])

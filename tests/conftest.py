@@ -1,0 +1,117 @@
+"""Fixtures for every test, and the one place that decides when a test may be skipped.
+
+A test marked ``docker`` needs an engine that answers (``DOCKER_HOST``, else the default socket) and the trainer image.
+Without them it skips and says why; with ``CI=true`` it fails instead, so that a pipeline cannot go green untested.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    import docker
+
+# Airflow is imported by many tests in this process: it must not touch the home folder of whoever runs them. Set
+# here, before any test module is imported, because Airflow reads it at import.
+os.environ.setdefault("AIRFLOW_HOME", str(Path(__file__).parents[1] / "build" / "tests" / "airflow"))
+os.environ.setdefault("AIRFLOW__CORE__LOAD_EXAMPLES", "False")
+
+TRAINER_IMAGE = os.environ.get("PACELINE_TRAINER_IMAGE", "paceline-trainer:latest")
+DEFAULT_DOCKER_HOST = "unix:///var/run/docker.sock"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip or fail a ``docker`` test before its fixtures are built, by one rule for all of them."""
+    if item.get_closest_marker("docker"):
+        reason = _why_no_docker(item.config)
+        if reason:
+            pytest.skip(reason)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Turn a skipped ``docker`` test into a failure where the pipeline promised an engine."""
+    report: pytest.TestReport = yield
+    if report.skipped and in_ci() and item.get_closest_marker("docker") and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid}: CI=true, and a Docker test may not be skipped there. {reason}"
+    return report
+
+
+def in_ci() -> bool:
+    """Say whether skipped Docker tests count as failures."""
+    return os.environ.get("CI", "").lower() in ("1", "true")
+
+
+@pytest.fixture(scope="session")
+def docker_host() -> str:
+    """Where the engine listens, as in ``DOCKER_HOST``."""
+    return os.environ.get("DOCKER_HOST") or DEFAULT_DOCKER_HOST
+
+
+@pytest.fixture(scope="session")
+def trainer_image() -> str:
+    """Name of the image that trainers run in; it is there if the test runs at all."""
+    return TRAINER_IMAGE
+
+
+@pytest.fixture(scope="session")
+def docker_client(docker_host: str) -> Iterator[docker.APIClient]:
+    """A client of the engine. Ask for it in tests marked ``docker`` only."""
+    import docker
+
+    client = docker.APIClient(base_url=docker_host, version="auto", timeout=60)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def leaves_no_container(docker_client: docker.APIClient) -> Iterator[None]:
+    """Remove containers that a test has started and left, after failing it for that."""
+    before = {container["Id"] for container in docker_client.containers(all=True)}
+    yield
+    left = [c for c in docker_client.containers(all=True) if c["Id"] not in before]
+    for container in left:
+        docker_client.remove_container(container["Id"], force=True, v=True)
+    assert not left, f"containers left behind: {[c['Names'] for c in left]}"
+
+
+@pytest.fixture
+def process_runtime_root(tmp_path: Path) -> Path:
+    """A folder of its own for the jobs of a process runtime."""
+    root = tmp_path / "jobs"
+    root.mkdir()
+    return root
+
+
+_DOCKER_REASON = pytest.StashKey[str]()
+
+
+def _why_no_docker(config: pytest.Config) -> str:
+    """Return why Docker tests cannot run here, or "" if they can. Found out once in a session."""
+    if _DOCKER_REASON not in config.stash:
+        config.stash[_DOCKER_REASON] = _probe_docker(os.environ.get("DOCKER_HOST") or DEFAULT_DOCKER_HOST)
+    return config.stash[_DOCKER_REASON]
+
+
+def _probe_docker(host: str) -> str:
+    import docker
+    from docker.errors import DockerException, ImageNotFound
+
+    try:
+        client = docker.APIClient(base_url=host, version="auto", timeout=10)
+        try:
+            client.inspect_image(TRAINER_IMAGE)
+        finally:
+            client.close()
+    except ImageNotFound:
+        return f"the engine at {host} has no image {TRAINER_IMAGE}; `make image` builds it"
+    except (DockerException, OSError) as error:
+        return f"no Docker engine answers at {host} (set DOCKER_HOST to use another): {error}"
+    return ""

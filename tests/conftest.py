@@ -7,7 +7,7 @@ Without them it skips and says why; with ``CI=true`` it fails instead, so that a
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,10 +16,12 @@ import pytest
 if TYPE_CHECKING:
     import docker
 
-# Airflow is imported by many tests in this process: it must not touch the home folder of whoever runs them. Set
-# here, before any test module is imported, because Airflow reads it at import.
-os.environ.setdefault("AIRFLOW_HOME", str(Path(__file__).parents[1] / "build" / "tests" / "airflow"))
-os.environ.setdefault("AIRFLOW__CORE__LOAD_EXAMPLES", "False")
+# Airflow is imported by many tests in this process: it must not touch an installation of whoever runs them. Set
+# here, before any test module is imported, because Airflow reads its environment at import.
+for name in [name for name in os.environ if name.startswith("AIRFLOW_")]:
+    del os.environ[name]
+os.environ["AIRFLOW_HOME"] = str(Path(__file__).parents[1] / "build" / "tests" / "airflow")
+os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 
 TRAINER_IMAGE = os.environ.get("PACELINE_TRAINER_IMAGE", "paceline-trainer:latest")
 DEFAULT_DOCKER_HOST = "unix:///var/run/docker.sock"
@@ -34,9 +36,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Turn a skipped ``docker`` test into a failure where the pipeline promised an engine."""
-    report: pytest.TestReport = yield
+    report = yield
     if report.skipped and in_ci() and item.get_closest_marker("docker") and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         report.outcome = "failed"

@@ -1,1 +1,16 @@
-"""To be filled."""
+"""What runs inside a training job: a progress bar that a deadline controller can read, and exact resume.
+
+Training code calls it; standard library and torch only, and torch only once the training code has imported it.
+
+>>> batches = [[1, 2], [3, 4]]
+>>> sum(len(batch) for batch in track(batches, epochs=3))
+12
+"""
+
+from __future__ import annotations
+
+from ._loop import Loop, track
+from ._paths import input_dir, output_dir
+from ._session import checkpoint, report, stop_early
+
+__all__ = ["Loop", "checkpoint", "input_dir", "output_dir", "report", "stop_early", "track"]

@@ -11,6 +11,7 @@ import math
 from dataclasses import asdict, dataclass, field
 
 MARKER = "@paceline "
+_LARGEST = 2**53  # whole numbers up to here are the same in every JSON reader, and divide without overflow
 
 
 @dataclass(frozen=True)
@@ -18,8 +19,17 @@ class Progress:
     """How far a training job is.
 
     ``done`` and ``total`` count batches over all epochs (equation (2) of DECOR-NN gives ``total``); ``total`` may
-    change while the job runs, for instance when it stops early. ``monotonic_s`` and ``wall_s`` are the job's clocks.
-    ``event`` is ``"progress"``, ``"start"`` (before the first batch, also after a restart), ``"checkpoint"`` or ``"finish"``.
+    change while the job runs, for instance when it stops early. ``epoch`` counts from 0. ``loss`` and ``metrics``
+    are the last that the job reported. ``monotonic_s`` and ``wall_s`` are the job's clocks.
+
+    ``event`` is one of
+
+    - ``"start"``: before the first batch, also after a restart (then ``done`` is where it goes on),
+    - ``"progress"``,
+    - ``"checkpoint"``: the state after ``done`` batches is safe on disk,
+    - ``"finish"``: the loop is over and its final state is safe on disk; ``done`` equals ``total``,
+    - ``"report"``: metrics from outside of a loop, as an evaluation script sends them. Its ``done`` and ``total``
+      repeat the loop before it, or say 1 of 1 where there was none: no progress to control by.
     """
 
     done: int
@@ -44,8 +54,17 @@ class Progress:
         return 100.0 * self.done / self.total
 
     def to_line(self) -> str:
-        """One line for standard output, without the line end."""
-        return MARKER + json.dumps(asdict(self), separators=(",", ":"), allow_nan=False)
+        """One line for standard output, without the line end.
+
+        JSON has no NaN and no infinity: a loss that is one leaves as ``null``, a metric not at all.
+
+        >>> Progress(done=1, total=2, loss=float("nan"), metrics={"mae": float("inf")}).to_line()[:66]
+        '@paceline {"done":1,"total":2,"epoch":0,"epochs":1,"event":"progre'
+        """
+        data = asdict(self)
+        data["loss"] = _finite(self.loss)
+        data["metrics"] = {k: v for k, v in self.metrics.items() if _finite(v) is not None}
+        return MARKER + json.dumps(data, separators=(",", ":"), allow_nan=False)
 
 
 def parse_line(line: str) -> Progress | None:
@@ -63,7 +82,10 @@ def parse_line(line: str) -> Progress | None:
     """
     if not line.startswith(MARKER):
         return None
-    data = json.loads(line[len(MARKER) :])
+    try:
+        data = json.loads(line[len(MARKER) :])
+    except RecursionError:
+        raise ValueError("expected a JSON object, got one nested too deeply to read") from None
     if not isinstance(data, dict):
         raise ValueError(f"expected a JSON object, got {type(data).__name__}")
     done = _whole(data, "done", least=0)
@@ -92,10 +114,16 @@ def _whole(data: dict[str, object], name: str, *, least: int, default: int | Non
     value = data.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name}: got {value!r}, expected a whole number of at least {least}")
+    if value > _LARGEST:
+        raise ValueError(f"{name}: got a number of {value.bit_length()} bits, expected at most 2**53")
     return value
 
 
 def _finite(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # an integer beyond what a float holds
+        return None
+    return number if math.isfinite(number) else None

@@ -1,0 +1,315 @@
+"""The loop over the batches: it counts, shows progress, follows the CPU share, saves, resumes and stops early.
+
+``track`` is called by training code, once for each training loop.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+from . import _data, _session, _threads
+from ._checkpoint import Position, Resume
+from ._display import Display, choose_display
+from ._paths import run_by_paceline
+from ._share import CpuShare
+from ._values import bad_value, say, whole
+from .progress import Progress
+
+T = TypeVar("T")
+
+# A change of the CPU share is seen within this time, at the next batch.
+_SHARE_INTERVAL_S = 0.5
+_NOW = float("-inf")
+
+
+def track(
+    loader: Iterable[T],
+    *,
+    epochs: int = 1,
+    total: int | None = None,
+    device: object = None,
+    threads: int | None = None,
+) -> Loop[T]:
+    """Loop over the batches of all epochs, and let the world outside know how far it is.
+
+    Reads like tqdm. Progress is the share of the batches of all epochs that are done, equations (1) and (2) of
+    DECOR-NN.
+
+    Parameters
+    ----------
+    loader:
+        A ``DataLoader``, or anything that can be iterated over once for each epoch.
+    epochs:
+        How often to go through it.
+    total:
+        Number of batches in all epochs together, where ``len(loader)`` is not known or not right.
+    device:
+        What the training runs on, for display. Default: found out.
+    threads:
+        A fixed number of threads for torch. Default: the share of the processor, rounded up, as it changes.
+
+    Returns
+    -------
+    Loop
+        An iterable of batches that also knows ``epoch``, ``epoch_end``, ``done`` and ``total``.
+
+    Raises
+    ------
+    ValueError
+        For zero batches, a length that is not known, or a number that is not one.
+
+    Examples
+    --------
+    >>> loop = track(["a", "b"], epochs=2)
+    >>> for batch in loop:
+    ...     if loop.epoch_end:
+    ...         print(f"epoch {loop.epoch} ends with {batch}, {loop.total} batches in all")
+    epoch 0 ends with b, 4 batches in all
+    epoch 1 ends with b, 4 batches in all
+    """
+    return Loop(loader, epochs=epochs, total=total, device=device, threads=threads)
+
+
+class Loop(Generic[T]):
+    """One ``track`` loop. Made by ``track``; iterate over it once.
+
+    Parameters
+    ----------
+    loader, epochs, total, device, threads:
+        As for ``track``.
+    display:
+        Where progress goes; chosen by the environment if ``None``.
+    """
+
+    def __init__(
+        self,
+        loader: Iterable[T],
+        *,
+        epochs: int = 1,
+        total: int | None = None,
+        device: object = None,
+        threads: int | None = None,
+        display: Display | None = None,
+    ) -> None:
+        self.epochs = whole("epochs", epochs)
+        self.epoch = 0
+        self.done = 0
+        self._loader = loader
+        self._length = _data.length(loader)
+        self._given_total = None if total is None else whole("total", total)
+        if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
+            raise bad_value("loader", loader, "a DataLoader or anything else to iterate over")
+        if self._length == 0:
+            raise bad_value("loader", "0 batches", "at least 1 batch; is the data set empty, or drop_last too much?")
+        if self._length is None and total is None:
+            raise bad_value("total", None, "the number of batches in all epochs, as the loader has no length")
+        if self.epochs > 1 and isinstance(loader, Iterator):
+            accepted = "something to iterate over again for each epoch, not an iterator that is used up after one"
+            raise bad_value("loader", type(loader).__name__, accepted)
+        self._device = None if device is None else str(device)
+        self._threads = _threads.Threads(None if threads is None else whole("threads", threads), CpuShare())
+        self._display = display
+        self._epoch_done = 0  # batches done when the epoch began
+        self._epoch_batches = self._length or 0
+        self._stopped = self._used = False
+        self._look_s = _NOW
+        self._next_show_s = self._next_share_s = _NOW
+        self._epoch_start: dict[str, Any] = {}
+        self._number = 0
+        self.total = self._planned_total()
+
+    def __len__(self) -> int:
+        return self.total
+
+    @property
+    def batch(self) -> int:
+        """Batches done in this epoch."""
+        return self.done - self._epoch_done
+
+    @property
+    def epoch_end(self) -> bool:
+        """Whether this batch is the epoch's last. Never true for a loader without a length."""
+        return self._length is not None and self.batch + 1 >= self._length
+
+    def stop_early(self) -> None:
+        """End the loop after this batch. See ``paceline.train.stop_early``."""
+        self._stopped = True
+        self._look_s = _NOW
+
+    def look_now(self) -> None:
+        """See to saves, progress and signals right after this batch."""
+        self._look_s = _NOW
+
+    def __iter__(self) -> Iterator[T]:
+        if self._used:
+            raise RuntimeError("this track(...) was iterated over before: call track() again for another loop")
+        self._used = True
+        session = _session.current
+        if session.loop is not None:
+            say("a track() loop inside of another is a plain loop; only the outer one shows progress and is resumed")
+            return self._plain()
+        return self._run(session)
+
+    def _plain(self) -> Iterator[T]:
+        for epoch in range(self.epochs):
+            self.epoch, self._epoch_done = epoch, self.done
+            for batch in self._loader:
+                yield batch
+                self.done += 1
+                if self._stopped:
+                    return
+
+    def _run(self, session: _session.Session) -> Iterator[T]:
+        resume = self._begin(session)
+        if resume is not None and resume.position.loop > self._number:
+            return  # a loop before the one that was under way when the checkpoint was written
+        had_ended = resume is not None and resume.position.ended and self._over()
+        display = self._display = self._display or choose_display()
+        clock = session.clock
+        session.loop = self
+        session.listen()
+        try:
+            self._threads.follow()
+            self._show(session, "start")
+            while not self._over():
+                for batch in self._open(resume):
+                    yield batch
+                    self.done += 1
+                    if clock() >= self._look_s and self._look(session, clock()):
+                        break
+                if not self._stopped:
+                    resume = None
+                    self._end_epoch()
+            self._end(session, save=not had_ended)
+        except GeneratorExit:
+            if self._stopped:  # stop_early() and then break: the batch counts
+                self.done += 1
+                self._end(session)
+            if session.terminating:
+                session.terminate_soon()
+            raise
+        finally:
+            session.loop = None
+            session.stop_listening()
+            display.close()
+        if session.terminating:
+            raise SystemExit(_session.EXIT_TERMINATED)
+
+    def _begin(self, session: _session.Session) -> Resume | None:
+        self._number = session.loops_begun
+        session.loops_begun += 1
+        if self._number == 1 and run_by_paceline():
+            say("a second track() loop begins from 0 % again; a deadline is best met with one: track(..., epochs=n)")
+        resume = session.checkpoint.resume if session.checkpoint is not None else None
+        if resume is None or resume.position.loop < self._number:
+            return None
+        position = resume.position
+        if position.loop > self._number:
+            return resume
+        if self._length is not None and position.epoch_length not in (None, self._length):
+            accepted = f"{position.epoch_length} batches in an epoch as in the checkpoint, or another checkpoint folder"
+            raise bad_value("loader", f"{self._length} batches", accepted)
+        self.epoch, self.done, self._stopped = position.epoch, position.done, position.stopped
+        self._epoch_done = position.done - position.batch
+        self.total = self.done if self._stopped else self._planned_total()
+        if position.ended and self._over():
+            say(f"the checkpoint is of a training that had ended ({self.done} batches): there is nothing left to do")
+            _data.rewind(self._loader, resume.now)
+        return resume
+
+    def _open(self, resume: Resume | None) -> Iterator[T]:
+        if resume is None:
+            self._epoch_start = _data.snapshot(self._loader)
+            return _data.open_epoch(self._loader, self.epoch)
+        start = self._epoch_start = resume.epoch_start
+        return _data.reopen_epoch(self._loader, self.epoch, resume.position.batch, start, resume.now)
+
+    def _end_epoch(self) -> None:
+        if self.batch == 0:
+            raise bad_value("loader", f"0 batches in epoch {self.epoch}", "at least 1 batch")
+        if self._length is not None:
+            self._epoch_batches = self.batch  # a loader may have told only about how many there are
+        self.epoch += 1
+        self._epoch_done = self.done
+        self.total = self._planned_total()
+
+    def _over(self) -> bool:
+        return self._stopped or self.epoch >= self.epochs
+
+    def _planned_total(self) -> int:
+        if self._given_total is not None or self._length is None:
+            return max(self._given_total or 1, self.done)
+        return max(self._epoch_done + max(self.epochs - self.epoch, 0) * self._epoch_batches, self.done)
+
+    def _look(self, session: _session.Session, now_s: float) -> bool:
+        """Do what is due between two batches; return whether to stop."""
+        if self._stopped:
+            return True
+        self.total = max(self.total, self.done)
+        saver = session.checkpoint
+        if session.terminating:
+            self._save(session)
+            raise SystemExit(_session.EXIT_TERMINATED)
+        if now_s >= self._next_share_s:
+            self._next_share_s = now_s + _SHARE_INTERVAL_S
+            self._threads.follow()
+        if saver is not None and now_s >= saver.next_save_s:
+            if self._save(session):
+                self._show(session, "checkpoint")
+        elif now_s >= self._next_show_s:
+            self._show(session, "progress")
+        next_save_s = saver.next_save_s if saver is not None else float("inf")
+        self._look_s = min(self._next_show_s, self._next_share_s, next_save_s)
+        return False
+
+    def _end(self, session: _session.Session, *, save: bool = True) -> None:
+        self.total = self.done
+        if save:
+            self._save(session, ended=True)
+        self._show(session, "finish")
+
+    def _save(self, session: _session.Session, *, ended: bool = False) -> bool:
+        if session.checkpoint is None:
+            return False
+        position = Position(
+            loop=self._number,
+            epoch=self.epoch,
+            batch=self.batch,
+            done=self.done,
+            total=self.total,
+            epoch_length=self._length,
+            ended=ended,
+            stopped=self._stopped,
+        )
+        now = _data.snapshot(self._loader)
+        # After the last epoch there is none to open again: one that is added later starts from here.
+        start = self._epoch_start if self.batch else now
+        return session.checkpoint.save(position, start, now, session.reported())
+
+    def _show(self, session: _session.Session, event: str) -> None:
+        now_s = session.clock()
+        values = session.reported()
+        session.last = Progress(
+            done=self.done,
+            total=max(self.total, self.done),
+            epoch=min(self.epoch, self.epochs - 1),
+            epochs=self.epochs,
+            event=event,
+            loss=values.pop("loss", None),
+            metrics=values,
+            device=self._device or _default_device(),
+            threads=_threads.current(),
+            monotonic_s=now_s,
+            wall_s=time.time(),
+        )
+        if self._display is not None:
+            self._display.show(session.last)
+            self._next_show_s = now_s + self._display.interval_s
+
+
+def _default_device() -> str:
+    torch = sys.modules.get("torch")
+    return "cuda" if torch is not None and torch.cuda.is_initialized() else "cpu"

@@ -1,0 +1,27 @@
+"""Where a job finds its input and leaves its output. Called by training code; the names are used here and there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+# The runtimes set these; paceline.runtime.base names the same ones on the other side.
+ENV_INPUT = "PACELINE_INPUT"
+ENV_OUTPUT = "PACELINE_OUTPUT"
+ENV_CHECKPOINT = "PACELINE_CHECKPOINT"
+ENV_CONTROL = "PACELINE_CONTROL"
+
+
+def input_dir() -> Path:
+    """Return the folder with the job's input files; the current folder outside of a job."""
+    return Path(os.environ.get(ENV_INPUT) or Path.cwd())
+
+
+def output_dir() -> Path:
+    """Return the folder whose content is collected when the job has ended; the current folder outside of a job."""
+    return Path(os.environ.get(ENV_OUTPUT) or Path.cwd())
+
+
+def run_by_paceline() -> bool:
+    """Whether a Paceline runtime started this process."""
+    return bool(os.environ.get(ENV_OUTPUT))

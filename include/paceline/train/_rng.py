@@ -1,0 +1,48 @@
+"""The state of every random number generator that training draws from, as values that load without unpickling objects.
+
+Called by ``_data`` at the start of an epoch and by ``_checkpoint`` between batches.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+
+from ._values import say
+
+
+def capture() -> dict[str, Any]:
+    """Return the state of Python's, torch's, CUDA's and numpy's global generators, as far as they are imported."""
+    version, internal, gauss_next = random.getstate()
+    state: dict[str, Any] = {"python": [version, list(internal), gauss_next]}
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        state["torch"] = torch.get_rng_state()
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            state["cuda"] = torch.cuda.get_rng_state_all()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and hasattr(numpy, "random"):
+        name, keys, position, has_gauss, cached = numpy.random.get_state(legacy=True)
+        state["numpy"] = [str(name), keys.tolist(), int(position), int(has_gauss), float(cached)]
+    return state
+
+
+def restore(state: dict[str, Any]) -> None:
+    """Put back what ``capture`` returned."""
+    version, internal, gauss_next = state["python"]
+    random.setstate((version, tuple(internal), gauss_next))
+    if "torch" in state:
+        import torch
+
+        torch.set_rng_state(state["torch"])
+        if "cuda" in state:
+            if torch.cuda.is_available() and torch.cuda.device_count() == len(state["cuda"]):
+                torch.cuda.set_rng_state_all(state["cuda"])
+            else:
+                say("the CUDA generators were not restored: there are not as many devices as before")
+    if "numpy" in state:
+        import numpy
+
+        name, keys, position, has_gauss, cached = state["numpy"]
+        numpy.random.set_state((name, numpy.array(keys, dtype=numpy.uint32), position, has_gauss, cached))

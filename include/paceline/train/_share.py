@@ -1,0 +1,100 @@
+"""How many cores this process may use now, as its runtime has set them from outside. Called by ``_threads``.
+
+A control file named by the runtime comes first; else the CPU quota of the process's own control groups, versions 1
+and 2.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+
+from ._paths import ENV_CONTROL
+
+
+class CpuShare:
+    """The share of the processor that this process has, as cores.
+
+    Parameters
+    ----------
+    environ:
+        Environment of the process.
+    root:
+        Root of the file system.
+    """
+
+    def __init__(self, environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> None:
+        control = environ.get(ENV_CONTROL)
+        self._control = Path(control) if control else None
+        self._groups = [] if control else list(_groups_of_process(root))
+
+    def read(self) -> float | None:
+        """Return the share in cores, ``None`` if nothing limits it or nothing can be read."""
+        if self._control is not None:
+            return _read_control(self._control)
+        quotas = [quota for group in self._groups if (quota := _read_quota(group)) is not None]
+        return min(quotas, default=None)
+
+
+def _read_control(path: Path) -> float | None:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        devices = float(content["devices"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return devices if math.isfinite(devices) and devices > 0 else None
+
+
+def _read_quota(group: Path) -> float | None:
+    """Cores from ``cpu.max`` (version 2) or ``cpu.cfs_quota_us`` and ``cpu.cfs_period_us`` (version 1)."""
+    try:
+        if (group / "cpu.max").exists():
+            quota, period = (group / "cpu.max").read_text().split()
+        else:
+            quota = (group / "cpu.cfs_quota_us").read_text()
+            period = (group / "cpu.cfs_period_us").read_text()
+        cores = int(quota) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):  # "max" is no number: no limit
+        return None
+    return cores if cores > 0 else None  # version 1 says -1 for no limit
+
+
+def _groups_of_process(root: Path) -> Iterator[Path]:
+    """Every group, from the process's own up to the root of what is mounted, that can hold a CPU quota."""
+    try:
+        memberships = (root / "proc/self/cgroup").read_text().splitlines()
+        mounts = (root / "proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return
+    own: dict[int, str] = {}  # control group version to the group's path
+    for line in memberships:
+        hierarchy, controllers, path = line.split(":", 2)
+        if hierarchy == "0" and not controllers:
+            own[2] = path
+        elif "cpu" in controllers.split(","):
+            own[1] = path
+    for line in mounts:
+        fields, _, after = line.partition(" - ")
+        kind, _, options = after.split(" ", 2)
+        version = {"cgroup2": 2, "cgroup": 1}.get(kind)
+        if version not in own or (version == 1 and "cpu" not in options.split(" ")[-1].split(",")):
+            continue
+        mounted, mount_point = (_unescape(field) for field in fields.split(" ")[3:5])
+        top = root / mount_point.lstrip("/")
+        # Inside a container the path may be the host's, of which the mount shows only the container's own part.
+        try:
+            below = PurePosixPath(own[version]).relative_to(mounted)
+        except ValueError:
+            below = PurePosixPath()
+        for depth in range(len(below.parts), -1, -1):
+            group = top.joinpath(*below.parts[:depth])
+            if (group / "cpu.max").exists() or (group / "cpu.cfs_quota_us").exists():
+                yield group
+
+
+def _unescape(field: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)

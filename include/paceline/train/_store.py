@@ -1,0 +1,158 @@
+"""Checkpoint files: written whole or not at all, and read without running what is in them. Called by ``_checkpoint``.
+
+A file is an ordinary ``torch.save`` archive. Its name holds a running number and the checksum of its content, so that
+one rename publishes both; the two newest files are kept.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import zlib
+from pathlib import Path
+from typing import IO, Any
+
+from ._values import bad_value, say
+
+FORMAT = 1
+_NAME = re.compile(r"checkpoint-(\d{6,})-([0-9a-f]{8})\.pt")
+_CHUNK = 1 << 20
+
+
+class Store:
+    """The checkpoint files in one folder.
+
+    Parameters
+    ----------
+    folder:
+        Created if missing. Raises ``ValueError`` if it cannot be written to.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for leftover in folder.glob(".checkpoint-*.tmp"):  # of a process that was killed while it wrote
+                leftover.unlink()
+        except OSError as error:
+            raise bad_value("path", str(folder), f"a folder to write to ({error.strerror})") from None
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise bad_value("path", str(folder), "a folder to write to (Permission denied)")
+        self._number = max((number for number, _, _ in self._files()), default=0)
+
+    def save(self, content: dict[str, Any]) -> Path:
+        """Write a checkpoint. Raises ``OSError`` if that fails; the files that were there stay."""
+        import torch
+
+        temporary = self.folder / f".checkpoint-{os.getpid()}.tmp"
+        try:
+            with temporary.open("wb") as file:
+                sink = _Checksummed(file)
+                try:
+                    torch.save({"format": FORMAT, **content}, sink)  # type: ignore[arg-type]
+                except RuntimeError as error:  # torch's own words for a write that failed
+                    raise sink.error or OSError(str(error)) from error
+                file.flush()
+                os.fsync(file.fileno())
+            path = self.folder / f"checkpoint-{self._number + 1:06d}-{sink.checksum:08x}.pt"
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        self._number += 1
+        self._sync_folder()
+        for _, _, old in self._files()[2:]:
+            old.unlink(missing_ok=True)
+        return path
+
+    def load(self) -> tuple[dict[str, Any], Path] | None:
+        """Read the newest checkpoint that is whole; say which files were passed over, and why."""
+        for _, checksum, path in self._files():
+            try:
+                return _read(path, checksum), path
+            except Exception as error:  # torch raises many kinds for a damaged archive
+                say(f"checkpoint {path} cannot be used, trying the one before it: {_reason(error)}")
+        return None
+
+    def _files(self) -> list[tuple[int, int, Path]]:
+        matches = ((path, _NAME.fullmatch(path.name)) for path in self.folder.iterdir())
+        return sorted(((int(m[1]), int(m[2], 16), path) for path, m in matches if m), reverse=True)
+
+    def _sync_folder(self) -> None:
+        descriptor = os.open(self.folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def check_loadable(part: str, state: Any) -> None:
+    """Raise ``ValueError`` unless ``state`` can be read back by the loader that refuses arbitrary objects.
+
+    Tensors are left out of the try, so that it costs next to nothing.
+    """
+    import io
+    import pickle
+
+    import torch
+
+    buffer = io.BytesIO()
+    accepted = "tensors, numbers, strings, lists, tuples and dicts only"
+    try:
+        torch.save(_without_tensors(state, torch.Tensor), buffer)
+        buffer.seek(0)
+        torch.load(buffer, weights_only=True)
+    except (pickle.PickleError, AttributeError, TypeError) as error:
+        found = re.search(r"GLOBAL (\S+)", str(error)) or re.search(r"(.+)", str(error))
+        detail = found[1] if found else type(error).__name__
+        raise ValueError(f"{part}: got a state with {detail}, expected {accepted}") from None
+
+
+def _without_tensors(value: Any, tensor: type) -> Any:
+    if isinstance(value, tensor):
+        return None
+    if isinstance(value, dict):
+        return {key: _without_tensors(item, tensor) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return [_without_tensors(item, tensor) for item in value]
+    return value
+
+
+def _read(path: Path, checksum: int) -> dict[str, Any]:
+    import torch
+
+    with path.open("rb") as file:
+        found = 0
+        while chunk := file.read(_CHUNK):
+            found = zlib.crc32(chunk, found)
+        if found != checksum:
+            raise ValueError("its content does not match its checksum, the file is damaged")
+        file.seek(0)
+        content = torch.load(file, map_location="cpu", weights_only=True)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ValueError("it is not a checkpoint of this version of paceline.train")
+    return content
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+class _Checksummed:
+    """A file to write to that sums up what goes through; ``torch.save`` writes from front to end."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.checksum = 0
+        self.error: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        try:
+            self._file.write(data)
+        except OSError as error:
+            self.error = error
+            raise
+        self.checksum = zlib.crc32(data, self.checksum)
+        return len(data)
+
+    def flush(self) -> None:
+        self._file.flush()

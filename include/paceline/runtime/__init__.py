@@ -12,6 +12,7 @@ from paceline.runtime.base import (
     Usage,
 )
 from paceline.runtime.docker import DockerRuntime
+from paceline.runtime.process import ProcessRuntime
 
 __all__ = [
     "ENV_CHECKPOINT",
@@ -22,6 +23,7 @@ __all__ = [
     "Job",
     "JobSpec",
     "JobStatus",
+    "ProcessRuntime",
     "Runtime",
     "Usage",
 ]

@@ -130,7 +130,7 @@ class DockerRuntime:
     def _check_image(self, image: str) -> None:
         try:
             with engine_call("look for the image"):
-                self._client.inspect_image(image)
+                self._client.inspect_image(image)  # type: ignore[no-untyped-call]
             return
         except JobLostError:
             if not self._pull:
@@ -173,6 +173,8 @@ class DockerRuntime:
         return None
 
     def _create(self, spec: JobSpec, digest: str) -> str:
+        from docker.types import LogConfig
+
         client = self._client
         command = list(spec.command)
         if command[0] == "python":
@@ -192,7 +194,7 @@ class DockerRuntime:
             privileged=False,
             # PyTorch's data loaders pass batches through /dev/shm; the engine's default of 64 MiB kills them.
             shm_size=min(memory, _SHM_BYTES) if memory is not None else _SHM_BYTES,
-            log_config={"Type": "json-file", "Config": _LOG_OPTIONS},
+            log_config=LogConfig(type=LogConfig.types.JSON, config=_LOG_OPTIONS),
             **limits,
         )
         with engine_call("create the container"):

@@ -217,7 +217,7 @@ class LogFollower:
             parameters["tail"] = self._tail
         address = f"{self._client.base_url}/v{self._client.api_version}/containers/{self._container}/logs"
         with engine_call("read the job's output"):
-            # Not client.logs(): it cannot say which stream a piece is from, and waits without limit on a dead connection.
+            # Not client.logs(): it hides which stream a piece is from, and waits for ever on a dead connection.
             response = self._client.get(
                 address, params=parameters, stream=True, timeout=(_CONNECT_S, _QUIET_S if follow else _CONNECT_S)
             )

@@ -1,6 +1,6 @@
 """The small package that is put into every job, so that any Python with torch can run training code.
 
-``DockerRuntime`` injects it as part of a tar, ``ProcessRuntime`` writes it as files; both put it first on ``PYTHONPATH``.
+``DockerRuntime`` injects it in a tar, ``ProcessRuntime`` writes it as files; both put it first on ``PYTHONPATH``.
 """
 
 from __future__ import annotations

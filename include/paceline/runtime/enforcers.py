@@ -1,0 +1,164 @@
+"""The two ways to keep a local job to its CPU share: the kernel's quota, or stopping and continuing it.
+
+The process launcher makes one of them and calls ``step`` for as long as the job runs.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import time
+from typing import Protocol
+
+from paceline.runtime.cgroups import Group
+from paceline.runtime.procfs import Stat, cpu_seconds, family, resident_bytes, send
+from paceline.runtime.throttle import DutyCycle
+
+_LOOK_S = 0.05  # how often a changed share is looked for
+_SCAN_S = 0.5  # how often new processes are looked for, at least
+_SCAN_COST = 200  # a look at all processes may cost 1/200 of a core, however many there are
+
+
+class Share(Protocol):
+    """How a job is kept to its share."""
+
+    def step(self, devices: float) -> float:
+        """Keep the share at ``devices`` cores; return the seconds until the next call is due."""
+
+    def lift(self) -> None:
+        """Give the job all it wants from now on: it is about to end."""
+
+    def used_s(self) -> float:
+        """CPU time of the whole job until now."""
+
+    def memory_bytes(self) -> int:
+        """Memory of the whole job now."""
+
+    def members(self) -> list[int]:
+        """The job's processes."""
+
+
+class Crowd:
+    """The processes of a job as /proc tells them: who they are, their CPU time and memory.
+
+    Parameters
+    ----------
+    root:
+        The job's first process, which leads its session.
+    """
+
+    def __init__(self, root: int) -> None:
+        self.root = root
+        self._stats: dict[int, Stat] = {}
+        self._scan_due = 0.0
+        self._used_s = 0.0
+
+    def stats(self, now_s: float) -> list[Stat]:
+        """The members, looked up anew when that is due."""
+        if now_s >= self._scan_due:
+            begun = time.perf_counter()
+            ours = (os.getpid(), os.getsid(0))
+            self._stats = {s.pid: s for s in family(self.root, ours[0]) if s.session != ours[1]}
+            self._scan_due = now_s + max(_SCAN_S, _SCAN_COST * (time.perf_counter() - begun))
+        return list(self._stats.values())
+
+    def used_s(self, now_s: float) -> float:
+        """CPU time: of the living by their clocks, of the dead by those who waited for them."""
+        mine = resource.getrusage(resource.RUSAGE_CHILDREN)  # what this process itself waited for
+        total = mine.ru_utime + mine.ru_stime
+        for stat in self.stats(now_s):
+            used = cpu_seconds(stat.pid)
+            if used is None:
+                self._scan_due = min(self._scan_due, now_s + _LOOK_S)  # it ended: see who accounts for it now
+            else:
+                total += used + stat.waited_s
+        self._used_s = max(self._used_s, total)
+        return self._used_s
+
+    def memory_bytes(self, now_s: float) -> int:
+        """Resident memory, shared pages counted once for each process."""
+        return sum(resident_bytes(stat.pid) for stat in self.stats(now_s))
+
+
+class CgroupShare:
+    """The kernel keeps the share: a CFS quota on the job's own cgroup."""
+
+    def __init__(self, group: Group, crowd: Crowd, devices: float) -> None:
+        self._group = group
+        self._crowd = crowd
+        self._devices = devices
+        self._lifted = False
+
+    def step(self, devices: float) -> float:
+        """See ``Share``."""
+        if devices != self._devices and not self._lifted:
+            self._group.set_devices(devices)
+            self._devices = devices
+        return _LOOK_S
+
+    def lift(self) -> None:
+        """See ``Share``."""
+        self._lifted = True
+        self._group.set_devices(os.cpu_count() or 1)
+
+    def used_s(self) -> float:
+        """See ``Share``."""
+        used = self._group.cpu_seconds()
+        return self._crowd.used_s(time.monotonic()) if used is None else used
+
+    def memory_bytes(self) -> int:
+        """See ``Share``."""
+        used = self._group.memory_bytes()
+        return self._crowd.memory_bytes(time.monotonic()) if used is None else used
+
+    def members(self) -> list[int]:
+        """See ``Share``."""
+        return self._group.members()
+
+
+class SignalShare:
+    """We keep the share: the whole job is stopped and continued many times a second, by the CPU time it used."""
+
+    def __init__(self, crowd: Crowd, devices: float, period_s: float) -> None:
+        self._crowd = crowd
+        self._cycle = DutyCycle(devices, period_s)
+        self._stopped = False
+        self._lifted = False
+
+    def step(self, devices: float) -> float:
+        """See ``Share``."""
+        if self._lifted:
+            return _LOOK_S
+        now = time.monotonic()
+        self._cycle.devices = devices
+        pause = self._cycle.update(now, self._crowd.used_s(now))
+        if self._cycle.stopped != self._stopped:
+            self._signal(signal.SIGSTOP if self._cycle.stopped else signal.SIGCONT, now)
+            self._stopped = self._cycle.stopped
+        return min(pause, 2 * _LOOK_S)
+
+    def lift(self) -> None:
+        """See ``Share``."""
+        self._lifted = True
+        self._signal(signal.SIGCONT, time.monotonic())
+
+    def used_s(self) -> float:
+        """See ``Share``."""
+        return self._crowd.used_s(time.monotonic())
+
+    def memory_bytes(self) -> int:
+        """See ``Share``."""
+        return self._crowd.memory_bytes(time.monotonic())
+
+    def members(self) -> list[int]:
+        """See ``Share``."""
+        return [stat.pid for stat in self._crowd.stats(time.monotonic())]
+
+    def _signal(self, number: signal.Signals, now_s: float) -> None:
+        root = self._crowd.root
+        # The group at once, so that a worker started a moment ago is not missed; then whoever left the group.
+        send(-root, number)
+        for stat in self._crowd.stats(now_s):
+            if stat.group != root:
+                send(stat.pid, number)

@@ -1,0 +1,232 @@
+"""One local training job: its output, its share of the CPU, its end and what it leaves.
+
+Made by ``ProcessRuntime``; driven by the control loop. All it knows is in the scratch folder, so that any process
+can take it over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from paceline.errors import JobLostError, PacelineError, TrainingFailedError
+from paceline.runtime import guardian
+from paceline.runtime.archive import MAX_ENTRIES, into_place, not_collected
+from paceline.runtime.base import JobStatus, Usage
+from paceline.runtime.cgroups import Group
+from paceline.runtime.checks import check_devices
+from paceline.runtime.lines import LineAssembler
+from paceline.runtime.procfs import Identity, kill_carrying, send
+from paceline.runtime.scratch import Scratch, read_json, write_json
+
+_NEAR_END_BYTES = 64 * 1024
+_START_S = 30.0
+
+
+def launch(scratch: Scratch) -> None:
+    """Start the launcher for ``scratch`` and return once the job runs."""
+    package = Path(__file__).resolve().parents[2]
+    # The launcher outlives us: it must not carry our environment about, which may hold secrets.
+    environment = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": str(package), "LANG": "C.UTF-8"}
+    with scratch.launcher_log.open("ab") as out:
+        starter = subprocess.Popen(
+            [sys.executable, "-m", "paceline.runtime.launcher", str(scratch.path)],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            env=environment,
+            cwd="/",
+            start_new_session=True,
+        )
+        try:
+            code = starter.wait(_START_S)
+        except subprocess.TimeoutExpired:
+            starter.kill()
+            starter.wait()
+            code = -1
+    if code != 0:
+        said = scratch.launcher_log.read_text(errors="replace").strip()[-2000:]
+        raise PacelineError(f"the job could not be started: {said or 'its launcher did not answer'}")
+
+
+class _Tail:
+    """Reads a growing file from where it was left."""
+
+    def __init__(self, path: Path, from_start: bool) -> None:
+        self._path = path
+        self._lines = LineAssembler()
+        self._offset = 0
+        self._skip = False
+        if not from_start:
+            with contextlib.suppress(OSError):
+                self._offset = max(0, path.stat().st_size - _NEAR_END_BYTES)
+                self._skip = self._offset > 0
+
+    def take(self, ended: bool) -> list[str]:
+        try:
+            with self._path.open("rb") as stream:
+                stream.seek(self._offset)
+                data = stream.read()
+        except FileNotFoundError:
+            data = b""
+        self._offset += len(data)
+        if self._skip and data:  # the first line after a jump is half of one
+            _, newline, data = data.partition(b"\n")
+            self._skip = not newline
+        lines = self._lines.feed(data)
+        return lines + self._lines.flush() if ended else lines
+
+
+class ProcessJob:
+    """A job that ``ProcessRuntime`` started. See ``paceline.runtime.base.Job`` for what each method promises."""
+
+    def __init__(self, scratch: Scratch, *, max_output_bytes: int, from_start: bool) -> None:
+        self._scratch = scratch
+        self._max_output_bytes = max_output_bytes
+        self._tails = (_Tail(scratch.stdout, from_start), _Tail(scratch.stderr, from_start))
+        self._usage = Usage(cpu_s=0.0, memory_bytes=0)
+
+    @property
+    def id(self) -> str:
+        """The scratch folder."""
+        return str(self._scratch.path)
+
+    @property
+    def mechanism(self) -> str:
+        """How the share is enforced: ``"cgroup"`` or ``"signal"``."""
+        return str((read_json(self._scratch.state) or {}).get("mechanism", ""))
+
+    def read_lines(self) -> list[str]:
+        """Return what was written since the last call: first standard output's lines, then standard error's."""
+        ended = self.status().state != "running"  # asked first: what comes before the end is in the file by then
+        return [line for tail in self._tails for line in tail.take(ended)]
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the launcher's end, which follows the job's at once."""
+        limit = time.monotonic() + timeout_s
+        while self.status().state == "running":
+            left = limit - time.monotonic()
+            if left <= 0:
+                return False
+            launcher = self._identity("launcher")
+            handle = None
+            if launcher is not None:
+                with contextlib.suppress(OSError):
+                    handle = os.pidfd_open(launcher.pid)
+            if handle is None or launcher is None or not launcher.alive():
+                time.sleep(min(left, 0.01))  # its guardian is clearing up
+            else:
+                poll = select.poll()
+                poll.register(handle, select.POLLIN)
+                poll.poll(left * 1000)
+            if handle is not None:
+                os.close(handle)
+        return True
+
+    def resize(self, devices: float) -> None:
+        """Rewrite the control file; the launcher follows within 50 ms."""
+        check_devices(devices)
+        if not self._scratch.path.exists():
+            raise JobLostError(f"there is no job in {self._scratch.path}")
+        write_json(self._scratch.control, {"devices": devices})
+
+    def status(self) -> JobStatus:
+        """Look into the scratch folder, and whether the launcher lives."""
+        state = read_json(self._scratch.state)
+        running = any(who is not None and who.alive() for who in map(self._identity, ("launcher", "guardian")))
+        end = read_json(self._scratch.end)
+        if end is not None:
+            return JobStatus(
+                state="exited",
+                exit_code=int(end["exit_code"]),
+                started_s=end.get("started_s"),
+                finished_s=end.get("finished_s"),
+                out_of_memory=bool(end.get("out_of_memory")),
+                reason=str(end.get("reason", "")),
+            )
+        started = state.get("started_s") if state else None
+        if running:
+            return JobStatus(state="running", started_s=started)
+        return JobStatus(state="gone", started_s=started, reason="its processes have vanished (a reboot?)")
+
+    def usage(self) -> Usage:
+        """CPU time and memory, at most 0.1 s old; after the end, the CPU time in all."""
+        end = read_json(self._scratch.end)
+        if end is not None and "cpu_s" in end:
+            return Usage(cpu_s=float(end["cpu_s"]), memory_bytes=0)
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            said = json.loads(self._scratch.usage.read_text())
+            self._usage = Usage(cpu_s=float(said["cpu_s"]), memory_bytes=int(said["memory_bytes"]))
+        return self._usage
+
+    def restart(self) -> None:
+        """Run the command again in the same folder, also after a reboot took everything else."""
+        if not self._scratch.path.exists():
+            raise JobLostError(f"there is no job in {self._scratch.path}")
+        if self.status().state == "running":
+            return
+        self._clear()
+        for path in (self._scratch.end, self._scratch.stop, self._scratch.usage, self._scratch.state):
+            path.unlink(missing_ok=True)
+        launch(self._scratch)
+
+    def collect(self, destination: Path) -> None:
+        """Copy the output folder; links, devices and pipes in it are refused."""
+        source = self._scratch.folder("output")
+
+        def copy(inside: Path) -> None:
+            total = count = 0
+            for found in sorted(source.rglob("*")):
+                place = inside / found.relative_to(source)
+                count += 1
+                if found.is_symlink() or not (found.is_dir() or found.is_file()):
+                    raise not_collected(str(found.relative_to(source.parent)))
+                if found.is_dir():
+                    place.mkdir(parents=True, exist_ok=True)
+                    continue
+                total += found.stat().st_size
+                if total > self._max_output_bytes or count > MAX_ENTRIES:
+                    raise TrainingFailedError(
+                        f"output: more than {self._max_output_bytes} bytes or {MAX_ENTRIES} entries, the limits"
+                    )
+                shutil.copyfile(found, place)
+
+        if source.is_symlink() or not source.is_dir():
+            raise TrainingFailedError("output: the job removed its output folder")
+        into_place(destination, copy)
+
+    def stop(self, grace_s: float = 5.0) -> None:
+        """SIGTERM to the job's first process, SIGKILL to all after ``grace_s``."""
+        launcher = self._identity("launcher")
+        if launcher is not None and launcher.alive() and self._scratch.path.exists():
+            write_json(self._scratch.stop, {"grace_s": grace_s})
+            send(launcher.pid, signal.SIGTERM)
+            self.wait(grace_s + 5.0)
+
+    def remove(self) -> None:
+        """End the job and delete its scratch folder."""
+        self.stop(0.0)
+        self._clear()
+        shutil.rmtree(self._scratch.path, ignore_errors=True)
+
+    def close(self) -> None:
+        """Nothing is held open between calls."""
+
+    def _identity(self, who: str) -> Identity | None:
+        found = (read_json(self._scratch.state) or {}).get(who)
+        return Identity(**found) if isinstance(found, dict) else None
+
+    def _clear(self) -> None:
+        """End what a killed launcher and guardian may have left; nothing in the normal case."""
+        kill_carrying(guardian.mark(self._scratch))
+        group = (read_json(self._scratch.state) or {}).get("cgroup")
+        if isinstance(group, dict):
+            Group.from_json(group).remove()

@@ -1,0 +1,165 @@
+"""How often the drift tests are wrong, how often they see a real shift, and a run on a long real stream.
+
+Run it as ``python -m benchmarks.drift [--data weather.csv] [--json FILE] [--windows 200]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from paceline.drift import compare
+from paceline.drift.concept import DETECTORS, WRONG, watch
+
+Maker = Callable[[np.random.Generator, int], pd.DataFrame]
+
+
+def ten_features(rng: np.random.Generator, n: int) -> pd.DataFrame:
+    """Ten features as production has them: bell-shaped, skewed, mostly zero, whole numbers, categories, gaps."""
+    frame = pd.DataFrame({f"normal_{i}": rng.normal(size=n) for i in range(4)})
+    frame["delay"] = rng.exponential(size=n)
+    frame["rain"] = np.where(rng.random(n) < 0.9, 0.0, rng.exponential(size=n))
+    frame["hour"] = rng.integers(0, 24, n)
+    frame["carrier"] = rng.choice(list("ABCDEFGH"), n, p=[0.3, 0.2, 0.2, 0.1, 0.1, 0.05, 0.04, 0.01])
+    frame["origin"] = rng.choice(["EWR", "JFK", "LGA"], n)
+    frame["gust"] = np.where(rng.random(n) < 0.3, np.nan, rng.gamma(3, size=n))
+    return frame
+
+
+def false_alarms(make: Maker, windows: int, n: int, seed: int = 0) -> float:
+    """Share of windows without drift that raise an alarm, at the default settings."""
+    rng = np.random.default_rng(seed)
+    return sum(compare(make(rng, n), make(rng, n)).drifted for _ in range(windows)) / windows
+
+
+def detection(make: Maker, windows: int, n: int, shift: float, seed: int = 1) -> float:
+    """Share of windows in which a shift of one feature, in standard deviations, is found in that feature."""
+    rng = np.random.default_rng(seed)
+    found = 0
+    for _ in range(windows):
+        reference, current = make(rng, n), make(rng, n)
+        feature = str(reference.columns[0])
+        current[feature] += shift * reference[feature].std()
+        found += feature in compare(reference, current).drifted_features
+    return found / windows
+
+
+def detectors(windows: int, history: int = 1000, n: int = 1000) -> list[dict[str, Any]]:
+    """Each detector on streams of right and wrong predictions whose error is 15 %, then more from half-way on."""
+    rows = []
+    for detector in DETECTORS:
+        for worse in (0.15, 0.20, 0.25, 0.35):
+            rng = np.random.default_rng(2)
+            found, delays = 0, []
+            for _ in range(windows):
+                reference = (rng.random(history) < 0.15).astype(np.float64)
+                current = (rng.random(n) < np.where(np.arange(n) < n // 2, 0.15, worse)).astype(np.float64)
+                report = watch(reference, current, measure=WRONG, detector=detector)
+                found += report.verdict == "drift"
+                delays += [c.detected_row - n // 2 for c in report.changes if c.rose and c.detected_row >= n // 2][:1]
+            delay = float(np.median(delays)) if worse > 0.15 and delays else None
+            rows.append({"detector": detector, "error_after": worse, "alarms": found / windows, "delay_rows": delay})
+    return rows
+
+
+def weather(path: Path, windows: int) -> dict[str, Any]:
+    """Run on a long stream of daily records: a model from the first year, then every year against years 2 and 3."""
+    from sklearn.ensemble import HistGradientBoostingClassifier  # type: ignore[import-untyped,unused-ignore]
+
+    data = pd.read_csv(path)
+    columns = [name for name in data.columns if name != "target"]
+    model = HistGradientBoostingClassifier(random_state=0).fit(data[columns][:365], data["target"][:365])
+    rest = data[365:].reset_index(drop=True)
+    rest["predicted"] = model.predict_proba(rest[columns])[:, 1]
+    reference = rest[:730]
+    years = []
+    for start in range(730, len(rest) - 364, 365):
+        current = rest[start : start + 365].reset_index(drop=True)
+        report = compare(reference, current, prediction="predicted", actual="target")
+        assert report.concept is not None  # both columns were named
+        years.append(
+            {
+                "year": (start + 365) // 365 + 1,
+                "verdict": report.verdict,
+                "drifted_features": report.drifted_features,
+                "largest_psi": max(f.psi or 0.0 for f in report.features),
+                "error": report.concept.error_current,
+                "concept": report.concept.verdict,
+            }
+        )
+    wrong = ((rest["predicted"] >= 0.5) != (rest["target"] == 1)).to_numpy(dtype=float)
+    changes = {}
+    for detector in DETECTORS:
+        found = watch(wrong[:730], wrong[730:], measure=WRONG, detector=detector)
+        changes[detector] = [(c.row, c.detected_row, c.error_before, c.error_after) for c in found.changes]
+
+    def shuffled(rng: np.random.Generator, n: int) -> pd.DataFrame:
+        picked: pd.DataFrame = data[columns].iloc[rng.choice(len(data), n, replace=False)]
+        return picked.reset_index(drop=True)
+
+    return {
+        "rows": len(data),
+        "false_alarms": false_alarms(shuffled, windows, 500),
+        "detection_half_sd": detection(shuffled, windows, 500, 0.5),
+        "years": years,
+        "changes": changes,
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the tables; write the JSON if asked to."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.drift", description=__doc__)
+    parser.add_argument("--data", type=Path, help="CSV of daily weather records with a 0/1 column `target`")
+    parser.add_argument("--json", type=Path, help="also write the figures here")
+    parser.add_argument("--windows", type=int, default=200, help="windows for each figure (200)")
+    options = parser.parse_args(arguments)
+    started = time.monotonic()
+    result: dict[str, Any] = {"windows": options.windows, "false_alarms": {}, "detection": {}}
+
+    print(f"False alarms over {options.windows} drift-free windows, ten features, default settings")
+    for n in (100, 500, 5000):
+        result["false_alarms"][n] = share = false_alarms(ten_features, options.windows, n)
+        print(f"  n = {n:<5}  {share:6.1%}")
+    print(f"A shift in one of ten features, found in that feature, {options.windows} windows")
+    for n in (100, 200, 500, 5000):
+        shares = {shift: detection(ten_features, options.windows, n, shift) for shift in (0.1, 0.25, 0.5, 1.0)}
+        result["detection"][n] = shares
+        print(f"  n = {n:<5}  " + "   ".join(f"{shift:g} sd {share:6.1%}" for shift, share in shares.items()))
+
+    print("Model error: 1,000 rows of history and 500 more at 15 %, then 500 rows at")
+    result["detectors"] = detectors(options.windows)
+    for row in result["detectors"]:
+        delay = "" if row["delay_rows"] is None else f"   median delay {row['delay_rows']:.0f} rows"
+        print(f"  {row['detector']:<13} {row['error_after']:.0%}: alarm in {row['alarms']:6.1%}{delay}")
+
+    if options.data is not None:
+        result["weather"] = found = weather(options.data, options.windows)
+        print(f"{options.data.name}: {found['rows']} rows")
+        print(f"  shuffled, n = 500: false alarms {found['false_alarms']:.1%}")
+        print(f"  shuffled, half a standard deviation on one of eight: {found['detection_half_sd']:.1%} found")
+        print("  year  features  largest PSI  error  concept   (against years 2 and 3; model from year 1)")
+        for year in found["years"]:
+            print(
+                f"  {year['year']:>4}  {len(year['drifted_features']):>8}  {year['largest_psi']:>11.2f}"
+                f"  {year['error']:>5.1%}  {year['concept']}"
+            )
+        for detector, places in found["changes"].items():
+            text = ", ".join(f"{row} ({before:.1%} to {after:.1%})" for row, _, before, after in places)
+            print(f"  {detector} through all years, changes at row: {text or 'none'}")
+    result["seconds"] = round(time.monotonic() - started, 1)
+    print(f"{result['seconds']} s")
+    if options.json is not None:
+        options.json.write_text(json.dumps(result, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

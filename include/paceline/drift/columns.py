@@ -1,0 +1,204 @@
+"""What is in the windows: which columns are compared, of which kind, and clear errors for those that cannot be.
+
+Called by ``paceline.drift.compare`` before any statistic is computed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import numbers
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from paceline.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from numpy.typing import NDArray
+
+Kind = Literal["numeric", "categorical"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column to compare, or to leave out for the reason in ``skipped``."""
+
+    name: str
+    kind: Kind
+    skipped: str = ""
+
+
+def check_window(field: str, frame: object) -> pd.DataFrame:
+    """Return ``frame`` if it is a table with named columns, each name once."""
+    import pandas as pd
+
+    if not isinstance(frame, pd.DataFrame):
+        raise InvalidInputError(field, type(frame).__name__, "a pandas DataFrame")
+    if not len(frame.columns):
+        raise InvalidInputError(field, "a table without columns", "rows of named columns")
+    twice = frame.columns[frame.columns.duplicated()]
+    if len(twice):
+        raise InvalidInputError(field, twice[0], "each column name once")
+    return frame
+
+
+def check_column(field: str, name: str, frame: pd.DataFrame, window: str) -> None:
+    """Raise if ``name`` is not a column of ``frame``; suggest the closest names that are."""
+    if name in frame.columns:
+        return
+    have = [str(column) for column in frame.columns]
+    lowered = {column.lower(): column for column in have}
+    close = [lowered[hit] for hit in difflib.get_close_matches(str(name).lower(), lowered, n=3, cutoff=0.5)]
+    hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
+    shown = ", ".join(have[:20]) + (", …" if len(have) > 20 else "")
+    raise InvalidInputError(field, name, f"a column of the {window} window ({hint}it has {shown})")
+
+
+def choose_columns(
+    reference: pd.DataFrame,
+    current: pd.DataFrame,
+    *,
+    columns: Sequence[str] | None,
+    categorical: Collection[str],
+    leave_out: Collection[str],
+) -> tuple[list[Column], list[str]]:
+    """Settle what is compared and how; return the columns and notes for the reader of the report.
+
+    ``columns=None`` means every column of the reference but ``leave_out``.
+    """
+    notes: list[str] = []
+    if columns is not None and (isinstance(columns, str) or not len(columns)):
+        raise InvalidInputError("columns", columns, "a list with at least one column name, or None for all")
+    if isinstance(categorical, str):
+        raise InvalidInputError("categorical", categorical, "a list of column names")
+    named = columns is not None
+    names = list(dict.fromkeys(columns)) if columns is not None else []
+    if not named:
+        names = [name for name in reference.columns if name not in leave_out]
+        new = [str(name) for name in current.columns if name not in reference.columns]
+        new = [name for name in new if name not in leave_out]
+        if new:
+            notes.append(f"The current window has columns that the reference has not: {', '.join(new)}.")
+    for name in names:
+        check_column("columns", name, reference, "reference")
+        check_column("columns", name, current, "current")
+    for name in categorical:
+        check_column("categorical", name, reference, "reference")
+    return [_column(reference[name], current[name], name in categorical, named) for name in names], notes
+
+
+def _column(reference: pd.Series[Any], current: pd.Series[Any], as_labels: bool, named: bool) -> Column:
+    name = str(reference.name)
+    found = {}
+    for window, series in (("reference", reference), ("current", current)):
+        kind = "categorical" if as_labels and series.notna().any() else _kind(series, window)
+        if kind is not None:
+            found[window] = kind
+    if not found:
+        return Column(name, "numeric", "no values in either window")
+    kinds = set(found.values())
+    if "time" in kinds:
+        if named:
+            raise InvalidInputError(name, "dates or times", "numbers or categories")
+        return Column(name, "numeric", "dates and times are not compared")
+    if kinds == {"numeric", "boolean"}:
+        return Column(name, "numeric")
+    if "numeric" in kinds and len(kinds) > 1:
+        odd = "current" if found["reference"] == "numeric" else "reference"
+        series = current if odd == "current" else reference
+        raise InvalidInputError(
+            name,
+            series.dropna().iloc[0],
+            f"numbers in the {odd} window, as in the other (or name the column in categorical)",
+        )
+    return Column(name, "numeric" if kinds == {"numeric"} else "categorical")
+
+
+def _kind(series: pd.Series[Any], window: str) -> str | None:
+    """``numeric``, ``boolean``, ``categorical`` or ``time``; ``None`` if every value is missing."""
+    from pandas.api import types
+
+    if series.isna().all():
+        return None
+    if isinstance(series.dtype, types.CategoricalDtype):
+        return "categorical"
+    if types.is_bool_dtype(series.dtype):
+        return "boolean"
+    if types.is_datetime64_any_dtype(series.dtype) or types.is_timedelta64_dtype(series.dtype):
+        return "time"
+    if types.is_complex_dtype(series.dtype):
+        raise InvalidInputError(str(series.name), series.dropna().iloc[0], "real numbers or categories")
+    if types.is_numeric_dtype(series.dtype):
+        return "numeric"
+    values = series.dropna()
+    kinds = values.map(_kind_of_value)
+    odd = values[kinds == "other"]
+    if len(odd):
+        raise InvalidInputError(str(series.name), odd.iloc[0], f"numbers, text or true/false in the {window} window")
+    if kinds.nunique() > 1:
+        rarest = kinds.value_counts().index[-1]
+        raise InvalidInputError(
+            str(series.name),
+            values[kinds == rarest].iloc[0],
+            f"only {_PLURAL[str(kinds.value_counts().index[0])]}, like most of the {window} window "
+            "(or name the column in categorical to compare its values as labels)",
+        )
+    return {"text": "categorical", "number": "numeric"}.get(str(kinds.iloc[0]), str(kinds.iloc[0]))
+
+
+_PLURAL = {"text": "text", "number": "numbers", "boolean": "true/false", "time": "dates or times"}
+
+
+def _kind_of_value(value: object) -> str:
+    import datetime
+    from decimal import Decimal
+
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, bool) or type(value).__name__ == "bool":
+        return "boolean"
+    if isinstance(value, numbers.Real | Decimal):
+        return "number"
+    if isinstance(value, datetime.date | datetime.time | datetime.timedelta):
+        return "time"
+    return "other"
+
+
+def numbers_of(series: pd.Series[Any], window: str) -> NDArray[np.float64]:
+    """Present values as floats. An infinite one is an error: no mean, bin or picture could show it."""
+    import numpy as np
+
+    values = series.dropna().to_numpy(dtype=float)
+    infinite = np.isinf(values)
+    if infinite.any():
+        raise InvalidInputError(
+            str(series.name),
+            float(values[infinite][0]),
+            f"finite numbers or missing values ({int(infinite.sum())} of {len(series)} rows of the {window} "
+            "window are infinite)",
+        )
+    return values
+
+
+def labels_of(series: pd.Series[Any]) -> dict[str, int]:
+    """Count the labels. 1, 1.0 and "1" are one label: files and databases disagree on such types.
+
+    >>> import pandas as pd
+    >>> labels_of(pd.Series([1, 1.0, "1", True, None]))
+    {'1': 3, 'True': 1}
+    """
+    counts: dict[str, int] = {}
+    # Counted by hand and not by value_counts: to pandas 1 and True are the same key.
+    for value in series.dropna().tolist():
+        label = label_of(value)
+        counts[label] = counts.get(label, 0) + 1
+    return counts
+
+
+def label_of(value: object) -> str:
+    """The label of a value: whole numbers without a decimal point, the rest as text."""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)

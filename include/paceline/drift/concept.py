@@ -1,0 +1,200 @@
+"""Concept drift: the stream of a model's errors through a streaming detector.
+
+Called by ``paceline.drift.compare`` when predictions and actual labels are recorded; the detectors are river's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from paceline.drift.columns import label_of, numbers_of
+from paceline.drift.report import Change, ConceptDrift
+from paceline.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from numpy.typing import NDArray
+
+Detector = Literal["adwin", "ddm", "page_hinkley"]
+DETECTORS: tuple[Detector, ...] = ("adwin", "ddm", "page_hinkley")
+ErrorKind = Literal["auto", "wrong", "absolute"]
+ERROR_KINDS = ("auto", "wrong", "absolute")
+WRONG, ABSOLUTE = "share of wrong predictions", "mean absolute error"
+CURVE_POINTS = 120
+
+
+def errors_of(
+    frame: pd.DataFrame, prediction: str, actual: str, *, error: ErrorKind = "auto", window: str = "current"
+) -> tuple[NDArray[np.float64], str, NDArray[np.int64]]:
+    """Error of each row that has a prediction and an actual label, in row order.
+
+    ``error="auto"`` counts wrong predictions where the actual values are text, true/false or only 0 and 1 (a
+    number as the prediction is then a probability, cut at one half), and takes absolute errors otherwise.
+
+    Returns
+    -------
+    The errors, what they measure, and the row number of each.
+
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"predicted": [0.9, 0.2, 0.6, None], "late": [1, 1, 1, 0]})
+    >>> errors_of(frame, "predicted", "late")[0].tolist()
+    [0.0, 1.0, 0.0]
+    """
+    import numpy as np
+    from pandas.api import types
+
+    labelled = (frame[prediction].notna() & frame[actual].notna()).to_numpy()
+    rows = np.flatnonzero(labelled)
+    predicted, truth = frame[prediction][labelled], frame[actual][labelled]
+    if not len(rows):
+        return np.empty(0), ABSOLUTE if error == "absolute" else WRONG, rows
+    both_numbers = all(types.is_numeric_dtype(s) or types.is_bool_dtype(s) for s in (predicted, truth))
+    binary = both_numbers and bool(truth.isin([0, 1]).all())
+    if both_numbers:
+        predicted_numbers, truth_numbers = numbers_of(predicted, window), numbers_of(truth, window)
+        if error == "absolute" or (error == "auto" and not binary):
+            return np.abs(predicted_numbers - truth_numbers), ABSOLUTE, rows
+        if binary:
+            outside = (predicted_numbers < 0) | (predicted_numbers > 1)
+            if outside.any():
+                raise InvalidInputError(
+                    prediction,
+                    float(predicted_numbers[outside][0]),
+                    f"a class or a probability between 0 and 1, as {actual!r} holds only 0 and 1 (or error='absolute')",
+                )
+            return ((predicted_numbers >= 0.5) != (truth_numbers == 1)).astype(float), WRONG, rows
+    elif error == "absolute":
+        raise InvalidInputError("error", error, f"'wrong' or 'auto', as {prediction!r} and {actual!r} hold labels")
+    pairs = zip(predicted.tolist(), truth.tolist(), strict=True)
+    return np.array([float(label_of(p) != label_of(t)) for p, t in pairs]), WRONG, rows
+
+
+def watch(
+    reference: NDArray[np.float64],
+    current: NDArray[np.float64],
+    *,
+    measure: str,
+    detector: Detector = "adwin",
+    minimum_samples: int = 100,
+    error_threshold: float = 0.02,
+    labels: NDArray[Any] | None = None,
+) -> ConceptDrift:
+    """Follow the error from the reference rows into the current ones and report where it changed.
+
+    Parameters
+    ----------
+    reference, current:
+        Errors in the order in which they came; ``reference`` may be empty.
+    measure:
+        What an error is; see ``ConceptDrift``.
+    detector:
+        ``"adwin"``, ``"ddm"`` (wrong/right errors only) or ``"page_hinkley"``, with river's default settings
+        but for Page-Hinkley, whose threshold is set for errors between 0 and 1.
+    minimum_samples:
+        Fewest current errors for a verdict.
+    error_threshold:
+        Smallest rise that counts, on a scale where 1 is always wrong (or, for absolute errors, the 99th
+        percentile of the errors before).
+    labels:
+        What to call each current row in ``Change.at``.
+
+    Notes
+    -----
+    A. Bifet and R. Gavaldà, "Learning from time-changing data with adaptive windowing", SDM 2007 (ADWIN).
+    J. Gama et al., "Learning with drift detection", SBIA 2004 (DDM). E. S. Page, "Continuous inspection
+    schemes", Biometrika 41, 1954 (Page-Hinkley).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> found = watch((rng.random(1000) < 0.1) * 1.0, (rng.random(1000) < 0.4) * 1.0, measure=WRONG)
+    >>> found.verdict, found.changes[0].row < 50
+    ('drift', True)
+    """
+    import numpy as np
+
+    if detector not in DETECTORS:
+        raise InvalidInputError("detector", detector, "one of " + ", ".join(DETECTORS))
+    if detector == "ddm" and measure == ABSOLUTE:
+        raise InvalidInputError("detector", detector, "adwin or page_hinkley, as the errors are not right or wrong")
+    known = {
+        "detector": detector,
+        "measure": measure,
+        "reference_rows": len(reference),
+        "current_rows": len(current),
+        "error_reference": float(reference.mean()) if len(reference) else None,
+        "error_current": float(current.mean()) if len(current) else None,
+    }
+    if len(current) < minimum_samples:
+        reason = f"{len(current)} current rows have a prediction and an actual label; {minimum_samples} are needed."
+        return ConceptDrift(verdict="not enough data", reason=reason, **known)  # type: ignore[arg-type]
+
+    stream = np.concatenate([reference, current])
+    start = len(reference)
+    base = reference if len(reference) >= minimum_samples else current
+    scale = float(np.quantile(base, 0.99)) or float(stream.max()) or 1.0 if measure == ABSOLUTE else 1.0
+    found = _detect(np.minimum(stream / scale, 1.0), detector)
+    bounds = [0, *(place for place, _ in found), len(stream)]
+    changes = []
+    for number, (place, detected) in enumerate(found):
+        if detected < start:
+            continue  # the reference window's own history
+        row = max(0, place - start)
+        before, after = stream[bounds[number] : place], stream[place : bounds[number + 2]]
+        at = None if labels is None else str(labels[row])
+        changes.append(Change(row, detected - start, float(before.mean()), float(after.mean()), at))
+    worse = [c for c in changes if c.error_after - c.error_before >= error_threshold * scale]
+    if worse:
+        first = worse[0]
+        where = f"row {first.row}" + (f" ({first.at})" if first.at else "")
+        reason = (
+            f"The {measure} rose from {first.error_before:.3g} to {first.error_after:.3g} at {where} of the "
+            f"current window; {detector} was sure at row {first.detected_row}."
+        )
+    else:
+        reason = f"The {measure} did not rise."
+    return ConceptDrift(
+        verdict="drift" if worse else "no drift",
+        reason=reason,
+        changes=tuple(changes),
+        curve=_curve(stream, start),
+        **known,  # type: ignore[arg-type]
+    )
+
+
+def _detect(stream: NDArray[np.float64], detector: Detector) -> list[tuple[int, int]]:
+    """Find changes; for each, where it is placed and at which element the detector was sure."""
+    from river import drift
+
+    kinds: Any = drift  # river's detectors are not typed
+    found = []
+    last = 0
+    if detector == "adwin":
+        adwin = kinds.ADWIN()
+        for i, value in enumerate(stream.tolist()):
+            adwin.update(value)
+            if adwin.drift_detected:
+                # What ADWIN keeps after a change is the part since the change.
+                place = min(max(i + 1 - int(adwin.width), last + 1), i)
+                found.append((place, i))
+                last = place
+        return found
+    # Page-Hinkley's threshold is in units of summed error: 50, river's default, is for larger numbers than these.
+    other = kinds.binary.DDM() if detector == "ddm" else kinds.PageHinkley(threshold=25.0, mode="up")
+    for i, value in enumerate(stream.tolist()):
+        other.update(bool(value) if detector == "ddm" else value)
+        if other.drift_detected and i > last:
+            found.append((i, i))
+            last = i
+    return found
+
+
+def _curve(stream: NDArray[np.float64], start: int) -> tuple[tuple[int, float], ...]:
+    import numpy as np
+
+    width = max(1, min(len(stream) // 20, 500))
+    running = np.convolve(stream, np.ones(width) / width, mode="valid")
+    step = max(1, -(-len(running) // CURVE_POINTS))
+    return tuple((i + width - 1 - start, round(float(running[i]), 5)) for i in range(0, len(running), step))

@@ -1,0 +1,218 @@
+"""One feature in two windows: measure it, then judge all features together.
+
+Called by ``paceline.drift.compare``; the statistics themselves are in ``paceline.drift.statistics``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from paceline.drift.columns import Column, labels_of, numbers_of
+from paceline.drift.report import FeatureDrift, Histogram
+from paceline.drift.statistics import (
+    OTHER,
+    TestResult,
+    chi_squared,
+    kolmogorov_smirnov,
+    merge_rare,
+    missing_test,
+    stability_index,
+    stability_index_of_values,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from numpy.typing import NDArray
+
+BARS = 20
+LABELS = 10
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What counts as drift; the parameters of ``compare``."""
+
+    significance: float
+    psi_threshold: float
+    effect_threshold: float
+    missing_threshold: float
+    minimum_samples: int
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A feature with its tests, not judged yet. ``None`` for a test that could not be made."""
+
+    feature: FeatureDrift
+    values: TestResult | None = None
+    missing: TestResult | None = None
+    too_few: bool = False
+
+
+def measure(column: Column, reference: pd.DataFrame, current: pd.DataFrame, limits: Limits) -> Measured:
+    """Test one column: its values, and the share of them that is missing."""
+    before, after = reference[column.name], current[column.name]
+    feature = FeatureDrift(
+        column.name,
+        column.kind,
+        "skipped",
+        column.skipped,
+        missing_reference=float(before.isna().mean()),
+        missing_current=float(after.isna().mean()),
+    )
+    if column.skipped:
+        return Measured(feature)
+    missing = missing_test(int(before.isna().sum()), len(before), int(after.isna().sum()), len(after))
+    if column.kind == "numeric":
+        feature, values = _numeric(feature, numbers_of(before, "reference"), numbers_of(after, "current"), limits)
+    else:
+        feature, values = _categorical(feature, before, after, limits)
+    too_few = min(before.notna().sum(), after.notna().sum()) < limits.minimum_samples
+    if feature.reason.startswith("constant") and missing.p_value == 1.0:
+        return Measured(feature)
+    return Measured(feature, values, missing, too_few)
+
+
+def verdicts(measured: Sequence[Measured], limits: Limits) -> list[FeatureDrift]:
+    """Judge all features with the false discovery rate held over all their tests; the most severe first.
+
+    A feature without missing values in either window asks one question, not two: its second test could never
+    be significant, and would only weaken the correction for the others.
+    """
+    from scipy.stats import false_discovery_control
+
+    places: list[tuple[int, str]] = []
+    p_values: list[float] = []
+    for place, item in enumerate(measured):
+        for which, result in (("values", item.values), ("missing", item.missing)):
+            if result is not None and (which == "values" or result.effect or result.p_value < 1.0):
+                places.append((place, which))
+                p_values.append(result.p_value)
+    adjusted = dict(zip(places, false_discovery_control(p_values).tolist(), strict=True)) if p_values else {}
+    judged = [
+        _judge(item, adjusted.get((place, "values")), adjusted.get((place, "missing")), limits)
+        for place, item in enumerate(measured)
+    ]
+    rank = {"drift": 0, "no drift": 1, "skipped": 2}
+    return sorted(judged, key=lambda f: (rank[f.verdict], -_severity(f), f.name))
+
+
+def _severity(feature: FeatureDrift) -> float:
+    gap = abs(feature.missing_current - feature.missing_reference)
+    return max(feature.effect or 0.0, gap)
+
+
+def _judge(item: Measured, p_values: float | None, p_missing: float | None, limits: Limits) -> FeatureDrift:
+    feature = replace(item.feature, adjusted_p_value=p_values, missing_adjusted_p_value=p_missing)
+    words = []
+    if p_values is not None and p_values <= limits.significance:
+        psi, effect = feature.psi or 0.0, feature.effect or 0.0
+        if psi >= limits.psi_threshold or effect >= limits.effect_threshold:
+            words.append(_moved(feature))
+        else:
+            feature = replace(feature, reason="significant, but too small a difference to matter")
+    gap = abs(feature.missing_current - feature.missing_reference)
+    if p_missing is not None and p_missing <= limits.significance and gap >= limits.missing_threshold:
+        words.append(f"missing values went from {feature.missing_reference:.0%} to {feature.missing_current:.0%}")
+    if words:
+        return replace(feature, verdict="drift", reason="; ".join(words))
+    if item.values is None:
+        return feature
+    return replace(feature, verdict="no drift")
+
+
+def _moved(feature: FeatureDrift) -> str:
+    if feature.kind == "categorical":
+        new = f", with new categories {', '.join(feature.new_categories)}" if feature.new_categories else ""
+        return f"the shares of its categories moved{new}"
+    if feature.level_reference is None or feature.level_current is None:
+        return "its distribution moved"
+    return f"its distribution moved, the mean from {feature.level_reference:.4g} to {feature.level_current:.4g}"
+
+
+def _numeric(
+    feature: FeatureDrift, before: NDArray[np.float64], after: NDArray[np.float64], limits: Limits
+) -> tuple[FeatureDrift, TestResult | None]:
+    if len(before) and len(after):
+        feature = replace(
+            feature,
+            level_reference=float(before.mean()),
+            level_current=float(after.mean()),
+            histogram=_bars(before, after),
+        )
+        if before.min() == before.max() == after.min() == after.max():
+            return replace(feature, reason="constant in both windows"), None
+    if min(len(before), len(after)) < limits.minimum_samples:
+        return replace(feature, reason=_too_few(len(before), len(after), limits)), None
+    result = kolmogorov_smirnov(before, after)
+    psi = stability_index_of_values(before, after)
+    return _tested(feature, "Kolmogorov-Smirnov", result, psi), result
+
+
+def _categorical(
+    feature: FeatureDrift, before: pd.Series[Any], after: pd.Series[Any], limits: Limits
+) -> tuple[FeatureDrift, TestResult | None]:
+    r, c = labels_of(before), labels_of(after)
+    new = sorted((label for label in c if label not in r), key=lambda label: -c[label]) if r else []
+    feature = replace(feature, new_categories=tuple(new[:LABELS]), histogram=_label_bars(r, c))
+    if len(r) == 1 and r.keys() == c.keys():
+        return replace(feature, reason="constant in both windows"), None
+    if min(sum(r.values()), sum(c.values())) < limits.minimum_samples:
+        return replace(feature, reason=_too_few(sum(r.values()), sum(c.values()), limits)), None
+    labels, r_counts, c_counts = merge_rare(r, c)
+    if labels == [OTHER]:
+        return replace(feature, reason="every category is too rare to compare (is it an identifier?)"), None
+    result = chi_squared(r_counts, c_counts)
+    return _tested(feature, "chi-squared", result, stability_index(r_counts, c_counts)), result
+
+
+def _tested(feature: FeatureDrift, test: str, result: TestResult, psi: float) -> FeatureDrift:
+    return replace(
+        feature,
+        test=test,
+        statistic=result.statistic,
+        p_value=result.p_value,
+        effect=result.effect,
+        psi=psi,
+    )
+
+
+def _too_few(reference: int, current: int, limits: Limits) -> str:
+    return f"{reference} and {current} values, at least {limits.minimum_samples} are needed in each window"
+
+
+def _bars(before: NDArray[np.float64], after: NDArray[np.float64]) -> Histogram:
+    import numpy as np
+
+    pooled = np.concatenate([before, after])
+    low, high = np.quantile(pooled, [0.005, 0.995])
+    if low == high:
+        low, high = float(pooled.min()), float(pooled.max())
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    edges = np.linspace(low, high, BARS + 1)
+
+    def shares(values: NDArray[np.float64]) -> tuple[float, ...]:
+        # Values beyond the ends are drawn in the end bars: a few outliers should not flatten the picture.
+        counts, _ = np.histogram(np.clip(values, low, high), bins=edges)
+        return tuple(np.round(counts / len(values), 5).tolist())
+
+    return Histogram(shares(before), shares(after), edges=tuple(float(f"{edge:.6g}") for edge in edges))
+
+
+def _label_bars(before: dict[str, int], after: dict[str, int]) -> Histogram:
+    n_before, n_after = max(1, sum(before.values())), max(1, sum(after.values()))
+    shares = {
+        label: (before.get(label, 0) / n_before, after.get(label, 0) / n_after)
+        for label in sorted(set(before) | set(after))
+    }
+    top = sorted(shares, key=lambda label: (-sum(shares[label]), label))[:LABELS]
+    rows = [shares[label] for label in top]
+    names = [label if len(label) <= 40 else label[:39] + "…" for label in top]
+    if len(top) < len(shares):
+        names.append(OTHER)
+        rows.append((max(0.0, 1 - sum(r for r, _ in rows)), max(0.0, 1 - sum(c for _, c in rows))))
+    return Histogram(tuple(round(r, 5) for r, _ in rows), tuple(round(c, 5) for _, c in rows), labels=tuple(names))

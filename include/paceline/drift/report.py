@@ -1,0 +1,235 @@
+"""What a comparison found: plain frozen values that go to JSON and back, and to one HTML page.
+
+Made by ``paceline.drift.compare``; read by sensors, by people and by whatever keeps the JSON.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, TypeVar
+
+from paceline.errors import InvalidInputError
+
+Verdict = Literal["drift", "no drift", "not enough data"]
+FeatureVerdict = Literal["drift", "no drift", "skipped"]
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Shares of rows in both windows over the same bins (numbers) or labels (categories).
+
+    ``edges`` has one more entry than there are shares and is empty for categories; ``labels`` is empty for numbers.
+    """
+
+    reference: tuple[float, ...]
+    current: tuple[float, ...]
+    edges: tuple[float, ...] = ()
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class FeatureDrift:
+    """One feature in both windows.
+
+    ``test`` is ``"Kolmogorov-Smirnov"`` or ``"chi-squared"``; ``effect`` is the KS statistic or Cramér's V.
+    Adjusted p-values hold over all features together. ``level`` is the mean of a numeric feature.
+    ``reason`` says in words what was found, or why the feature was skipped.
+    """
+
+    name: str
+    kind: Literal["numeric", "categorical"]
+    verdict: FeatureVerdict
+    reason: str = ""
+    test: str = ""
+    statistic: float | None = None
+    p_value: float | None = None
+    adjusted_p_value: float | None = None
+    effect: float | None = None
+    psi: float | None = None
+    missing_reference: float = 0.0
+    missing_current: float = 0.0
+    missing_adjusted_p_value: float | None = None
+    level_reference: float | None = None
+    level_current: float | None = None
+    new_categories: tuple[str, ...] = ()
+    histogram: Histogram | None = None
+
+
+@dataclass(frozen=True)
+class Change:
+    """One place where the error changed.
+
+    ``detected_row`` is the row of the current window (from 0) at which the detector was sure. ``row`` is where
+    it places the change, never later; ``at`` is the time column there. Errors are means before and after.
+    """
+
+    row: int
+    detected_row: int
+    error_before: float
+    error_after: float
+    at: str | None = None
+
+    @property
+    def rose(self) -> bool:
+        """Whether the model got worse."""
+        return self.error_after > self.error_before
+
+
+@dataclass(frozen=True)
+class ConceptDrift:
+    """The error of recorded predictions over time, as a streaming detector saw it.
+
+    ``measure`` is ``"share of wrong predictions"`` or ``"mean absolute error"``; ``curve`` is the running error
+    through the reference rows, then the current ones, thinned for a picture, as (row, error) where the current
+    window starts at row 0 and reference rows are negative.
+    """
+
+    detector: str
+    verdict: Verdict
+    reason: str
+    measure: str
+    reference_rows: int = 0
+    current_rows: int = 0
+    error_reference: float | None = None
+    error_current: float | None = None
+    changes: tuple[Change, ...] = ()
+    curve: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class DriftReport:
+    """What ``compare`` found in two windows.
+
+    Parameters
+    ----------
+    verdict:
+        ``"drift"``, ``"no drift"`` or ``"not enough data"``.
+    reason:
+        The verdict in one sentence.
+    reference_rows, current_rows:
+        Rows in each window.
+    features:
+        Every feature, the most severe first.
+    concept:
+        The watch on the model's error, if predictions and actual labels were named.
+    reference, current:
+        What the windows are, in words: a query, a path, a time span.
+    notes:
+        What else the reader should know.
+    settings:
+        The thresholds in force.
+
+    Examples
+    --------
+    >>> report = DriftReport("no drift", "No drift in 3 features.", 500, 500)
+    >>> DriftReport.from_dict(report.to_dict()) == report
+    True
+    """
+
+    verdict: Verdict
+    reason: str
+    reference_rows: int
+    current_rows: int
+    features: tuple[FeatureDrift, ...] = ()
+    concept: ConceptDrift | None = None
+    reference: str = "reference"
+    current: str = "current"
+    notes: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def drifted(self) -> bool:
+        """Whether the verdict is drift."""
+        return self.verdict == "drift"
+
+    @property
+    def drifted_features(self) -> list[str]:
+        """Names of the features that drifted, the most severe first."""
+        return [feature.name for feature in self.features if feature.verdict == "drift"]
+
+    @property
+    def drifted_parts(self) -> list[str]:
+        """The drifted features, and ``"(concept)"`` if the model's error rose. Sorted."""
+        concept = ["(concept)"] if self.concept is not None and self.concept.verdict == "drift" else []
+        return sorted(self.drifted_features + concept)
+
+    def fingerprint(self) -> str:
+        """Short name of this finding: the same data and settings give the same one.
+
+        >>> DriftReport("no drift", "", 5, 5).fingerprint() == DriftReport("no drift", "", 5, 6).fingerprint()
+        False
+        """
+        text = json.dumps(self.to_dict(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def summary(self) -> dict[str, Any]:
+        """The findings without pictures, small enough for an XCom or an asset event: JSON-safe.
+
+        Statistics are given for the drifted features, at most twenty.
+        """
+        drifted = [feature for feature in self.features if feature.verdict == "drift"]
+        return {
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "drifted_features": self.drifted_features,
+            "concept_drift": self.concept is not None and self.concept.verdict == "drift",
+            "statistics": {
+                feature.name: {
+                    "test": feature.test,
+                    "effect": feature.effect,
+                    "adjusted_p_value": feature.adjusted_p_value,
+                    "psi": feature.psi,
+                    "missing_reference": feature.missing_reference,
+                    "missing_current": feature.missing_current,
+                }
+                for feature in drifted[:20]
+            },
+            "features": len(self.features),
+            "reference_rows": self.reference_rows,
+            "current_rows": self.current_rows,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, JSON-safe. ``from_dict`` reads it back."""
+        loaded: dict[str, Any] = json.loads(json.dumps({"format": FORMAT, **asdict(self)}, allow_nan=False))
+        return loaded
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> DriftReport:
+        """Read what ``to_dict`` wrote. Unknown keys, as a later version may write them, are left out."""
+        if data.get("format") != FORMAT:
+            raise InvalidInputError("format", data.get("format"), f"{FORMAT}: a drift report of this version")
+        features = tuple(
+            _build(FeatureDrift, item, histogram=_optional(Histogram, item.get("histogram")))
+            for item in data.get("features", ())
+        )
+        concept = data.get("concept")
+        if concept is not None:
+            changes = tuple(_build(Change, item) for item in concept.get("changes", ()))
+            curve = tuple((int(row), float(error)) for row, error in concept.get("curve", ()))
+            concept = _build(ConceptDrift, concept, changes=changes, curve=curve)
+        return _build(cls, data, features=features, concept=concept)
+
+    def to_html(self) -> str:
+        """One self-contained page with pictures, readable in light and dark."""
+        from paceline.drift.page import render
+
+        return render(self)
+
+
+T = TypeVar("T")
+
+
+def _build(kind: type[T], data: Mapping[str, Any], **replaced: Any) -> T:
+    known = {item.name for item in fields(kind)}  # type: ignore[arg-type]
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items() if key in known}
+    return kind(**{**values, **replaced})
+
+
+def _optional(kind: type[T], data: Mapping[str, Any] | None) -> T | None:
+    return None if data is None else _build(kind, data)

@@ -1,0 +1,171 @@
+"""The statistics of one feature: two-sample tests and the population stability index, on plain arrays.
+
+Called by ``paceline.drift.compare``, which decides what a result means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+OTHER = "(other)"
+# Below five expected rows in a cell the chi-squared distribution is no longer a good description of the
+# statistic (Cochran, "Some methods for strengthening the common chi-squared tests", Biometrics 10, 1954).
+MINIMUM_EXPECTED = 5.0
+
+
+@dataclass(frozen=True)
+class TestResult:
+    """One two-sample test: its statistic, its p-value and the size of the effect on a scale from 0 to 1."""
+
+    __test__ = False  # the name is the field's own word; pytest should not collect it
+
+    statistic: float
+    p_value: float
+    effect: float
+
+
+def kolmogorov_smirnov(reference: NDArray[np.float64], current: NDArray[np.float64]) -> TestResult:
+    """Two-sample Kolmogorov-Smirnov test: the largest gap between the two cumulative distributions.
+
+    The statistic is the effect: 0.1 means that at some value the shares of rows below it differ by ten points.
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> kolmogorov_smirnov(rng.normal(0, 1, 500), rng.normal(0.5, 1, 500)).p_value < 1e-6
+    True
+    """
+    from scipy.stats import ks_2samp
+
+    # The asymptotic form takes the same short time at every sample size; the exact one does not.
+    result = ks_2samp(reference, current, method="asymp")
+    return TestResult(float(result.statistic), float(result.pvalue), float(result.statistic))
+
+
+def merge_rare(
+    reference: Mapping[str, int], current: Mapping[str, int], *, minimum_expected: float = MINIMUM_EXPECTED
+) -> tuple[list[str], list[int], list[int]]:
+    """Merge categories too rare for a chi-squared test into ``(other)``.
+
+    A category that only one window has counts as 0 in the other. When ``(other)`` is itself too rare it joins
+    the smallest category that is left, so every expected count is large enough or only one category remains.
+
+    Returns
+    -------
+    The labels, most frequent first, and the counts of both windows in that order.
+
+    Examples
+    --------
+    >>> merge_rare({"a": 86, "b": 10, "c": 4}, {"a": 62, "b": 30, "d": 8})
+    (['a', 'b', '(other)'], [86, 10, 4], [62, 30, 8])
+    """
+    n_reference, n_current = sum(reference.values()), sum(current.values())
+    smaller_share = min(n_reference, n_current) / (n_reference + n_current)
+    labels = sorted(set(reference) | set(current))
+    pooled = {label: reference.get(label, 0) + current.get(label, 0) for label in labels}
+    kept = [label for label in labels if pooled[label] * smaller_share >= minimum_expected]
+    kept.sort(key=lambda label: (-pooled[label], label))
+    rows = [[reference.get(label, 0), current.get(label, 0)] for label in kept]
+    other = [n_reference - sum(r for r, _ in rows), n_current - sum(c for _, c in rows)]
+    if sum(other):
+        if sum(other) * smaller_share >= minimum_expected or not rows:
+            kept.append(OTHER)
+            rows.append(other)
+        else:
+            kept[-1] = f"{kept[-1]} and {OTHER}"
+            rows[-1] = [rows[-1][0] + other[0], rows[-1][1] + other[1]]
+    return kept, [r for r, _ in rows], [c for _, c in rows]
+
+
+def chi_squared(reference: Sequence[int], current: Sequence[int]) -> TestResult:
+    """Chi-squared test of two windows over the same categories; the effect is Cramér's V.
+
+    One category only is no evidence of anything: p-value 1.
+
+    >>> chi_squared([90, 10], [70, 30]).p_value < 0.01
+    True
+    >>> chi_squared([50], [60])
+    TestResult(statistic=0.0, p_value=1.0, effect=0.0)
+    """
+    from scipy.stats import chi2_contingency
+
+    if len(reference) < 2:
+        return TestResult(0.0, 1.0, 0.0)
+    result = chi2_contingency([list(reference), list(current)], correction=False)
+    statistic = float(result.statistic)
+    return TestResult(statistic, float(result.pvalue), (statistic / (sum(reference) + sum(current))) ** 0.5)
+
+
+def missing_test(missing_reference: int, rows_reference: int, missing_current: int, rows_current: int) -> TestResult:
+    """Whether the share of missing values changed; the effect is the difference of the shares.
+
+    >>> missing_test(0, 500, 50, 500).effect
+    0.1
+    >>> missing_test(3, 500, 3, 500).p_value
+    1.0
+    """
+    import numpy as np
+    from scipy.stats import chi2_contingency, fisher_exact
+
+    shares = missing_reference / rows_reference, missing_current / rows_current
+    table = [
+        [missing_reference, rows_reference - missing_reference],
+        [missing_current, rows_current - missing_current],
+    ]
+    columns = [missing_reference + missing_current, table[0][1] + table[1][1]]
+    if 0 in columns:
+        return TestResult(0.0, 1.0, 0.0)
+    least = min(columns) * min(rows_reference, rows_current) / (rows_reference + rows_current)
+    if least < MINIMUM_EXPECTED:
+        p_value = float(fisher_exact(np.array(table)).pvalue)
+    else:
+        p_value = float(chi2_contingency(table, correction=False).pvalue)
+    effect = abs(shares[1] - shares[0])
+    return TestResult(effect, min(1.0, p_value), effect)
+
+
+def stability_index(reference: Sequence[int], current: Sequence[int]) -> float:
+    """Population stability index of two histograms over the same bins.
+
+    PSI = Σ (c_i - r_i) ln(c_i / r_i) over the shares r_i and c_i of each bin. Half a row is added to each bin
+    (Jeffreys' prior), so an empty bin gives a large number and not an infinite one.
+
+    >>> round(stability_index([50, 50], [50, 50]), 3)
+    0.0
+    >>> stability_index([900, 100], [500, 500]) > 0.25
+    True
+    """
+    from math import log
+
+    n_reference = sum(reference) + 0.5 * len(reference)
+    n_current = sum(current) + 0.5 * len(current)
+    total = 0.0
+    for r, c in zip(reference, current, strict=True):
+        r_share, c_share = (r + 0.5) / n_reference, (c + 0.5) / n_current
+        total += (c_share - r_share) * log(c_share / r_share)
+    return total
+
+
+def stability_index_of_values(reference: NDArray[np.float64], current: NDArray[np.float64], *, bins: int = 10) -> float:
+    """PSI of numbers, in bins that hold equal shares of the reference window (deciles by default).
+
+    Where many rows share one value (rain is mostly 0) bins fall together, and fewer are used.
+
+    >>> import numpy as np
+    >>> values = np.arange(1000.0)
+    >>> stability_index_of_values(values, values + 300) > 0.25
+    True
+    """
+    import numpy as np
+
+    edges = np.unique(np.quantile(reference, np.linspace(0, 1, bins + 1)[1:-1]))
+    size = len(edges) + 1
+    # side="left": a value equal to an edge is in the bin below it, so a spike has a bin of its own.
+    r = np.bincount(np.searchsorted(edges, reference, side="left"), minlength=size)
+    c = np.bincount(np.searchsorted(edges, current, side="left"), minlength=size)
+    return stability_index(r.tolist(), c.tolist())

@@ -7,9 +7,10 @@ import uuid
 from pathlib import Path
 
 import pytest
+from upath import UPath
+
 from paceline.errors import InvalidInputError
 from paceline.registry import Registry
-from upath import UPath
 
 
 @pytest.fixture(params=["local", "object store"])

@@ -1,0 +1,108 @@
+# What a person does with Paceline from a clone. Everything goes below .venv/ and build/; `make` alone explains itself.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+# Python >= 3.10 that the environment is made with.
+PYTHON ?= python3
+# Another package index for torch alone, for instance https://download.pytorch.org/whl/cpu: without CUDA, a tenth of the size.
+TORCH_INDEX ?=
+# The trainer image: what it is built on, its name, and a folder of wheels if the build must not ask an index.
+BASE ?= python:3.11-slim
+IMAGE ?= paceline-trainer:latest
+WHEELS ?=
+# More arguments for pytest, for instance ARGS="tests/unit -k drift".
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# pip says a thousand things when all is well; when something is not, its last words are shown.
+QUIETLY := >>build/install.log 2>&1 || { tail -n 30 build/install.log; exit 1; }
+TORCH := 2.13.0
+CHECKED := include/paceline operators sensors plugins
+
+.PHONY: help install demo up test check format image wheels base env lock wheel clean
+
+help: ## Show this list
+	@echo "Paceline: retrain models when they drift, by the time you need them"
+	@echo
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "Settings: PYTHON, TORCH_INDEX, BASE, IMAGE, WHEELS, ARGS (see the head of the Makefile)"
+
+install: $(STAMP) ## Make .venv from pinned versions (the targets below do it by themselves)
+
+$(STAMP): constraints.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "Paceline needs Python 3.10 or newer, $(PYTHON) is $$($(PYTHON) --version); try make PYTHON=python3.11 ..."; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
+	  { echo "$(PYTHON) has no venv module; on Debian: apt-get install python3-venv"; exit 1; }
+	@echo "==> environment in $(VENV) ($$($(PYTHON) --version), pinned by constraints.txt; one to three minutes; build/install.log)"
+	@mkdir -p build && : >build/install.log
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(PIP) install --upgrade "pip>=25.1" $(QUIETLY)
+	@if [ -n "$(TORCH_INDEX)" ]; then \
+	  echo "==> torch from $(TORCH_INDEX)"; \
+	  $(PIP) install -c constraints.txt --index-url "$(TORCH_INDEX)" torch $(QUIETLY); \
+	fi
+	@$(PIP) install -c constraints.txt --group dev -e ".[demo,torch]" $(QUIETLY)
+	@touch $@
+	@echo "==> environment ready"
+
+demo: $(STAMP) ## Run the whole story once on a real Airflow: drift, retraining by a deadline, promotion
+	@$(BIN)/python -m paceline.demo
+
+up: $(STAMP) ## Keep an Airflow with the example DAGs running, until Ctrl-C
+	@$(BIN)/python -m paceline.demo up
+
+test: $(STAMP) ## Run every test this machine can run; Docker tests use DOCKER_HOST
+	@echo "==> pytest; Docker engine: $${DOCKER_HOST:-unix:///var/run/docker.sock}"
+	@mkdir -p build
+	@$(BIN)/python -m pytest --durations=10 --junitxml=build/tests.xml $(ARGS)
+
+check: $(STAMP) ## Check format, style and types (ruff, mypy)
+	@echo "==> ruff format"; $(BIN)/ruff format --check .
+	@echo "==> ruff check"; $(BIN)/ruff check .
+	@echo "==> mypy --strict"; $(BIN)/python -m mypy --strict $(CHECKED)
+
+format: $(STAMP) ## Put the code into the house format
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+image: ## Build the trainer image (BASE=..., WHEELS=... where no registry or index is reached)
+	@command -v docker >/dev/null || { echo "no docker command here; on Debian: apt-get install docker.io"; exit 1; }
+	@echo "==> $(IMAGE) on $(BASE)$(if $(WHEELS), with wheels from $(WHEELS))"
+	@test -z "$(WHEELS)" || ls "$(WHEELS)"/torch-*.whl >/dev/null
+	@tar -c -C docker trainer.Dockerfile $(if $(WHEELS),--transform 's,^$(notdir $(WHEELS)),wheels,' -C $(abspath $(dir $(WHEELS))) $(notdir $(WHEELS))) | \
+	  docker build --quiet --network host --build-arg BASE=$(BASE) --build-arg INDEX=$(TORCH_INDEX) \
+	    --tag $(IMAGE) --file trainer.Dockerfile -
+	@docker run --rm --network none $(IMAGE) python -c 'import torch; print("==> trainer image has torch", torch.__version__)'
+
+wheels: $(STAMP) ## Fetch what the trainer image installs into build/wheels, for make image WHEELS=build/wheels
+	@mkdir -p build/wheels
+	@$(PIP) download --quiet --only-binary :all: --dest build/wheels -c constraints.txt torch numpy
+	@ls build/wheels | sed 's/^/  /'
+
+env: .env ## Write .env with random secrets for docker compose
+
+.env: | .env.example
+	@umask 077; while IFS= read -r line; do \
+	  case $$line in *=generate) echo "$${line%generate}$$(head -c 32 /dev/urandom | base64 | tr '+/' '-_')" ;; *) echo "$$line" ;; esac; \
+	done <.env.example >.env
+	@echo "==> wrote .env, readable by you alone; look it over, then: docker compose up"
+
+lock: $(STAMP) ## Resolve constraints.txt anew (all Python versions at once)
+	@$(PIP) install --quiet uv
+	@head -n 2 constraints.txt >build/constraints.txt && echo "torch==$(TORCH)" >build/torch.txt
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 pyproject.toml --extra demo --extra torch --group dev \
+	  --constraint build/torch.txt --no-header --no-annotate | grep -vE '^(cuda|nvidia|triton)-?' >>build/constraints.txt
+	@mv build/constraints.txt constraints.txt && git --no-pager diff --stat constraints.txt
+
+wheel: $(STAMP) ## Build the wheel into build/dist
+	@$(BIN)/python -m build --wheel --outdir build/dist .
+
+clean: ## Remove .venv, build/ and caches
+	@if [ -e build/engine ]; then docker/engine remove build/engine; fi
+	@rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis include/*.egg-info
+	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,1 +1,5 @@
-"""To be filled."""
+"""Airflow operators of Paceline."""
+
+from .train import DeadlineTrainingOperator
+
+__all__ = ["DeadlineTrainingOperator"]

@@ -1,4 +1,7 @@
-"""Deadlines as people write them: "20m", "PT20M", 1200, or a point in time. Operator, live state and CLI read them here."""
+"""Deadlines as people write them: "20m", "PT20M", 1200, or a point in time.
+
+The operator, the live state and the command line are read with it.
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """The control loop of one job: read progress, hear what changed, decide, resize, publish.
 
-The training operator runs it. It knows nothing of Airflow: the job comes from a runtime, live state through an :class:`~paceline.pace.live.Exchange`,
-time from a clock.
+The training operator runs it. It knows nothing of Airflow: the job comes from a runtime, live state through an
+:class:`~paceline.pace.live.Exchange`, time from a clock.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -47,6 +47,8 @@ class PaceLoop:
         What to do once the deadline cannot be met: ``"best_effort"``, ``"fail"`` or ``"extend"``.
     history:
         The run so far, when it goes on after a crash.
+    resumed:
+        What was last published as ``controller`` state, when another process had the job before.
     clock, log:
         The time, and where messages and the job's own output go.
     stopped:
@@ -63,6 +65,7 @@ class PaceLoop:
         held_devices: float,
         on_infeasible: str = "best_effort",
         history: History | None = None,
+        resumed: Mapping[str, Any] | None = None,
         clock: Clock | None = None,
         log: logging.Logger | Any = None,
         stopped: Callable[[], bool] = lambda: False,
@@ -75,17 +78,20 @@ class PaceLoop:
         self._clock = clock or SystemClock()
         self._stopped = stopped
         self._journal = Journal(history or History(), self._log)
-        self._orders = Orders(origin, controller.deadline_s, self._journal)
         self._infeasible = InfeasiblePolicy(on_infeasible, self._journal)
         self._output = Output(self._log)
         self._reader = ProgressReader(self._output.take, self._malformed)
         self._total: int | None = None
         self._held = self._wanted = held_devices
-        self._began_s = self._now()
-        self._last_step_s: float | None = None
-        self._device_s = 0.0
-        self._resizes = 0
-        self._restarts = 0
+        earlier = (resumed or {}).get("run") or {}
+        self._began_s: float = earlier.get("began_s", self._now())
+        self._last_step_s: float | None = earlier.get("last_step_s")
+        self._device_s: float = earlier.get("device_s", 0.0)
+        self._resizes: int = earlier.get("resizes", 0)
+        self._restarts: int = earlier.get("restarts", 0)
+        if resumed:
+            controller.restore(resumed["controller"])
+        self._orders = Orders(origin, controller.deadline_s, self._journal)
         self._away_since_s: float | None = None
         self._engine_was_away = False
         self._slow_keys_s = float("-inf")
@@ -147,18 +153,16 @@ class PaceLoop:
         self._output.flush()
 
     def _read(self, now_s: float) -> Position | None:
-        for progress in self._reader.feed(self._job.read_lines(), now_s):
-            if progress.event == "report":
-                continue
-            total_before, self._total = self._total, progress.total
-            if total_before is None:
-                continue
-            if progress.total != total_before:
-                self._controller.rescale(now_s, progress.percent, total_before / progress.total)
-                self._journal.event(now_s, "total", "The job is now %d batches in all", progress.total)
-            elif progress.event == "start":
-                self._controller.rescale(now_s, progress.percent, 1.0)
-                self._journal.event(now_s, "resumed", "Training resumed at %.1f %%", progress.percent)
+        news = [one for one in self._reader.feed(self._job.read_lines(), now_s) if one.event != "report"]
+        if news:
+            total_before, self._total = self._total, news[-1].total
+            percent = news[-1].percent
+            if total_before is not None and self._total != total_before:
+                self._controller.rescale(now_s, percent, total_before / self._total)
+                self._journal.event(now_s, "total", "The job is now %d batches in all", self._total)
+            elif self._controller.ramp is not None and any(one.event == "start" for one in news):
+                self._controller.rescale(now_s, percent, 1.0)
+                self._journal.event(now_s, "resumed", "Training goes on at %.1f %%", percent)
         return self._reader.position(now_s)
 
     def _move_deadline(self, now_s: float, position: Position | None) -> None:
@@ -223,8 +227,18 @@ class PaceLoop:
             self._journal.fresh = False
             self._slow_keys_s = now_s
             values[HISTORY] = self._journal.history.to_dict()
-            values[CONTROLLER] = {**controller.state(), "held_devices": self._held, "device_s": self._device_s}
+            values[CONTROLLER] = {"controller": controller.state(), "run": self._run_state()}
         self._exchange.post(values)
+
+    def _run_state(self) -> dict[str, Any]:
+        return {
+            "began_s": self._began_s,
+            "last_step_s": self._last_step_s,
+            "device_s": self._device_s,
+            "resizes": self._resizes,
+            "restarts": self._restarts,
+            "held_devices": self._held,
+        }
 
     def _malformed(self, line: str, reason: str) -> None:
         self._log.warning("Progress line skipped (%s): %.200s", reason, line)

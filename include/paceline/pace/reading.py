@@ -33,7 +33,7 @@ class ProgressReader:
     Examples
     --------
     >>> reader = ProgressReader(on_text=print)
-    >>> reader.feed(["hello", '@paceline {"done": 10, "total": 200, "wall_s": 100.0}'], now_s=100.0)
+    >>> _ = reader.feed(["hello", '@paceline {"done": 10, "total": 200, "wall_s": 100.0}'], now_s=100.0)
     hello
     >>> reader.position(now_s=100.0)
     Position(progress_pct=5.0, batch_pct=0.5)
@@ -100,7 +100,7 @@ class ProgressReader:
         self.newest = progress
 
     def _on_our_clock(self, wall_s: float, now_s: float) -> float:
-        """When a line was written, on our clock. The job's clock may be off: the quickest line so far tells by how much."""
+        """When a line was written, on our clock; by how much the job's clock is off, the quickest line so far tells."""
         if not wall_s:
             return now_s
         offset_s = now_s - wall_s

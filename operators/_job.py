@@ -1,0 +1,282 @@
+"""What the operators that run user code have in common: where a job runs, as what, and how it is found again.
+
+``DeadlineTrainingOperator`` and ``EvaluateOperator`` are built on it. Names of parameters are those of the Docker
+provider wherever it has the same thing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import BaseOperator
+
+from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
+from paceline.runtime.base import JobSpec, Runtime
+
+from ._values import is_template, local_copies, memory_bytes
+
+if TYPE_CHECKING:
+    from airflow.providers.docker.hooks.docker import DockerHook
+    from airflow.sdk import Context
+
+RUNTIMES = ("auto", "docker", "process")
+DEFAULT_IMAGE = "paceline-trainer:latest"
+
+
+class JobOperator(BaseOperator):
+    """Runs a script or a command as a sandboxed job: in a container, or as a local process.
+
+    Parameters
+    ----------
+    script:
+        Python file to run; relative paths are taken from the DAG's folder. Either this or ``command``. (templated)
+    arguments:
+        Command-line arguments for ``script``. (templated)
+    command:
+        Command to run in ``image``, as text or as a list. (templated)
+    files:
+        More files to place beside the script: name there to local path. (templated)
+    inputs:
+        What the job reads: name under ``$PACELINE_INPUT`` to a local path or an object storage URL. (templated)
+    runtime:
+        ``"docker"``, ``"process"``, or ``"auto"``: containers where an engine answers and has the image, else a local
+        process. (templated)
+    image:
+        Container image with Python and what the script needs; ``paceline-trainer:latest`` by default. (templated)
+    docker_conn_id, docker_url, api_version, timeout, tls_ca_cert, tls_client_cert, tls_client_key, tls_verify:
+        How to reach the engine, as in the Docker provider's ``DockerOperator``.
+    force_pull:
+        Pull the image when the engine does not have it.
+    environment, private_environment:
+        Environment variables for the job; the private ones are neither templated nor shown.
+    mem_limit:
+        Memory limit, in bytes or as ``"2g"``; 4 GiB by default, ``None`` for none.
+    network_mode:
+        Network to join. ``None``, the default, means no network at all.
+    user:
+        ``uid:gid`` in the container; an ordinary user by default.
+    max_processes:
+        Limit on processes and threads.
+    labels:
+        More labels for the container.
+    """
+
+    template_fields: Sequence[str] = (
+        "script",
+        "arguments",
+        "command",
+        "files",
+        "inputs",
+        "runtime",
+        "image",
+        "docker_conn_id",
+        "docker_url",
+        "environment",
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {"environment": "json", "inputs": "json"}
+    ui_color = "#e8f1ff"
+
+    def __init__(
+        self,
+        *,
+        script: str | os.PathLike[str] | None = None,
+        arguments: Sequence[str] = (),
+        command: str | Sequence[str] | None = None,
+        files: Mapping[str, str] | None = None,
+        inputs: Mapping[str, str] | None = None,
+        runtime: str = "auto",
+        image: str = DEFAULT_IMAGE,
+        docker_conn_id: str | None = None,
+        docker_url: str | list[str] | None = None,
+        api_version: str | None = "auto",
+        timeout: int = 60,
+        tls_ca_cert: str | None = None,
+        tls_client_cert: str | None = None,
+        tls_client_key: str | None = None,
+        tls_verify: bool = True,
+        force_pull: bool = False,
+        environment: Mapping[str, str] | None = None,
+        private_environment: Mapping[str, str] | None = None,
+        mem_limit: int | str | None = "4g",
+        network_mode: str | None = None,
+        user: str = "65532:65532",
+        max_processes: int = 512,
+        labels: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.script = os.fspath(script) if script is not None else None
+        self.arguments = list(arguments)
+        self.command = command
+        self.files = dict(files or {})
+        self.inputs = dict(inputs or {})
+        self.runtime = runtime
+        self.image = image
+        self.docker_conn_id = docker_conn_id
+        self.docker_url = docker_url
+        self.api_version = api_version
+        self.timeout = timeout
+        self.tls_ca_cert = tls_ca_cert
+        self.tls_client_cert = tls_client_cert
+        self.tls_client_key = tls_client_key
+        self.tls_verify = tls_verify
+        self.force_pull = force_pull
+        self.environment = dict(environment or {})
+        self._private_environment = dict(private_environment or {})
+        self.mem_limit = mem_limit
+        self.network_mode = network_mode
+        self.user = user
+        self.max_processes = max_processes
+        self.labels = dict(labels or {})
+        if not is_template(runtime) and runtime not in RUNTIMES:
+            raise InvalidInputError("runtime", runtime, "one of " + ", ".join(RUNTIMES))
+        if (script is None) == (command is None):
+            raise InvalidInputError("script", script, "a Python file, or command=..., and not both")
+        memory_bytes("mem_limit", mem_limit)
+
+    # --- where it runs --------------------------------------------------------------------------------------------
+
+    @cached_property
+    def hook(self) -> DockerHook:
+        """The Docker provider's hook, with this operator's connection."""
+        from airflow.providers.docker.hooks.docker import DockerHook
+
+        return DockerHook(
+            docker_conn_id=self.docker_conn_id,
+            base_url=self.docker_url or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock",
+            version=self.api_version,
+            tls=DockerHook.construct_tls_config(
+                ca_cert=self.tls_ca_cert,
+                client_cert=self.tls_client_cert,
+                client_key=self.tls_client_key,
+                verify=self.tls_verify,
+            ),
+            timeout=self.timeout,
+        )
+
+    def make_runtime(self, name: str | None = None) -> Runtime:
+        """Make the runtime this task uses.
+
+        Parameters
+        ----------
+        name:
+            Take this one and no other, for instance because a job already runs there.
+        """
+        name = name or self.runtime
+        if name not in RUNTIMES:
+            raise InvalidInputError("runtime", name, "one of " + ", ".join(RUNTIMES))
+        if name == "auto":
+            name = self._choose_runtime()
+        if name == "docker":
+            from paceline.runtime import DockerRuntime
+
+            return DockerRuntime(self._connect, pull=self.force_pull)
+        from paceline.runtime import ProcessRuntime
+
+        return ProcessRuntime()
+
+    def _connect(self) -> Any:
+        try:
+            return self.hook.api_client
+        except PacelineError:
+            raise
+        except Exception as error:  # the hook wraps what the engine said in an AirflowException without a type
+            if "Failed to establish connection" in str(error):
+                where = self.docker_url or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+                raise RuntimeUnavailableError(f"no Docker engine answers at {where}") from error
+            raise InvalidInputError("docker_conn_id", self.docker_conn_id, f"a usable connection ({error})") from error
+
+    def _choose_runtime(self) -> str:
+        from paceline.runtime import DockerRuntime
+
+        try:
+            DockerRuntime(self._connect, pull=self.force_pull).check(
+                JobSpec(name="check", command=["python"], devices=0.1, image=self.image)
+            )
+        except (RuntimeUnavailableError, InvalidInputError) as error:
+            if self.docker_conn_id or self.command is not None:
+                raise  # whoever names a connection or a command for an image means containers
+            self.log.info("Running as a local process: %s", error)
+            return "process"
+        self.log.info("Running in a container of image %s", self.image)
+        return "docker"
+
+    # --- what runs ------------------------------------------------------------------------------------------------
+
+    def job_name(self, context: Context, suffix: str = "") -> str:
+        """The name of this task's job: the same on every try, unlike any other task's."""
+        ti = context["ti"]
+        full = f"{ti.dag_id}\0{ti.run_id}\0{ti.task_id}\0{ti.map_index}\0{suffix}"
+        readable = re.sub(r"[^a-z0-9]+", "-", f"{ti.dag_id}-{ti.task_id}{suffix}".lower()).strip("-")
+        return f"{readable[:40].strip('-')}-{hashlib.sha256(full.encode()).hexdigest()[:12]}"
+
+    def job_spec(
+        self,
+        context: Context,
+        scratch: Path,
+        devices: float,
+        *,
+        inputs: Mapping[str, str] | None = None,
+        suffix: str = "",
+    ) -> JobSpec:
+        """Describe this task's job. Raises InvalidInputError for a script, file or input that is not there.
+
+        Parameters
+        ----------
+        scratch:
+            Folder for local copies of remote inputs; needed until the job has started.
+        devices:
+            Cores at the start.
+        inputs:
+            More inputs than the user's own.
+        suffix:
+            Tells several jobs of one task apart.
+        """
+        files = {name: self._local_file(f"files[{name!r}]", path) for name, path in self.files.items()}
+        if self.script is not None:
+            script = self._local_file("script", self.script)
+            files = {script.name: script, **files}
+            command = ["python", script.name, *map(str, self.arguments)]
+        else:
+            assert self.command is not None
+            command = (
+                shlex.split(self.command) if isinstance(self.command, str) else [str(word) for word in self.command]
+            )
+        ti = context["ti"]
+        return JobSpec(
+            name=self.job_name(context, suffix),
+            command=command,
+            devices=devices,
+            image=self.image,
+            files=files,
+            inputs=local_copies("inputs", {**self.inputs, **(inputs or {})}, scratch),
+            environment={
+                **{name: str(value) for name, value in self.environment.items()},
+                **self._private_environment,
+            },
+            memory_bytes=memory_bytes("mem_limit", self.mem_limit),
+            max_processes=self.max_processes,
+            user=self.user,
+            network=self.network_mode,
+            labels={
+                **self.labels,
+                "paceline.dag": ti.dag_id,
+                "paceline.run": ti.run_id,
+                "paceline.task": ti.task_id,
+            },
+        )
+
+    def _local_file(self, field: str, path: str) -> Path:
+        found = Path(path)
+        if not found.is_absolute():
+            found = Path(self.dag.folder if self.dag is not None else ".") / found
+        if not found.is_file():
+            raise InvalidInputError(field, path, f"a file that exists (looked for {found})")
+        return found

@@ -1,0 +1,427 @@
+"""``DeadlineTrainingOperator``: trains in a job whose devices are controlled so that it ends at the deadline."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow.sdk import ResumableJobMixin
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from paceline.control import CPU_QUANTUM, DeadlineController, Gains, Limits
+from paceline.errors import (
+    DeadlineInfeasibleError,
+    InvalidInputError,
+    JobLostError,
+    PacelineError,
+    RuntimeUnavailableError,
+)
+from paceline.pace import Deadline, Exchange, History, PaceLoop
+from paceline.pace.feasibility import ON_INFEASIBLE
+from paceline.pace.live import CONTAINER, CONTROLLER, DEADLINE, HISTORY, PACE
+
+from ._job import JobOperator
+from ._values import is_template, number, optional_number, storage_path
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from paceline.runtime.base import Job, Runtime
+
+DEADLINE_FROM = ("run", "task")
+T = TypeVar("T")
+_ENGINE_PATIENCE_S = 300.0
+_KILL_GRACE_S = 2.0  # Airflow ends a task 5 s after it was asked to go
+
+
+class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
+    """Trains a model so that it is done at the deadline, on no more devices than that takes.
+
+    The training code loops over ``paceline.train.track(...)``; everything else happens outside it. While it runs, the
+    deadline can be changed through the task state store key ``deadline``: in the UI, by REST ``PATCH``, or with
+    ``paceline deadline set``.
+
+    Parameters
+    ----------
+    deadline:
+        When training has to be done: a duration (``"20m"``, ``"PT20M"``, seconds, ``timedelta``) or a time with its
+        zone. (templated)
+    deadline_from:
+        What a duration counts from: ``"run"``, the start of the DAG run, or ``"task"``, the start of this task.
+        (templated)
+    alpha:
+        Safety factor in (0, 1]: training is steered to ``alpha`` times the deadline. (templated)
+    min_devices, max_devices:
+        Fewest and most cores, in fractions; as many as there are by default. (templated)
+    quantum:
+        Step between allocations in cores.
+    control_period:
+        Seconds between control steps.
+    on_infeasible:
+        Once the deadline cannot be met: ``"best_effort"`` goes on with everything, ``"fail"`` ends the run,
+        ``"extend"`` moves the deadline to the earliest possible end. (templated)
+    output:
+        Where to put what the job left in ``$PACELINE_OUTPUT``: a local path or an object storage URL. By default a
+        folder of this task's run below ``$AIRFLOW_HOME/paceline``. (templated)
+    gain, integral_weight:
+        ``K`` and ``eta`` of the paper's controller, fixed; derived from the speed of the job by default.
+    **kwargs:
+        Where and what to run, see :class:`~paceline.operators._job.JobOperator`: ``script`` or ``command``,
+        ``inputs``, ``runtime``, ``image``, ``docker_conn_id``, ... Retries reconnect to the running job or resume it
+        from its checkpoint, so there are two by default, a few seconds apart.
+
+    Returns
+    -------
+    dict
+        ``model`` (where the output is), ``finished_s``, ``deadline_s``, ``error_pct``, ``met``, ``mean_devices``,
+        ``device_seconds``, ``runtime``, ``loss``, ``metrics`` and more, see :class:`~paceline.pace.Outcome`.
+
+    Examples
+    --------
+    >>> from paceline.operators import DeadlineTrainingOperator
+    >>> train = DeadlineTrainingOperator(task_id="train", command="python -m app.train", deadline="20m", max_devices=4)
+    >>> DeadlineTrainingOperator(task_id="train", command="python -m app.train", deadline="20m", alpha=1.2)
+    Traceback (most recent call last):
+    paceline.errors.InvalidInputError: alpha: got 1.2, expected a number in (0, 1]
+    """
+
+    external_id_key = CONTAINER
+    template_fields: Sequence[str] = (
+        *JobOperator.template_fields,
+        "deadline",
+        "deadline_from",
+        "alpha",
+        "min_devices",
+        "max_devices",
+        "on_infeasible",
+        "output_path",
+    )
+    ui_color = "#d6f5e3"
+
+    def __init__(
+        self,
+        *,
+        deadline: str | float | timedelta | datetime,
+        deadline_from: str = "run",
+        alpha: float | str = 1.0,
+        min_devices: float | str = 0.1,
+        max_devices: float | str | None = None,
+        quantum: float = CPU_QUANTUM,
+        control_period: float = 1.0,
+        on_infeasible: str = "best_effort",
+        output: str | None = None,
+        gain: float | None = None,
+        integral_weight: float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("retries", 2)
+        kwargs.setdefault("retry_delay", timedelta(seconds=5))
+        super().__init__(**kwargs)
+        self.deadline = deadline
+        self.deadline_from = deadline_from
+        self.alpha = alpha
+        self.min_devices = min_devices
+        self.max_devices = max_devices
+        self.quantum = quantum
+        self.control_period = control_period
+        self.on_infeasible = on_infeasible
+        self.output_path = output  # BaseOperator.output is the XCom of the task
+        self.gain = gain
+        self.integral_weight = integral_weight
+        self._runtime: Runtime | None = None
+        self._job: Job | None = None
+        self._killed = threading.Event()
+        self._cleanup: threading.Thread | None = None
+        self._result: dict[str, Any] | None = None
+        self._check_arguments()
+
+    def _check_arguments(self) -> None:
+        """Raise for every argument that is known to be wrong by now; templates are checked when they are rendered."""
+        if not is_template(self.deadline):
+            Deadline.parse(self.deadline)
+        if not is_template(self.deadline_from) and self.deadline_from not in DEADLINE_FROM:
+            raise InvalidInputError("deadline_from", self.deadline_from, "one of " + ", ".join(DEADLINE_FROM))
+        if not is_template(self.on_infeasible) and self.on_infeasible not in ON_INFEASIBLE:
+            raise InvalidInputError("on_infeasible", self.on_infeasible, "one of " + ", ".join(ON_INFEASIBLE))
+        if not is_template(self.alpha) and not 0 < number("alpha", self.alpha, "a number in (0, 1]") <= 1:
+            raise InvalidInputError("alpha", self.alpha, "a number in (0, 1]")
+        if number("control_period", self.control_period, "a number of seconds greater than 0") <= 0:
+            raise InvalidInputError("control_period", self.control_period, "a number of seconds greater than 0")
+        least = 0.0 if is_template(self.min_devices) else number("min_devices", self.min_devices)
+        most = None if is_template(self.max_devices) else optional_number("max_devices", self.max_devices)
+        Limits(least, max(least, self.quantum) if most is None else most, self.quantum)
+        if (self.gain is None) != (self.integral_weight is None):
+            raise InvalidInputError("gain", self.gain, "gain and integral_weight together, or neither")
+        self._gains()
+
+    def _gains(self) -> Gains | None:
+        if self.gain is None or self.integral_weight is None:
+            return None
+        return Gains(self.gain, self.integral_weight)
+
+    # --- Airflow calls --------------------------------------------------------------------------------------------
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Train; reconnect to the job of an earlier try if there is one."""
+        self._check_arguments()
+        self._killed.clear()
+        try:
+            result: dict[str, Any] = self.execute_resumable(context)
+        except (InvalidInputError, DeadlineInfeasibleError) as error:
+            # Another try would find the same.
+            self._discard(context)
+            raise AirflowFailException(str(error)) from error
+        except PacelineError as error:
+            if not self._tries_are_left(context):
+                self._discard(context)
+            raise AirflowException(str(error)) from error
+        finally:
+            if self._cleanup is not None:
+                self._cleanup.join(10)
+                self._discard(context)
+            if self._job is not None:
+                self._job.close()
+        return result
+
+    def on_kill(self) -> None:
+        """Stop and remove the job. Called from a signal handler, so the work is done in a thread."""
+        self._killed.set()
+        if self._job is None:
+            return
+        self.log.info("Asked to end: stopping the job")
+        # A thread, because the main thread may hold a lock (of the connection pool, say) in the middle of a call.
+        self._cleanup = threading.Thread(target=self._remove_job, name="paceline-kill", daemon=True)
+        self._cleanup.start()
+        self._cleanup.join(_KILL_GRACE_S + 2)
+
+    def _remove_job(self) -> None:
+        job = self._job
+        if job is None:
+            return
+        try:
+            job.stop(grace_s=_KILL_GRACE_S)
+            job.remove()
+        except PacelineError as error:
+            self.log.error("The job could not be removed: %s", error)
+
+    # --- what ResumableJobMixin asks for --------------------------------------------------------------------------
+
+    def submit_job(self, context: Context) -> Any:
+        """Start the job, or start it again from its checkpoint when an earlier try left it behind."""
+        store = context["task_state_store"]
+        earlier: Any = store.get(CONTAINER)
+        runtime = self._runtime = self.make_runtime(earlier["runtime"] if earlier else None)
+        limits = self._limits(runtime)
+        origin = self._origin(context)
+        if earlier and self.deadline_from == "task":  # a retry does not move the deadline
+            origin = datetime.fromisoformat(earlier["origin"])
+        deadline = self._first_deadline(store, origin, check=not earlier)
+        controller = self._controller(limits, deadline.seconds_after(origin))
+        with tempfile.TemporaryDirectory(prefix="paceline-") as scratch:
+            spec = self.job_spec(context, Path(scratch), controller.start_devices)
+            runtime.check(spec)
+            job = self._job = runtime.start(spec)
+        if self._killed.is_set():
+            self._remove_job()
+            raise AirflowException("The task was asked to end while its job was starting")
+        resumes = earlier is not None and earlier["id"] == job.id
+        if job.status().state == "exited":
+            self.log.info("Starting the job of an earlier try again: it resumes from its checkpoint")
+            job.restart()
+        if not resumes:
+            for key in (HISTORY, CONTROLLER, PACE):
+                store.delete(key)
+        self.log.info(
+            "Training runs as %s job %s, to be done %.1f s after %s",
+            runtime.name,
+            job.id,
+            controller.deadline_s,
+            origin,
+        )
+        return {"runtime": runtime.name, "id": job.id, "origin": origin.isoformat()}
+
+    def get_job_status(self, external_id: Any, context: Context) -> str:
+        """Ask the engine, with patience: one that is being restarted is no reason to start a second job."""
+        job = self._reattach(external_id)
+        if job is None:
+            return "gone"
+        status = self._patiently(job.status)
+        if status.state == "exited":
+            return "succeeded" if status.exit_code == 0 else "failed"
+        return status.state
+
+    def is_job_active(self, status: str) -> bool:
+        """A running job is reconnected to."""
+        return status == "running"
+
+    def is_job_succeeded(self, status: str) -> bool:
+        """A job that ended well while nobody watched only needs its output collected."""
+        return status == "succeeded"
+
+    def poll_until_complete(self, external_id: Any, context: Context) -> dict[str, Any]:  # type: ignore[override]
+        """Control the job to its end and collect what it made."""
+        store = context["task_state_store"]
+        if self._job is None:
+            self._reattach(external_id)
+        job, runtime = self._job, self._runtime
+        if job is None or runtime is None:
+            raise JobLostError(f"the job {external_id['id']} is not there any more")
+        origin = datetime.fromisoformat(external_id["origin"])
+        resumed: Any = store.get(CONTROLLER)
+        stored_history: Any = store.get(HISTORY)
+        deadline = self._first_deadline(store, origin, check=False)
+        controller = self._controller(self._limits(runtime), deadline.seconds_after(origin))
+        exchange = Exchange(store, on_trouble=self._store_trouble)
+        loop = PaceLoop(
+            job,
+            controller,
+            exchange,
+            origin=origin,
+            held_devices=resumed["run"]["held_devices"] if resumed else controller.start_devices,
+            on_infeasible=self.on_infeasible,
+            history=History(stored_history),
+            resumed=resumed,
+            log=self.log,
+            stopped=self._killed.is_set,
+        )
+        try:
+            outcome = loop.run()
+        except PacelineError:
+            if self._killed.is_set():
+                raise AirflowException("The task was asked to end: its job is stopped and removed") from None
+            raise
+        finally:
+            exchange.close()
+        model = self._collect(context, job)
+        job.remove()
+        for key in (CONTAINER, CONTROLLER, DEADLINE):
+            store.delete(key)
+        self._result = {**outcome.to_dict(), "model": model, "runtime": runtime.name, "origin": origin.isoformat()}
+        self.log.info(
+            "Training was done at %.1f s, %+.2f %% from its deadline of %.1f s, on %.2f cores on average",
+            outcome.finished_s,
+            outcome.error_pct,
+            outcome.deadline_s,
+            outcome.mean_devices,
+        )
+        return self._result
+
+    def get_job_result(self, external_id: Any, context: Context) -> dict[str, Any]:
+        """The result; of a job that ended while nobody watched, it is put together now."""
+        return self._result or self.poll_until_complete(external_id, context)
+
+    # --- parts ----------------------------------------------------------------------------------------------------
+
+    def _limits(self, runtime: Runtime) -> Limits:
+        capacity = self._patiently(runtime.capacity)
+        most = optional_number("max_devices", self.max_devices)
+        if most is not None and most > capacity:
+            self.log.warning("max_devices: %g asked for, the machine has %g: using these", most, capacity)
+        least = number("min_devices", self.min_devices)
+        if most is None and least > capacity:
+            raise InvalidInputError("min_devices", least, f"at most the {capacity:g} cores of the machine")
+        return Limits(least, capacity if most is None else max(min(most, capacity), least), self.quantum)
+
+    def _controller(self, limits: Limits, deadline_s: float) -> DeadlineController:
+        return DeadlineController(
+            limits,
+            # A try that comes after the deadline still has work to end.
+            max(deadline_s, 1e-3),
+            alpha=number("alpha", self.alpha, "a number in (0, 1]"),
+            period_s=self.control_period,
+            gains=self._gains(),
+        )
+
+    def _origin(self, context: Context) -> datetime:
+        """The moment that a duration counts from."""
+        started = context["dag_run"].start_date if self.deadline_from == "run" else context["ti"].start_date
+        return (started or datetime.now(timezone.utc)).astimezone(timezone.utc)
+
+    def _first_deadline(self, store: Any, origin: datetime, *, check: bool) -> Deadline:
+        """The deadline to begin with: what somebody has set already, else what the DAG says."""
+        said = store.get(DEADLINE)
+        if said is not None:
+            try:
+                return self._still_to_come(Deadline.parse(said), said, origin, check)
+            except InvalidInputError as error:
+                self.log.warning("The deadline in the task state store is not taken. %s", error)
+        deadline = self._still_to_come(Deadline.parse(self.deadline), self.deadline, origin, check)
+        if deadline.at is not None:
+            store.set(DEADLINE, deadline.at.isoformat())
+        else:
+            store.set(DEADLINE, self.deadline if isinstance(self.deadline, (str, int, float)) else deadline.duration_s)
+        return deadline
+
+    def _still_to_come(self, deadline: Deadline, said: Any, origin: datetime, check: bool) -> Deadline:
+        passed_s = (datetime.now(timezone.utc) - origin).total_seconds()
+        if check and deadline.seconds_after(origin) <= passed_s:
+            begin = "DAG run" if self.deadline_from == "run" else "task"
+            accepted = f"a time that is still to come ({passed_s:.1f} s have passed since the {begin} started)"
+            raise InvalidInputError("deadline", said, accepted)
+        return deadline
+
+    def _collect(self, context: Context, job: Job) -> str:
+        """Copy the output to where it belongs; a second call replaces what the first left."""
+        ti = context["ti"]
+        if self.output_path is not None:
+            place = storage_path(self.output_path)
+        else:
+            home = os.environ.get("AIRFLOW_HOME", os.path.expanduser("~/airflow"))
+            parts = [ti.dag_id, ti.run_id, ti.task_id, *([str(ti.map_index)] if ti.map_index >= 0 else [])]
+            place = storage_path(os.path.join(home, "paceline", "output", *(part.replace("/", "-") for part in parts)))
+        if place.protocol in ("file", "local", ""):
+            job.collect(Path(place.path))
+        else:
+            with tempfile.TemporaryDirectory(prefix="paceline-") as scratch:
+                job.collect(Path(scratch) / "output")
+                storage_path(str(Path(scratch) / "output")).copy(place, recursive=True)
+        return self.output_path if self.output_path is not None else str(place.path)
+
+    def _reattach(self, external_id: Any) -> Job | None:
+        runtime = self._runtime = self.make_runtime(external_id["runtime"])
+        try:
+            self._job = self._patiently(lambda: runtime.reattach(external_id["id"]))
+        except JobLostError as error:
+            self.log.warning("The job of an earlier try is lost: %s", error)
+            self._job = None
+        return self._job
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        """Call ``ask`` until the engine answers, for five minutes at most."""
+        give_up = time.monotonic() + _ENGINE_PATIENCE_S
+        told = False
+        while True:
+            try:
+                return ask()
+            except RuntimeUnavailableError as error:
+                if time.monotonic() > give_up or self._killed.is_set():
+                    raise
+                if not told:
+                    self.log.warning("Waiting for the engine: %s", error)
+                    told = True
+                self._killed.wait(2.0)
+
+    def _discard(self, context: Context) -> None:
+        """Remove the job and what belongs to it: no further try will come."""
+        self._remove_job()
+        try:
+            for key in (CONTAINER, CONTROLLER, DEADLINE):
+                context["task_state_store"].delete(key)
+        except Exception as error:  # the run has failed already, and that is the news to tell
+            self.log.warning("The task state store could not be tidied: %s", error)
+
+    def _tries_are_left(self, context: Context) -> bool:
+        ti = context["ti"]
+        return ti.try_number <= (ti.max_tries or 0) and not self._killed.is_set()
+
+    def _store_trouble(self, error: Exception | None) -> None:
+        if error is None:
+            self.log.info("The task state store answers again")
+        else:
+            self.log.warning("The task state store does not answer: control goes on without it. %s", error)

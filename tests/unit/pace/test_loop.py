@@ -1,0 +1,298 @@
+"""The control loop brings a job to its deadline, whatever happens on the way. The job and the clock are simulated."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+
+import pytest
+
+from paceline.control import DeadlineController, Limits
+from paceline.errors import DeadlineInfeasibleError, JobLostError, TrainingFailedError
+from paceline.pace import History, MemoryState, PaceLoop
+from paceline.pace.live import Exchange
+
+LIMITS = Limits(0.1, 2.0)
+
+
+class InstantExchange:
+    """Live state without a thread: what is posted is there at once."""
+
+    def __init__(self, state: MemoryState) -> None:
+        self.state = state
+        self.posted: list[dict] = []
+
+    def post(self, values):
+        self.posted.append(values)
+        self.state.update(values)
+
+    def newest(self):
+        return {key: self.state.get(key) for key in ("deadline", "ceiling")}
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def run(clock, origin, caplog):
+    caplog.set_level(logging.INFO)
+
+    def run_loop(job, deadline_s, *, state=None, controller_options=None, limits=LIMITS, **options):
+        exchange = InstantExchange(state if state is not None else MemoryState())
+        controller = DeadlineController(limits, deadline_s, **(controller_options or {}))
+        job.devices = controller.start_devices
+        loop = PaceLoop(job, controller, exchange, origin=origin, held_devices=job.devices, clock=clock, **options)
+        outcome = loop.run()
+        return outcome, exchange
+
+    return run_loop
+
+
+@pytest.mark.parametrize("deadline_s", [75, 105, 180, 400])
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_a_feasible_job_ends_within_one_percent_of_its_deadline(make_job, run, deadline_s, noise):
+    outcome, _ = run(make_job(core_s=120, noise=noise), deadline_s)
+    assert abs(outcome.error_pct) < 1.0
+
+
+@pytest.mark.parametrize(("core_s", "deadline_s"), [(20, 25), (600, 500), (6_000, 4_000)])
+def test_the_same_defaults_serve_short_and_long_jobs(make_job, run, core_s, deadline_s):
+    outcome, _ = run(make_job(core_s=core_s, batches=10_000), deadline_s)
+    assert abs(outcome.error_pct) < 1.0
+
+
+def test_a_deadline_cut_to_eighty_percent_on_the_way_is_met(make_job, run):
+    state = MemoryState(deadline="105")
+    job = make_job(core_s=95)
+    job.at = [(0.3 * 105, lambda: state.set("deadline", 84))]
+    outcome, _ = run(job, 105, state=state)
+    assert outcome.deadline_s == 84
+    assert abs(outcome.error_pct) < 1.0
+
+
+def test_a_deadline_moved_on_the_way_asks_for_no_more_than_its_new_slope_needs(make_job, run):
+    state = MemoryState(deadline=200)
+    job = make_job(core_s=100, scaling=1.0)
+    job.at = [(60, lambda: state.set("deadline", 160))]
+    run(job, 200, state=state, limits=Limits(0.1, 8.0))
+    before = [devices for t_s, devices in job.resizes if 40 < t_s < 60][-1]
+    after = [devices for t_s, devices in job.resizes if t_s > 60]
+    needed = before * (200 - 60) / (160 - 60)
+    assert max(after[:-1]) <= needed * 1.15  # the last resize gives everything to the tail
+
+
+def test_a_job_gives_devices_back_when_its_deadline_moves_later(make_job, run):
+    state = MemoryState(deadline=80)
+    job = make_job(core_s=100)
+    job.at = [(30, lambda: state.set("deadline", "160s"))]
+    outcome, _ = run(job, 80, state=state)
+    assert outcome.deadline_s == 160
+    assert abs(outcome.error_pct) < 1.0
+
+
+@pytest.mark.parametrize("nonsense", ["soon", -5, 0, "", "1999-01-01T00:00:00Z", {"a": 1}, True, 12, "1e400"])
+def test_a_live_deadline_that_is_nonsense_is_kept_out_and_the_log_says_so(make_job, run, caplog, nonsense):
+    state = MemoryState(deadline=100)
+    job = make_job(core_s=100)
+    job.at = [(30, lambda: state.set("deadline", nonsense))]
+    outcome, exchange = run(job, 100, state=state)
+    assert outcome.deadline_s == 100
+    assert abs(outcome.error_pct) < 1.0
+    assert "New deadline not taken, the old one of 100.0 s stays" in caplog.text
+    assert [event["kind"] for event in exchange.state["history"]["events"]] == ["deadline_refused"]
+
+
+def test_an_absolute_live_deadline_counts_from_the_origin(make_job, run, origin):
+    state = MemoryState()
+    job = make_job(core_s=100)
+    job.at = [(10, lambda: state.set("deadline", (origin + timedelta(seconds=140)).isoformat()))]
+    outcome, _ = run(job, 100, state=state)
+    assert outcome.deadline_s == pytest.approx(140)
+    assert abs(outcome.error_pct) < 1.0
+
+
+def test_the_ceiling_is_never_exceeded_and_may_be_lifted_again(make_job, run):
+    state = MemoryState(ceiling=0.72)
+    job = make_job(core_s=60)
+    job.at = [(40, lambda: state.set("ceiling", None))]
+    outcome, _ = run(job, 70, state=state)
+    assert max(devices for t_s, devices in job.resizes if t_s < 40) <= 0.7
+    assert max(devices for t_s, devices in job.resizes if t_s > 40) > 0.72
+    assert abs(outcome.error_pct) < 2.0
+
+
+def test_a_neighbour_that_slows_the_job_down_is_made_up_for(make_job, run):
+    job = make_job(core_s=80, slowdown=lambda t_s: 0.6 if 30 < t_s < 60 else 1.0)
+    outcome, _ = run(job, 110)
+    assert abs(outcome.error_pct) < 1.0
+
+
+def test_an_impossible_deadline_is_reported_and_the_job_goes_on_with_everything(make_job, run, caplog):
+    job = make_job(core_s=120)
+    outcome, exchange = run(job, 40)
+    assert not outcome.met
+    assert caplog.text.count("cannot be met") == 1
+    assert outcome.mean_devices > 1.8
+    told_s = next(e["t_s"] for e in exchange.state["history"]["events"] if e["kind"] == "infeasible")
+    assert told_s < 10
+
+
+def test_an_impossible_deadline_fails_the_run_when_asked_to(make_job, run):
+    with pytest.raises(DeadlineInfeasibleError, match=r"deadline: 40\.0 s cannot be met, the earliest possible end"):
+        run(make_job(core_s=120), 40, on_infeasible="fail")
+
+
+def test_an_impossible_deadline_is_extended_when_asked_to(make_job, run):
+    outcome, exchange = run(make_job(core_s=120), 40, on_infeasible="extend")
+    assert exchange.state["deadline"] == outcome.deadline_s
+    assert outcome.deadline_s == pytest.approx(66, rel=0.1)
+    assert abs(outcome.error_pct) < 2.0
+
+
+def test_an_engine_that_is_away_for_a_while_costs_nothing_but_a_log_line(make_job, run, caplog):
+    job = make_job(core_s=80)
+    job.away_between = (30, 50)
+    outcome, _ = run(job, 110)
+    assert abs(outcome.error_pct) < 1.0
+    assert caplog.text.count("The engine does not answer") == 1
+    assert "The engine answers again after" in caplog.text
+
+
+def test_a_job_that_its_engine_took_down_is_started_again_from_its_checkpoint(make_job, run, caplog):
+    job = make_job(core_s=60)
+    job.away_between = (30, 40)
+    job.at = [(31, lambda: job.kill(exit_code=143))]
+    outcome, _ = run(job, 110)
+    assert job.restarted == outcome.restarts == 1
+    assert abs(outcome.error_pct) < 1.5
+    assert "Training goes on at" in caplog.text
+
+
+def test_a_job_killed_by_somebody_fails_the_run_and_is_not_restarted_behind_the_back_of_airflow(make_job, run):
+    job = make_job(core_s=60)
+    job.at = [(20, job.kill)]
+    with pytest.raises(TrainingFailedError, match="exit code 137"):
+        run(job, 90)
+    assert job.restarted == 0
+
+
+def test_a_job_removed_by_somebody_is_told_apart(make_job, run):
+    job = make_job(core_s=60)
+    job.at = [(20, lambda: setattr(job, "gone", True))]
+    with pytest.raises(JobLostError, match="removed by somebody"):
+        run(job, 90)
+
+
+def test_a_failing_script_is_reported_with_its_last_lines(make_job, run):
+    job = make_job(core_s=60)
+    job.say("Traceback", "ValueError: no such column")
+    job.at = [(20, lambda: job.kill(exit_code=1))]
+    with pytest.raises(TrainingFailedError, match=r"exit code 1, expected exit code 0(.|\n)*no such column"):
+        run(job, 90)
+
+
+def test_a_script_that_never_reports_progress_is_told_what_is_expected(make_job, run):
+    job = make_job(core_s=60, start_up_s=1000)
+    job.at = [(20, lambda: job.kill(exit_code=0))]
+    with pytest.raises(TrainingFailedError, match=r"script: reported no progress at all, expected a loop over"):
+        run(job, 90)
+
+
+def test_a_script_silent_until_its_deadline_does_not_hold_its_worker_for_ever(make_job, run):
+    with pytest.raises(TrainingFailedError, match="reported no progress by its deadline"):
+        run(make_job(core_s=60, start_up_s=1000), 90)
+
+
+def test_zero_batches_are_named(make_job, run):
+    job = make_job(core_s=60, start_up_s=1000)
+    job.say('@paceline {"done": 0, "total": 0}')
+    job.at = [(5, lambda: job.kill(exit_code=0))]
+    with pytest.raises(TrainingFailedError, match="total: got 0, expected a whole number of at least 1"):
+        run(job, 90)
+
+
+def test_garbage_between_the_markers_is_logged_and_skipped(make_job, run, caplog):
+    job = make_job(core_s=60)
+    for nonsense in [
+        "{",
+        "[]",
+        '{"done": -1, "total": 5}',
+        '{"done": 6, "total": 5}',
+        '{"done": NaN, "total": 5}',
+        "\x00",
+    ]:
+        job.say("@paceline " + nonsense)
+    job.say("@paceline " + "[" * 100_000)
+    outcome, _ = run(job, 90)
+    assert abs(outcome.error_pct) < 1.0
+    assert caplog.text.count("Progress line skipped") == 7
+
+
+def test_prints_reach_the_log_unchanged_even_in_a_flood(make_job, run, caplog):
+    job = make_job(core_s=30)
+    job.say(*(f"line {number}" for number in range(5_000)))
+    run(job, 60)
+    assert [record.message for record in caplog.records if record.message.startswith("line ")] == [
+        f"line {number}" for number in range(5_000)
+    ]
+
+
+def test_the_history_covers_the_whole_run_and_stays_small(make_job, run):
+    _, exchange = run(make_job(core_s=3_000, batches=10_000), 3_600)
+    history = exchange.state["history"]
+    times = [row[0] for row in history["samples"]]
+    assert len(times) <= 501
+    assert times[0] < 1
+    assert times[-1] == pytest.approx(3_600, rel=0.01)
+    assert exchange.state["pace"]["state"] == "finished"
+
+
+def test_control_goes_on_without_a_bump_in_another_process(make_job, run, clock, origin):
+    job = make_job(core_s=95)
+    state = MemoryState()
+
+    class Killed(Exception):
+        pass
+
+    def kill():
+        raise Killed
+
+    job.at = [(40, kill)]
+    with pytest.raises(Killed):
+        run(job, 110, state=state)
+    held = job.devices
+    clock.sleep(0)
+    for _ in range(160):  # eight seconds without anybody in control
+        job._advance(0.05)
+    controller = DeadlineController(LIMITS, 110)
+    exchange = InstantExchange(state)
+    loop = PaceLoop(
+        job,
+        controller,
+        exchange,
+        origin=origin,
+        held_devices=held,
+        clock=clock,
+        history=History(state["history"]),
+        resumed=state["controller"],
+    )
+    before = len(job.resizes)
+    outcome = loop.run()
+    assert abs(outcome.error_pct) < 1.0
+    assert abs(job.resizes[before][1] - held) <= 0.3
+    assert exchange.state["history"]["samples"][0][0] < 1
+    assert outcome.device_seconds == pytest.approx(outcome.mean_devices * outcome.finished_s, rel=0.01)
+
+
+def test_a_store_that_fails_does_not_stop_control(make_job, clock, origin, caplog):
+    class Broken(MemoryState):
+        def set(self, key, value):
+            raise OSError("the API server is away")
+
+    told = []
+    exchange = Exchange(Broken(), on_trouble=told.append)
+    exchange.post({"pace": 1})
+    exchange.post({"pace": 2})
+    exchange.close()
+    assert len(told) == 1
+    assert isinstance(told[0], OSError)

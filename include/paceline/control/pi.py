@@ -41,9 +41,9 @@ class PIController:
     ``d'(k)``                 ``limits.quantize(...)``                devices to actuate
     ========================  ======================================  ===============================
 
-    The index of the error inside the integral is printed as ``e(k-i)``; it is read as ``e(k-1)``: the errors before this
-    step. The integral does not grow further into a limit that already holds the output (anti-windup), and stays as
-    it is while an allocation is pending (section IV-B). There is no clock in here: the setpoint brings time in.
+    The index of the error inside the integral is printed as ``e(k-i)``; it is read as ``e(k-1)``: the errors before
+    this step. The integral does not grow further into a limit that already holds the output (anti-windup), and stays
+    as it is while an allocation is pending (section IV-B). There is no clock in here: the setpoint brings time in.
 
     Parameters
     ----------

@@ -10,6 +10,7 @@ TORCH_INDEX ?=
 BASE ?= python:3.11-slim
 IMAGE ?= paceline-trainer:latest
 WHEELS ?=
+IMAGE_PYTHON ?= 3.11
 # More arguments for pytest, for instance ARGS="tests/unit -k drift".
 ARGS ?=
 
@@ -81,7 +82,7 @@ image: ## Build the trainer image (BASE=..., WHEELS=... where no registry or ind
 
 wheels: $(STAMP) ## Fetch what the trainer image installs into build/wheels, for make image WHEELS=build/wheels
 	@mkdir -p build/wheels
-	@$(PIP) download --quiet --only-binary :all: --dest build/wheels -c constraints.txt torch numpy
+	@$(PIP) download --only-binary :all: --python-version $(IMAGE_PYTHON) --dest build/wheels torch==$(TORCH) numpy $(QUIETLY)
 	@ls build/wheels | sed 's/^/  /'
 
 env: .env ## Write .env with random secrets for docker compose

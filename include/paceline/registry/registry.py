@@ -15,6 +15,7 @@ from types import EllipsisType
 
 from pydantic import JsonValue
 from upath import UPath
+from upath.extensions import ProxyUPath
 
 from paceline.errors import InvalidInputError
 from paceline.registry import storage
@@ -28,6 +29,9 @@ from paceline.registry.manifest import (
     decode,
     encode,
 )
+
+# ``ProxyUPath`` is what Airflow's ``ObjectStoragePath`` is to a type checker; at run time it is a ``UPath``.
+Place = str | os.PathLike[str] | UPath | ProxyUPath
 
 
 class Registry:
@@ -62,12 +66,12 @@ class Registry:
     0.7
     """
 
-    def __init__(self, root: str | os.PathLike[str] | UPath) -> None:
+    def __init__(self, root: Place) -> None:
         self.root = root if isinstance(root, UPath) else UPath(root)
 
     def register(
         self,
-        model_dir: str | os.PathLike[str] | UPath,
+        model_dir: Place,
         *,
         name: str,
         metrics: Mapping[str, float] | None = None,

@@ -1,0 +1,284 @@
+"""``EvaluateOperator``: scores champion and challenger on the same data, and registers the challenger."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from paceline.errors import InvalidInputError, PacelineError, TrainingFailedError
+from paceline.pace.outcome import describe_failure
+from paceline.pace.reading import ProgressReader
+from paceline.registry import ModelVersion, Registry
+from paceline.registry.manifest import check_name
+
+from ._job import JobOperator
+from ._values import is_template, number, storage_path
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from paceline.runtime.base import Job, Runtime
+
+_LAST_LINES = 20
+
+
+class EvaluateOperator(JobOperator):
+    """Scores the challenger and the champion with the user's own script on the same data.
+
+    The script runs once for each of the two, sandboxed like training. It finds the model in ``$PACELINE_INPUT/model``
+    and the data below ``$PACELINE_INPUT/data``, and calls ``paceline.train.report(auc=..., ...)`` with its scores. The
+    challenger is then registered as the next version of the model; a retry of the same task finds it again.
+
+    Parameters
+    ----------
+    model:
+        Name of the model in the registry. (templated)
+    registry:
+        Where the registry is: a local path or an object storage URL. (templated)
+    challenger:
+        Where the trained model is, for instance ``train.output["model"]``. (templated)
+    data:
+        Hold-out data: name below ``$PACELINE_INPUT/data`` to a local path or an object storage URL. (templated)
+    metric:
+        The reported score that decides.
+    greater_is_better:
+        ``False`` for losses and errors.
+    data_window:
+        Which data the challenger has seen; kept with the version. (templated)
+    lineage:
+        More of where it comes from (drift report, training summary, ...). The DAG, run and task, and this evaluation,
+        are added. (templated)
+    devices:
+        Cores for the script. (templated)
+    **kwargs:
+        Where and what to run, see :class:`~paceline.operators._job.JobOperator`: ``script`` or ``command``,
+        ``files``, ``runtime``, ``image``, ``docker_conn_id``, ...
+
+    Returns
+    -------
+    dict
+        ``model``, ``version`` (of the challenger), ``metric``, ``challenger`` and ``champion`` (scores),
+        ``champion_version``, ``better``, ``improvement`` (positive is better); the champion's are ``None`` if there is
+        none yet. Also ``challenger_metrics`` and ``champion_metrics`` with everything that was reported.
+
+    Examples
+    --------
+    >>> from paceline.operators import EvaluateOperator
+    >>> EvaluateOperator(
+    ...     task_id="evaluate",
+    ...     model="../flights",
+    ...     registry="s3://models",
+    ...     challenger="{{ ti.xcom_pull('train')['model'] }}",
+    ...     data={"holdout.csv": "s3://data/{{ ds }}.csv"},
+    ...     script="evaluate.py",
+    ...     metric="auc",
+    ... )
+    Traceback (most recent call last):
+    paceline.errors.InvalidInputError: model: got '../flights', expected 1 to 128 letters, digits, '.', '_' or '-', \
+the first a letter or digit
+    """
+
+    template_fields: Sequence[str] = (
+        *JobOperator.template_fields,
+        "model",
+        "registry",
+        "challenger",
+        "data",
+        "data_window",
+        "lineage",
+        "devices",
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {
+        **JobOperator.template_fields_renderers,
+        "data": "json",
+        "data_window": "json",
+        "lineage": "json",
+    }
+    ui_color = "#fff3d6"
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        registry: str,
+        challenger: Any,
+        data: Mapping[str, str],
+        metric: str,
+        greater_is_better: bool = True,
+        data_window: Mapping[str, Any] | None = None,
+        lineage: Mapping[str, Any] | None = None,
+        devices: float | str = 1.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.model = model
+        self.registry = registry
+        self.challenger = challenger
+        self.data = dict(data)
+        self.metric = metric
+        self.greater_is_better = greater_is_better
+        self.data_window = dict(data_window or {})
+        self.lineage = dict(lineage or {})
+        self.devices = devices
+        self._job: Job | None = None
+        self._killed = threading.Event()
+        if not is_template(model):
+            check_name(model, field="model")
+        if not self.data:
+            raise InvalidInputError("data", data, "at least one file or folder to evaluate on")
+        if not is_template(devices):
+            number("devices", devices)
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Score both, register the challenger, compare."""
+        self._killed.clear()
+        try:
+            return self._evaluate(context)
+        except InvalidInputError as error:
+            raise AirflowFailException(str(error)) from error  # another try would find the same
+        except PacelineError as error:
+            if self._killed.is_set():
+                raise AirflowException("The task was asked to end: its job is stopped and removed") from error
+            raise AirflowException(str(error)) from error
+
+    def on_kill(self) -> None:
+        """Stop and remove the job. Called from a signal handler, so the work is done in a thread."""
+        self._killed.set()
+        if self._job is not None:
+            cleanup = threading.Thread(target=self._job.remove, name="paceline-kill", daemon=True)
+            cleanup.start()
+            cleanup.join(4.0)  # Airflow ends the task 5 s after it was asked to go
+
+    def _evaluate(self, context: Context) -> dict[str, Any]:
+        registry = Registry(storage_path(self.registry))
+        place = storage_path(str(self.challenger))
+        if not place.exists():
+            raise InvalidInputError("challenger", str(self.challenger), "a folder with a model that exists")
+        runtime = self.make_runtime()
+        key = self._key(context, place)
+        champion = self._champion(registry, key)
+        with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
+            scratch = Path(folder)
+            new = self._score(context, runtime, "challenger", str(self.challenger), scratch)
+            old: dict[str, float] | None = None
+            if champion is not None:
+                fetched = registry.fetch(champion, scratch / "champion")
+                old = self._score(context, runtime, f"champion-{champion.version}", str(fetched), scratch)
+        verdict = self._compare(new, old, champion)
+        version = registry.register(
+            place,
+            name=self.model,
+            metrics=new,
+            data_window=self.data_window,
+            lineage={**self.lineage, **_origin(context), "evaluation": verdict},
+            key=key,
+        )
+        self._tell(version, verdict)
+        return {
+            "model": self.model,
+            "version": version.version,
+            **verdict,
+            "challenger_metrics": new,
+            "champion_metrics": old,
+        }
+
+    def _champion(self, registry: Registry, key: str) -> ModelVersion | None:
+        """The version to beat. When this task runs again after its own challenger was promoted: the one before."""
+        for promotion in reversed(registry.history(self.model)):
+            version = registry.version(self.model, promotion.version)
+            if version.key != key:
+                return version
+        return None
+
+    def _score(self, context: Context, runtime: Runtime, who: str, model: str, scratch: Path) -> dict[str, float]:
+        """Run the script on one model and return what it reported."""
+        if self._killed.is_set():
+            raise TrainingFailedError("the task was asked to end")
+        inputs = {"model": model, **{f"data/{name}": str(path) for name, path in self.data.items()}}
+        spec = self.job_spec(context, scratch / who, number("devices", self.devices), inputs=inputs, suffix=f"-{who}")
+        runtime.check(spec)
+        self.log.info("Scoring the %s", who)
+        job = self._job = runtime.start(spec)
+        try:
+            scores = self._follow(job, who)
+        finally:
+            job.remove()
+            job.close()
+            self._job = None
+        if self.metric not in scores:
+            reported = ", ".join(sorted(scores)) or "nothing"
+            raise InvalidInputError(
+                "metric", self.metric, f"a finite score that the script reports ({who}: it reported {reported})"
+            )
+        self.log.info("The %s: %s", who, ", ".join(f"{name} {score:.6g}" for name, score in scores.items()))
+        return scores
+
+    def _follow(self, job: Job, who: str) -> dict[str, float]:
+        scores: dict[str, float] = {}
+        text: list[str] = []
+
+        def keep(line: str) -> None:
+            self.log.info("[%s] %s", who, line)
+            text.append(line)
+            del text[:-_LAST_LINES]
+
+        reader = ProgressReader(keep, lambda line, reason: self.log.warning("[%s] %s (%s)", who, line, reason))
+        ended = False
+        while not ended:
+            ended = job.wait(0.5)
+            for progress in reader.feed(job.read_lines(), now_s=0.0):
+                scores.update(progress.metrics)
+        failure = describe_failure(job.status(), text)
+        if failure:
+            raise TrainingFailedError(f"scoring the {who}: {failure}")
+        return scores
+
+    def _compare(
+        self, new: Mapping[str, float], old: Mapping[str, float] | None, champion: ModelVersion | None
+    ) -> dict[str, Any]:
+        improvement = None
+        if old is not None:
+            improvement = new[self.metric] - old[self.metric]
+            improvement = improvement if self.greater_is_better else -improvement
+        return {
+            "metric": self.metric,
+            "challenger": new[self.metric],
+            "champion": None if old is None else old[self.metric],
+            "champion_version": None if champion is None else champion.version,
+            "better": improvement is None or improvement > 0,
+            "improvement": improvement,
+        }
+
+    def _tell(self, version: ModelVersion, verdict: Mapping[str, Any]) -> None:
+        if verdict["champion_version"] is None:
+            self.log.info("%s has no champion yet; version %d: %s %.6g", *_head(version, verdict))
+        else:
+            self.log.info(
+                "%s version %d: %s %.6g, against %.6g of champion version %d: %s",
+                *_head(version, verdict),
+                verdict["champion"],
+                verdict["champion_version"],
+                "better" if verdict["better"] else "not better",
+            )
+
+    def _key(self, context: Context, place: Any) -> str:
+        """What makes this the same registration again: the task of the run, and the very same model."""
+        from paceline.registry.storage import digest_of
+
+        ti = context["ti"]
+        digest = digest_of(place, "challenger")
+        return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}/{digest}"
+
+
+def _head(version: ModelVersion, verdict: Mapping[str, Any]) -> tuple[str, int, str, float]:
+    return version.name, version.version, verdict["metric"], verdict["challenger"]
+
+
+def _origin(context: Context) -> dict[str, Any]:
+    ti = context["ti"]
+    return {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "map_index": ti.map_index}

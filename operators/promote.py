@@ -1,0 +1,153 @@
+"""``PromoteOperator``: makes a challenger that is better the champion, and says so when it is not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import Asset, BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from paceline.errors import InvalidInputError
+from paceline.registry import Registry
+from paceline.registry.manifest import check_name
+
+from ._values import is_template, number, storage_path
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+_ACCEPTED = "at least 0, in units of the metric"
+
+
+class PromoteOperator(BaseOperator):
+    """Promotes the challenger if it beats the champion by enough; else leaves the champion in place.
+
+    The task succeeds either way; ``promoted`` in its return value and a line in its log say which. Its ``outlets`` get
+    an asset event only for a promotion, so that what is scheduled on the model's asset runs only for a new champion.
+
+    Parameters
+    ----------
+    evaluation:
+        What ``EvaluateOperator`` returned: ``evaluate.output``. (templated)
+    registry:
+        Where the registry is: a local path or an object storage URL. (templated)
+    min_improvement:
+        By how much the challenger must beat the champion at least; any improvement does by default. (templated)
+
+    Returns
+    -------
+    dict
+        ``promoted``, ``reason``, ``model``, ``version``, ``champion_version`` (from now on), ``previous_version``.
+
+    Examples
+    --------
+    >>> from paceline.operators import PromoteOperator
+    >>> PromoteOperator(task_id="promote", evaluation={}, registry="s3://models", min_improvement=-1)
+    Traceback (most recent call last):
+    paceline.errors.InvalidInputError: min_improvement: got -1, expected at least 0, in units of the metric
+    """
+
+    template_fields: Sequence[str] = ("evaluation", "registry", "min_improvement")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"evaluation": "json"}
+    ui_color = "#d6f5e3"
+
+    def __init__(self, *, evaluation: Any, registry: str, min_improvement: float | str = 0.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.evaluation = evaluation
+        self.registry = registry
+        self.min_improvement = min_improvement
+        if not is_template(min_improvement):
+            _at_least_zero(min_improvement)
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Decide, and promote if it is to be."""
+        try:
+            result = self._decide()
+        except InvalidInputError as error:
+            raise AirflowFailException(str(error)) from error  # another try would find the same
+        self.log.info("%s: %s", "Promoted" if result["promoted"] else "Not promoted", result["reason"])
+        if result["promoted"]:
+            for outlet in (o for o in self.outlets if isinstance(o, Asset)):
+                context["outlet_events"][outlet].extra.update(
+                    {key: result[key] for key in ("model", "version", "previous_version", "reason")}
+                )
+        else:
+            # Airflow sends an event for every outlet that a successful task still has when it returns.
+            self.outlets = []
+        return result
+
+    def _decide(self) -> dict[str, Any]:
+        verdict = _read(self.evaluation)
+        name, version = verdict["model"], verdict["version"]
+        least = _at_least_zero(self.min_improvement)
+        registry = Registry(storage_path(self.registry))
+        champion = registry.champion(name)
+        before = champion.version if champion else None
+        result = {"model": name, "version": version, "champion_version": before, "previous_version": before}
+        if before == version:
+            previous = registry.history(name)[-1].previous
+            reason = f"version {version} is the champion already"
+            return {"promoted": True, "reason": reason, **result, "previous_version": previous}
+        if before != verdict["champion_version"]:
+            reason = (
+                f"the champion is version {before} by now; version {version} was compared with "
+                f"{verdict['champion_version'] or 'none'}"
+            )
+            return {"promoted": False, "reason": reason, **result}
+        enough, reason = _judge(verdict, least)
+        if not enough:
+            return {"promoted": False, "reason": reason, **result}
+        promotion = registry.promote(name, version, reason, instead_of=before)
+        return {
+            "promoted": True,
+            "reason": reason,
+            **result,
+            "champion_version": version,
+            "previous_version": promotion.previous,
+        }
+
+
+def _judge(verdict: Mapping[str, Any], least: float) -> tuple[bool, str]:
+    version, metric, challenger = verdict["version"], verdict["metric"], verdict["challenger"]
+    if verdict["champion_version"] is None:
+        return True, f"version {version} is the first, {metric} {challenger:.4g}"
+    improvement = number("evaluation.improvement", verdict["improvement"])
+    said = (
+        f"version {version}, {metric} {challenger:.4g}, against {verdict['champion']:.4g} of champion version "
+        f"{verdict['champion_version']}: "
+    )
+    if improvement <= 0:
+        return False, f"{said}not better"
+    if improvement < least:
+        return False, f"{said}better by {improvement:.4g}, at least {least:g} is asked for"
+    return True, f"{said}better by {improvement:.4g}"
+
+
+def _read(evaluation: Any) -> Mapping[str, Any]:
+    """Check what came out of XCom or a template, naming the part that cannot be used."""
+    accepted = "what EvaluateOperator returned (evaluation=evaluate.output)"
+    if isinstance(evaluation, str):
+        try:
+            evaluation = json.loads(evaluation)
+        except ValueError:
+            raise InvalidInputError("evaluation", evaluation, accepted) from None
+    if not isinstance(evaluation, Mapping):
+        raise InvalidInputError("evaluation", evaluation, accepted)
+    missing = {"model", "version", "metric", "challenger", "champion", "champion_version", "improvement"} - {
+        *evaluation
+    }
+    if missing:
+        raise InvalidInputError("evaluation", dict(evaluation), f"{accepted}, without {sorted(missing)}")
+    check_name(evaluation["model"], field="evaluation.model")
+    for part in ("challenger", *(["champion"] if evaluation["champion_version"] is not None else [])):
+        number(f"evaluation.{part}", evaluation[part])
+    return evaluation
+
+
+def _at_least_zero(value: float | str) -> float:
+    least = number("min_improvement", value, _ACCEPTED)
+    if least < 0:
+        raise InvalidInputError("min_improvement", value, _ACCEPTED)
+    return least

@@ -1,0 +1,239 @@
+"""EvaluateOperator's promises, with real jobs of the process runtime and a real registry."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from paceline.errors import InvalidInputError
+from paceline.operators.evaluate import EvaluateOperator
+from paceline.registry import Registry
+from paceline.runtime import ProcessRuntime
+
+# A "model" is a file with its quality; the script adds what it finds in the data, so that both inputs count.
+SCRIPT = """
+import json
+from paceline.train import input_dir, report
+quality = json.loads((input_dir() / "model" / "model.json").read_text())
+rows = (input_dir() / "data" / "holdout.csv").read_text().split()
+print("scoring", len(rows), "rows")
+report(auc=quality["auc"], rows=len(rows), loss_of_money=1 - quality["auc"])
+"""
+
+
+@pytest.fixture
+def make_model(tmp_path: Path) -> Callable[[float], str]:
+    def make(auc: float) -> str:
+        folder = tmp_path / f"trained-{auc}"
+        folder.mkdir(exist_ok=True)
+        (folder / "model.json").write_text(json.dumps({"auc": auc}))
+        return str(folder)
+
+    return make
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Registry:
+    return Registry(tmp_path / "registry")
+
+
+@pytest.fixture
+def evaluate(tmp_path: Path, process_runtime_root: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Make and run the operator as a task of run ``run_id``."""
+    monkeypatch.setattr(EvaluateOperator, "make_runtime", lambda self: ProcessRuntime(process_runtime_root))
+    (tmp_path / "evaluate.py").write_text(SCRIPT)
+    (tmp_path / "holdout.csv").write_text("1\n2\n3\n")
+
+    def run(challenger: str, run_id: str = "monday", **arguments: Any) -> Any:
+        operator = EvaluateOperator(
+            **{
+                "task_id": "evaluate",
+                "model": "flights",
+                "registry": str(tmp_path / "registry"),
+                "challenger": challenger,
+                "data": {"holdout.csv": str(tmp_path / "holdout.csv")},
+                "script": str(tmp_path / "evaluate.py"),
+                "metric": "auc",
+                "runtime": "process",
+                **arguments,
+            }
+        )
+        ti = SimpleNamespace(dag_id="retrain", run_id=run_id, task_id="evaluate", map_index=-1)
+        return operator.execute({"ti": ti})  # type: ignore[typeddict-item]
+
+    return run
+
+
+def test_the_first_challenger_is_scored_registered_and_better_than_nothing(
+    evaluate: Callable[..., Any], make_model: Callable[[float], str], registry: Registry, process_runtime_root: Path
+) -> None:
+    result = evaluate(
+        make_model(0.7), data_window={"windows": ["2013-07"]}, lineage={"drift_report": "s3://reports/1.json"}
+    )
+    assert result == {
+        "model": "flights",
+        "version": 1,
+        "metric": "auc",
+        "challenger": 0.7,
+        "champion": None,
+        "champion_version": None,
+        "better": True,
+        "improvement": None,
+        "challenger_metrics": {"auc": 0.7, "rows": 3.0, "loss_of_money": pytest.approx(0.3)},
+        "champion_metrics": None,
+    }
+    version = registry.version("flights", 1)
+    assert version.metrics["auc"] == 0.7
+    assert version.data_window == {"windows": ["2013-07"]}
+    assert {key: version.lineage[key] for key in ("drift_report", "dag_id", "run_id", "task_id")} == {
+        "drift_report": "s3://reports/1.json",
+        "dag_id": "retrain",
+        "run_id": "monday",
+        "task_id": "evaluate",
+    }
+    assert registry.champion("flights") is None, "registering is not promoting"
+    assert list(process_runtime_root.iterdir()) == [], "the job was removed"
+
+
+def test_champion_and_challenger_are_scored_on_the_same_data(
+    evaluate: Callable[..., Any], make_model: Callable[[float], str], registry: Registry, tmp_path: Path
+) -> None:
+    evaluate(make_model(0.7))
+    registry.promote("flights", 1, "first")
+    (tmp_path / "holdout.csv").write_text("1\n2\n3\n4\n5\n")
+    result = evaluate(make_model(0.75), run_id="tuesday")
+    assert (result["version"], result["champion_version"]) == (2, 1)
+    assert (result["challenger"], result["champion"], result["better"]) == (0.75, 0.7, True)
+    assert result["improvement"] == pytest.approx(0.05)
+    assert result["champion_metrics"]["rows"] == result["challenger_metrics"]["rows"] == 5
+
+
+@pytest.mark.parametrize(
+    ("metric", "greater_is_better", "better"),
+    [("auc", True, False), ("auc", False, True), ("loss_of_money", False, False)],
+)
+def test_which_way_is_better_is_the_users_word(
+    evaluate: Callable[..., Any],
+    make_model: Callable[[float], str],
+    registry: Registry,
+    metric: str,
+    greater_is_better: bool,
+    better: bool,
+) -> None:
+    evaluate(make_model(0.7))
+    registry.promote("flights", 1, "first")
+    result = evaluate(make_model(0.6), run_id="tuesday", metric=metric, greater_is_better=greater_is_better)
+    assert result["better"] is better
+    assert (result["improvement"] > 0) is better
+
+
+def test_an_equal_challenger_is_not_better(
+    evaluate: Callable[..., Any], make_model: Callable[[float], str], registry: Registry
+) -> None:
+    evaluate(make_model(0.7))
+    registry.promote("flights", 1, "first")
+    assert evaluate(make_model(0.7), run_id="tuesday")["better"] is False
+
+
+def test_a_retry_of_the_same_run_is_the_same_version(
+    evaluate: Callable[..., Any], make_model: Callable[[float], str], registry: Registry
+) -> None:
+    first = evaluate(make_model(0.7))
+    assert evaluate(make_model(0.7)) == first
+    assert len(registry.versions("flights")) == 1
+
+
+def test_run_again_after_its_promotion_it_compares_with_the_champion_before(
+    evaluate: Callable[..., Any], make_model: Callable[[float], str], registry: Registry
+) -> None:
+    evaluate(make_model(0.7))
+    registry.promote("flights", 1, "first")
+    before = evaluate(make_model(0.75), run_id="tuesday")
+    registry.promote("flights", 2, "better")
+    assert evaluate(make_model(0.75), run_id="tuesday") == before
+
+
+def test_another_model_in_the_same_run_is_another_version(
+    evaluate: Callable[..., Any], make_model: Callable[[float], str]
+) -> None:
+    assert [evaluate(make_model(auc))["version"] for auc in (0.7, 0.71)] == [1, 2]
+
+
+def test_a_champion_that_was_tampered_with_is_not_scored(
+    evaluate: Callable[..., Any], make_model: Callable[[float], str], registry: Registry
+) -> None:
+    evaluate(make_model(0.7))
+    registry.promote("flights", 1, "first")
+    (registry.location(registry.version("flights", 1)) / "model.json").write_text('{"auc": 0.1}')
+    with pytest.raises(AirflowFailException, match="as in the manifest: it was changed"):
+        evaluate(make_model(0.75), run_id="tuesday")
+    assert len(registry.versions("flights")) == 1
+
+
+@pytest.mark.parametrize(
+    ("script", "error", "message"),
+    [
+        ("raise RuntimeError('no such column')", AirflowException, "scoring the challenger.*no such column"),
+        ("print('done')", AirflowFailException, "metric: got 'auc'.*challenger: it reported nothing"),
+        (
+            "from paceline.train import report; report(accuracy=0.9)",
+            AirflowFailException,
+            "metric: got 'auc'.*it reported accuracy",
+        ),
+        (
+            'print(\'@paceline {"done": 1, "total": 1, "metrics": {"auc": "high"}}\')',
+            AirflowFailException,
+            "metric: got 'auc'.*it reported nothing",
+        ),
+    ],
+)
+def test_a_script_that_gives_no_usable_score_fails_and_registers_nothing(
+    evaluate: Callable[..., Any],
+    make_model: Callable[[float], str],
+    registry: Registry,
+    tmp_path: Path,
+    script: str,
+    error: type[Exception],
+    message: str,
+) -> None:
+    (tmp_path / "bad.py").write_text(script)
+    with pytest.raises(error, match=f"(?s){message}"):
+        evaluate(make_model(0.7), script=str(tmp_path / "bad.py"))
+    assert registry.versions("flights") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"challenger": "/nowhere/model"}, "challenger: got '/nowhere/model', expected a folder with a model"),
+        ({"data": {"holdout.csv": "/nowhere/x.csv"}}, r"data/holdout\.csv.*: got '/nowhere/x\.csv'"),
+        ({"script": "/nowhere/evaluate.py"}, "script: got '/nowhere/evaluate.py'"),
+    ],
+)
+def test_what_is_not_there_is_named_before_anything_runs(
+    evaluate: Callable[..., Any], make_model: Callable[[float], str], arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(AirflowFailException, match=message):
+        evaluate(**{"challenger": make_model(0.7), **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"model": "../flights"}, "model: got '../flights'"),
+        ({"data": {}}, "data: got {}, expected at least one"),
+        ({"devices": "many"}, "devices: got 'many'"),
+        ({"runtime": "podman"}, "runtime: got 'podman'"),
+    ],
+)
+def test_bad_arguments_are_refused_when_the_dag_is_parsed(
+    evaluate: Callable[..., Any], arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        evaluate(**{"challenger": "/tmp", **arguments})

@@ -1,0 +1,153 @@
+"""PromoteOperator's promises, with a real registry."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import Asset
+from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.execution_time.context import OutletEventAccessors
+
+from paceline.errors import InvalidInputError
+from paceline.operators.promote import PromoteOperator
+from paceline.registry import Registry
+
+CHAMPION = Asset("flights-champion")
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Registry:
+    """A registry with three versions and no champion."""
+    registry = Registry(tmp_path / "registry")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "weights").write_text("1")
+    for _ in range(3):
+        registry.register(tmp_path / "model", name="flights")
+    return registry
+
+
+@pytest.fixture
+def promote(registry: Registry) -> Callable[..., Any]:
+    def run(evaluation: Any, **arguments: Any) -> Any:
+        operator = PromoteOperator(
+            task_id="promote", evaluation=evaluation, registry=str(registry.root), outlets=[CHAMPION], **arguments
+        )
+        events = OutletEventAccessors()
+        result = operator.execute({"outlet_events": events})  # type: ignore[typeddict-item]
+        assert bool(operator.outlets) is result["promoted"], "an event goes out exactly when a model is promoted"
+        if result["promoted"]:
+            assert events[CHAMPION].extra["version"] == result["version"]
+        return result
+
+    return run
+
+
+def _verdict(
+    version: int, challenger: float, champion_version: int | None = None, champion: float | None = None
+) -> Any:
+    improvement = None if champion is None else challenger - champion
+    return {
+        "model": "flights",
+        "version": version,
+        "metric": "auc",
+        "challenger": challenger,
+        "champion": champion,
+        "champion_version": champion_version,
+        "better": improvement is None or improvement > 0,
+        "improvement": improvement,
+    }
+
+
+def test_the_first_version_is_promoted(promote: Callable[..., Any], registry: Registry) -> None:
+    result = promote(_verdict(1, 0.7))
+    assert result == {
+        "promoted": True,
+        "reason": "version 1 is the first, auc 0.7",
+        "model": "flights",
+        "version": 1,
+        "champion_version": 1,
+        "previous_version": None,
+    }
+    assert registry.champion("flights") == registry.version("flights", 1)
+
+
+def test_a_better_challenger_is_promoted_and_the_reason_is_kept(
+    promote: Callable[..., Any], registry: Registry
+) -> None:
+    promote(_verdict(1, 0.7))
+    result = promote(_verdict(2, 0.75, champion_version=1, champion=0.7))
+    assert (result["promoted"], result["champion_version"], result["previous_version"]) == (True, 2, 1)
+    assert registry.history("flights")[-1].reason == result["reason"]
+    assert result["reason"] == "version 2, auc 0.75, against 0.7 of champion version 1: better by 0.05"
+
+
+@pytest.mark.parametrize(
+    ("challenger", "min_improvement", "reason"),
+    [
+        (0.69, 0.0, "not better"),
+        (0.70, 0.0, "not better"),
+        (0.72, 0.05, "better by 0.02, at least 0.05 is asked for"),
+        (0.72, "0.05", "better by 0.02, at least 0.05 is asked for"),
+    ],
+)
+def test_a_challenger_that_is_not_better_by_enough_leaves_the_champion_and_says_so(
+    promote: Callable[..., Any], registry: Registry, challenger: float, min_improvement: Any, reason: str
+) -> None:
+    promote(_verdict(1, 0.7))
+    verdict = _verdict(2, challenger, champion_version=1, champion=0.7)
+    result = promote(verdict, min_improvement=min_improvement)
+    assert (result["promoted"], result["champion_version"]) == (False, 1)
+    assert result["reason"].endswith(reason)
+    assert [p.version for p in registry.history("flights")] == [1]
+
+
+def test_a_retry_after_the_promotion_says_the_same_and_changes_nothing(
+    promote: Callable[..., Any], registry: Registry
+) -> None:
+    promote(_verdict(1, 0.7))
+    verdict = _verdict(2, 0.75, champion_version=1, champion=0.7)
+    promote(verdict)
+    again = promote(verdict)
+    assert (again["promoted"], again["champion_version"], again["previous_version"]) == (True, 2, 1)
+    assert len(registry.history("flights")) == 2
+
+
+def test_a_champion_that_came_in_between_stays(promote: Callable[..., Any], registry: Registry) -> None:
+    promote(_verdict(1, 0.7))
+    registry.promote("flights", 3, "by hand")
+    result = promote(_verdict(2, 0.75, champion_version=1, champion=0.7))
+    assert (result["promoted"], result["champion_version"]) == (False, 3)
+    assert result["reason"] == "the champion is version 3 by now; version 2 was compared with 1"
+
+
+def test_the_evaluation_may_come_as_json_text_of_a_template(promote: Callable[..., Any]) -> None:
+    assert promote(json.dumps(_verdict(1, 0.7)))["promoted"] is True
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "message"),
+    [
+        ("None", "evaluation: got 'None', expected what EvaluateOperator returned"),
+        (None, "evaluation: got None"),
+        ({"model": "flights"}, r"without \['challenger', 'champion', 'champion_version'"),
+        ({**_verdict(1, 0.7), "model": "../x"}, r"evaluation\.model: got '\.\./x'"),
+        ({**_verdict(1, 0.7), "challenger": float("nan")}, r"evaluation\.challenger: got nan"),
+        (_verdict(9, 0.7), r"version: got 9, expected a version of 'flights' \(1, 2, 3\)"),
+    ],
+)
+def test_an_evaluation_that_cannot_be_used_fails_by_field(
+    promote: Callable[..., Any], registry: Registry, evaluation: Any, message: str
+) -> None:
+    with pytest.raises(AirflowFailException, match=message):
+        promote(evaluation)
+    assert registry.history("flights") == []
+
+
+@pytest.mark.parametrize("value", [-0.1, "-1", "much", float("nan")])
+def test_a_nonsense_improvement_is_refused_when_the_dag_is_parsed(value: Any) -> None:
+    with pytest.raises(InvalidInputError, match=r"min_improvement: got .*expected at least 0"):
+        PromoteOperator(task_id="promote", evaluation={}, registry="/tmp", min_improvement=value)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from paceline.drift.columns import check_column, check_window, choose_columns
-from paceline.drift.concept import ERROR_KINDS, Detector, ErrorKind, errors_of, watch
+from paceline.drift.concept import DETECTORS, ERROR_KINDS, Detector, ErrorKind, errors_of, watch
 from paceline.drift.features import Limits, Measured, measure, verdicts
 from paceline.drift.report import ConceptDrift, DriftReport, FeatureDrift, Verdict
 from paceline.errors import InvalidInputError
@@ -97,19 +97,18 @@ def compare(
     >>> compare(reference, current).drifted_features
     ['wind']
     """
-    limits = Limits(
-        _share("significance", significance),
-        _at_least_zero("psi_threshold", psi_threshold),
-        _share("effect_threshold", effect_threshold),
-        _share("missing_threshold", missing_threshold),
-        _whole("minimum_samples", minimum_samples),
+    limits = check_settings(
+        significance=significance,
+        psi_threshold=psi_threshold,
+        effect_threshold=effect_threshold,
+        missing_threshold=missing_threshold,
+        error_threshold=error_threshold,
+        minimum_samples=minimum_samples,
+        detector=detector,
+        error=error,
+        prediction=prediction,
+        actual=actual,
     )
-    _share("error_threshold", error_threshold)
-    if error not in ERROR_KINDS:
-        raise InvalidInputError("error", error, "one of " + ", ".join(ERROR_KINDS))
-    if (prediction is None) != (actual is None):
-        missing, value = ("actual", actual) if actual is None else ("prediction", prediction)
-        raise InvalidInputError(missing, value, "a column name, as prediction and actual go together")
     reference, current = check_window("reference", reference), check_window("current", current)
     if not len(reference):
         raise InvalidInputError("reference", "0 rows", f"at least {minimum_samples} rows (minimum_samples)")
@@ -150,6 +149,36 @@ def compare(
             "minimum_samples": minimum_samples,
             "detector": detector,
         },
+    )
+
+
+def check_settings(
+    *,
+    significance: object,
+    psi_threshold: object,
+    effect_threshold: object,
+    missing_threshold: object,
+    error_threshold: object,
+    minimum_samples: object,
+    detector: object,
+    error: object,
+    prediction: object,
+    actual: object,
+) -> Limits:
+    """Raise ``InvalidInputError`` for settings of ``compare`` that cannot be used; needs no data."""
+    _share("error_threshold", error_threshold)
+    for field, value, accepted in (("detector", detector, DETECTORS), ("error", error, ERROR_KINDS)):
+        if value not in accepted:
+            raise InvalidInputError(field, value, "one of " + ", ".join(accepted))
+    if (prediction is None) != (actual is None):
+        field = "actual" if actual is None else "prediction"
+        raise InvalidInputError(field, None, "a column name, as prediction and actual go together")
+    return Limits(
+        _share("significance", significance),
+        _at_least_zero("psi_threshold", psi_threshold),
+        _share("effect_threshold", effect_threshold),
+        _share("missing_threshold", missing_threshold),
+        _whole("minimum_samples", minimum_samples),
     )
 
 

@@ -1,0 +1,119 @@
+"""One drift check as a value: where both windows are, what is compared and how. Runs on workers and in triggerers.
+
+Made by ``DriftSensor`` and by the triggers, which store it in the database between their lives: it is JSON-safe.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from .windows import Parameters, describe, read_window
+
+if TYPE_CHECKING:
+    from paceline.drift import DriftReport
+    from paceline.drift.concept import Detector, ErrorKind
+
+
+class CheckOptions(TypedDict, total=False):
+    """The parameters of ``DriftCheck``, for the signatures of those who pass them on."""
+
+    reference: str
+    current: str
+    conn_id: str | None
+    reference_parameters: Parameters | None
+    current_parameters: Parameters | None
+    features: list[str] | None
+    categorical: list[str]
+    prediction: str | None
+    actual: str | None
+    time: str | None
+    significance: float
+    psi_threshold: float
+    effect_threshold: float
+    missing_threshold: float
+    error_threshold: float
+    minimum_samples: int
+    detector: Detector
+    error: ErrorKind
+
+
+@dataclasses.dataclass(frozen=True)
+class DriftCheck:
+    """Where the windows come from (see ``paceline.sensors.windows``) and how they are compared (``paceline.drift``)."""
+
+    reference: str
+    current: str
+    conn_id: str | None = None
+    reference_parameters: Parameters | None = None
+    current_parameters: Parameters | None = None
+    features: list[str] | None = None
+    categorical: list[str] = dataclasses.field(default_factory=list)
+    prediction: str | None = None
+    actual: str | None = None
+    time: str | None = None
+    significance: float = 0.01
+    psi_threshold: float = 0.1
+    effect_threshold: float = 0.1
+    missing_threshold: float = 0.05
+    error_threshold: float = 0.02
+    minimum_samples: int = 100
+    detector: Detector = "adwin"
+    error: ErrorKind = "auto"
+
+    def __post_init__(self) -> None:
+        from paceline.drift.compare import check_settings
+
+        check_settings(
+            significance=self.significance,
+            psi_threshold=self.psi_threshold,
+            effect_threshold=self.effect_threshold,
+            missing_threshold=self.missing_threshold,
+            error_threshold=self.error_threshold,
+            minimum_samples=self.minimum_samples,
+            detector=self.detector,
+            error=self.error,
+            prediction=self.prediction,
+            actual=self.actual,
+        )
+
+    def run(self) -> DriftReport:
+        """Read both windows and compare them. Blocks: call it in a thread from asynchronous code."""
+        from paceline.drift import compare
+
+        reference = read_window("reference", self.reference, conn_id=self.conn_id, parameters=self.reference_parameters)
+        current = read_window("current", self.current, conn_id=self.conn_id, parameters=self.current_parameters)
+        return compare(
+            reference,
+            current,
+            columns=self.features,
+            categorical=self.categorical,
+            prediction=self.prediction,
+            actual=self.actual,
+            time=self.time,
+            significance=self.significance,
+            psi_threshold=self.psi_threshold,
+            effect_threshold=self.effect_threshold,
+            missing_threshold=self.missing_threshold,
+            error_threshold=self.error_threshold,
+            minimum_samples=self.minimum_samples,
+            detector=self.detector,
+            error=self.error,
+            reference_name=describe(self.reference, self.reference_parameters),
+            current_name=describe(self.current, self.current_parameters),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``DriftCheck(**…)`` takes, JSON-safe: tuples become lists, so it is equal after a trip through JSON."""
+        loaded: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        return loaded
+
+    def fingerprint(self) -> str:
+        """Short name of this check: the same parameters give the same one.
+
+        >>> DriftCheck("a.csv", "b.csv").fingerprint() == DriftCheck("a.csv", "c.csv").fingerprint()
+        False
+        """
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,256 @@
+"""``DriftSensor``: wait for drift, or look once and let the run go on only if there is some. Users put it in DAGs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from airflow.sdk import Asset, BaseSensorOperator, PokeReturnValue
+from airflow.sdk.configuration import conf
+from airflow.sdk.exceptions import AirflowSkipException
+
+from paceline.errors import InvalidInputError
+
+from .check import DriftCheck
+from .reports import DriftReportLink, run_folder, write_report
+from .triggers import DriftTrigger
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from paceline.drift import DriftReport
+    from paceline.drift.concept import Detector, ErrorKind
+
+    from .windows import Parameters
+
+OnNoDrift = Literal["wait", "skip", "succeed"]
+XCOM_LIMIT_BYTES = 48_000
+
+
+class DriftSensor(BaseSensorOperator):
+    """Compare a current window of data with a reference and report drift.
+
+    On drift the task succeeds, its XCom is the report's summary, and each asset among its outlets gets an event
+    with the summary as ``extra``. Without drift no asset event is emitted, whatever ``on_no_drift`` says.
+
+    Parameters
+    ----------
+    reference, current:
+        The windows: each a SQL query (``SELECT`` or ``WITH`` …, run through ``conn_id``; a template file ending in
+        ``.sql`` works too), or the path or URL of a ``.parquet``, ``.csv`` or ``.csv.gz`` file. A URL may name the
+        Airflow connection it needs: ``s3://aws_default@bucket/key.parquet``.
+    conn_id:
+        Database connection for queries.
+    reference_parameters, current_parameters:
+        Values for the placeholders of the queries.
+    features:
+        Columns to compare; by default all columns of the reference but ``prediction``, ``actual`` and ``time``.
+    categorical:
+        Columns whose values are labels even where they look like numbers.
+    prediction, actual:
+        Columns with the recorded prediction and the label that came in later: the model's error is watched too.
+    time:
+        Column that orders the rows; names the place where the error changed.
+    significance, psi_threshold, effect_threshold, missing_threshold, error_threshold, minimum_samples, detector, error:
+        See ``paceline.drift.compare``.
+    on_no_drift:
+        ``"wait"`` (default): check every ``poke_interval`` until there is drift or ``timeout`` is over, as sensors
+        do. ``"skip"``: check once, and skip this task and what follows if there is none, as a scheduled DAG wants
+        it. ``"succeed"``: check once and go on; the summary tells. Not enough data counts as no drift.
+    report_dir:
+        Folder, as a path or URL, below which ``report.json`` and ``report.html`` of each run are written.
+    report_url:
+        How a browser reaches ``report_dir``, if it does: the task's page then has a button "Drift report".
+    deferrable:
+        Wait in the triggerer and take no worker slot. By default as ``[operators] default_deferrable`` says.
+
+    Returns
+    -------
+    The summary (XCom ``return_value``): ``verdict``, ``reason``, ``drifted_features``, ``concept_drift``,
+    ``statistics`` of the drifted features, row counts, and ``report_json`` and ``report_html`` with ``report_dir``.
+    XCom ``report`` has the whole report where it is below 48 kB.
+
+    Raises
+    ------
+    InvalidInputError
+        Thresholds out of range when the DAG is read; connection, files, columns and values when the task runs.
+
+    Examples
+    --------
+    >>> sensor = DriftSensor(
+    ...     task_id="drift",
+    ...     conn_id="warehouse",
+    ...     reference="SELECT * FROM training_data",
+    ...     current="SELECT * FROM production WHERE day = '{{ ds }}'",
+    ...     on_no_drift="skip",
+    ... )
+    >>> DriftSensor(task_id="drift", reference="a.csv", current="b.csv", minimum_samples=0)
+    Traceback (most recent call last):
+    paceline.errors.InvalidInputError: minimum_samples: got 0, expected a whole number of at least 2
+    """
+
+    template_fields: Sequence[str] = (
+        "reference",
+        "current",
+        "conn_id",
+        "reference_parameters",
+        "current_parameters",
+        "features",
+        "categorical",
+        "report_dir",
+        "report_url",
+    )
+    template_ext: Sequence[str] = (".sql",)
+    template_fields_renderers: ClassVar[dict[str, str]] = {"reference": "sql", "current": "sql"}
+    operator_extra_links = (DriftReportLink(),)
+    ui_color = "#d7eaf0"
+
+    def __init__(
+        self,
+        *,
+        reference: str,
+        current: str,
+        conn_id: str | None = None,
+        reference_parameters: Parameters | None = None,
+        current_parameters: Parameters | None = None,
+        features: list[str] | None = None,
+        categorical: Sequence[str] = (),
+        prediction: str | None = None,
+        actual: str | None = None,
+        time: str | None = None,
+        significance: float = 0.01,
+        psi_threshold: float = 0.1,
+        effect_threshold: float = 0.1,
+        missing_threshold: float = 0.05,
+        error_threshold: float = 0.02,
+        minimum_samples: int = 100,
+        detector: Detector = "adwin",
+        error: ErrorKind = "auto",
+        on_no_drift: OnNoDrift = "wait",
+        report_dir: str | None = None,
+        report_url: str | None = None,
+        deferrable: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if on_no_drift not in ("wait", "skip", "succeed"):
+            raise InvalidInputError("on_no_drift", on_no_drift, "'wait', 'skip' or 'succeed'")
+        self.reference = reference
+        self.current = current
+        self.conn_id = conn_id
+        self.reference_parameters = reference_parameters
+        self.current_parameters = current_parameters
+        self.features = features
+        self.categorical = categorical
+        self.prediction = prediction
+        self.actual = actual
+        self.time = time
+        self.significance = significance
+        self.psi_threshold = psi_threshold
+        self.effect_threshold = effect_threshold
+        self.missing_threshold = missing_threshold
+        self.error_threshold = error_threshold
+        self.minimum_samples = minimum_samples
+        self.detector: Detector = detector
+        self.error: ErrorKind = error
+        self.on_no_drift: OnNoDrift = on_no_drift
+        self.report_dir = report_dir
+        self.report_url = report_url
+        if deferrable is None:
+            deferrable = conf.getboolean("operators", "default_deferrable", fallback=False)
+        self.deferrable = deferrable
+        self.report_link = ""
+        self._check()  # wrong settings stop the DAG from being read, not a run at night
+
+    def execute(self, context: Context) -> Any:
+        """Check, and go on checking here or in the triggerer if ``on_no_drift="wait"`` asks for it."""
+        if not self.deferrable:
+            return super().execute(context)
+        try:
+            result = self.poke(context)
+        except AirflowSkipException:
+            raise
+        except Exception as error:
+            if self.never_fail:
+                raise AirflowSkipException("Skipping due to never_fail is set to True.") from error
+            if not self.silent_fail:
+                raise
+            self.log.exception("The drift check failed; trying again in %g s", self.poke_interval)
+            result = PokeReturnValue(is_done=False)
+        if result.is_done:
+            return result.xcom_value
+        trigger = DriftTrigger(self._check().to_dict(), self.poke_interval, keep_going=self.silent_fail)
+        self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
+        return None
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Check once."""
+        report = self._check().run()
+        self.log.info("%s", report.reason)
+        if not report.drifted and self.on_no_drift == "wait":
+            return PokeReturnValue(is_done=False)
+        return PokeReturnValue(is_done=True, xcom_value=self._finish(context, report))
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """Go on after the trigger has found drift."""
+        from paceline.drift import DriftReport
+
+        report = DriftReport.from_dict(event["report"])
+        self.log.info("%s", report.reason)
+        return self._finish(context, report)
+
+    def _check(self) -> DriftCheck:
+        return DriftCheck(
+            reference=self.reference,
+            current=self.current,
+            conn_id=self.conn_id,
+            reference_parameters=self.reference_parameters,
+            current_parameters=self.current_parameters,
+            features=None if self.features is None else list(self.features),
+            categorical=list(self.categorical),
+            prediction=self.prediction,
+            actual=self.actual,
+            time=self.time,
+            significance=self.significance,
+            psi_threshold=self.psi_threshold,
+            effect_threshold=self.effect_threshold,
+            missing_threshold=self.missing_threshold,
+            error_threshold=self.error_threshold,
+            minimum_samples=self.minimum_samples,
+            detector=self.detector,
+            error=self.error,
+        )
+
+    def _finish(self, context: Context, report: DriftReport) -> dict[str, Any]:
+        """Store the report, tell those who listen, and return the summary; or skip."""
+        ti = context["ti"]
+        summary = report.summary()
+        if self.report_dir:
+            folder = run_folder(ti)
+            summary |= write_report(report, self.report_dir, *folder)
+            self.log.info("Report: %s", summary["report_html"])
+            if self.report_url:
+                inside = summary["report_html"].removeprefix(str(_path(self.report_dir))).lstrip("/")
+                self.report_link = f"{self.report_url.rstrip('/')}/{inside}"
+        whole = report.to_dict()
+        if len(json.dumps(whole)) <= XCOM_LIMIT_BYTES:
+            ti.xcom_push(key="report", value=whole)
+        if report.drifted:
+            for outlet in self.outlets:
+                if isinstance(outlet, Asset):
+                    context["outlet_events"][outlet].extra = summary
+            return summary
+        # Airflow emits an event for every outlet of a task that succeeds; there is nothing to tell here.
+        self.outlets = []
+        if self.on_no_drift == "skip":
+            ti.xcom_push(key="return_value", value=summary)
+            raise AirflowSkipException(report.reason)
+        return summary
+
+
+def _path(url: str) -> Any:
+    from airflow.sdk import ObjectStoragePath
+
+    return ObjectStoragePath(url)

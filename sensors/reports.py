@@ -1,0 +1,58 @@
+"""Where a drift report is kept: ``report.json`` and ``report.html`` in one folder for each run, and the link to it.
+
+Called by ``DriftSensor`` and ``DriftEventTrigger``. A retry writes the same two files again, not a second pair.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperatorLink
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator
+    from airflow.sdk.types import TaskInstanceKey
+
+    from paceline.drift import DriftReport
+
+
+def write_report(report: DriftReport, report_dir: str, *parts: str) -> dict[str, str]:
+    """Write both files below ``report_dir/parts…``; return their places as ``report_json`` and ``report_html``."""
+    from airflow.sdk import ObjectStoragePath
+
+    folder = ObjectStoragePath(report_dir).joinpath(*(_file_name(part) for part in parts))
+    folder.mkdir(parents=True, exist_ok=True)
+    written = {}
+    for name, text in (("json", json.dumps(report.to_dict(), indent=1)), ("html", report.to_html())):
+        path = folder / f"report.{name}"
+        with path.open("wb") as stream:  # type: ignore[no-untyped-call]
+            stream.write(text.encode())
+        written[f"report_{name}"] = str(path)
+    return written
+
+
+def run_folder(ti: Any) -> list[str]:
+    """The folder of a task instance below ``report_dir``: one for each run and mapped index, not for each try."""
+    mapped = [str(ti.map_index)] if ti.map_index is not None and ti.map_index >= 0 else []
+    return [ti.dag_id, ti.run_id, ti.task_id, *mapped]
+
+
+def _file_name(part: str) -> str:
+    """Only what every file system and object store takes.
+
+    >>> _file_name("manual__2026-01-01T00:00:00+00:00")
+    'manual__2026-01-01T00_00_00_00_00'
+    """
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", part).lstrip(".") or "_"
+
+
+class DriftReportLink(BaseOperatorLink):
+    """The button "Drift report" on a task's page, where ``report_url`` says how a browser reaches the reports."""
+
+    name = "Drift report"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        """Return what the task found out when it wrote its report, "" if it wrote none."""
+        return str(getattr(operator, "report_link", ""))

@@ -184,10 +184,11 @@ def own_folders(mounts: str, own: str) -> dict[str, Path]:
             continue
         root, point = fields[3], fields[4]
         for controller in [""] if kind[0] == "cgroup2" else kind[2].split(","):
-            path = paths.get(controller)
-            if path is None or (kind[0] == "cgroup" and not controller):
+            here = paths.get(controller)
+            if here is None or (kind[0] == "cgroup" and not controller):
                 continue
-            inside = path[len(root.rstrip("/")) :] if path.startswith(root.rstrip("/") + "/") or root == "/" else "/"
+            top = root.rstrip("/")
+            inside = here[len(top) :] if here.startswith(top + "/") else "/"
             found.setdefault(controller, Path(point + "/" + inside.lstrip("/")))
     return found
 

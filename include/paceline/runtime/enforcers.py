@@ -9,15 +9,17 @@ import os
 import resource
 import signal
 import time
+from collections.abc import Set
 from typing import Protocol
 
 from paceline.runtime.cgroups import Group
-from paceline.runtime.procfs import Stat, cpu_seconds, family, resident_bytes, send
+from paceline.runtime.procfs import Stat, cpu_seconds, family, newest_process, resident_bytes, send
 from paceline.runtime.throttle import DutyCycle
 
 _LOOK_S = 0.05  # how often a changed share is looked for
-_SCAN_S = 0.5  # how often new processes are looked for, at least
-_SCAN_COST = 200  # a look at all processes may cost 1/200 of a core, however many there are
+_FRESH_S = 0.5  # how old a member's figures may be
+_ANEW_S = 5.0  # how often all processes of the machine are looked at, should one have been missed
+_ANEW_COST = 500  # such a look may cost 1/500 of a core, however many there are
 
 
 class Share(Protocol):
@@ -46,22 +48,35 @@ class Crowd:
     ----------
     root:
         The job's first process, which leads its session.
+    apart:
+        The launcher's own helpers, never of the job.
     """
 
-    def __init__(self, root: int) -> None:
+    def __init__(self, root: int, apart: Set[int]) -> None:
         self.root = root
-        self._stats: dict[int, Stat] = {}
-        self._scan_due = 0.0
+        self._apart = apart
+        self._members: dict[int, Stat] = {}
+        self._strangers: set[int] = set()
+        self._newest = b""
+        self._fresh_due = 0.0
+        self._anew_due = 0.0
         self._used_s = 0.0
 
     def stats(self, now_s: float) -> list[Stat]:
-        """The members, looked up anew when that is due."""
-        if now_s >= self._scan_due:
+        """The members. A process that was just started is seen at the next call."""
+        if now_s >= self._anew_due:
+            # A stranger's number may have been given to a member since: now and then, everybody is looked at.
+            self._strangers.clear()
+            self._newest = b""
             begun = time.perf_counter()
-            ours = (os.getpid(), os.getsid(0))
-            self._stats = {s.pid: s for s in family(self.root, ours[0]) if s.session != ours[1]}
-            self._scan_due = now_s + max(_SCAN_S, _SCAN_COST * (time.perf_counter() - begun))
-        return list(self._stats.values())
+            self._update()
+            self._anew_due = now_s + max(_ANEW_S, _ANEW_COST * (time.perf_counter() - begun))
+        elif now_s >= self._fresh_due or self._newest != newest_process():
+            self._update()
+        else:
+            return list(self._members.values())
+        self._fresh_due = now_s + _FRESH_S
+        return list(self._members.values())
 
     def used_s(self, now_s: float) -> float:
         """CPU time: of the living by their clocks, of the dead by those who waited for them."""
@@ -70,7 +85,7 @@ class Crowd:
         for stat in self.stats(now_s):
             used = cpu_seconds(stat.pid)
             if used is None:
-                self._scan_due = min(self._scan_due, now_s + _LOOK_S)  # it ended: see who accounts for it now
+                self._fresh_due = 0.0  # it ended: see who accounts for it now
             else:
                 total += used + stat.waited_s
         self._used_s = max(self._used_s, total)
@@ -79,6 +94,11 @@ class Crowd:
     def memory_bytes(self, now_s: float) -> int:
         """Resident memory, shared pages counted once for each process."""
         return sum(resident_bytes(stat.pid) for stat in self.stats(now_s))
+
+    def _update(self) -> None:
+        self._newest = newest_process()
+        members, strangers = family(self.root, self._apart, self._members, self._strangers)
+        self._members, self._strangers = members, strangers
 
 
 class CgroupShare:

@@ -57,6 +57,7 @@ class _Launch:
         self._scratch = scratch
         self._order = order
         self._devices = float(order["devices"])
+        self._control = str(scratch.control)
         self._control_changed = -1
         self._kill_at: float | None = None
         self._out_of_memory = False
@@ -75,7 +76,7 @@ class _Launch:
         watch = guardian.start(self._scratch, self._group)
         started = time.time()
         self._child = self._spawn()
-        share = self._make_share()
+        share = self._make_share(watch.pid)
         self._write_state(started, watch.pid)
         ready()
         status = self._attend(share, wake)
@@ -146,8 +147,8 @@ class _Launch:
                 self._kernel_limits_memory = group.set_memory(int(self._order["memory_bytes"]))
         return group
 
-    def _make_share(self) -> Share:
-        crowd = Crowd(self._child)
+    def _make_share(self, watch: int) -> Share:
+        crowd = Crowd(self._child, frozenset({watch}))
         if self._group is not None:
             return CgroupShare(self._group, crowd, self._devices)
         return SignalShare(crowd, self._devices, float(self._order["period_s"]))
@@ -199,7 +200,7 @@ class _Launch:
     def _read_control(self) -> float:
         """The share that is wanted now; a control file that cannot be read changes nothing."""
         with contextlib.suppress(OSError):
-            changed = os.stat(self._scratch.control).st_mtime_ns
+            changed = os.stat(self._control).st_mtime_ns
             if changed != self._control_changed:
                 self._control_changed = changed
                 value = (read_json(self._scratch.control) or {}).get("devices")
@@ -226,7 +227,7 @@ class _Launch:
         """End what the first process left behind, as the end of a container would."""
         limit = time.monotonic() + 2.0
         while time.monotonic() < limit:
-            left = [stat.pid for stat in family(self._child, os.getpid()) if stat.pid != watch]
+            left, _ = family(self._child, frozenset({watch}))
             for pid in left:
                 send(pid, signal.SIGKILL)
             self._reap_orphans()

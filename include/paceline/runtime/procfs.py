@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,22 +53,39 @@ def identify(pid: int) -> Identity | None:
     return Identity(pid=pid, start_ticks=found.start_ticks, boot=boot)
 
 
-def family(root: int, ancestor: int) -> list[Stat]:
-    """Return the living processes of session ``root`` and every descendant of ``ancestor``, without ``ancestor``.
+def family(
+    root: int, apart: Set[int], known: Iterable[int] = (), strangers: Set[int] = frozenset()
+) -> tuple[dict[int, Stat], set[int]]:
+    """Return the living processes of a job by their numbers, and the numbers of all that are not of it.
 
-    The launcher adopts orphans, so that a process that left the session is still its descendant.
+    A process is of the job if it is in session ``root``, or a child of one that is, or was orphaned and adopted by us.
+
+    Parameters
+    ----------
+    root:
+        The job's first process, which leads its session.
+    apart:
+        Our own helpers, never of the job.
+    known:
+        Processes that were of the job before.
+    strangers:
+        Processes that need not be looked at: they were not of the job before.
     """
-    stats = [found for name in os.listdir("/proc") if name.isdigit() and (found := _stat(int(name)))]
-    children: dict[int, list[Stat]] = {}
-    for found in stats:
-        children.setdefault(found.parent, []).append(found)
-    members = {found.pid: found for found in stats if found.session == root}
-    waiting = [ancestor]
-    while waiting:
-        for found in children.get(waiting.pop(), []):
-            waiting.append(found.pid)
-            members[found.pid] = found
-    return [found for found in members.values() if found.pid != ancestor and found.state not in "ZX"]
+    us = os.getpid()
+    everyone = {int(name) for name in os.listdir("/proc") if name.isdigit()} - apart - {us}
+    looked_at = {pid: stat for pid in everyone - strangers if (stat := _stat(pid)) is not None}
+    ours = {pid for pid in known if pid in looked_at}
+    ours |= {pid for pid, stat in looked_at.items() if stat.session == root or stat.parent == us}
+    while fresh := {pid for pid, stat in looked_at.items() if stat.parent in ours} - ours:
+        ours |= fresh
+    members = {pid: looked_at[pid] for pid in ours if looked_at[pid].state not in "ZX"}
+    return members, everyone - ours
+
+
+def newest_process() -> bytes:
+    """Return the number of the process that was started last, anywhere on this machine. Cheap."""
+    with open("/proc/loadavg", "rb") as stream:
+        return stream.read().rsplit(None, 1)[-1]
 
 
 def carrying(variable: str) -> list[int]:

@@ -6,6 +6,7 @@ Pure arithmetic on clocks that come in from outside; the process launcher calls 
 from __future__ import annotations
 
 _RATE_WEIGHT = 0.3  # of the newest observation in the estimate of how fast the group burns CPU when it may
+_DEBT_S = 1.0  # the longest stop that pays back an overdraft: a job must not seem dead
 
 
 class DutyCycle:
@@ -51,7 +52,8 @@ class DutyCycle:
             self._tokens = self._stretch()
         else:
             passed, used = now_s - self._now_s, max(0.0, used_s - self._used_s)
-            self._tokens = min(self._tokens + self.devices * passed - used, self._bucket())
+            balance = self._tokens + self.devices * passed - used
+            self._tokens = min(max(balance, -self.devices * _DEBT_S), self._bucket())
             if not self.stopped and passed >= self._least_s:
                 self._rate += _RATE_WEIGHT * (max(used / passed, 0.05) - self._rate)
         self._now_s, self._used_s = now_s, max(used_s, self._used_s)

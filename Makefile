@@ -23,12 +23,12 @@ QUIETLY := >>build/install.log 2>&1 || { tail -n 30 build/install.log; exit 1; }
 TORCH := 2.13.0
 CHECKED := include/paceline operators sensors plugins
 
-.PHONY: help install demo up test check format image wheels base env lock wheel clean
+.PHONY: help install demo up test check format image wheels compose-wheels env lock wheel clean
 
 help: ## Show this list
 	@echo "Paceline: retrain models when they drift, by the time you need them"
 	@echo
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "Settings: PYTHON, TORCH_INDEX, BASE, IMAGE, WHEELS, ARGS (see the head of the Makefile)"
 
@@ -85,6 +85,12 @@ wheels: $(STAMP) ## Fetch what the trainer image installs into build/wheels, for
 	@$(PIP) download --only-binary :all: --python-version $(IMAGE_PYTHON) --dest build/wheels torch==$(TORCH) numpy $(QUIETLY)
 	@ls build/wheels | sed 's/^/  /'
 
+compose-wheels: $(STAMP) ## Fetch what the Airflow image installs into build/compose-wheels, for docker compose without an index
+	@mkdir -p build/compose-wheels
+	@$(PIP) wheel -c constraints.txt --wheel-dir build/compose-wheels ".[compose,demo]" setuptools $(QUIETLY)
+	@rm -f build/compose-wheels/airflow_paceline-*.whl
+	@echo "==> $$(ls build/compose-wheels | wc -l) wheels in build/compose-wheels"
+
 env: .env ## Write .env with random secrets for docker compose
 
 .env: | .env.example
@@ -96,7 +102,7 @@ env: .env ## Write .env with random secrets for docker compose
 lock: $(STAMP) ## Resolve constraints.txt anew (all Python versions at once)
 	@$(PIP) install --quiet uv
 	@head -n 2 constraints.txt >build/constraints.txt && echo "torch==$(TORCH)" >build/torch.txt
-	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 pyproject.toml --extra demo --extra torch --group dev \
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 pyproject.toml --all-extras --group dev \
 	  --constraint build/torch.txt --no-header --no-annotate | grep -vE '^(cuda|nvidia|triton)-?' >>build/constraints.txt
 	@mv build/constraints.txt constraints.txt && git --no-pager diff --stat constraints.txt
 

@@ -1,0 +1,32 @@
+# Airflow with Paceline, for docker-compose.yaml. Models are trained in containers of their own, so there is no torch here.
+#
+# BASE    any image with Python >= 3.10 and its venv module
+# build/compose-wheels/ in the build context, if it is there, is used instead of a package index (`make compose-wheels`)
+ARG BASE=python:3.11-slim
+
+FROM ${BASE} AS build
+# README.md stands in as a source that always exists: COPY refuses a pattern that matches nothing.
+COPY README.md build/compose-wheel[s] /wheels/
+COPY pyproject.toml constraints.txt README.md LICENSE /opt/paceline/
+COPY include /opt/paceline/include
+COPY operators /opt/paceline/operators
+COPY plugins /opt/paceline/plugins
+COPY sensors /opt/paceline/sensors
+# Editable, so that the project's folders, mounted over these, are what runs.
+RUN python3 -m venv /opt/venv \
+ && if ls /wheels/*.whl >/dev/null 2>&1; then export PIP_NO_INDEX=1 PIP_FIND_LINKS=/wheels; fi \
+ && /opt/venv/bin/pip install --no-cache-dir --disable-pip-version-check --no-compile \
+      -c /opt/paceline/constraints.txt -e '/opt/paceline[compose,demo]' \
+ && python3 -m compileall -q -j 0 /opt/venv/lib >/dev/null || [ -x /opt/venv/bin/airflow ]
+
+FROM ${BASE}
+COPY --from=build /opt/venv /opt/venv
+COPY --from=build /opt/paceline /opt/paceline
+COPY docker/health /usr/local/bin/paceline-health
+ENV PATH=/opt/venv/bin:$PATH AIRFLOW_HOME=/opt/airflow PYTHONUNBUFFERED=1
+# Volumes take the owner of the folder that they are first mounted over.
+RUN mkdir -p /opt/airflow/logs /opt/airflow/data /opt/airflow/dags \
+ && chown -R 50000:0 /opt/airflow && chmod -R g+w /opt/airflow
+USER 50000:0
+WORKDIR /opt/airflow
+ENTRYPOINT ["airflow"]

@@ -1,0 +1,10 @@
+# PostgreSQL for docker-compose.yaml: the official image, or any base that has Debian's package `postgresql`
+# (docker/base-image NAME postgresql), started the same way.
+ARG BASE=postgres:16
+FROM ${BASE}
+COPY docker/postgres-start /usr/local/bin/paceline-postgres
+RUN mkdir -p /var/lib/paceline-postgres && chown postgres:postgres /var/lib/paceline-postgres
+ENV PGDATA=/var/lib/paceline-postgres/data
+USER postgres
+STOPSIGNAL SIGINT
+ENTRYPOINT ["paceline-postgres"]

@@ -1,5 +1,7 @@
 """Airflow operators of Paceline."""
 
+from .evaluate import EvaluateOperator
+from .promote import PromoteOperator
 from .train import DeadlineTrainingOperator
 
-__all__ = ["DeadlineTrainingOperator"]
+__all__ = ["DeadlineTrainingOperator", "EvaluateOperator", "PromoteOperator"]

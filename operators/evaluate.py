@@ -110,8 +110,8 @@ the first a letter or digit
         data: Mapping[str, str],
         metric: str,
         greater_is_better: bool = True,
-        data_window: Mapping[str, Any] | None = None,
-        lineage: Mapping[str, Any] | None = None,
+        data_window: Any = None,
+        lineage: Any = None,
         devices: float | str = 1.0,
         **kwargs: Any,
     ) -> None:
@@ -122,8 +122,8 @@ the first a letter or digit
         self.data = dict(data)
         self.metric = metric
         self.greater_is_better = greater_is_better
-        self.data_window = dict(data_window or {})
-        self.lineage = dict(lineage or {})
+        self.data_window = data_window if data_window is not None else {}
+        self.lineage = lineage if lineage is not None else {}
         self.devices = devices
         self._job: Job | None = None
         self._killed = threading.Event()
@@ -159,6 +159,9 @@ the first a letter or digit
         place = storage_path(str(self.challenger))
         if not place.exists():
             raise InvalidInputError("challenger", str(self.challenger), "a folder with a model that exists")
+        for field in ("data_window", "lineage"):
+            if not isinstance(getattr(self, field), Mapping):
+                raise InvalidInputError(field, getattr(self, field), "a mapping of names to values")
         runtime = self.make_runtime()
         key = self._key(context, place)
         champion = self._champion(registry, key)

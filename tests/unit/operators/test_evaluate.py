@@ -213,6 +213,7 @@ def test_a_script_that_gives_no_usable_score_fails_and_registers_nothing(
     [
         ({"challenger": "/nowhere/model"}, "challenger: got '/nowhere/model', expected a folder with a model"),
         ({"data": {"holdout.csv": "/nowhere/x.csv"}}, r"data/holdout\.csv.*: got '/nowhere/x\.csv'"),
+        ({"lineage": "drift"}, "lineage: got 'drift', expected a mapping"),
         ({"script": "/nowhere/evaluate.py"}, "script: got '/nowhere/evaluate.py'"),
     ],
 )

@@ -1,0 +1,153 @@
+"""Retrain the model of flight delays when the weather of production is not that of its training, by a deadline.
+
+drift -> prepare -> train -> evaluate -> promote. Runs as it is: `make demo`, or `make up` and the trigger form.
+Production is the table ``flights`` behind the connection ``paceline_store``.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from datetime import date, timedelta
+
+from airflow.sdk import DAG, Asset, BaseHook, ObjectStoragePath, Param, task
+
+from paceline.operators import DeadlineTrainingOperator, EvaluateOperator, PromoteOperator
+from paceline.sensors import DriftSensor
+
+# Where runs, reports and models are kept. With workers on several machines: a shared folder, or s3://conn_id@bucket/...
+HOME = os.path.expanduser(os.environ.get("AIRFLOW_HOME", "~/airflow"))
+STORAGE = os.environ.get("PACELINE_STORAGE", f"file://{HOME}/paceline")
+RUN = STORAGE + "/runs/{{ run_id }}"
+REGISTRY = STORAGE + "/registry"
+
+
+WATCHED = "carrier, origin, dep_hour, distance, temp, humid, wind_speed, precip, pressure, visib"
+USED = f"{WATCHED}, dewp, dest, weekday, late"
+WINDOW = f'SELECT day, {WATCHED}, predicted, late FROM flights WHERE "window" = '  # noqa: S608  (our own names)
+
+PARAMS = {
+    "deadline": Param(
+        "60s",
+        type=["string", "number"],
+        title="Deadline",
+        description_md="When training has to be done, counted from the start of this run: `90s`, `20m`, `PT20M`, a "
+        "number of seconds, or a time such as `2030-01-31T18:00:00Z`. While it trains, change it with "
+        "`paceline deadline set retrain_on_drift RUN train 15m`.",
+    ),
+    "alpha": Param(
+        0.98,
+        type="number",
+        exclusiveMinimum=0,
+        maximum=1,
+        title="Safety factor",
+        description_md="Training is steered to `alpha` times the deadline: 1 uses all the time there is.",
+    ),
+    "min_devices": Param(0.1, type="number", minimum=0.05, title="Fewest cores", description="Never less than this."),
+    "max_devices": Param(
+        None,
+        type=["null", "number"],
+        minimum=0.05,
+        title="Most cores",
+        description="Never more than this. Empty: as many as there are.",
+    ),
+    "on_infeasible": Param(
+        "best_effort",
+        enum=["best_effort", "fail", "extend"],
+        title="If the deadline cannot be met",
+        description_md="`best_effort` goes on with all cores, `fail` ends the run, `extend` moves the deadline.",
+    ),
+    "runtime": Param(
+        "auto",
+        enum=["auto", "docker", "process"],
+        title="Runtime",
+        description_md="`auto`: a container where an engine answers and has the image, else a local process.",
+    ),
+    "reference_window": Param("2013-02", type="string", pattern=r"^\d{4}-\d{2}$", title="Month to compare with"),
+    "current_window": Param("2013-07", type="string", pattern=r"^\d{4}-\d{2}$", title="Month to check for drift"),
+    "hold_out_days": Param(
+        7, type="integer", minimum=1, maximum=20, title="Days held out", description="The last days of that month."
+    ),
+    "epochs": Param(7, type="integer", minimum=1, title="Epochs", description="Passes over the training data."),
+    "min_improvement": Param(0.0, type="number", minimum=0, title="Least improvement of AUC for a promotion"),
+}
+
+with DAG(
+    "retrain_on_drift",
+    schedule=None,
+    params=PARAMS,
+    max_active_runs=1,
+    tags=["paceline", "example"],
+    doc_md=__doc__,
+) as dag:
+    drift = DriftSensor(
+        task_id="drift",
+        conn_id="paceline_store",
+        reference=WINDOW + "'{{ params.reference_window }}'",
+        current=WINDOW + "'{{ params.current_window }}'",
+        prediction="predicted",
+        actual="late",
+        time="day",
+        on_no_drift="skip",
+        report_dir=STORAGE + "/drift",
+        outlets=[Asset("flights_drift")],
+    )
+
+    @task
+    def prepare(folder: str, window: str, hold_out_days: str) -> dict[str, str]:
+        """Everything up to the last days of the window is for training; those days are for the comparison."""
+        store = BaseHook.get_hook("paceline_store")
+        newest = f'SELECT max(day) FROM flights WHERE "window" = {store.placeholder}'  # noqa: S608
+        (last,) = store.get_first(newest, [window])
+        until = (date.fromisoformat(last) - timedelta(days=int(hold_out_days))).isoformat()
+        days = f"day > {store.placeholder} AND day <= {store.placeholder}"
+        between = f"SELECT {USED} FROM flights WHERE {days} ORDER BY id"  # noqa: S608
+        for name, limits in {"train": ["", until], "holdout": [until, last]}.items():
+            rows = store.get_records(between, limits)
+            target = ObjectStoragePath(f"{folder}/{name}.csv")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("w", newline="") as file:
+                csv.writer(file).writerows([USED.split(", "), *rows])
+            print(f"{name}: {len(rows):,} flights up to {limits[1]}")
+        return {"until": until, "hold_out_until": last}
+
+    data = prepare(RUN, "{{ params.current_window }}", "{{ params.hold_out_days }}")
+
+    train = DeadlineTrainingOperator(
+        task_id="train",
+        script="training/train.py",
+        inputs={"train.csv": RUN + "/train.csv"},
+        environment={"EPOCHS": "{{ params.epochs }}"},
+        deadline="{{ params.deadline }}",
+        deadline_from="run",
+        alpha="{{ params.alpha }}",
+        min_devices="{{ params.min_devices }}",
+        max_devices="{{ params.max_devices }}",
+        on_infeasible="{{ params.on_infeasible }}",
+        runtime="{{ params.runtime }}",
+        output=RUN + "/model",
+    )
+
+    evaluate = EvaluateOperator(
+        task_id="evaluate",
+        script="training/evaluate.py",
+        files={"train.py": "training/train.py"},
+        model="flights-late",
+        registry=REGISTRY,
+        challenger=train.output["model"],
+        data={"holdout.csv": RUN + "/holdout.csv"},
+        metric="auc",
+        data_window=data,
+        lineage={"drift_report": drift.output["report_json"], "training": train.output},
+        runtime="{{ params.runtime }}",
+    )
+
+    promote = PromoteOperator(
+        task_id="promote",
+        registry=REGISTRY,
+        evaluation=evaluate.output,
+        min_improvement="{{ params.min_improvement }}",
+        outlets=[Asset("flights_champion")],
+    )
+
+    drift >> data >> train >> evaluate >> promote

@@ -1,0 +1,72 @@
+"""A run as a picture: progress against the setpoint above, cores below. Drawn from the stored history."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+_PROGRESS, _SETPOINT, _DEVICES, _DEADLINE = "#1f6feb", "#24292f", "#2da44e", "#cf222e"
+
+
+def draw(history: dict[str, Any], path: str | os.PathLike[str], *, title: str = "", unit: str = "cores") -> Path:
+    """Draw a run to a PNG (or any format that matplotlib knows by the ending of ``path``).
+
+    Parameters
+    ----------
+    history:
+        What :meth:`paceline.pace.History.to_dict` returned: the task state store's ``history``.
+    path:
+        Where to write; missing folders are made.
+    title:
+        A line above the picture.
+    unit:
+        What the devices are.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from paceline.pace import History
+    >>> history = History()
+    >>> for second in range(10):
+    ...     history.add(t_s=second, progress_pct=10 * second, setpoint_pct=10 * second, devices=1.5, deadline_s=10)
+    >>> draw(history.to_dict(), tempfile.mkdtemp() + "/pace.png").name
+    'pace.png'
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    columns = history["columns"]
+    table = {name: [row[index] for row in history["samples"]] for index, name in enumerate(columns)}
+    times = table["t_s"]
+    figure = Figure(figsize=(9, 6), layout="constrained")
+    FigureCanvasAgg(figure)
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
+    if title:
+        figure.suptitle(title, fontsize=12)
+    above.plot(
+        times, table["setpoint_pct"], color=_SETPOINT, linestyle="--", linewidth=1.5, label="setpoint", zorder=3
+    )
+    above.plot(times, table["progress_pct"], color=_PROGRESS, linewidth=2, label="progress")
+    above.set_ylabel("progress in %")
+    above.set_ylim(0, 105)
+    below.step(times, table["devices"], where="post", color=_DEVICES, linewidth=1.5)
+    below.fill_between(times, table["devices"], step="post", color=_DEVICES, alpha=0.15)
+    below.set_ylabel(unit)
+    below.set_ylim(bottom=0)
+    below.set_xlabel("seconds since the deadline counts")
+    deadline_s = next((value for value in reversed(table["deadline_s"]) if value is not None), None)
+    for axes in (above, below):
+        axes.grid(alpha=0.2)
+        axes.spines[["top", "right"]].set_visible(False)
+        if deadline_s is not None:
+            axes.axvline(deadline_s, color=_DEADLINE, linewidth=1.2, label="deadline")
+        for event in history.get("events", []):
+            axes.axvline(event["t_s"], color=_SETPOINT, linewidth=0.8, linestyle=":")
+    for event in history.get("events", []):
+        above.annotate(event["kind"].replace("_", " "), (event["t_s"], 102), fontsize=8, rotation=20, color=_SETPOINT)
+    above.legend(loc="upper left", frameon=False)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+    return path

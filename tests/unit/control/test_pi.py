@@ -1,0 +1,136 @@
+"""The controller is the one of DECOR-NN, equations (1) to (5), and keeps its limits whatever it is told."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.control import DeadlineController, Gains, Limits, PIController, Ramp
+from paceline.errors import InvalidInputError
+from paceline.train.progress import Progress
+
+percents = st.floats(0, 200)
+
+
+def test_progress_is_processed_batches_over_all_batches_of_all_epochs():
+    epochs, samples, batch_size = 4, 320, 32
+    assert Progress(done=10, total=epochs * (samples // batch_size)).percent == 25.0  # equations (1) and (2)
+
+
+def test_the_setpoint_is_the_elapsed_share_of_the_desired_response_time():
+    alpha, deadline_s = 0.95, 200.0
+    ramp = Ramp(end_s=alpha * deadline_s)
+    for elapsed_s in (0.0, 50.0, 190.0):
+        assert ramp.at(elapsed_s) == pytest.approx(100 * elapsed_s / (alpha * deadline_s))  # equation (3)
+
+
+@given(st.lists(st.tuples(percents, percents), min_size=1, max_size=30), st.floats(0.01, 2), st.floats(0.01, 0.99))
+def test_the_output_follows_equations_4_and_5_inside_the_limits(steps, gain, eta):
+    limits = Limits(0.0, 1e6, 0.05)
+    controller = PIController(limits, Gains(gain, eta), integral=1e5)  # far from both limits: no anti-windup
+    integral, error_before = 1e5, 0.0
+    for setpoint, progress in steps:
+        error = setpoint - progress
+        integral += eta * error_before
+        devices = gain * integral + gain * error
+        expected = max(0.0, min(1e6, 0.05 * math.ceil(devices / 0.05)))
+        assert controller.step(setpoint, progress) == pytest.approx(expected, abs=0.05 + 1e-6)
+        assert controller.integral == pytest.approx(integral)
+        error_before = error
+
+
+@given(
+    st.lists(st.tuples(percents, percents, st.booleans(), st.none() | st.floats(0.01, 9)), max_size=40),
+    st.sampled_from([(0.1, 2.0, 0.05), (0.25, 7.3, 0.05), (1, 8, 1), (0, 4, 1)]),
+)
+def test_limits_quantum_and_ceiling_are_always_respected(steps, bounds):
+    limits = Limits(*bounds)
+    controller = PIController(limits, Gains(0.7, 0.2))
+    for setpoint, progress, pending, ceiling in steps:
+        held_before = controller.devices
+        devices = controller.step(setpoint, progress, pending=pending, ceiling=ceiling)
+        if pending and held_before is not None:
+            assert devices == held_before
+            continue
+        assert devices <= limits.max_devices
+        if ceiling is None:
+            assert devices >= limits.min_devices
+        else:
+            assert devices <= max(ceiling, 0)
+        steps_taken = devices / limits.quantum
+        assert devices in (limits.min_devices, limits.max_devices) or steps_taken == pytest.approx(round(steps_taken))
+
+
+def test_the_integral_is_held_while_an_allocation_is_pending():
+    controller = PIController(Limits(0, 8, 1), Gains(0.5, 0.5))
+    first = controller.step(10, 6)
+    integral = controller.integral
+    assert [controller.step(20, 6, pending=True) for _ in range(5)] == [first] * 5
+    assert controller.integral == integral
+
+
+def test_the_integral_does_not_wind_up_at_a_limit():
+    controller = PIController(Limits(0.1, 2.0), Gains(1.0, 0.3))
+    for _ in range(1000):
+        assert controller.step(50, 10) == 2.0
+    assert controller.step(50, 51) < 2.0  # one step ahead of the setpoint is enough to come off the limit
+
+
+def test_gains_change_without_a_bump():
+    controller = PIController(Limits(0.1, 8.0), Gains(0.5, 0.1))
+    controller.aim(3.0)
+    assert controller.step(10, 10) == 3.0
+    controller.retune(Gains(2.0, 0.05))
+    assert controller.step(10, 10) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"min_devices": 3, "max_devices": 2}, "min_devices: got 3, expected at most max_devices = 2"),
+        ({"min_devices": -1, "max_devices": 2}, "min_devices: got -1, expected a number of at least 0"),
+        ({"min_devices": 0, "max_devices": 0}, "max_devices: got 0, expected a number greater than 0"),
+        ({"min_devices": 0, "max_devices": 2, "quantum": 0}, "quantum: got 0, expected a number greater than 0"),
+        ({"min_devices": 0, "max_devices": math.nan}, "max_devices: got nan, expected a number greater than 0"),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(arguments, message):
+    with pytest.raises(InvalidInputError) as caught:
+        Limits(**arguments)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("alpha", [0, 1.2, -0.5, True, math.nan])
+def test_alpha_outside_its_range_is_refused(alpha):
+    with pytest.raises(InvalidInputError, match=r"alpha: got .*, expected a number in \(0, 1\]"):
+        DeadlineController(Limits(0.1, 2), 60, alpha=alpha)
+
+
+@pytest.mark.parametrize(("gain", "weight"), [(0, 0.1), (1, 0), (1, 1), (-1, 0.5)])
+def test_gains_outside_their_range_are_refused(gain, weight):
+    with pytest.raises(InvalidInputError):
+        Gains(gain, weight)
+
+
+def test_alpha_leaves_its_share_of_the_deadline_free():
+    controller = DeadlineController(Limits(0.1, 4.0), 100, alpha=0.8, reserve_s=0)
+    cores, progress, second = controller.start_devices, 0.0, 0
+    while progress < 100:
+        cores = controller.step(second, progress, held_devices=cores).devices
+        progress += cores
+        second += 1
+    assert second == pytest.approx(80, abs=2)
+
+
+def test_a_control_step_costs_less_than_a_tenth_of_a_millisecond():
+    controller = DeadlineController(Limits(0.1, 4.0), 10_000)
+    for second in range(200):  # fill the window, as in the middle of a run
+        controller.step(second, second / 100, held_devices=1.0, batch_pct=0.01)
+    began = time.perf_counter()
+    for second in range(200, 2200):
+        controller.step(second, second / 100, held_devices=1.0, batch_pct=0.01)
+    assert (time.perf_counter() - began) / 2000 < 0.1e-3

@@ -1,0 +1,63 @@
+"""Arguments that cannot work are refused where the DAG is written, with field, value and what is accepted."""
+
+from __future__ import annotations
+
+import pytest
+
+from paceline.errors import InvalidInputError
+from paceline.operators import DeadlineTrainingOperator
+
+GOOD = {"task_id": "train", "command": "python -m app.train", "deadline": "20m"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"deadline": "-5m"}, "deadline: got '-5m', expected a duration"),
+        ({"deadline": "tomorrow"}, "deadline: got 'tomorrow', expected a duration"),
+        ({"deadline": 0}, "deadline: got 0, expected a duration"),
+        ({"deadline_from": "now"}, "deadline_from: got 'now', expected one of run, task"),
+        ({"alpha": 0}, r"alpha: got 0, expected a number in \(0, 1\]"),
+        ({"alpha": 1.2}, r"alpha: got 1.2, expected a number in \(0, 1\]"),
+        ({"alpha": "high"}, r"alpha: got 'high', expected a number in \(0, 1\]"),
+        ({"min_devices": 3, "max_devices": 2}, "min_devices: got 3.0, expected at most max_devices = 2"),
+        ({"min_devices": -1}, "min_devices: got -1.0, expected a number of at least 0"),
+        ({"max_devices": 0}, "max_devices: got 0.0, expected a number greater than 0"),
+        ({"quantum": 0}, "quantum: got 0, expected a number greater than 0"),
+        ({"control_period": 0}, "control_period: got 0, expected a number of seconds greater than 0"),
+        ({"on_infeasible": "panic"}, "on_infeasible: got 'panic', expected one of best_effort, fail, extend"),
+        ({"runtime": "podman"}, "runtime: got 'podman', expected one of auto, docker, process"),
+        ({"mem_limit": "lots"}, "mem_limit: got 'lots', expected a number of bytes"),
+        ({"script": "train.py"}, "script: got 'train.py', expected a Python file, or command"),
+        ({"command": None}, "script: got None, expected a Python file, or command"),
+        ({"gain": 1.0}, "gain: got 1.0, expected gain and integral_weight together, or neither"),
+        ({"gain": 1.0, "integral_weight": 2}, r"integral_weight: got 2, expected a number in \(0, 1\)"),
+    ],
+)
+def test_a_wrong_argument_is_refused_by_name(arguments, message):
+    with pytest.raises(InvalidInputError, match=message):
+        DeadlineTrainingOperator(**{**GOOD, **arguments})
+
+
+def test_templates_are_left_for_later():
+    DeadlineTrainingOperator(
+        **{
+            **GOOD,
+            "deadline": "{{ params.deadline }}",
+            "alpha": "{{ params.alpha }}",
+            "min_devices": "{{ params.min_devices }}",
+            "max_devices": "{{ params.max_devices }}",
+            "on_infeasible": "{{ params.on_infeasible }}",
+            "runtime": "{{ params.runtime }}",
+        }
+    )
+
+
+def test_retries_are_there_by_default_because_they_reconnect():
+    assert DeadlineTrainingOperator(**GOOD).retries == 2
+    assert DeadlineTrainingOperator(**GOOD, retries=0).retries == 0
+
+
+def test_private_environment_is_not_templated_and_not_shown():
+    operator = DeadlineTrainingOperator(**GOOD, private_environment={"TOKEN": "secret"})
+    assert not any("secret" in str(getattr(operator, name, "")) for name in operator.template_fields)

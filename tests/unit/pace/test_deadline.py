@@ -1,0 +1,63 @@
+"""A deadline is read the way people write it, and nonsense is refused with what would have been accepted."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.errors import InvalidInputError
+from paceline.pace import Deadline
+
+NOON = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [
+        (90, 90),
+        (1.5, 1.5),
+        ("90", 90),
+        ("90s", 90),
+        ("20m", 1200),
+        ("20 min", 1200),
+        ("1h30m", 5400),
+        ("1h 30m", 5400),
+        ("2d", 172_800),
+        ("PT20M", 1200),
+        ("pt1h30m5s", 5405),
+        ("P1D", 86_400),
+        ("P1DT1H", 90_000),
+        (" 20m ", 1200),
+        (timedelta(minutes=3), 180),
+        ("2030-01-01T12:20:00Z", 1200),
+        ("2030-01-01T14:20:00+02:00", 1200),
+        (NOON + timedelta(seconds=5), 5),
+    ],
+)
+def test_durations_and_times_are_understood(written, seconds):
+    assert Deadline.parse(written).seconds_after(NOON) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["", " ", "soon", "-5m", "0", 0, -1, "PT", "P", "20x", "20m soon", None, True, [], {}, float("nan"), float("inf")]
+    + ["inf", "2030-01-01T12:00:00", datetime(2030, 1, 1), "2030-13-01T00:00:00Z", timedelta(0), "1e400", "nan"],
+)
+def test_nonsense_is_refused_and_the_message_says_what_is_accepted(written):
+    with pytest.raises(InvalidInputError) as caught:
+        Deadline.parse(written)
+    message = str(caught.value)
+    assert message.startswith(f"deadline: got {written!r}, expected a duration")
+    assert "20m" in message
+
+
+@given(st.text())
+def test_any_text_is_either_a_deadline_or_refused(text):
+    try:
+        deadline = Deadline.parse(text)
+    except InvalidInputError:
+        return
+    assert deadline.at is not None or deadline.duration_s > 0

@@ -19,6 +19,7 @@ from paceline.runtime.base import JobStatus, Usage
 from paceline.runtime.checks import check_devices
 from paceline.runtime.docker_errors import engine_call
 from paceline.runtime.docker_logs import LogFollower
+from paceline.runtime.docker_stats import StatsFollower
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -49,7 +50,7 @@ class DockerJob:
         self._client = client
         self._container = container
         self._max_output_bytes = max_output_bytes
-        self._usage = Usage(cpu_s=0.0, memory_bytes=0)
+        self._stats = StatsFollower(client, container)
         self._follower = LogFollower(client, container, self._has_ended, tail)
         self._follower.start()
 
@@ -89,13 +90,8 @@ class DockerJob:
         return JobStatus(state="gone", reason="the container was removed") if found is None else _status(found)
 
     def usage(self) -> Usage:
-        """Ask the engine for CPU time and memory; after the end, the last figures that were read."""
-        with engine_call("read what the container uses"):
-            stats = self._client.stats(self._container, stream=False, one_shot=True)
-        cpu = stats.get("cpu_stats", {}).get("cpu_usage", {}).get("total_usage", 0) / 1e9
-        if cpu > 0:  # all zero once the container has ended
-            self._usage = Usage(cpu_s=cpu, memory_bytes=_memory_bytes(stats.get("memory_stats", {})))
-        return self._usage
+        """CPU time and memory, about a second old at most; after the end, the last figures that were read."""
+        return self._stats.newest()
 
     def restart(self) -> None:
         """Start the exited container again: its files are as they were left."""
@@ -133,6 +129,7 @@ class DockerJob:
 
     def close(self) -> None:
         """End the thread that reads the output; the container goes on."""
+        self._stats.close()
         self._follower.close()
 
     def _inspect(self) -> Mapping[str, Any] | None:
@@ -193,10 +190,3 @@ def _seconds(stamp: str) -> float | None:
     zone = rest[len(digits) :] or "+00:00"
     moment = datetime.fromisoformat(whole + zone)
     return moment.timestamp() + (float(f"0.{digits}") if digits else 0.0)
-
-
-def _memory_bytes(stats: Mapping[str, Any]) -> int:
-    """Memory in use without what the kernel can drop at will; cgroups v1 and v2 name that differently."""
-    details = stats.get("stats", {})
-    cache = details.get("total_inactive_file", details.get("inactive_file", 0))
-    return max(0, int(stats.get("usage", 0)) - int(cache))

@@ -160,7 +160,7 @@ class PaceLoop:
             if total_before is not None and self._total != total_before:
                 self._controller.rescale(now_s, percent, total_before / self._total)
                 self._journal.event(now_s, "total", "The job is now %d batches in all", self._total)
-            elif self._controller.ramp is not None and any(one.event == "start" for one in news):
+            elif total_before is not None and any(one.event == "start" for one in news):
                 self._controller.rescale(now_s, percent, 1.0)
                 self._journal.event(now_s, "resumed", "Training goes on at %.1f %%", percent)
         return self._reader.position(now_s)
@@ -314,6 +314,7 @@ class PaceLoop:
             restarts=self._restarts,
             step_ms_mean=round(1000 * self._steps_sum_s / self._steps, 3),
             step_ms_max=round(1000 * self._steps_max_s, 3),
+            store_ms_mean=round(self._exchange.round_ms_mean, 3),
             loss=newest.loss if newest else None,
             metrics=newest.metrics if newest else {},
         )

@@ -60,13 +60,13 @@ class Orders:
             return
         try:
             deadline_s = Deadline.parse(value).seconds_after(self._origin)
+            if abs(deadline_s - self.deadline_s) < 1e-3:
+                return
             if deadline_s <= now_s:
                 raise InvalidInputError(DEADLINE, value, f"a time that is still to come ({now_s:.0f} s have passed)")
         except InvalidInputError as error:
             message = "New deadline not taken, the old one of %.1f s stays. %s"
             self._refuse(now_s, "deadline_refused", value, message, self.deadline_s, error)
-            return
-        if abs(deadline_s - self.deadline_s) < 1e-3:
             return
         before_s, self.deadline_s = self.deadline_s, deadline_s
         self._journal.event(

@@ -14,7 +14,8 @@ class Outcome:
     """How a run ended.
 
     Times are in seconds since the moment that the deadline counts from. ``error_pct`` is equation (7) of DECOR-NN:
-    negative for a run that ended before its deadline. ``step_ms_*`` is what a control step costs.
+    negative for a run that ended before its deadline. ``step_ms_*`` is what a control step costs, ``store_ms_mean``
+    what an exchange with the live state beside it costs.
     """
 
     finished_s: float
@@ -27,6 +28,7 @@ class Outcome:
     restarts: int
     step_ms_mean: float
     step_ms_max: float
+    store_ms_mean: float
     loss: float | None
     metrics: dict[str, float]
 

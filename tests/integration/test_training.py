@@ -1,0 +1,197 @@
+"""Trainings in a real Airflow end at their deadline and survive what happens to them, in containers and as processes.
+
+The tests that promise an accuracy need the machine for themselves: run them without others beside.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+
+from paceline.demo.airflow_process import AirflowProcess
+from paceline.runtime import DockerRuntime, JobSpec
+from paceline.train.progress import parse_line
+
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(400)]
+
+SCRIPT = Path(__file__).parent / "training" / "digits.py"
+DAG = f"""
+from airflow.sdk import DAG
+from paceline.operators import DeadlineTrainingOperator
+
+params = {{"deadline": "60s", "batches": 1000, "runtime": "docker", "checkpoint_every_s": 60}}
+with DAG("training", schedule=None, params=params):
+    DeadlineTrainingOperator(
+        task_id="train",
+        script={str(SCRIPT)!r},
+        arguments=[
+            "--batches={{{{ params.batches }}}}", "--checkpoint-every-s={{{{ params.checkpoint_every_s }}}}",
+        ],
+        deadline="{{{{ params.deadline }}}}",
+        deadline_from="task",
+        runtime="{{{{ params.runtime }}}}",
+    )
+"""
+SHORTEST_S = 60.0
+START_AND_END_S = 4.0  # imports before the first batch and what comes after the last
+
+
+@pytest.fixture(scope="module")
+def training_dag(airflow: AirflowProcess) -> str:
+    (airflow.dags_folder / "training.py").write_text(DAG)
+    return "training"
+
+
+@pytest.fixture
+def containers(docker_client: docker.APIClient) -> Iterator[Callable[[], list[dict[str, Any]]]]:
+    """The containers of the training DAG; none may be left after the test."""
+
+    def find() -> list[dict[str, Any]]:
+        return docker_client.containers(all=True, filters={"label": "paceline.dag=training"})
+
+    yield find
+    left = find()
+    for container in left:
+        docker_client.remove_container(container["Id"], force=True, v=True)
+    assert not left
+
+
+@pytest.fixture(scope="module")
+def batches(docker_client: docker.APIClient, trainer_image: str) -> int:
+    """As many batches as take sixty seconds on all cores, by the speed of the first seconds."""
+    cores = float(docker_client.info()["NCPU"])
+    spec = JobSpec(
+        name="calibration",
+        command=["python", SCRIPT.name, "--batches", "100000"],
+        devices=cores,
+        image=trainer_image,
+        files={SCRIPT.name: SCRIPT},
+    )
+    job = DockerRuntime(docker_client).start(spec)
+    try:
+        seen = []
+        give_up = time.monotonic() + 90
+        while not seen or seen[-1].wall_s - seen[0].wall_s < 10:
+            assert time.monotonic() < give_up
+            job.wait(0.2)
+            seen += [progress for line in job.read_lines() if (progress := parse_line(line)) and progress.done > 20]
+    finally:
+        job.remove()
+    speed = (seen[-1].done - seen[0].done) / (seen[-1].wall_s - seen[0].wall_s)
+    return int((SHORTEST_S - START_AND_END_S) * speed) // 100 * 100
+
+
+def pace_of(airflow: AirflowProcess, run_id: str, **wanted: float) -> dict[str, Any]:
+    """Wait until the training has come at least as far as ``wanted`` says, and return its newest pace."""
+    give_up = time.monotonic() + 120
+    while time.monotonic() < give_up:
+        pace = airflow.task_state("training", run_id, "train", "pace")
+        if pace and all(pace[key] is not None and pace[key] >= value for key, value in wanted.items()):
+            return pace
+        state = airflow.task_instance("training", run_id, "train")["state"]
+        assert state not in ("failed", "success"), airflow.task_log("training", run_id, "train")
+        time.sleep(0.3)
+    raise TimeoutError(f"not within 120 s: {wanted}, last seen {pace}")
+
+
+def train(airflow: AirflowProcess, dag: str, **conf: object) -> dict[str, Any]:
+    run_id = airflow.run_dag(dag, conf)
+    assert airflow.wait(dag, run_id, timeout_s=300) == "success", airflow.task_log(dag, run_id, "train")
+    return airflow.xcom(dag, run_id, "train")
+
+
+@pytest.mark.docker
+def test_a_container_ends_within_two_percent_of_its_deadline(airflow, training_dag, containers, batches):
+    result = train(airflow, training_dag, batches=batches, deadline=1.5 * SHORTEST_S)
+    assert abs(result["error_pct"]) <= 2.0, result
+    assert result["runtime"] == "docker"
+    assert (Path(result["model"]) / "model.pt").is_file()
+    assert result["step_ms_mean"] <= 25.0, result
+
+
+@pytest.mark.docker
+def test_a_deadline_cut_to_eighty_percent_at_thirty_percent_is_met(airflow, training_dag, containers, batches):
+    deadline_s = 1.5 * SHORTEST_S
+    run_id = airflow.run_dag(training_dag, {"batches": batches, "deadline": f"{deadline_s}s"})
+    pace_of(airflow, run_id, setpoint_pct=30.0)
+    airflow.set_task_state(training_dag, run_id, "train", "deadline", f"{0.8 * deadline_s}s")
+    assert airflow.wait(training_dag, run_id, timeout_s=300) == "success"
+    result = airflow.xcom(training_dag, run_id, "train")
+    assert result["deadline_s"] == pytest.approx(0.8 * deadline_s)
+    assert abs(result["error_pct"]) <= 2.0, result
+
+
+@pytest.mark.docker  # for the calibration; the run itself needs no engine
+def test_a_local_process_ends_within_three_percent_of_its_deadline(airflow, training_dag, batches):
+    result = train(airflow, training_dag, batches=batches, deadline=1.5 * SHORTEST_S, runtime="process")
+    assert abs(result["error_pct"]) <= 3.0, result
+    assert result["runtime"] == "process"
+
+
+@pytest.mark.docker
+def test_a_killed_task_finds_its_container_again_and_training_is_not_restarted(airflow, training_dag, containers):
+    run_id = airflow.run_dag(training_dag, {"batches": 1500, "deadline": "45s"})
+    before = pace_of(airflow, run_id, progress_pct=10.0)
+    (container,) = containers()
+    os.kill(airflow.task_instance(training_dag, run_id, "train")["pid"], signal.SIGKILL)
+    assert airflow.wait(training_dag, run_id, timeout_s=200) == "success", airflow.task_states(training_dag, run_id)
+    log = airflow.task_log(training_dag, run_id, "train", try_number=2)
+    assert "Reconnecting to existing job" in log
+    assert container["Id"] in log
+    assert "Training goes on at" not in log  # the trainer itself was never restarted
+    history = airflow.task_state(training_dag, run_id, "train", "history")
+    progress = [row[1] for row in history["samples"]]
+    assert progress == sorted(progress)
+    assert history["samples"][0][0] < before["t_s"]
+    assert airflow.xcom(training_dag, run_id, "train")["restarts"] == 0
+
+
+@pytest.mark.docker
+def test_a_killed_container_is_resumed_from_its_checkpoint_by_the_retry(
+    airflow, training_dag, containers, docker_client
+):
+    run_id = airflow.run_dag(training_dag, {"batches": 1500, "deadline": "45s", "checkpoint_every_s": 1})
+    pace_of(airflow, run_id, progress_pct=20.0)
+    (container,) = containers()
+    docker_client.kill(container["Id"])
+    assert airflow.wait(training_dag, run_id, timeout_s=200) == "success", airflow.task_states(training_dag, run_id)
+    first = airflow.task_log(training_dag, run_id, "train", try_number=1)
+    second = airflow.task_log(training_dag, run_id, "train", try_number=2)
+    assert "exit code 137" in first
+    assert "it resumes from its checkpoint" in second
+    history = airflow.task_state(training_dag, run_id, "train", "history")
+    resumed = [event for event in history["events"] if event["kind"] == "resumed"]
+    assert resumed
+    samples = history["samples"]
+    after = next(row for row in samples if row[0] > resumed[-1]["t_s"])
+    assert after[1] > 5.0  # not from the beginning
+
+
+@pytest.mark.docker
+def test_a_task_that_is_ended_by_a_person_leaves_no_container_within_ten_seconds(airflow, training_dag, containers):
+    run_id = airflow.run_dag(training_dag, {"batches": 20_000, "deadline": "10m"})
+    pace_of(airflow, run_id, progress_pct=0.1)
+    assert len(containers()) == 1
+    began = time.monotonic()
+    path = f"/dags/{training_dag}/dagRuns/{run_id}/taskInstances/train"
+    airflow.api("PATCH", path, {"new_state": "failed"})
+    while containers() and time.monotonic() - began < 30:
+        time.sleep(0.1)
+    assert time.monotonic() - began <= 10.0
+
+
+@pytest.mark.docker
+def test_a_live_deadline_that_is_nonsense_is_kept_out(airflow, training_dag, containers):
+    run_id = airflow.run_dag(training_dag, {"batches": 800, "deadline": "30s"})
+    pace_of(airflow, run_id, progress_pct=5.0)
+    airflow.set_task_state(training_dag, run_id, "train", "deadline", "as soon as possible")
+    assert airflow.wait(training_dag, run_id, timeout_s=200) == "success"
+    assert airflow.xcom(training_dag, run_id, "train")["deadline_s"] == 30.0
+    assert "New deadline not taken, the old one of 30.0 s stays" in airflow.task_log(training_dag, run_id, "train")

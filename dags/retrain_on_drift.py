@@ -117,7 +117,8 @@ with DAG(
         task_id="train",
         script="training/train.py",
         inputs={"train.csv": RUN + "/train.csv"},
-        environment={"EPOCHS": "{{ params.epochs }}"},
+        # Passive: threads of torch that wait for each other sleep, and leave the cores to whoever needs them.
+        environment={"EPOCHS": "{{ params.epochs }}", "OMP_WAIT_POLICY": "PASSIVE"},
         deadline="{{ params.deadline }}",
         deadline_from="run",
         alpha="{{ params.alpha }}",
@@ -134,11 +135,11 @@ with DAG(
         files={"train.py": "training/train.py"},
         model="flights-late",
         registry=REGISTRY,
-        challenger=train.output["model"],
+        challenger="{{ ti.xcom_pull('train')['model'] }}",
         data={"holdout.csv": RUN + "/holdout.csv"},
         metric="auc",
         data_window=data,
-        lineage={"drift_report": drift.output["report_json"], "training": train.output},
+        lineage={"drift_report": "{{ ti.xcom_pull('drift')['report_json'] }}", "training": train.output},
         runtime="{{ params.runtime }}",
     )
 

@@ -41,7 +41,7 @@ class EvaluateOperator(JobOperator):
     registry:
         Where the registry is: a local path or an object storage URL. (templated)
     challenger:
-        Where the trained model is, for instance ``train.output["model"]``. (templated)
+        Where the trained model is, for instance ``"{{ ti.xcom_pull('train')['model'] }}"``. (templated)
     data:
         Hold-out data: name below ``$PACELINE_INPUT/data`` to a local path or an object storage URL. (templated)
     metric:

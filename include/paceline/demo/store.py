@@ -66,7 +66,7 @@ def read_flights(months: Sequence[int] = tuple(range(1, 8))) -> pd.DataFrame:
     joined = flights.merge(weather.drop_duplicates(keys), on=keys, how="left")
     joined = joined.sort_values(["month", "day", "hour", "minute"], kind="stable", ignore_index=True)
     day = pd.to_datetime({"year": 2013, "month": joined["month"], "day": joined["day"]})
-    return pd.DataFrame(
+    table: pd.DataFrame = pd.DataFrame(
         {
             "window": day.dt.strftime("%Y-%m"),
             "day": day.dt.strftime("%Y-%m-%d"),
@@ -76,6 +76,7 @@ def read_flights(months: Sequence[int] = tuple(range(1, 8))) -> pd.DataFrame:
             **{name: joined[name] for name in (*NUMERIC, *CATEGORICAL) if name in joined},
         }
     )
+    return table
 
 
 def fill_store(path: Path, flights: pd.DataFrame, predicted: Sequence[float] | None = None) -> int:

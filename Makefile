@@ -11,6 +11,8 @@ BASE ?= python:3.11-slim
 IMAGE ?= paceline-trainer:latest
 WHEELS ?=
 IMAGE_PYTHON ?= 3.11
+# Compose v2 where the engine has it, else the older program.
+COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 # More arguments for pytest, for instance ARGS="tests/unit -k drift".
 ARGS ?=
 
@@ -23,7 +25,7 @@ QUIETLY := >>build/install.log 2>&1 || { tail -n 30 build/install.log; exit 1; }
 TORCH := 2.13.0
 CHECKED := include/paceline operators sensors plugins
 
-.PHONY: help install demo up test check format image wheels compose-wheels env lock wheel clean
+.PHONY: help install demo up test check format image wheels compose-wheels compose-data env lock wheel clean
 
 help: ## Show this list
 	@echo "Paceline: retrain models when they drift, by the time you need them"
@@ -91,11 +93,23 @@ compose-wheels: $(STAMP) ## Fetch what the Airflow image installs into build/com
 	@rm -f build/compose-wheels/airflow_paceline-*.whl
 	@echo "==> $$(ls build/compose-wheels | wc -l) wheels in build/compose-wheels"
 
+compose-data: $(STAMP) ## Put the example's flights and first champion into the volume of docker compose
+	@mkdir -p build/compose
+	@echo "==> reading the flights and training the first champion"
+	@$(BIN)/python -c 'from pathlib import Path; from paceline.demo.story import Demo; \
+	  print("   ", Demo(folder=Path("build/compose").absolute(), dags=Path("dags").absolute()).begin().result())'
+	@tar -C build/compose -c flights.db storage | $(COMPOSE) run --rm --no-deps -T --entrypoint "tar -x --no-same-owner -C /opt/airflow/data" worker
+	@rm -rf build/compose
+
 env: .env ## Write .env with random secrets for docker compose
 
 .env: | .env.example
 	@umask 077; while IFS= read -r line; do \
-	  case $$line in *=generate) echo "$${line%generate}$$(head -c 32 /dev/urandom | base64 | tr '+/' '-_')" ;; *) echo "$$line" ;; esac; \
+	  case $$line in \
+	    *=generate) echo "$${line%generate}$$(head -c 32 /dev/urandom | base64 -w 0 | tr '+/' '-_')" ;; \
+	    *=generate-long) echo "$${line%generate-long}$$(head -c 64 /dev/urandom | base64 -w 0 | tr '+/' '-_')" ;; \
+	    *) echo "$$line" ;; \
+	  esac; \
 	done <.env.example >.env
 	@echo "==> wrote .env, readable by you alone; look it over, then: docker compose up"
 

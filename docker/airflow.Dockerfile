@@ -17,7 +17,7 @@ RUN python3 -m venv /opt/venv \
  && if ls /wheels/*.whl >/dev/null 2>&1; then export PIP_NO_INDEX=1 PIP_FIND_LINKS=/wheels; fi \
  && /opt/venv/bin/pip install --no-cache-dir --disable-pip-version-check --no-compile \
       -c /opt/paceline/constraints.txt -e '/opt/paceline[compose,demo]' \
- && python3 -m compileall -q -j 0 /opt/venv/lib >/dev/null || [ -x /opt/venv/bin/airflow ]
+ && (python3 -m compileall -q -j 0 /opt/venv/lib >/dev/null || true)
 
 FROM ${BASE}
 COPY --from=build /opt/venv /opt/venv
@@ -25,7 +25,8 @@ COPY --from=build /opt/paceline /opt/paceline
 COPY docker/health /usr/local/bin/paceline-health
 ENV PATH=/opt/venv/bin:$PATH AIRFLOW_HOME=/opt/airflow PYTHONUNBUFFERED=1
 # Volumes take the owner of the folder that they are first mounted over.
-RUN mkdir -p /opt/airflow/logs /opt/airflow/data /opt/airflow/dags \
+RUN echo 'airflow:x:50000:0:Airflow:/opt/airflow:/bin/sh' >>/etc/passwd \
+ && mkdir -p /opt/airflow/logs /opt/airflow/data /opt/airflow/dags \
  && chown -R 50000:0 /opt/airflow && chmod -R g+w /opt/airflow
 USER 50000:0
 WORKDIR /opt/airflow

@@ -45,17 +45,29 @@ def tar_stream(entries: Iterable[Entry]) -> Iterator[bytes]:
             header.size = len(entry.source)
             yield header.tobuf(tarfile.PAX_FORMAT) + entry.source + _padding(header.size)
         else:
-            with entry.source.open("rb") as stream:
-                header.size = os.fstat(stream.fileno()).st_size
-                yield header.tobuf(tarfile.PAX_FORMAT)
-                left = header.size
-                while left and (block := stream.read(min(_BLOCK, left))):
-                    left -= len(block)
-                    yield block
-                if left:
-                    raise InvalidInputError("inputs", str(entry.source), "a file that does not shrink while read")
-                yield _padding(header.size)
+            yield from _file(header, entry.source)
     yield bytes(2 * tarfile.BLOCKSIZE)
+
+
+def _file(header: tarfile.TarInfo, source: Path) -> Iterator[bytes]:
+    # An OSError must not leave here: whoever sends these chunks would take it for the connection's.
+    try:
+        stream = source.open("rb")
+    except OSError as error:
+        raise InvalidInputError("files", str(source), f"a file that can be read ({error.strerror})") from error
+    with stream:
+        header.size = left = os.fstat(stream.fileno()).st_size
+        yield header.tobuf(tarfile.PAX_FORMAT)
+        while left:
+            try:
+                block = stream.read(min(_BLOCK, left))
+            except OSError as error:
+                raise InvalidInputError("files", str(source), f"a file that can be read ({error.strerror})") from error
+            if not block:
+                raise InvalidInputError("files", str(source), "a file that does not shrink while it is read")
+            left -= len(block)
+            yield block
+        yield _padding(header.size)
 
 
 def extract_output(chunks: Iterable[bytes], destination: Path, *, root: str, max_bytes: int) -> None:

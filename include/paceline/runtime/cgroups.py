@@ -164,6 +164,26 @@ def create(name: str, mounts: str | None = None, own: str | None = None) -> Grou
     return None
 
 
+def own_quota(mounts: str | None = None, own: str | None = None) -> float | None:
+    """Return how many cores the cgroups that we are in allow us, or ``None`` without such a limit."""
+    mounts = Path("/proc/self/mountinfo").read_text() if mounts is None else mounts
+    own = Path("/proc/self/cgroup").read_text() if own is None else own
+    found: list[float] = []
+    for controller, folder in own_folders(mounts, own).items():
+        if controller not in ("", "cpu"):
+            continue
+        for place in (folder, *folder.parents):
+            with contextlib.suppress(OSError, ValueError):
+                if controller:
+                    quota = (place / "cpu.cfs_quota_us").read_text()
+                    period = (place / "cpu.cfs_period_us").read_text()
+                else:
+                    quota, period = (place / "cpu.max").read_text().split()
+                if quota != "max" and int(quota) > 0:
+                    found.append(int(quota) / int(period))
+    return min(found, default=None)
+
+
 def own_folders(mounts: str, own: str) -> dict[str, Path]:
     """Return where each v1 controller's folder of this process is; key ``""`` is v2's.
 

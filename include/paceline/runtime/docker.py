@@ -69,13 +69,11 @@ class DockerRuntime:
     @property
     def _client(self) -> APIClient:
         if self._made is None:
-            from docker import APIClient
-
-            if isinstance(self._make, APIClient):
-                self._made = self._make
-            else:
+            if callable(self._make):
                 with engine_call("connect to the Docker engine"):
                     self._made = self._make()
+            else:
+                self._made = self._make
         return self._made
 
     def capacity(self) -> float:

@@ -38,7 +38,12 @@ def engine_call(what: str) -> Iterator[None]:
         if error.is_server_error():
             raise RuntimeUnavailableError(f"could not {what}: the Docker engine failed: {_said(error)}") from error
         raise PacelineError(f"could not {what}: the Docker engine refused: {_said(error)}") from error
-    except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
+    except (
+        requests.exceptions.RequestException,
+        urllib3.exceptions.HTTPError,
+        ConnectionError,
+        TimeoutError,
+    ) as error:  # other OSErrors are of this machine: a full disk, say
         raise RuntimeUnavailableError(f"could not {what}: the Docker engine does not answer: {error}") from error
     except docker.errors.DockerException as error:  # the client could not be made: no engine behind its address
         raise RuntimeUnavailableError(f"could not {what}: {error}") from error

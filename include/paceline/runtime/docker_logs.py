@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import calendar
 import contextlib
+import hashlib
 import logging
 import socket
 import threading
@@ -58,27 +59,34 @@ class FrameParser:
 
 
 class OnceOnly:
-    """Lets every log entry through once, although each new connection repeats the last seconds of the one before.
+    """Lets every log entry through once, although engines repeat themselves.
 
-    An entry is known by its engine timestamp (ns), its stream and its content; equal ones are counted, because the
-    pieces of a long line share a timestamp and may be alike.
+    Each new connection repeats the last seconds of the one before, and an engine that starts a new log file sends a
+    few entries twice. An entry is known by its timestamp (ns), its stream and its content. The pieces of a long line
+    share a timestamp and may be alike, so these are counted, and left out only where the engine has gone back.
     """
 
     def __init__(self) -> None:
         self.newest: str | None = None  # timestamps are RFC 3339 with nine decimals, all UTC: they sort as text
         self._horizon = ""
-        self._recent: deque[tuple[str, tuple[str, int, int]]] = deque()
-        self._seen: Counter[tuple[str, int, int]] = Counter()
-        self._repeated: Counter[tuple[str, int, int]] = Counter()
+        self._last: dict[int, str] = {}
+        self._recent: deque[tuple[str, tuple[str, int, bytes]]] = deque()
+        self._seen: Counter[tuple[str, int, bytes]] = Counter()
+        self._repeated: Counter[tuple[str, int, bytes]] = Counter()
 
     def reconnect(self) -> None:
         """Call before a new connection."""
         self._repeated = self._seen.copy()
+        self._last.clear()
 
     def is_new(self, stamp: str, stream: int, content: bytes) -> bool:
         """Whether this entry was not let through before."""
-        key = (stamp, stream, hash(content))
-        if self._repeated[key] > 0:
+        if stamp < self._last.get(stream, ""):
+            self._repeated = self._seen.copy()
+        self._last[stream] = stamp
+        key = (stamp, stream, hashlib.blake2b(content, digest_size=8).digest() if len(content) > 64 else content)
+        whole = content.endswith(b"\n")
+        if (whole and key in self._seen) or (not whole and self._repeated[key] > 0):
             self._repeated[key] -= 1
             return False
         self._seen[key] += 1
@@ -155,36 +163,45 @@ class LogFollower:
         if response is not None:
             _hang_up(response)
         if thread is not None and thread is not threading.current_thread():
-            thread.join(2.0)
+            thread.join(0.5)  # a job that has not said a word yet cannot be hung up on: its thread ends with the job
 
     def _run(self) -> None:
-        failures = 0
         try:
-            while not self._closed.is_set():
-                try:
-                    self._read(follow=True)
-                    if self._has_ended():
-                        # A stream can be cut just before the end: ask once more for what it may have left out.
-                        self._read(follow=False)
-                        break
-                    if failures:
-                        log.info("The Docker engine is back; reading the job's output goes on.")
-                    failures = 0
-                except RuntimeUnavailableError as error:
-                    if failures == 0 and not self._closed.is_set():
-                        log.warning("The Docker engine is away; the job's output waits there. %s", error)
-                    failures += 1
-                except JobLostError:
-                    break  # removed: status() will say so
-                self._closed.wait(_BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)])
-        except PacelineError as error:
-            log.error("The job's output cannot be read: %s", error)
-        except Exception:
+            self._follow()
+        except Exception as error:
             if not self._closed.is_set():
-                log.exception("The job's output cannot be read any more")
+                log.error("The job's output cannot be read any more: %s", error, exc_info=error)
+                self._wait_for_end()
         finally:
             self._put([line for assembler in self._assemblers.values() for line in assembler.flush()])
             self.ended.set()
+
+    def _follow(self) -> None:
+        failures = 0
+        while not self._closed.is_set():
+            try:
+                self._read(follow=True)
+                if self._has_ended():
+                    # A stream can be cut just before the end: ask once more for what it may have left out.
+                    self._read(follow=False)
+                    return
+                if failures:
+                    log.info("The Docker engine is back; reading the job's output goes on.")
+                failures = 0
+            except RuntimeUnavailableError as error:
+                if failures == 0 and not self._closed.is_set():
+                    log.warning("The Docker engine is away; the job's output waits there. %s", error)
+                failures += 1
+            except JobLostError:
+                return  # removed: status() will say so
+            self._closed.wait(_BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)])
+
+    def _wait_for_end(self) -> None:
+        """Without its output the job's end can still be told."""
+        while not self._closed.wait(1.0):
+            with contextlib.suppress(PacelineError):
+                if self._has_ended():
+                    return
 
     def _read(self, *, follow: bool) -> None:
         """Read one connection to its end; a connection cut short by silence or by ``close`` ends without an error."""
@@ -247,9 +264,10 @@ class LogFollower:
 
 def _hang_up(response: object) -> None:
     """Wake a thread that waits on this response: closing alone does not interrupt a read under way."""
-    raw = getattr(response, "raw", None)
-    connection = getattr(raw, "connection", None) or getattr(raw, "_connection", None)
-    sock = getattr(connection, "sock", None)
+    # The connection itself has forgotten its socket by now; only the reader's end of it knows.
+    sock: object = response
+    for name in ("raw", "_fp", "fp", "raw", "_sock"):
+        sock = getattr(sock, name, None)
     if isinstance(sock, socket.socket):
         with contextlib.suppress(OSError):
             sock.shutdown(socket.SHUT_RDWR)

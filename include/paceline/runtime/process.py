@@ -49,7 +49,8 @@ class ProcessRuntime:
     -----
     A job runs as this user and sees this machine: this isolates far less than a container. Its environment is made
     afresh, so that no secret of Airflow's reaches it. ``image``, ``user`` and ``network`` of a spec are ignored.
-    ``max_processes`` is enforced in a cgroup only.
+    ``max_processes`` is enforced in a cgroup only. What a job prints is kept whole in its scratch folder until
+    ``remove``.
     """
 
     name = "process"
@@ -67,13 +68,15 @@ class ProcessRuntime:
         if not 0.01 <= period_s <= 1.0:
             raise InvalidInputError("period_s", period_s, "0.01 to 1 second")
         self.root = Path(tempfile.gettempdir()) / f"paceline-{os.getuid()}" if root is None else root.absolute()
-        self._mechanism = mechanism
+        self.mechanism: Mechanism = mechanism
         self._period_s = period_s
         self._max_output_bytes = max_output_bytes
 
     def capacity(self) -> float:
         """Return how many cores this process may use."""
-        return float(len(os.sched_getaffinity(0)))
+        cores = float(len(os.sched_getaffinity(0)))
+        quota = cgroups.own_quota()
+        return cores if quota is None else min(cores, quota)
 
     def check(self, spec: JobSpec) -> None:
         """Raise if ``spec`` cannot run here."""
@@ -87,7 +90,7 @@ class ProcessRuntime:
         ):
             raise InvalidInputError("command", program, "'python', or a program on PATH, or one of files")
         self._make_root()
-        if self._mechanism == "cgroup":
+        if self.mechanism == "cgroup":
             probe = cgroups.create(f"paceline-probe-{os.getpid()}")
             if probe is None:
                 raise InvalidInputError("mechanism", "cgroup", "'signal': this user may not make a cgroup here")
@@ -166,7 +169,7 @@ class ProcessRuntime:
             "devices": spec.devices,
             "memory_bytes": spec.memory_bytes,
             "max_processes": spec.max_processes,
-            "mechanism": self._mechanism,
+            "mechanism": self.mechanism,
             "period_s": self._period_s,
         }
         write_json(scratch.control, {"devices": spec.devices})

@@ -1,0 +1,140 @@
+"""Where a cgroup is looked for, and what is written into it, on v1 and v2.
+
+The files here stand in for the kernel's, so that both versions are tested on a machine that has one of them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from paceline.runtime import cgroups
+
+V1_FILES = {
+    "cpu": {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "-1"},
+    "memory": {"memory.limit_in_bytes": "9", "memory.memsw.limit_in_bytes": "9", "memory.usage_in_bytes": "900"},
+    "cpuacct": {"cpuacct.usage": "1500000000"},
+    "pids": {"pids.max": "max"},
+}
+V2_FILES = {
+    "cpu.max": "max 100000",
+    "cpu.stat": "usage_usec 2500000\nuser_usec 1\n",
+    "memory.max": "max",
+    "memory.swap.max": "max",
+    "memory.oom.group": "0",
+    "memory.current": "900",
+    "memory.stat": "anon 1\ninactive_file 200\n",
+    "memory.events": "oom 1\noom_kill 1\n",
+    "pids.max": "max",
+}
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    """Makes a new folder hold what a kernel puts into a new cgroup: the first entry that fits its path."""
+    contents: list[dict[str, str]] = []
+    mkdir = Path.mkdir
+
+    def make(self: Path, *arguments: object, **named: object) -> None:
+        mkdir(self)
+        for name, value in contents[0].items():
+            where, _, file = name.rpartition("/")
+            if where in ("", self.parent.name):
+                (self / file).write_text(value)
+
+    monkeypatch.setattr(Path, "mkdir", make)
+    return contents
+
+
+def test_v2_is_a_sibling_of_our_own_where_that_one_holds_us(tmp_path: Path, kernel: list[dict[str, str]]) -> None:
+    slice_, own = tmp_path / "user.slice", tmp_path / "user.slice" / "airflow.service"
+    kernel.append({})
+    slice_.mkdir()
+    own.mkdir()
+    for folder in (tmp_path, slice_, own):
+        (folder / "cgroup.controllers").write_text("cpu memory pids")
+        (folder / "cgroup.subtree_control").write_text("")
+    kernel[0] = {"cgroup.procs": ""}
+    # Only the slice hands controllers down: below our own there is no cpu.max.
+    kernel[0].update({f"user.slice/{name}": value for name, value in V2_FILES.items()})
+    mounts = f"30 24 0:26 / {tmp_path} rw,nosuid - cgroup2 cgroup2 rw"
+    group = cgroups.create("job", mounts, "0::/user.slice/airflow.service")
+    assert group is not None
+    assert (group.cpu, group.unified) == (slice_ / "job", True)
+    assert not (own / "job").exists() or not list((own / "job").glob("cpu*"))
+    group.set_devices(0.75)
+    assert (group.cpu / "cpu.max").read_text().startswith("75000 100000")
+    group.set_devices(0.0001)
+    assert (group.cpu / "cpu.max").read_text().startswith("1000 100000")
+    assert group.set_memory(12345)
+    assert (group.cpu / "memory.max").read_text().startswith("12345")
+    assert (group.cpu / "memory.oom.group").read_text() == "1"
+    group.set_processes(77)
+    assert (group.cpu / "pids.max").read_text().startswith("77")
+    assert (group.cpu_seconds(), group.memory_bytes(), group.killed_for_memory()) == (2.5, 700, True)
+    assert cgroups.Group.from_json(group.to_json()) == group
+
+
+def test_v1_has_a_folder_for_each_controller(tmp_path: Path, kernel: list[dict[str, str]]) -> None:
+    kernel.append({})
+    for controller in V1_FILES:
+        (tmp_path / controller).mkdir()
+    kernel[0] = {"cgroup.procs": ""}
+    kernel[0].update({f"{c}/{name}": value for c, files in V1_FILES.items() for name, value in files.items()})
+    mounts = "\n".join(f"30 24 0:2 / {tmp_path}/{c} rw - cgroup cgroup rw,{c}" for c in V1_FILES)
+    group = cgroups.create("job", mounts, "\n".join(f"{i}:{c}:/" for i, c in enumerate(V1_FILES)))
+    assert group is not None
+    assert not group.unified
+    assert len(group.folders) == 4
+    group.set_devices(1.5)
+    assert (group.cpu / "cpu.cfs_quota_us").read_text() == "150000"
+    assert group.cpu_seconds() == 1.5
+    assert cgroups.Group.from_json(group.to_json()) == group
+
+
+def test_where_nothing_may_be_made_there_is_none(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.controllers").write_text("cpu")
+    mounts = f"30 24 0:26 / {tmp_path} ro - cgroup2 cgroup2 ro"
+    # A plain folder gets no cpu.max: the same as a kernel that hands no controller down.
+    assert cgroups.create("job", mounts, "0::/") is None
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["cgroup.controllers"]
+    assert cgroups.create("job", "", "0::/") is None
+
+
+BOTH = "/sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct"
+
+
+@pytest.mark.parametrize(
+    ("mount", "own", "expected"),
+    [
+        (f"1 0 0:1 / {BOTH}", "3:cpu,cpuacct:/a/b", "/a/b"),
+        # Inside a container without a cgroup namespace the mount shows only the container's part.
+        (f"1 0 0:1 /docker/x {BOTH}", "3:cpu,cpuacct:/docker/x/y", "/y"),
+        (f"1 0 0:1 /docker/x {BOTH}", "3:cpu,cpuacct:/", "/"),
+    ],
+)
+def test_our_own_folder_is_found_below_the_mount(mount: str, own: str, expected: str) -> None:
+    found = cgroups.own_folders(mount, own)
+    assert found["cpu"] == found["cpuacct"] == Path("/sys/fs/cgroup/cpu,cpuacct" + expected)
+
+
+def test_a_limit_on_ourselves_is_the_tightest_one_above_us(tmp_path: Path) -> None:
+    inner = tmp_path / "pod" / "worker"
+    inner.mkdir(parents=True)
+    mounts = f"30 24 0:26 / {tmp_path} rw,nosuid - cgroup2 cgroup2 rw"
+    assert cgroups.own_quota(mounts, "0::/pod/worker") is None
+    (inner / "cpu.max").write_text("max 100000\n")
+    (tmp_path / "pod" / "cpu.max").write_text("150000 100000\n")
+    assert cgroups.own_quota(mounts, "0::/pod/worker") == 1.5
+    (inner / "cpu.max").write_text("50000 100000\n")
+    assert cgroups.own_quota(mounts, "0::/pod/worker") == 0.5
+
+
+def test_v1_says_minus_one_where_there_is_no_limit(tmp_path: Path) -> None:
+    mounts = f"30 24 0:26 / {tmp_path} rw - cgroup cgroup rw,cpu"
+    (tmp_path / "cpu.cfs_period_us").write_text("100000\n")
+    (tmp_path / "cpu.cfs_quota_us").write_text("-1\n")
+    assert cgroups.own_quota(mounts, "3:cpu:/") is None
+    (tmp_path / "cpu.cfs_quota_us").write_text("250000\n")
+    assert cgroups.own_quota(mounts, "3:cpu:/") == 2.5

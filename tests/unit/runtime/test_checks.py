@@ -1,0 +1,103 @@
+"""What a JobSpec may hold, and by what two of them are the same job."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.errors import InvalidInputError
+from paceline.runtime import JobSpec
+from paceline.runtime.checks import check_spec, placed_files, spec_digest
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> JobSpec:
+    script = tmp_path / "train.py"
+    script.write_text("print(1)")
+    data = tmp_path / "data"
+    (data / "deep").mkdir(parents=True)
+    (data / "deep" / "a.bin").write_bytes(b"a")
+    return JobSpec(
+        name="job-1", command=["python", "train.py"], devices=1.5, files={"train.py": script}, inputs={"data": data}
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("name", ""),
+        ("name", "Upper"),
+        ("name", "../x"),
+        ("name", "x" * 201),
+        ("command", []),
+        ("command", "python train.py"),
+        ("command", ["python", ""]),
+        ("devices", 0),
+        ("devices", -1.0),
+        ("devices", float("nan")),
+        ("devices", float("inf")),
+        ("devices", True),
+        ("devices", "2"),
+        ("memory_bytes", 1000),
+        ("memory_bytes", 1e9),
+        ("max_processes", 0),
+        ("user", "root"),
+        ("user", "-1"),
+        ("environment", {"A B": "x"}),
+        ("environment", {"A": "x\0y"}),
+        ("files", {"/etc/x": Path(__file__)}),
+        ("files", {"../x": Path(__file__)}),
+        ("files", {"x": Path(__file__).parent}),
+        ("inputs", {"a/../../x": Path(__file__)}),
+        ("inputs", {"x": Path("/nowhere/at/all")}),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_refused_by_its_name(spec: JobSpec, field: str, value: Any) -> None:
+    with pytest.raises(InvalidInputError) as raised:
+        check_spec(dataclasses.replace(spec, **{field: value}))
+    assert raised.value.field == field
+    assert "expected" in str(raised.value)
+
+
+def test_a_good_spec_passes(spec: JobSpec) -> None:
+    check_spec(spec)
+
+
+def test_the_value_of_a_variable_is_never_in_a_message(spec: JobSpec) -> None:
+    with pytest.raises(InvalidInputError) as raised:
+        check_spec(dataclasses.replace(spec, environment={"TOKEN": "s3cret\0"}))
+    assert "s3cret" not in str(raised.value)
+
+
+def test_folders_are_walked_and_placed_below_input(spec: JobSpec, tmp_path: Path) -> None:
+    assert list(placed_files(spec)) == [
+        ("work/train.py", tmp_path / "train.py"),
+        ("input/data/deep/a.bin", tmp_path / "data" / "deep" / "a.bin"),
+    ]
+
+
+def test_the_same_job_has_the_same_digest_whatever_its_share(spec: JobSpec) -> None:
+    assert spec_digest(spec) == spec_digest(dataclasses.replace(spec, devices=0.2, labels={"try": "2"}))
+
+
+def test_another_content_of_a_file_makes_another_job(spec: JobSpec, tmp_path: Path) -> None:
+    before = spec_digest(spec)
+    (tmp_path / "data" / "deep" / "a.bin").write_bytes(b"b")
+    assert spec_digest(spec) != before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"command": ["python", "x.py"]},
+        {"environment": {"A": "1"}},
+        {"image": "x"},
+        {"memory_bytes": None},
+        {"inputs": {}},
+    ],
+)
+def test_any_other_difference_makes_another_job(spec: JobSpec, change: dict[str, Any]) -> None:
+    assert spec_digest(dataclasses.replace(spec, **change)) != spec_digest(spec)

@@ -1,0 +1,53 @@
+"""Start a run when production drifts, with no sensor and no schedule: the triggerer looks, an event starts the DAG.
+
+Watches the newest month of the table ``flights`` behind the connection ``paceline_store``, as ``make demo`` fills it:
+columns ``window`` ('2013-07'), ``day``, the features below, ``predicted`` and the true label ``late``.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from airflow.sdk import DAG, Asset, AssetWatcher, task
+
+from paceline.sensors import DriftEventTrigger
+
+HOME = os.path.expanduser(os.environ.get("AIRFLOW_HOME", "~/airflow"))
+STORAGE = os.environ.get("PACELINE_STORAGE", f"file://{HOME}/paceline")
+
+COLUMNS = "day, carrier, origin, dep_hour, distance, temp, humid, wind_speed, precip, pressure, visib, predicted, late"
+FLIGHTS = f"SELECT {COLUMNS} FROM flights"  # noqa: S608  (our own names)
+
+flights_watch = Asset(
+    "flights_watch",
+    watchers=[
+        AssetWatcher(
+            name="newest_month",
+            trigger=DriftEventTrigger(
+                conn_id="paceline_store",
+                reference=FLIGHTS + """ WHERE "window" = '2013-02'""",
+                current=FLIGHTS + """ WHERE "window" = (SELECT MAX("window") FROM flights)""",  # noqa: S608
+                prediction="predicted",
+                actual="late",
+                time="day",
+                fire_on="new_window",  # the data comes in months: each month that has drifted is news, once
+                poll_interval_s=30,
+                report_dir=STORAGE + "/watch",
+            ),
+        )
+    ],
+)
+
+with DAG("watch_for_drift", schedule=[flights_watch], tags=["paceline", "example"], doc_md=__doc__) as dag:
+
+    @task
+    def what_drifted(triggering_asset_events: Any = None) -> list[str]:
+        """Tell what drifted. In place of this, a DAG of yours would retrain."""
+        finding = triggering_asset_events[flights_watch][-1].extra["payload"]
+        print(finding["reason"])
+        print(f"Report: {finding['report_html']}")
+        drifted: list[str] = finding["drifted_features"]
+        return drifted
+
+    what_drifted()

@@ -1,0 +1,130 @@
+"""What watching a model's error promises: a rise is found and placed, chance and improvement are no alarm."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from paceline.drift import compare
+from paceline.drift.concept import ABSOLUTE, WRONG, errors_of, watch
+from paceline.errors import InvalidInputError
+
+
+def predictions(seed: int, n: int, *, wrong: float, then: float | None = None) -> pd.DataFrame:
+    """Rows whose share of wrong predictions is ``wrong``, and ``then`` in the second half; the feature stands still."""
+    rng = np.random.default_rng(seed)
+    late = rng.integers(0, 2, n)
+    share = np.where(np.arange(n) < n // 2, wrong, wrong if then is None else then)
+    predicted = np.where(rng.random(n) < share, 1 - late, late) * 0.8 + 0.1
+    day = pd.date_range("2013-01-01", periods=n, freq="h").strftime("%Y-%m-%d %H:00")
+    return pd.DataFrame({"temp": rng.normal(size=n), "predicted": predicted, "late": late, "day": day})
+
+
+def test_a_rise_of_the_error_is_drift_though_no_feature_moved_and_its_place_is_reported() -> None:
+    current = predictions(1, 2000, wrong=0.1, then=0.4)
+    report = compare(predictions(0, 1000, wrong=0.1), current, prediction="predicted", actual="late", time="day")
+    assert report.verdict == "drift"
+    assert report.drifted_features == []
+    assert report.drifted_parts == ["(concept)"]
+    assert report.concept is not None
+    [change] = report.concept.changes
+    assert abs(change.row - 1000) <= 60
+    assert change.at == current["day"][change.row]
+    assert change.row <= change.detected_row
+    assert change.error_after > change.error_before + 0.2
+    assert change.at in report.reason
+
+
+@pytest.mark.parametrize("detector", ["adwin", "ddm", "page_hinkley"])
+def test_every_detector_sees_a_strong_rise(detector: str) -> None:
+    report = compare(
+        predictions(0, 1000, wrong=0.1),
+        predictions(1, 1000, wrong=0.5),
+        prediction="predicted",
+        actual="late",
+        detector=detector,  # type: ignore[arg-type]
+    )
+    assert report.concept is not None
+    assert (report.concept.detector, report.concept.verdict) == (detector, "drift")
+
+
+def test_an_error_that_stands_still_is_no_alarm_in_200_streams() -> None:
+    rng = np.random.default_rng(3)
+    streams = [(rng.random(1000) < 0.2).astype(float) for _ in range(200)]
+    alarms = sum(watch(s[:500], s[500:], measure=WRONG).verdict == "drift" for s in streams)
+    assert alarms <= 4
+
+
+def test_a_model_that_gets_better_is_reported_but_no_alarm() -> None:
+    report = compare(
+        predictions(0, 1000, wrong=0.5), predictions(1, 1000, wrong=0.1), prediction="predicted", actual="late"
+    )
+    assert report.concept is not None
+    assert report.concept.verdict == "no drift"
+    assert report.concept.changes
+    assert not report.concept.changes[0].rose
+
+
+def test_a_rise_too_small_to_matter_is_no_alarm_however_many_rows_show_it() -> None:
+    rng = np.random.default_rng(0)
+    before, after = ((rng.random(200_000) < share).astype(float) for share in (0.10, 0.115))
+    report = watch(before, after, measure=WRONG)
+    assert report.changes
+    assert report.verdict == "no drift"
+
+
+def test_labels_that_are_still_to_come_are_not_enough_data() -> None:
+    current = predictions(1, 500, wrong=0.9)
+    current["late"] = current["late"].where(current.index < 60)
+    report = compare(predictions(0, 500, wrong=0.1), current, prediction="predicted", actual="late")
+    assert report.verdict == "no drift"
+    assert report.concept is not None
+    assert report.concept.verdict == "not enough data"
+    assert "60 current rows" in report.concept.reason
+
+
+def test_a_reference_without_predictions_leaves_the_current_window_to_speak_for_itself() -> None:
+    reference = predictions(0, 500, wrong=0.1)[["temp"]]
+    current = predictions(1, 2000, wrong=0.1, then=0.5)
+    report = compare(reference, current, prediction="predicted", actual="late")
+    assert report.concept is not None
+    assert report.concept.verdict == "drift"
+    assert report.concept.reference_rows == 0
+
+
+def test_numbers_are_judged_by_their_distance() -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.normal(100, 10, 2000)
+    frame = pd.DataFrame({"truth": truth, "guess": truth + rng.normal(0, np.repeat([2, 6], 1000))})
+    errors, measure, _ = errors_of(frame, "guess", "truth")
+    assert measure == ABSOLUTE
+    found = watch(errors[:500], errors[500:], measure=measure)
+    assert found.verdict == "drift"
+    assert abs(found.changes[0].row - 500) <= 100
+
+
+def test_labels_of_any_kind_are_right_or_wrong() -> None:
+    frame = pd.DataFrame({"said": ["cat", "dog", 3, None], "was": ["cat", "cat", "3", "dog"]}, dtype=object)
+    errors, measure, rows = errors_of(frame, "said", "was")
+    assert (errors.tolist(), measure, rows.tolist()) == ([0.0, 1.0, 0.0], WRONG, [0, 1, 2])
+
+
+@pytest.mark.parametrize(
+    ("frame", "options", "message"),
+    [
+        ({"said": [3.0, 1.0], "was": [0, 1]}, {}, "said: got 3.0, expected a class or a probability between 0 and 1"),
+        ({"said": [np.inf, 1.0], "was": [2.5, 1]}, {}, "said: got inf, expected finite numbers"),
+        ({"said": ["a"], "was": ["b"]}, {"error": "absolute"}, "error: got 'absolute', expected 'wrong' or 'auto'"),
+    ],
+)
+def test_predictions_that_cannot_be_judged_are_refused(
+    frame: dict[str, list[object]], options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(InvalidInputError, match="^" + message):
+        errors_of(pd.DataFrame(frame), "said", "was", **options)  # type: ignore[arg-type]
+
+
+def test_ddm_is_refused_for_errors_that_are_not_right_or_wrong() -> None:
+    with pytest.raises(InvalidInputError, match=r"^detector: got 'ddm', expected adwin or page_hinkley"):
+        watch(np.ones(200), np.ones(200), measure=ABSOLUTE, detector="ddm")

@@ -1,0 +1,128 @@
+"""What the report promises: it goes through JSON unchanged, its page needs nothing else, its summary stays small."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from paceline.drift import DriftReport, compare
+from paceline.errors import InvalidInputError
+
+
+@pytest.fixture(scope="module")
+def report() -> DriftReport:
+    rng = np.random.default_rng(0)
+
+    def window(shift: float, wrong: float) -> pd.DataFrame:
+        late = rng.integers(0, 2, 1000)
+        return pd.DataFrame(
+            {
+                "wind <m/s>": rng.normal(shift, 1, 1000),
+                "steady": rng.normal(0, 1, 1000),
+                "carrier": rng.choice(["A&A", "UA"], 1000),
+                "constant": 1.0,
+                "gone": np.nan,
+                "late": late,
+                "predicted": np.where(rng.random(1000) < wrong, 1 - late, late),
+            }
+        )
+
+    return compare(
+        window(0, 0.1), window(1, 0.4), prediction="predicted", actual="late", current_name="<script>alert(1)</script>"
+    )
+
+
+class Page(HTMLParser):
+    """Collects what a page consists of; fails on tags that are not closed."""
+
+    VOID = ("meta", "path", "line", "rect", "polyline")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.text = ""
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] not in (["style"], ["title"]):
+            self.text += data
+
+
+def test_a_report_goes_through_json_and_back_unchanged(report: DriftReport) -> None:
+    text = json.dumps(report.to_dict(), allow_nan=False)
+    assert DriftReport.from_dict(json.loads(text)) == report
+
+
+def test_a_report_of_another_format_is_refused(report: DriftReport) -> None:
+    with pytest.raises(InvalidInputError, match=r"^format: got 99, expected 1"):
+        DriftReport.from_dict({**report.to_dict(), "format": 99})
+
+
+def test_a_report_with_keys_of_a_later_version_is_read(report: DriftReport) -> None:
+    data = report.to_dict()
+    data["later"] = 1
+    data["features"][0]["later"] = 2
+    assert DriftReport.from_dict(data) == report
+
+
+def test_the_summary_is_small_and_names_what_drifted(report: DriftReport) -> None:
+    summary = report.summary()
+    assert len(json.dumps(summary)) < 2000
+    assert summary["drifted_features"] == ["wind <m/s>"]
+    assert summary["concept_drift"] is True
+    assert list(summary["statistics"]) == ["wind <m/s>"]
+
+
+def test_the_page_loads_nothing_and_runs_nothing(report: DriftReport) -> None:
+    page = Page(report.to_html())
+    names = {tag for tag, _ in page.tags}
+    assert not names & {"script", "link", "img", "iframe"}
+    assert not [attrs for _, attrs in page.tags if {"src", "href"} & set(attrs)]
+    assert "http" not in report.to_html()
+
+
+def test_the_page_says_the_verdict_first_then_the_worst_feature_with_a_picture_of_each(report: DriftReport) -> None:
+    page = Page(report.to_html())
+    order = [
+        "The data has drifted",
+        "1,000 rows",
+        "adwin on the",
+        "its distribution moved",
+        "steady",
+        "constant in both windows",
+    ]
+    places = [page.text.index(word) for word in order]
+    assert places == sorted(places)
+    pictures = [attrs["aria-label"] or "" for tag, attrs in page.tags if tag == "svg"]
+    assert [name for name in ("wind <m/s>", "steady", "carrier", "Running") if any(name in p for p in pictures)] == [
+        "wind <m/s>",
+        "steady",
+        "carrier",
+        "Running",
+    ]
+
+
+def test_the_page_has_colours_for_light_and_dark(report: DriftReport) -> None:
+    assert "prefers-color-scheme: dark" in report.to_html()
+
+
+def test_too_little_data_makes_a_page_too() -> None:
+    text = DriftReport("not enough data", "current: got 0 rows", 500, 0).to_html()
+    assert "Not enough data to tell" in Page(text).text

@@ -1,0 +1,225 @@
+"""The triggers: one event for each new drift, a free event loop, and no error that ends the watch."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from airflow.models.trigger import Trigger
+from airflow.serialization.encoders import encode_trigger
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+
+from paceline.drift import DriftReport, FeatureDrift
+from paceline.errors import InvalidInputError
+from paceline.sensors import DriftEventTrigger, DriftTrigger, triggers
+from paceline.sensors.check import DriftCheck
+from paceline.sensors.triggers import Fired, decide
+
+
+def report(*drifted: str, rows: int = 500) -> DriftReport:
+    features = tuple(FeatureDrift(name, "numeric", "drift") for name in drifted)
+    return DriftReport("drift" if drifted else "no drift", "", 500, rows, features=features)
+
+
+class Store:
+    """The asset's state store, as a triggerer gives it to a trigger that watches one asset."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+
+    async def aget(self, key: str) -> Any:
+        return json.loads(self.values[key]) if key in self.values else None
+
+    async def aset(self, key: str, value: Any) -> None:
+        self.values[key] = json.dumps(value)
+
+
+def write(path: Path, shift: float = 0.0, *, second: float = 0.0, seed: int = 0) -> str:
+    rng = np.random.default_rng(seed)
+    pd.DataFrame({"temp": rng.normal(shift, 1, 500), "wind": rng.normal(second, 1, 500)}).to_csv(path, index=False)
+    return str(path)
+
+
+async def first(stream: AsyncIterator[TriggerEvent]) -> Any:
+    return (await asyncio.wait_for(anext(stream), 30)).payload
+
+
+# --- what is news ----------------------------------------------------------------------------------------------
+
+
+def fired_over(reports: list[DriftReport], fire_on: Any) -> list[int]:
+    last, news = Fired(), []
+    for place, item in enumerate(reports):
+        fires, last = decide(item, last, "check", fire_on)
+        if fires:
+            news.append(place)
+    return news
+
+
+def test_drift_that_goes_on_is_news_once_though_the_window_slides() -> None:
+    assert fired_over([report(), report("temp", rows=500), report("temp", rows=501)], "new_drift") == [1]
+
+
+def test_another_feature_that_drifts_is_news_and_one_that_comes_and_goes_is_not() -> None:
+    checks = [report("temp"), report("temp", "wind"), report("temp"), report("temp", "wind")]
+    assert fired_over(checks, "new_drift") == [0, 1]
+
+
+def test_after_a_check_without_drift_the_same_drift_is_news_again() -> None:
+    assert fired_over([report("temp"), report(), report("temp")], "new_drift") == [0, 2]
+
+
+def test_too_little_data_changes_nothing() -> None:
+    short = DriftReport("not enough data", "", 500, 3)
+    assert fired_over([short, report("temp"), short, report("temp")], "new_drift") == [1]
+
+
+def test_in_batches_each_window_that_drifts_is_news_once() -> None:
+    checks = [report("temp"), report("temp"), report("temp", rows=501), report("temp", rows=501)]
+    assert fired_over(checks, "new_window") == [0, 2]
+
+
+def test_a_changed_check_starts_afresh() -> None:
+    _, last = decide(report("temp"), Fired(), "old", "new_drift")
+    assert decide(report("temp"), last, "new", "new_drift")[0]
+
+
+# --- what Airflow stores ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        DriftEventTrigger(
+            reference="SELECT 1",
+            current="SELECT 2",
+            conn_id="store",
+            reference_parameters={"month": "2013-01"},
+            current_parameters=("2013-02",),
+            features=["temp"],
+        ),
+        DriftTrigger(DriftCheck("a.csv", "b.csv", reference_parameters=("x",)).to_dict(), 5.0, True),
+    ],
+)
+def test_a_trigger_is_the_same_after_the_database_so_airflow_does_not_start_it_anew_at_each_parse(
+    trigger: Any,
+) -> None:
+    path, kwargs = trigger.serialize()
+    stored = Trigger(path, encode_trigger({"classpath": path, "kwargs": kwargs})["kwargs"])
+    assert BaseEventTrigger.hash(path, stored.kwargs) == BaseEventTrigger.hash(path, kwargs)
+    again = type(trigger)(**json.loads(json.dumps(kwargs)))
+    assert again.serialize() == (path, kwargs)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"reference": "a.csv"}, "current: got None, expected a SQL query"),
+        (
+            {"reference": "a.csv", "current": "b.csv", "fire_on": "always"},
+            "fire_on: got 'always', expected 'new_drift'",
+        ),
+        ({"reference": "a.csv", "current": "b.csv", "minimum_samples": 1}, "minimum_samples: got 1, expected"),
+    ],
+)
+def test_wrong_settings_stop_the_dag_from_being_read(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInputError, match="^" + message):
+        DriftEventTrigger(**options)
+
+
+# --- running ---------------------------------------------------------------------------------------------------
+
+
+def test_the_event_trigger_fires_once_for_one_drift_and_again_for_another_also_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triggers, "HANDOVER_S", 0.0)
+    store = Store()
+    options: dict[str, Any] = {
+        "reference": write(tmp_path / "reference.csv"),
+        "current": write(tmp_path / "current.csv", 1.0, seed=1),
+        "poll_interval_s": 0.02,
+        "report_dir": str(tmp_path / "reports"),
+    }
+
+    def start() -> AsyncIterator[TriggerEvent]:
+        trigger = DriftEventTrigger(**options)
+        trigger.asset_state_store = store  # type: ignore[assignment]
+        return trigger.run()
+
+    async def scenario() -> None:
+        payload = await first(start_one := start())
+        assert payload["drifted_features"] == ["temp"]
+        assert Path(payload["report_html"].removeprefix("file://")).read_text().startswith("<!DOCTYPE html>")
+        with pytest.raises(asyncio.TimeoutError):  # it goes on looking, and finds nothing new
+            await asyncio.wait_for(anext(start_one), 0.5)
+
+        write(tmp_path / "current.csv", 1.0, second=1.0, seed=2)
+        payload = await first(start())
+        assert sorted(payload["drifted_features"]) == ["temp", "wind"]
+
+    asyncio.run(scenario())
+
+
+def test_an_error_does_not_end_the_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reference, late = write(tmp_path / "reference.csv"), tmp_path / "late.csv"
+    failed = threading.Event()
+    check = DriftCheck.run
+
+    def counted(self: DriftCheck) -> DriftReport:
+        try:
+            return check(self)
+        except InvalidInputError as error:
+            assert "a file that exists" in str(error)
+            failed.set()
+            raise
+
+    monkeypatch.setattr(DriftCheck, "run", counted)
+
+    async def scenario() -> Any:
+        stream = DriftEventTrigger(reference=reference, current=str(late), poll_interval_s=0.02).run()
+        waiting = asyncio.ensure_future(anext(stream))
+        assert await asyncio.to_thread(failed.wait, 30)
+        Path(write(tmp_path / "half.csv", 1.0)).replace(late)
+        return (await asyncio.wait_for(waiting, 30)).payload
+
+    assert asyncio.run(scenario())["drifted_features"] == ["temp"]
+
+
+def test_the_deferred_sensors_trigger_brings_the_report_back(tmp_path: Path) -> None:
+    check = DriftCheck(write(tmp_path / "a.csv"), write(tmp_path / "b.csv", 1.0)).to_dict()
+    payload = asyncio.run(first(DriftTrigger(check, 0.01).run()))
+    assert DriftReport.from_dict(json.loads(json.dumps(payload))["report"]).drifted_features == ["temp"]
+
+
+def test_the_deferred_sensors_trigger_fails_on_bad_data_unless_it_is_told_to_keep_going(tmp_path: Path) -> None:
+    check = DriftCheck(write(tmp_path / "a.csv"), str(tmp_path / "none.csv")).to_dict()
+    with pytest.raises(InvalidInputError, match="a file that exists"):
+        asyncio.run(first(DriftTrigger(check, 0.01).run()))
+
+
+def test_a_slow_check_leaves_the_event_loop_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+
+    def slow(self: DriftCheck) -> DriftReport:
+        assert release.wait(30)
+        return report("temp")
+
+    monkeypatch.setattr(DriftCheck, "run", slow)
+
+    async def scenario() -> None:
+        event = asyncio.ensure_future(anext(DriftEventTrigger(reference="a.csv", current="b.csv").run()))
+        for _ in range(100):  # other triggers have their turns while the check hangs
+            await asyncio.sleep(0)
+        assert not event.done()
+        release.set()
+        assert (await asyncio.wait_for(event, 30)).payload["drifted_features"] == ["temp"]
+
+    asyncio.run(scenario())

@@ -85,10 +85,9 @@ class ProcessRuntime:
         check_spec(spec)
         check_capacity(spec.devices, self.capacity())
         program = spec.command[0]
-        if program != "python" and not (
-            shutil.which(program, path=_path(spec)) or program in spec.files or f"./{program}" in spec.files
-        ):
-            raise InvalidInputError("command", program, "'python', or a program on PATH, or one of files")
+        placed = "/" in program and program.removeprefix("./") in spec.files
+        if program != "python" and not placed and not shutil.which(program, path=_path(spec)):
+            raise InvalidInputError("command", program, "'python', a program on PATH, or './' and one of files")
         self._make_root()
         if self.mechanism == "cgroup":
             probe = cgroups.create(f"paceline-probe-{os.getpid()}")

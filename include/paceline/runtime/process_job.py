@@ -173,6 +173,7 @@ class ProcessJob:
             raise JobLostError(f"there is no job in {self._scratch.path}")
         if self.status().state == "running":
             return
+        self._await_helpers()
         self._clear()
         for path in (self._scratch.end, self._scratch.stop, self._scratch.usage, self._scratch.state):
             path.unlink(missing_ok=True)
@@ -214,6 +215,7 @@ class ProcessJob:
     def remove(self) -> None:
         """End the job and delete its scratch folder."""
         self.stop(0.0)
+        self._await_helpers()
         self._clear()
         shutil.rmtree(self._scratch.path, ignore_errors=True)
 
@@ -223,6 +225,13 @@ class ProcessJob:
     def _identity(self, who: str) -> Identity | None:
         found = (read_json(self._scratch.state) or {}).get(who)
         return Identity(**found) if isinstance(found, dict) else None
+
+    def _await_helpers(self, patience_s: float = 5.0) -> None:
+        """Launcher and guardian outlive the word that the job has ended by some milliseconds."""
+        helpers = [who for who in map(self._identity, ("launcher", "guardian")) if who is not None]
+        limit = time.monotonic() + patience_s
+        while any(who.alive() for who in helpers) and time.monotonic() < limit:
+            time.sleep(0.002)
 
     def _clear(self) -> None:
         """End what a killed launcher and guardian may have left; nothing in the normal case."""

@@ -52,7 +52,7 @@ def describe_failure(status: JobStatus, last_lines: Iterable[str]) -> str | None
         return "the job was removed by somebody while it ran" + (f" ({status.reason})" if status.reason else "")
     if status.exit_code == 0:
         return None
-    reason = status.reason or f"exit code {status.exit_code}"
+    reason = f"exit code {status.exit_code}" + (f", {status.reason}" if status.reason else "")
     return f"script: ended with {reason}, expected exit code 0. Its last lines:\n" + ("\n".join(last_lines) or "(none)")
 
 

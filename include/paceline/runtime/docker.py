@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.errors import InvalidInputError, JobLostError, PacelineError
 from paceline.runtime.archive import Entry, tar_stream
-from paceline.runtime.base import ENV_CHECKPOINT, ENV_INPUT, ENV_OUTPUT, JobSpec
+from paceline.runtime.base import ENV_CHECKPOINT, ENV_INPUT, ENV_OUTPUT, JOB_ENVIRONMENT, JobSpec
 from paceline.runtime.checks import check_capacity, check_spec, placed_files, spec_digest
 from paceline.runtime.docker_errors import engine_call
 from paceline.runtime.docker_job import PERIOD_US, DockerJob, quota_us
@@ -226,7 +226,8 @@ def _environment(spec: JobSpec) -> dict[str, str]:
     path = f"{HOME}/sdk" + (f":{given['PYTHONPATH']}" if given.get("PYTHONPATH") else "")
     home = {"HOME": f"{HOME}/work", "USER": "paceline", "LANG": "C.UTF-8"}  # the user is not in the image's passwd
     return (
-        home
+        JOB_ENVIRONMENT
+        | home
         | given
         | {
             "PYTHONUNBUFFERED": "1",

@@ -16,7 +16,7 @@ from typing import Literal
 
 from paceline.errors import InvalidInputError, JobLostError, PacelineError, RuntimeUnavailableError
 from paceline.runtime import cgroups
-from paceline.runtime.base import ENV_CHECKPOINT, ENV_CONTROL, ENV_INPUT, ENV_OUTPUT, JobSpec
+from paceline.runtime.base import ENV_CHECKPOINT, ENV_CONTROL, ENV_INPUT, ENV_OUTPUT, JOB_ENVIRONMENT, JobSpec
 from paceline.runtime.checks import check_capacity, check_spec, placed_files, spec_digest
 from paceline.runtime.process_job import ProcessJob, launch
 from paceline.runtime.scratch import Scratch, read_json, write_json
@@ -193,7 +193,8 @@ def _environment(scratch: Scratch, spec: JobSpec) -> dict[str, str]:
     sdk = str(scratch.folder("sdk"))
     home = {"HOME": str(scratch.folder("work")), "LANG": "C.UTF-8", "TMPDIR": str(scratch.folder("tmp"))}
     return (
-        home
+        JOB_ENVIRONMENT
+        | home
         | given
         | {
             "PATH": _path(spec),

@@ -18,6 +18,8 @@ LIMITS = Limits(0.1, 2.0)
 class InstantExchange:
     """Live state without a thread: what is posted is there at once."""
 
+    round_ms_mean = 0.0
+
     def __init__(self, state: MemoryState) -> None:
         self.state = state
         self.posted: list[dict] = []

@@ -276,7 +276,8 @@ class JobOperator(BaseOperator):
     def _local_file(self, field: str, path: str) -> Path:
         found = Path(path)
         if not found.is_absolute():
-            found = Path(self.dag.folder if self.dag is not None else ".") / found
+            dag = self.get_dag()
+            found = Path(dag.folder if dag is not None else ".") / found
         if not found.is_file():
             raise InvalidInputError(field, path, f"a file that exists (looked for {found})")
         return found

@@ -1,0 +1,167 @@
+"""What cannot work is said with field, value and what is accepted, before a container starts where it can be known by then.
+
+The operator runs here without a scheduler, on real runtimes; a dictionary stands for the task state store.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from paceline.operators import DeadlineTrainingOperator
+from paceline.pace import MemoryState
+
+TRACKED = "from paceline.train import track\nfor batch in track([1] * 400):\n    sum(range(100_000))\n"
+
+
+@pytest.fixture
+def runtime(request: pytest.FixtureRequest) -> str:
+    """Name of the runtime; for containers, none may be left after the test."""
+    if request.param == "docker":
+        request.getfixturevalue("leaves_no_container")
+    return str(request.param)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, docker_host):
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path / "airflow"))
+    monkeypatch.setenv("DOCKER_HOST", docker_host)
+
+    def run_operator(
+        source: str | None = None, *, state: MemoryState | None = None, **arguments: Any
+    ) -> dict[str, Any]:
+        if source is not None:
+            script = tmp_path / "train.py"
+            script.write_text(source)
+            arguments["script"] = str(script)
+        operator = DeadlineTrainingOperator(
+            **{"task_id": "train", "deadline": "30s", "control_period": 0.5, **arguments}
+        )
+        now = datetime.now(timezone.utc)
+        context = {
+            "ti": SimpleNamespace(
+                dag_id="dag",
+                run_id="run",
+                task_id="train",
+                map_index=-1,
+                try_number=1,
+                max_tries=0,
+                start_date=now,
+                stats_tags={},
+            ),
+            "dag_run": SimpleNamespace(start_date=now - timedelta(seconds=1)),
+            "task_state_store": state if state is not None else MemoryState(),
+        }
+        return operator.execute(context)  # type: ignore[arg-type]
+
+    return run_operator
+
+
+both = pytest.mark.parametrize("runtime", [pytest.param("docker", marks=pytest.mark.docker), "process"], indirect=True)
+
+
+@both
+def test_a_deadline_that_has_passed_is_refused_before_anything_starts(run, runtime):
+    passed = datetime.now(timezone.utc) - timedelta(minutes=5)
+    with pytest.raises(AirflowFailException, match=r"deadline: got datetime.*, expected a time that is still to come"):
+        run(TRACKED, runtime=runtime, deadline=passed)
+    with pytest.raises(AirflowFailException, match=r"deadline: got 0\.5, expected a time that is still to come"):
+        run(TRACKED, runtime=runtime, deadline=0.5)
+
+
+@both
+def test_a_missing_script_is_named(run, runtime):
+    with pytest.raises(AirflowFailException, match=r"script: got '/nowhere/train.py', expected a file that exists"):
+        run(runtime=runtime, script="/nowhere/train.py")
+
+
+@both
+def test_a_missing_input_is_named(run, runtime):
+    with pytest.raises(AirflowFailException, match=r"inputs\['data'\]: got '/nowhere/data.csv', expected a file or"):
+        run(TRACKED, runtime=runtime, inputs={"data": "/nowhere/data.csv"})
+
+
+@pytest.mark.docker
+def test_a_missing_image_is_named_with_how_to_get_it(run, leaves_no_container):
+    with pytest.raises(AirflowFailException, match=r"image: got 'nobody/nothing:1', expected .*docker pull"):
+        run(TRACKED, runtime="docker", image="nobody/nothing:1")
+
+
+@pytest.mark.docker
+def test_a_missing_connection_is_named(run, leaves_no_container):
+    with pytest.raises(AirflowFailException, match=r"docker_conn_id: got 'nobody', expected a usable connection"):
+        run(TRACKED, runtime="docker", docker_conn_id="nobody")
+
+
+def test_an_engine_that_is_not_there_is_named(run, monkeypatch):
+    monkeypatch.setattr("paceline.operators.train._ENGINE_PATIENCE_S", 0.0)
+    with pytest.raises(AirflowException, match="no Docker engine answers at unix:///nowhere.sock"):
+        run(TRACKED, runtime="docker", docker_url="unix:///nowhere.sock")
+
+
+def test_without_an_engine_auto_means_a_local_process(run):
+    assert run(TRACKED, runtime="auto", docker_url="unix:///nowhere.sock")["runtime"] == "process"
+
+
+@both
+def test_a_script_that_raises_is_reported_with_its_traceback(run, runtime):
+    with pytest.raises(AirflowException, match=r"exit code 1, expected exit code 0(.|\n)*ZeroDivisionError"):
+        run("1 / 0", runtime=runtime)
+
+
+@both
+def test_a_script_that_never_reports_progress_is_told_what_to_do(run, runtime):
+    with pytest.raises(AirflowException, match=r"script: reported no progress at all, expected a loop over paceline"):
+        run("print('hello')", runtime=runtime)
+
+
+@both
+def test_zero_batches_are_named(run, runtime):
+    with pytest.raises(AirflowException, match=r"batch"):
+        run("from paceline.train import track\nfor batch in track([]):\n    pass\n", runtime=runtime)
+
+
+@both
+def test_garbage_between_the_markers_is_skipped_and_the_run_goes_on(run, runtime, capsys):
+    garbage = "for line in ('{', '[]', '{\"done\": 5}', '\\x00\\xff'):\n    print('@paceline ' + line)\n"
+    result = run(garbage + TRACKED, runtime=runtime)
+    assert result["met"]
+    assert capsys.readouterr().out.count("Progress line skipped") == 4
+
+
+@both
+def test_a_script_killed_for_memory_is_reported_as_such(run, runtime):
+    greedy = (
+        "from paceline.train import track\nfor batch in track([1] * 9):\n    kept = bytearray(b'1') * (900 << 20)\n"
+    )
+    with pytest.raises(AirflowException, match=r"killed for memory, limit 300 MiB"):
+        run(greedy, runtime=runtime, mem_limit="300m")
+
+
+@both
+def test_what_a_job_leaves_in_its_output_folder_is_where_the_result_says(run, runtime, tmp_path):
+    source = TRACKED + "from paceline.train import output_dir\n(output_dir() / 'model.txt').write_text('done')\n"
+    result = run(source, runtime=runtime, output=str(tmp_path / "out"))
+    assert (tmp_path / "out" / "model.txt").read_text() == "done"
+    assert result["model"] == str(tmp_path / "out")
+
+
+@both
+def test_a_deadline_set_before_the_task_began_comes_before_the_one_in_the_dag(run, runtime):
+    state = MemoryState(deadline="40s")
+    assert run(TRACKED, runtime=runtime, state=state)["deadline_s"] == 40.0
+    assert "deadline" not in state  # a later run of this task begins with the DAG's own again
+    assert set(state) == {"pace", "history"}
+
+
+@both
+def test_secrets_reach_the_job_and_stay_out_of_the_log(run, runtime, capsys):
+    check = "import os\nprint('length', len(os.environ['TOKEN']))\n"
+    run(check + TRACKED, runtime=runtime, private_environment={"TOKEN": "hunter2hunter2"})
+    log = "".join(capsys.readouterr())
+    assert "length 14" in log
+    assert "hunter2" not in log

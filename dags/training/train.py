@@ -13,11 +13,11 @@ import torch
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
-from paceline.train import checkpoint, input_dir, output_dir, track
+from paceline.train import checkpoint, input_dir, output_dir, report, track
 
 NUMERIC = ("dep_hour", "distance", "temp", "dewp", "humid", "wind_speed", "precip", "pressure", "visib")
 CATEGORICAL = ("carrier", "origin", "dest", "weekday")
-EPOCHS = int(os.environ.get("EPOCHS", "7"))
+EPOCHS = int(os.environ.get("EPOCHS", "9"))
 BATCH = int(os.environ.get("BATCH", "512"))
 
 
@@ -97,6 +97,7 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         scheduler.step()
+        report(loss=loss)
         checkpoint(model=model, optimizer=optimizer, scheduler=scheduler)
 
     (output_dir() / "model.json").write_text(json.dumps(reader.plan, indent=1))

@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(demo: Demo, screen: Screen) -> int:
     screen.title(
         "Paceline: retrain a model that drifts, by the time you need it",
-        "A real Airflow, real flights from New York in 2013, one run of the DAG retrain_on_drift.",
+        "A real Airflow, real flights of 2013, one run of the DAG retrain_on_drift.",
     )
     summary = run(demo, screen)
     _tell(demo, screen, summary)

@@ -22,7 +22,7 @@ from types import FrameType, TracebackType
 
 import httpx
 
-from paceline.demo.airflow_api import AirflowApi
+from paceline.airflow_api import AirflowApi
 from paceline.errors import PacelineError
 
 # The serving of logs over the network is left out: every process here reads the same folder, and Airflow's

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from paceline.demo.airflow_api import AirflowApi
+from paceline.airflow_api import AirflowApi
 from paceline.demo.screen import Screen
 
 # The tasks in order, and what each is doing, in words.

@@ -1,0 +1,85 @@
+"""What the demo shows: readable with a terminal, and in a log without one."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from paceline.demo.screen import Screen, pace_line
+from paceline.demo.watch import last_words
+
+PACE = {
+    "state": "training",
+    "progress_pct": 61.94,
+    "setpoint_pct": 60.0,
+    "devices": 0.85,
+    "forecast_s": 59.13,
+    "deadline_s": 60.0,
+    "feasible": True,
+}
+
+
+def _screen() -> tuple[Screen, io.StringIO]:
+    out = io.StringIO()
+    return Screen(Console(file=out, width=80, highlight=False)), out
+
+
+def test_the_training_line_has_percent_setpoint_cores_and_forecast_against_the_deadline() -> None:
+    line = pace_line(PACE, 31.0).plain
+    assert line.startswith("▸   31.0 s  Training ")
+    assert line.endswith("  61.9 %, setpoint  60.0 %, 0.85 cores, done at 59.1 s of 60 s")
+
+
+def test_before_the_first_batch_it_says_what_the_job_does() -> None:
+    pace = {**PACE, "state": "starting", "progress_pct": 0, "forecast_s": None}
+    assert pace_line(pace).plain.endswith("0.85 cores, reading its data")
+
+
+def test_a_forecast_after_the_deadline_stands_out() -> None:
+    styles = {str(span.style) for span in pace_line({**PACE, "forecast_s": 70}).spans}
+    assert "yellow" in styles
+    assert "yellow" not in {str(span.style) for span in pace_line(PACE).spans}
+
+
+def test_the_bar_is_full_at_the_end_and_never_longer() -> None:
+    for progress in (0, 50, 99.9, 100):
+        line = pace_line({**PACE, "progress_pct": progress, "setpoint_pct": 100}).plain
+        assert line.count("━") == 28
+    bars = [pace_line({**PACE, "progress_pct": pct}).spans for pct in (0, 100)]
+    assert bars[0] != bars[1]
+
+
+def test_a_sample_with_nothing_in_it_yet_is_shown() -> None:
+    assert "0.0 %" in pace_line({}).plain
+
+
+def test_without_a_terminal_every_line_stays_whole_and_training_shows_seldom() -> None:
+    screen, out = _screen()
+    with screen.waiting():
+        screen.now("not shown in a log")
+        for _ in range(5):
+            screen.training(PACE)
+    screen.step("Drift", "x" * 200)
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 2
+    assert "done at 59.1 s of 60 s" in lines[0]
+    assert lines[1].endswith("x" * 200)
+
+
+def test_text_from_outside_is_not_taken_for_markup() -> None:
+    screen, out = _screen()
+    screen.step("Run", "manual__[bold]x[/bold]", more="[red]y")
+    screen.plain("see [/tmp]")
+    assert "manual__[bold]x[/bold]" in out.getvalue()
+    assert "[red]y" in out.getvalue()
+    assert "see [/tmp]" in out.getvalue()
+
+
+def test_of_a_long_log_the_last_errors_are_told() -> None:
+    log = [{"event": f"warning {i}", "level": "warning"} for i in range(50)]
+    log += ["text", {"event": "chatter", "level": "info"}, {"event": "Task failed", "level": "error"}]
+    words = last_words(log)
+    assert words[-1] == "Task failed"
+    assert len(words) == 12
+    assert "chatter" not in words

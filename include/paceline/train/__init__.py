@@ -9,8 +9,9 @@ Training code calls it; standard library and torch only, and torch only once the
 
 from __future__ import annotations
 
-from ._loop import Loop, track
+from ._loop import Loop
 from ._paths import input_dir, output_dir
 from ._session import checkpoint, report, stop_early
+from ._track import track
 
 __all__ = ["Loop", "checkpoint", "input_dir", "output_dir", "report", "stop_early", "track"]

@@ -5,6 +5,7 @@ Called by ``_loop`` and ``_session``, which see to the rate.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -143,11 +144,11 @@ class Bar(Text):
             self._first = progress
             self._tqdm = _tqdm_bar(progress, self._stream)
         if self._tqdm is not None:
-            self._tqdm.total = progress.total
-            self._tqdm.set_description_str(f"epoch {progress.epoch + 1}/{progress.epochs}", refresh=False)
-            self._tqdm.set_postfix_str(_values(progress), refresh=False)
-            self._tqdm.update(progress.done - self._tqdm.n)
-            self._tqdm.refresh()
+            with contextlib.suppress(OSError, ValueError):
+                self._tqdm.total, self._tqdm.n = progress.total, progress.done
+                self._tqdm.set_description_str(f"epoch {progress.epoch + 1}/{progress.epochs}", refresh=False)
+                self._tqdm.set_postfix_str(_values(progress), refresh=False)
+                self._tqdm.refresh()
             return
         text = describe(progress)
         elapsed_s = progress.monotonic_s - self._first.monotonic_s
@@ -159,7 +160,8 @@ class Bar(Text):
     def close(self) -> None:
         """Leave the bar as it is and go to the next line."""
         if self._tqdm is not None:
-            self._tqdm.close()
+            with contextlib.suppress(OSError, ValueError):
+                self._tqdm.close()
         elif self._first is not None:
             self._write("\n")
         self._first = self._tqdm = None
@@ -190,4 +192,6 @@ def _tqdm_bar(progress: Progress, stream: TextIO | None) -> Any:
         from tqdm.auto import tqdm
     except ImportError:
         return None
-    return tqdm(total=progress.total, initial=progress.done, unit="batch", file=stream, mininterval=0.0)
+    with contextlib.suppress(OSError, ValueError):
+        return tqdm(total=progress.total, initial=progress.done, unit="batch", file=stream)
+    return None

@@ -1,6 +1,6 @@
 """The loop over the batches: it counts, shows progress, follows the CPU share, saves, resumes and stops early.
 
-``track`` is called by training code, once for each training loop.
+Made by ``track``.
 """
 
 from __future__ import annotations
@@ -23,54 +23,6 @@ T = TypeVar("T")
 # A change of the CPU share is seen within this time, at the next batch.
 _SHARE_INTERVAL_S = 0.5
 _NOW = float("-inf")
-
-
-def track(
-    loader: Iterable[T],
-    *,
-    epochs: int = 1,
-    total: int | None = None,
-    device: object = None,
-    threads: int | None = None,
-) -> Loop[T]:
-    """Loop over the batches of all epochs, and let the world outside know how far it is.
-
-    Reads like tqdm. Progress is the share of the batches of all epochs that are done, equations (1) and (2) of
-    DECOR-NN.
-
-    Parameters
-    ----------
-    loader:
-        A ``DataLoader``, or anything that can be iterated over once for each epoch.
-    epochs:
-        How often to go through it.
-    total:
-        Number of batches in all epochs together, where ``len(loader)`` is not known or not right.
-    device:
-        What the training runs on, for display. Default: found out.
-    threads:
-        A fixed number of threads for torch. Default: the share of the processor, rounded up, as it changes.
-
-    Returns
-    -------
-    Loop
-        An iterable of batches that also knows ``epoch``, ``epoch_end``, ``done`` and ``total``.
-
-    Raises
-    ------
-    ValueError
-        For zero batches, a length that is not known, or a number that is not one.
-
-    Examples
-    --------
-    >>> loop = track(["a", "b"], epochs=2)
-    >>> for batch in loop:
-    ...     if loop.epoch_end:
-    ...         print(f"epoch {loop.epoch} ends with {batch}, {loop.total} batches in all")
-    epoch 0 ends with b, 4 batches in all
-    epoch 1 ends with b, 4 batches in all
-    """
-    return Loop(loader, epochs=epochs, total=total, device=device, threads=threads)
 
 
 class Loop(Generic[T]):
@@ -172,7 +124,7 @@ class Loop(Generic[T]):
         session.loop = self
         session.listen()
         try:
-            self._threads.follow()
+            self._follow_share(clock())
             self._show(session, "start")
             while not self._over():
                 for batch in self._open(resume):
@@ -254,8 +206,7 @@ class Loop(Generic[T]):
             self._save(session)
             raise SystemExit(_session.EXIT_TERMINATED)
         if now_s >= self._next_share_s:
-            self._next_share_s = now_s + _SHARE_INTERVAL_S
-            self._threads.follow()
+            self._follow_share(now_s)
         if saver is not None and now_s >= saver.next_save_s:
             if self._save(session):
                 self._show(session, "checkpoint")
@@ -288,6 +239,10 @@ class Loop(Generic[T]):
         # After the last epoch there is none to open again: one that is added later starts from here.
         start = self._epoch_start if self.batch else now
         return session.checkpoint.save(position, start, now, session.reported())
+
+    def _follow_share(self, now_s: float) -> None:
+        self._threads.follow()
+        self._next_share_s = now_s + _SHARE_INTERVAL_S
 
     def _show(self, session: _session.Session, event: str) -> None:
         now_s = session.clock()

@@ -66,11 +66,14 @@ class Store:
 
     def load(self) -> tuple[dict[str, Any], Path] | None:
         """Read the newest checkpoint that is whole; say which files were passed over, and why."""
-        for _, checksum, path in self._files():
+        files = self._files()
+        for _, checksum, path in files:
             try:
                 return _read(path, checksum), path
             except Exception as error:  # torch raises many kinds for a damaged archive
                 say(f"checkpoint {path} cannot be used, trying the one before it: {_reason(error)}")
+        if files:
+            say(f"no checkpoint in {self.folder} can be used: starting from the beginning")
         return None
 
     def _files(self) -> list[tuple[int, int, Path]]:

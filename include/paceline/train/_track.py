@@ -1,0 +1,58 @@
+"""``track``: the one line that a training loop changes. Called by training code, once for each training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from ._loop import Loop
+
+T = TypeVar("T")
+
+
+def track(
+    loader: Iterable[T],
+    *,
+    epochs: int = 1,
+    total: int | None = None,
+    device: object = None,
+    threads: int | None = None,
+) -> Loop[T]:
+    """Loop over the batches of all epochs, and let the world outside know how far it is.
+
+    Reads like tqdm. Progress is the share of the batches of all epochs that are done, equations (1) and (2) of
+    DECOR-NN.
+
+    Parameters
+    ----------
+    loader:
+        A ``DataLoader``, or anything that can be iterated over once for each epoch.
+    epochs:
+        How often to go through it.
+    total:
+        Number of batches in all epochs together, where ``len(loader)`` is not known or not right.
+    device:
+        What the training runs on, for display. Default: found out.
+    threads:
+        A fixed number of threads for torch. Default: the share of the processor, rounded up, as it changes.
+
+    Returns
+    -------
+    Loop
+        An iterable of batches that also knows ``epoch``, ``epoch_end``, ``done`` and ``total``.
+
+    Raises
+    ------
+    ValueError
+        For zero batches, a length that is not known, or a number that is not one.
+
+    Examples
+    --------
+    >>> loop = track(["a", "b"], epochs=2)
+    >>> for batch in loop:
+    ...     if loop.epoch_end:
+    ...         print(f"epoch {loop.epoch} ends with {batch}, {loop.total} batches in all")
+    epoch 0 ends with b, 4 batches in all
+    epoch 1 ends with b, 4 batches in all
+    """
+    return Loop(loader, epochs=epochs, total=total, device=device, threads=threads)

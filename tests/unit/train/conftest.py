@@ -1,0 +1,72 @@
+"""A clock that tests move, and a training session of their own for each test."""
+
+import signal
+
+import pytest
+
+from paceline.train import _session
+
+
+class ManualClock:
+    """Seconds that pass only when told to; ``step_s`` pass with each look at it."""
+
+    def __init__(self):
+        self.now_s = 1000.0
+        self.step_s = 0.0
+
+    def __call__(self):
+        self.now_s += self.step_s
+        return self.now_s
+
+
+class Recorder:
+    """A display that keeps what it is shown."""
+
+    def __init__(self, interval_s=0.2):
+        self.interval_s = interval_s
+        self.shown = []
+        self.closed = False
+
+    def show(self, progress):
+        self.shown.append(progress)
+
+    def close(self):
+        self.closed = True
+
+    @property
+    def events(self):
+        return [(progress.event, progress.done, progress.total) for progress in self.shown]
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def recorder():
+    return Recorder()
+
+
+@pytest.fixture(autouse=True)
+def session(monkeypatch, clock):
+    """Each test has a process's training of its own, outside of a job."""
+    for name in ("PACELINE_OUTPUT", "PACELINE_INPUT", "PACELINE_CHECKPOINT", "PACELINE_CONTROL"):
+        monkeypatch.delenv(name, raising=False)
+    made = _session.Session(clock)
+    monkeypatch.setattr(_session, "current", made)
+    yield made
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@pytest.fixture
+def new_life(monkeypatch, clock):
+    """Return what makes the process forget its training, as a restart does."""
+
+    def begin():
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        made = _session.Session(clock)
+        monkeypatch.setattr(_session, "current", made)
+        return made
+
+    return begin

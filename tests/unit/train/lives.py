@@ -1,0 +1,157 @@
+"""Runs small trainings in processes that are killed, and says what became of them.
+
+Started by ``test_resume_after_death`` as ``python lives.py SCENARIOS.json RESULTS.json``. torch is imported once; each
+life of a training is a fork of this process.
+"""
+
+import hashlib
+import json
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+
+import numpy
+import torch
+import torch._dynamo  # the first optimizer imports it: once here instead of once in each life
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, WeightedRandomSampler
+
+from paceline.train import checkpoint, report, stop_early, track
+
+AFTER_THE_LOOP = 0
+
+
+class Noisy(Dataset):
+    """Samples whose features change whenever they are read, by all three libraries' generators."""
+
+    def __init__(self, samples):
+        self.samples = samples
+
+    def __len__(self):
+        return self.samples
+
+    def __getitem__(self, index):
+        noise = torch.rand(4) + random.random() + numpy.random.rand()
+        return index, noise + index / self.samples
+
+
+class Plain(Noisy):
+    """Without noise: workers that live through all epochs keep generators that nobody can put back."""
+
+    def __getitem__(self, index):
+        return index, torch.full((4,), index / self.samples)
+
+
+class NoisyStream(IterableDataset):
+    def __init__(self, samples):
+        self.samples = samples
+
+    def __iter__(self):
+        dataset = Noisy(self.samples)
+        return (dataset[index] for index in range(self.samples))
+
+
+def make_loader(scenario):
+    dataset, workers = Noisy(scenario["samples"]), scenario["workers"]
+    common = {"batch_size": 3, "num_workers": workers}
+    kind = scenario["loader"]
+    if kind == "shuffle":
+        return DataLoader(dataset, shuffle=True, **common)
+    if kind == "persistent":
+        return DataLoader(Plain(scenario["samples"]), shuffle=True, persistent_workers=True, **common)
+    if kind == "generator":
+        return DataLoader(dataset, shuffle=True, generator=torch.Generator().manual_seed(5), **common)
+    if kind == "replacement":
+        sampler = RandomSampler(dataset, replacement=True, num_samples=scenario["samples"])
+        return DataLoader(dataset, sampler=sampler, **common)
+    if kind == "weighted":
+        return DataLoader(dataset, sampler=WeightedRandomSampler([1.0, 2.0] * 5, 10), **common)
+    if kind == "stream":
+        return DataLoader(NoisyStream(scenario["samples"]), **common)
+    raise ValueError(kind)
+
+
+def train(scenario, life, seen):
+    torch.manual_seed(1)
+    random.seed(2)
+    numpy.random.seed(3)
+    loader = make_loader(scenario)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.ReLU(), torch.nn.Dropout(0.3), torch.nn.Linear(16, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.7)
+    parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+    if checkpoint(**parts, every_s=scenario["every_s"]):
+        torch.rand(7)  # what else a script draws before the loop must not matter
+    kill = dict([scenario["kills"][life]]) if life < len(scenario["kills"]) else {}
+    for number in range(scenario.get("loops", 1)):
+        loop = track(loader, epochs=scenario["epochs"], total=scenario.get("total"))
+        for index, x in loop:
+            seen.write(f"{loop.done} {index.tolist()}\n")
+            seen.flush()
+            optimizer.zero_grad()
+            loss = (model(x).squeeze() - index / 10).square().mean()
+            loss.backward()
+            optimizer.step()
+            report(loss=loss)
+            if loop.epoch_end:
+                scheduler.step()
+            if loop.done + 1 == scenario.get("stop_after"):
+                stop_early()
+            for name, done in kill.items():
+                if number * loop.total + loop.done + 1 == done:
+                    os.kill(os.getpid(), getattr(signal, name))
+    if kill.get("SIGKILL") == AFTER_THE_LOOP:
+        os.kill(os.getpid(), signal.SIGKILL)
+    digest = hashlib.sha256()
+    for tensor in model.state_dict().values():
+        digest.update(tensor.numpy().tobytes())
+    momentum = [state["momentum_buffer"] for state in optimizer.state_dict()["state"].values()]
+    for tensor in [*momentum, torch.rand(3), torch.tensor([random.random(), numpy.random.rand()])]:
+        digest.update(tensor.numpy().tobytes())
+    digest.update(str(scheduler.get_last_lr()).encode())
+    return digest.hexdigest()
+
+
+def live(scenario, life, folder):
+    """One life in a process of its own; return its exit code."""
+    pid = os.fork()
+    if pid:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    code = 1
+    try:
+        output = os.open(folder / f"stdout-{life}", os.O_CREAT | os.O_WRONLY)
+        os.dup2(output, 1)
+        os.environ["PACELINE_OUTPUT"] = str(folder)
+        os.environ["PACELINE_CHECKPOINT"] = str(folder / "checkpoint")
+        with open(folder / f"seen-{life}", "w") as seen:
+            (folder / "digest").write_text(train(scenario, life, seen))
+        code = 0
+    except SystemExit as exit_:
+        code = exit_.code
+    except BaseException as error:
+        print(repr(error), file=sys.stderr)
+    finally:
+        os._exit(code)
+
+
+def main():
+    scenarios = json.loads(Path(sys.argv[1]).read_text())
+    results = {}
+    torch.set_num_threads(1)
+    for name, scenario in scenarios.items():
+        folder = Path(sys.argv[2]).parent / name
+        folder.mkdir()
+        codes = [live(scenario, life, folder) for life in range(len(scenario["kills"]) + 1)]
+        digest = folder / "digest"
+        results[name] = {
+            "codes": codes,
+            "digest": digest.read_text() if digest.exists() else None,
+            "seen": [(folder / f"seen-{life}").read_text().splitlines() for life in range(len(codes))],
+            "lines": [(folder / f"stdout-{life}").read_text().splitlines() for life in range(len(codes))],
+        }
+    Path(sys.argv[2]).write_text(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()

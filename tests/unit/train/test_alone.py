@@ -1,0 +1,79 @@
+"""The package stands alone: nothing but the standard library to import, torch only where training code uses it."""
+
+import ast
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import paceline.train
+
+INCLUDE = Path(__file__).parents[3] / "include"
+SOURCES = sorted((INCLUDE / "paceline" / "train").glob("*.py"))
+
+
+@pytest.fixture
+def sdk(tmp_path):
+    """What a runtime puts into a job: this package below an empty ``paceline``."""
+    shutil.copytree(INCLUDE / "paceline" / "train", tmp_path / "paceline" / "train")
+    (tmp_path / "paceline" / "__init__.py").write_text('"""Stub."""\n')
+    return tmp_path
+
+
+def python_versions():
+    """This Python, and the oldest one promised where the machine has it."""
+    oldest = shutil.which("python3.10")
+    works = oldest and subprocess.run([oldest, "-c", ""], capture_output=True).returncode == 0
+    return [sys.executable, *([oldest] if works else [])]
+
+
+@pytest.mark.parametrize("python", python_versions())
+def test_it_trains_with_nothing_but_the_standard_library(sdk, python):
+    code = f"""
+import sys
+sys.path.insert(0, {str(sdk)!r})
+import paceline.train.progress
+from paceline.train import input_dir, output_dir, report, stop_early, track
+loop = track(range(5), epochs=2)
+for batch in loop:
+    report(loss=batch)
+    if loop.epoch == 1:
+        stop_early()
+assert (loop.done, loop.total) == (6, 6)
+foreign = {{name.partition(".")[0] for name in sys.modules}} - set(sys.stdlib_module_names)
+foreign = {{name for name in foreign if getattr(sys.modules.get(name), "__file__", None)}}
+assert foreign <= {{"paceline", "__main__"}}, foreign
+"""
+    done = subprocess.run([python, "-S", "-I", "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_importing_it_beside_airflow_does_not_import_torch():
+    code = "import sys, paceline.train, paceline.train.progress; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env={"PYTHONPATH": str(INCLUDE)})
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
+def test_it_imports_nothing_else_of_ours(source):
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level <= 1
+            assert node.level == 1 or not (node.module or "").startswith("paceline")
+        elif isinstance(node, ast.Import):
+            assert not any(alias.name.startswith("paceline") for alias in node.names)
+
+
+def test_the_public_face_is_small_and_sorted():
+    names = ["Loop", "checkpoint", "input_dir", "output_dir", "report", "stop_early", "track"]
+    assert paceline.train.__all__ == names == sorted(names)
+    assert all(hasattr(paceline.train, name) for name in names)
+
+
+@pytest.mark.parametrize(("function", "name"), [("input_dir", "PACELINE_INPUT"), ("output_dir", "PACELINE_OUTPUT")])
+def test_folders_are_the_jobs_in_a_job_and_the_current_one_outside(monkeypatch, tmp_path, function, name):
+    folder = getattr(paceline.train, function)
+    assert folder() == Path.cwd()
+    monkeypatch.setenv(name, str(tmp_path))
+    assert folder() == tmp_path

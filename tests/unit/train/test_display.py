@@ -1,0 +1,159 @@
+import fcntl
+import io
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+from paceline.train._display import Bar, Lines, Text
+from paceline.train.progress import MARKER, Progress, parse_line
+
+INCLUDE = Path(__file__).parents[3] / "include"
+HALF = Progress(done=5, total=10, loss=0.5)
+
+
+def run(code, *, job=True, terminal=False, python=sys.executable):
+    """Run training code as a process of its own; return what it wrote, both streams of a terminal together."""
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(INCLUDE), "PYTHONUNBUFFERED": "1"}
+    if job:
+        environment["PACELINE_OUTPUT"] = "/tmp"
+    command = [python, "-c", code]
+    if not terminal:
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    here, there = pty.openpty()
+    fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))  # a window of some size
+    with subprocess.Popen(command, env=environment, stdout=there, stderr=there, stdin=there) as process:
+        os.close(there)
+        output = b""
+        try:
+            while piece := os.read(here, 4096):
+                output += piece
+        except OSError:  # a terminal ends so
+            pass
+    os.close(here)
+    assert process.returncode == 0
+    return output.decode()
+
+
+LOOP = "from paceline.train import track, report\n"
+
+
+def test_lines_stay_whole_among_prints_that_leave_a_line_open():
+    code = LOOP + "for b in track(range(3), epochs=2): print(f'batch {b}', end=' ')\nreport(mae=1)"
+    lines = run(code).stdout.splitlines()
+    marked = [line for line in lines if MARKER in line]
+    assert [parse_line(line).event for line in marked] == ["start", "finish", "report"]
+    assert "".join(line for line in lines if MARKER not in line) == "batch 0 batch 1 batch 2 " * 2
+
+
+def test_no_empty_line_is_put_between_whole_lines():
+    code = LOOP + "for b in track(range(3)): print(b)"
+    assert [line[:3] for line in run(code).stdout.splitlines()] == ["@pa", "0", "1", "2", "@pa"]
+
+
+def test_a_line_is_written_in_one_piece_and_flushed():
+    class Pieces(io.StringIO):
+        pieces, flushed = 0, 0
+
+        def write(self, text):
+            self.pieces += 1
+            return super().write(text)
+
+        def flush(self):
+            self.flushed += 1
+
+    stream = Pieces()
+    Lines(stream).show(HALF)
+    assert (stream.pieces, stream.flushed) == (1, 1)
+    assert parse_line(stream.getvalue()) == HALF
+
+
+def test_another_display_on_the_same_stream_still_knows_about_an_open_line():
+    stream = io.StringIO()
+    Lines(stream).show(HALF)
+    stream.write("open")
+    Lines(stream).show(HALF)
+    assert len([line for line in stream.getvalue().splitlines() if parse_line(line) == HALF]) == 2
+
+
+def test_a_stream_that_allows_no_attributes_is_written_to_all_the_same():
+    class Strict:
+        __slots__ = ("text",)
+
+        def write(self, text):
+            self.text = text
+
+        def flush(self):
+            pass
+
+    stream = Strict()
+    Lines(stream).show(HALF)
+    assert parse_line(stream.text) == HALF
+
+
+def test_metrics_that_make_a_line_too_long_for_one_write_to_a_pipe_are_left_out(capsys):
+    stream = io.StringIO()
+    lines = Lines(stream)
+    for _ in range(2):
+        lines.show(Progress(done=1, total=2, loss=0.5, metrics={f"accuracy of class {k}": 0.5 for k in range(500)}))
+    read = [parse_line(line) for line in stream.getvalue().splitlines()]
+    assert read == [Progress(done=1, total=2, loss=0.5)] * 2
+    assert capsys.readouterr().err.count("metrics are left out") == 1
+
+
+@pytest.mark.parametrize("display", [Lines, Text, Bar])
+def test_a_reader_that_is_gone_does_not_end_the_training(display):
+    read, write = os.pipe()
+    stream = os.fdopen(write, "w", buffering=1)
+    shown = display(stream)
+    shown.show(HALF)
+    os.close(read)
+    for _ in range(3):
+        shown.show(HALF)
+    shown.close()
+    with pytest.raises(BrokenPipeError):
+        stream.close()
+
+
+def test_in_a_job_there_are_lines_even_on_a_terminal():
+    assert run(LOOP + "list(track('ab'))", terminal=True).count(MARKER) == 2
+
+
+def test_outside_of_a_job_standard_output_belongs_to_the_training_code():
+    done = run(LOOP + "for b in track('ab'): print(b)\nreport(mae=0.5)", job=False)
+    assert done.stdout == "a\nb\n"
+    assert MARKER not in done.stderr
+    assert done.stderr.splitlines()[-2:] == ["epoch 1/1  100.0 %  2/2 batches", "mae 0.5"]
+
+
+@pytest.mark.parametrize("tqdm", ["import sys; sys.modules['tqdm.auto'] = None\n", ""], ids=["own", "tqdm"])
+def test_on_a_terminal_outside_of_a_job_there_is_a_bar(tqdm):
+    if not tqdm:
+        pytest.importorskip("tqdm")
+    output = run(tqdm + LOOP + "for b in track('ab', epochs=2): report(loss=0.5)", job=False, terminal=True)
+    assert MARKER not in output
+    assert "\r" in output.replace("\r\n", "")
+    last = output.rstrip().split("\r")[-1]
+    assert "100" in last
+    assert "4/4" in last
+    assert "0.5" in last
+    assert output.endswith("\n")
+
+
+def test_the_own_bar_tells_the_speed_and_writes_over_all_of_the_line_before(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    stream = io.StringIO()
+    bar = Bar(stream)
+    bar.show(Progress(done=500, total=1000))
+    bar.show(Progress(done=600, total=1000, loss=0.123456, monotonic_s=10.0))
+    bar.show(Progress(done=1000, total=1000, monotonic_s=20.0))
+    bar.close()
+    _, _, long, short = stream.getvalue().removesuffix("\n").split("\r")
+    assert long.endswith("600/1,000 batches  loss 0.1235  10.0/s  40 s left")
+    assert short.rstrip().endswith("1,000/1,000 batches  25.0/s  0 s left")
+    assert len(short) == len(long)

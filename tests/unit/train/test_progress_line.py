@@ -1,0 +1,97 @@
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.train.progress import MARKER, Progress, parse_line
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+counts = st.integers(0, 2**53)
+
+
+@st.composite
+def progresses(draw):
+    total = draw(st.integers(1, 2**53))
+    return Progress(
+        done=draw(st.integers(0, total)),
+        total=total,
+        epoch=draw(counts),
+        epochs=draw(st.integers(1, 2**53)),
+        event=draw(st.sampled_from(["start", "progress", "checkpoint", "finish", "report"])),
+        loss=draw(st.none() | finite),
+        metrics=draw(st.dictionaries(st.text(), finite)),
+        device=draw(st.text()),
+        threads=draw(st.integers(1, 1024)),
+        monotonic_s=draw(finite),
+        wall_s=draw(finite),
+    )
+
+
+@given(progresses())
+def test_what_is_written_is_what_is_read(progress):
+    assert parse_line(progress.to_line()) == progress
+
+
+@given(progresses())
+def test_a_line_is_one_line_of_ascii(progress):
+    line = progress.to_line()
+    assert line.isascii()
+    assert len(line.splitlines()) == 1
+
+
+@given(progresses(), st.sampled_from([math.nan, math.inf, -math.inf]))
+def test_nan_and_infinity_are_left_out_and_do_not_break_the_line(progress, value):
+    sick = Progress(done=1, total=2, loss=value, metrics={**progress.metrics, "mae": value})
+    read = parse_line(sick.to_line())
+    assert read.loss is None
+    assert "mae" not in read.metrics
+
+
+@given(st.text())
+def test_text_without_the_marker_is_not_a_progress_line(text):
+    assert text.startswith(MARKER) or parse_line(text) is None
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+fields = st.sampled_from(list(json.loads(Progress(1, 1).to_line()[len(MARKER) :])))
+
+
+@given(st.text() | json_values.map(json.dumps) | st.dictionaries(fields, json_values).map(json.dumps))
+def test_garbage_behind_the_marker_is_a_value_error_and_nothing_else(garbage):
+    try:
+        progress = parse_line(MARKER + garbage)
+    except ValueError:
+        return
+    assert 0 <= progress.percent <= 100
+
+
+@pytest.mark.parametrize(
+    ("garbage", "message"),
+    [
+        ("[" * 100_000, "nested too deeply"),
+        ("[1]", "expected a JSON object, got list"),
+        ('{"done": 3, "total": 2}', "done: got 3, expected at most total = 2"),
+        ('{"done": -1, "total": 2}', "done: got -1"),
+        ('{"done": 1.5, "total": 2}', "done: got 1.5"),
+        ('{"done": true, "total": 2}', "done: got True"),
+        ('{"total": 2}', "done: got None"),
+        ('{"done": 0, "total": 0}', "total: got 0, expected a whole number of at least 1"),
+        ('{"done": 0, "total": 1' + "0" * 400 + "}", "expected at most 2\\*\\*53"),
+        ('{"done": 0, "total": 1, "metrics": [1]}', "metrics: got"),
+        ('{"done": 0, "tot', "Unterminated string"),
+    ],
+)
+def test_the_error_says_what_is_wrong(garbage, message):
+    with pytest.raises(ValueError, match=message):
+        parse_line(MARKER + garbage)
+
+
+def test_a_number_too_large_for_a_float_is_left_out():
+    huge = "1" + "0" * 400
+    read = parse_line(MARKER + f'{{"done": 1, "total": 2, "loss": {huge}, "metrics": {{"mae": {huge}}}}}')
+    assert (read.loss, read.metrics) == (None, {})

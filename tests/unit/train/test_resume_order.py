@@ -1,0 +1,130 @@
+"""Which batches a loader gives after a restart, for any loader, at any place. No process dies here: see the sibling."""
+
+import random
+import tempfile
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, SequentialSampler
+
+from paceline.train import _session, checkpoint, track
+
+
+class Model:
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+class Samples(Dataset):
+    """Counts how often it is read, and gives what a random augmentation would."""
+
+    def __init__(self, count):
+        self.count = count
+        self.reads = 0
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        self.reads += 1
+        return index, torch.rand(()).item(), random.random()
+
+
+def life(make_loader, folder, *, epochs, stop_after=None):
+    """Run a training's data, the state saved after every batch; return what it saw, and the generators' next values."""
+    _session.current = _session.Session()
+    seen = []
+    torch.manual_seed(3)
+    random.seed(4)
+    loader = make_loader()
+    checkpoint(model=Model(), path=folder, every_s=0)
+    for batch in track(loader, epochs=epochs):
+        if len(seen) == stop_after:
+            return seen, None
+        seen.append([part.tolist() for part in batch])
+        torch.rand(2)  # dropout
+    return seen, (torch.rand(()).item(), random.random())
+
+
+@st.composite
+def loaders(draw):
+    samples, batch_size = draw(st.integers(1, 12)), draw(st.integers(1, 5))
+    own = draw(st.booleans())  # a generator of its own, or the global one
+    kind = draw(st.sampled_from(["in order", "shuffle", "replacement", "more than there are", "batch sampler"]))
+    drop_last = samples >= batch_size and draw(st.booleans())
+
+    def make():
+        data = Samples(samples)
+        generator = torch.Generator().manual_seed(9) if own else None
+        if kind in ("in order", "shuffle"):
+            shuffle = kind == "shuffle"
+            return DataLoader(data, batch_size, shuffle, generator=generator, drop_last=drop_last)
+        if kind == "batch sampler":
+            inner = RandomSampler(data, generator=generator)
+            return DataLoader(data, batch_sampler=BatchSampler(inner, batch_size, drop_last))
+        replacement = kind == "replacement"
+        sampler = RandomSampler(data, replacement, num_samples=samples * 2 + 1, generator=generator)
+        return DataLoader(data, batch_size, sampler=sampler, generator=generator)
+
+    return make
+
+
+@settings(max_examples=60, deadline=None)
+@given(make_loader=loaders(), epochs=st.integers(1, 3), place=st.floats(0, 1))
+def test_interrupted_anywhere_the_batches_are_those_of_a_run_without(make_loader, epochs, place):
+    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as two:
+        whole, after_whole = life(make_loader, one, epochs=epochs)
+        stop_after = min(int(place * len(whole)), len(whole) - 1)
+        first, _ = life(make_loader, two, epochs=epochs, stop_after=stop_after)
+        second, after_second = life(make_loader, two, epochs=epochs)
+    assert first + second == whole
+    assert after_second == after_whole
+
+
+@settings(max_examples=30, deadline=None)
+@given(batches=st.integers(1, 6), epochs=st.integers(1, 4), place=st.floats(0, 1))
+def test_anything_that_can_be_iterated_over_goes_on_in_the_middle(batches, epochs, place):
+    stop_after = int(place * (batches * epochs - 1))
+    loader = [[torch.tensor(k)] for k in range(batches)]
+    with tempfile.TemporaryDirectory() as folder:
+        first, _ = life(lambda: loader, folder, epochs=epochs, stop_after=stop_after)
+        second, _ = life(lambda: loader, folder, epochs=epochs)
+    assert first + second == [[k] for k in range(batches)] * epochs
+
+
+@pytest.mark.parametrize("torch_is_as_known", [True, False])
+def test_samples_that_were_seen_are_not_read_again(tmp_path, monkeypatch, torch_is_as_known):
+    """If torch's insides change, they are read and thrown away: slower, and the same batches."""
+    if not torch_is_as_known:
+        known = torch.utils.data.dataloader._SingleProcessDataLoaderIter
+        renamed = type("_InProcessIter", (known,), {})
+        monkeypatch.setattr(DataLoader, "_get_iterator", lambda self: renamed(self))
+    data = Samples(100)
+    make = lambda: DataLoader(data, batch_size=1, shuffle=True)  # noqa: E731
+    first, _ = life(make, tmp_path, epochs=1, stop_after=90)
+    data.reads = 0
+    second, _ = life(make, tmp_path, epochs=1)
+    assert sorted(batch[0][0] for batch in first + second) == list(range(100))
+    assert data.reads == (10 if torch_is_as_known else 100)
+
+
+def test_a_sampler_with_its_own_idea_of_epochs_is_told_the_epoch(tmp_path):
+    class ByEpoch(SequentialSampler):
+        epoch = 0
+
+        def set_epoch(self, epoch):
+            self.epoch = epoch
+
+        def __iter__(self):
+            return iter([(index + self.epoch) % 5 for index in range(5)])
+
+    make = lambda: DataLoader(Samples(5), batch_size=1, sampler=ByEpoch(range(5)))  # noqa: E731
+    first, _ = life(make, tmp_path, epochs=3, stop_after=7)
+    second, _ = life(make, tmp_path, epochs=3)
+    order = [batch[0][0] for batch in first + second]
+    assert order == [0, 1, 2, 3, 4, 1, 2, 3, 4, 0, 2, 3, 4, 0, 1]

@@ -1,4 +1,4 @@
-"""What cannot work is said with field, value and what is accepted, before a container starts where it can be known by then.
+"""What cannot work is said with field, value and what is accepted, before a container starts where possible.
 
 The operator runs here without a scheduler, on real runtimes; a dictionary stands for the task state store.
 """
@@ -99,7 +99,7 @@ def test_a_missing_connection_is_named(run, leaves_no_container):
 
 def test_an_engine_that_is_not_there_is_named(run, monkeypatch):
     monkeypatch.setattr("paceline.operators.train._ENGINE_PATIENCE_S", 0.0)
-    with pytest.raises(AirflowException, match="no Docker engine answers at unix:///nowhere.sock"):
+    with pytest.raises(AirflowException, match=r"no Docker engine answers at unix:///nowhere.sock"):
         run(TRACKED, runtime="docker", docker_url="unix:///nowhere.sock")
 
 

@@ -43,7 +43,7 @@ def rewind(loader: Iterable[Any], state: dict[str, Any]) -> None:
 
 def open_epoch(loader: Iterable[T], epoch: int) -> Iterator[T]:
     """Start an epoch from its first batch."""
-    for sampler in (getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
+    for sampler in _samplers(loader):
         set_epoch = getattr(sampler, "set_epoch", None)
         if callable(set_epoch):  # DistributedSampler and its like shuffle by it
             set_epoch(epoch)
@@ -87,9 +87,17 @@ def _index_source(iterator: Iterator[Any]) -> Iterator[Any] | None:
     return source if isinstance(source, Iterator) else None
 
 
+def _samplers(loader: Iterable[Any]) -> Iterator[Any]:
+    """The loader's samplers, and those that they take their samples from."""
+    for name in ("sampler", "batch_sampler"):
+        sampler = getattr(loader, name, None)
+        while sampler is not None:
+            yield sampler
+            inner = getattr(sampler, "sampler", None)
+            sampler = inner if inner is not sampler else None
+
+
 def _own_generators(loader: Iterable[Any]) -> list[Any]:
-    sampler, batch_sampler = getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)
-    holders = (loader, sampler, batch_sampler, getattr(batch_sampler, "sampler", None))
-    found = (getattr(holder, "generator", None) for holder in holders)
+    found = (getattr(holder, "generator", None) for holder in (loader, *_samplers(loader)))
     usable = (g for g in found if hasattr(g, "get_state") and hasattr(g, "set_state"))
     return list({id(g): g for g in usable}.values())  # loader and sampler mostly share one

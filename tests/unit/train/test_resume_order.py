@@ -32,17 +32,19 @@ class Samples(Dataset):
 
     def __getitem__(self, index):
         self.reads += 1
+        if isinstance(index, list):
+            return torch.tensor(index), torch.rand(len(index)), torch.tensor(random.random())
         return index, torch.rand(()).item(), random.random()
 
 
 def life(make_loader, folder, *, epochs, stop_after=None):
-    """Run a training's data, the state saved after every batch; return what it saw, and the generators' next values."""
+    """Run a training's data; return what it saw, and the generators' next values."""
     _session.current = _session.Session()
     seen = []
     torch.manual_seed(3)
     random.seed(4)
     loader = make_loader()
-    checkpoint(model=Model(), path=folder, every_s=0)
+    checkpoint(model=Model(), path=folder, every_s=3600 if stop_after is None else 0)
     for batch in track(loader, epochs=epochs):
         if len(seen) == stop_after:
             return seen, None
@@ -55,7 +57,9 @@ def life(make_loader, folder, *, epochs, stop_after=None):
 def loaders(draw):
     samples, batch_size = draw(st.integers(1, 12)), draw(st.integers(1, 5))
     own = draw(st.booleans())  # a generator of its own, or the global one
-    kind = draw(st.sampled_from(["in order", "shuffle", "replacement", "more than there are", "batch sampler"]))
+    kind = draw(
+        st.sampled_from(["in order", "shuffle", "replacement", "more than there are", "batch sampler", "whole batches"])
+    )
     drop_last = samples >= batch_size and draw(st.booleans())
 
     def make():
@@ -67,6 +71,9 @@ def loaders(draw):
         if kind == "batch sampler":
             inner = RandomSampler(data, generator=generator)
             return DataLoader(data, batch_sampler=BatchSampler(inner, batch_size, drop_last))
+        if kind == "whole batches":
+            inner = RandomSampler(data, generator=generator)
+            return DataLoader(data, sampler=BatchSampler(inner, batch_size, drop_last), batch_size=None)
         replacement = kind == "replacement"
         sampler = RandomSampler(data, replacement, num_samples=samples * 2 + 1, generator=generator)
         return DataLoader(data, batch_size, sampler=sampler, generator=generator)
@@ -74,7 +81,7 @@ def loaders(draw):
     return make
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(make_loader=loaders(), epochs=st.integers(1, 3), place=st.floats(0, 1))
 def test_interrupted_anywhere_the_batches_are_those_of_a_run_without(make_loader, epochs, place):
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as two:
@@ -82,6 +89,17 @@ def test_interrupted_anywhere_the_batches_are_those_of_a_run_without(make_loader
         stop_after = min(int(place * len(whole)), len(whole) - 1)
         first, _ = life(make_loader, two, epochs=epochs, stop_after=stop_after)
         second, after_second = life(make_loader, two, epochs=epochs)
+    assert first + second == whole
+    assert after_second == after_whole
+
+
+@settings(max_examples=30, deadline=None)
+@given(make_loader=loaders(), before=st.integers(1, 2), more=st.integers(1, 2))
+def test_epochs_added_after_the_end_are_those_of_one_long_run(make_loader, before, more):
+    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as two:
+        whole, after_whole = life(make_loader, one, epochs=before + more)
+        first, _ = life(make_loader, two, epochs=before)
+        second, after_second = life(make_loader, two, epochs=before + more)
     assert first + second == whole
     assert after_second == after_whole
 

@@ -1,0 +1,173 @@
+"""What an Airflow user gets with ``pip install airflow-paceline``: metadata, files, and imports that stay light."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.resources
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import paceline
+from paceline.provider import get_provider_info
+
+PROJECT = Path(__file__).parents[2]
+# Import names of the folders that are not below include/.
+MAPPED = {"operators": "paceline.operators", "plugins": "paceline.plugins", "sensors": "paceline.sensors"}
+HEAVY = {"docker", "matplotlib", "pandas", "pyarrow", "river", "scipy", "sklearn", "torch"}
+
+
+def _packages() -> dict[str, Path]:
+    """Every package of ours: import name to folder."""
+    found = {
+        ".".join(init.parent.relative_to(PROJECT / "include").parts): init.parent
+        for init in (PROJECT / "include").rglob("__init__.py")
+    }
+    for folder, name in MAPPED.items():
+        for init in (PROJECT / folder).rglob("__init__.py"):
+            found[".".join([name, *init.parent.relative_to(PROJECT / folder).parts])] = init.parent
+    return found
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """The wheel, built from a copy, so that nothing is left in the working tree."""
+    place = tmp_path_factory.mktemp("wheel")
+    tracked = ["pyproject.toml", "README.md", "LICENSE", "include", *MAPPED]
+    copied = subprocess.run(
+        ["tar", "-c", "--exclude=__pycache__", *tracked], cwd=PROJECT, capture_output=True, check=True
+    )
+    (place / "source").mkdir()
+    subprocess.run(["tar", "-x", "-C", place / "source"], input=copied.stdout, check=True)
+    built = subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "--no-deps", "--quiet", "--wheel-dir", place, place / "source"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr
+    (path,) = place.glob("*.whl")
+    return zipfile.ZipFile(path)
+
+
+def test_airflow_finds_the_provider_by_its_entry_point() -> None:
+    """Airflow loads every entry point of this group at its start."""
+    (found,) = [e for e in entry_points(group="apache_airflow_provider") if e.value.startswith("paceline.")]
+
+    assert found.load() is get_provider_info
+
+
+def test_the_provider_info_is_valid_by_airflows_schema() -> None:
+    """The schema that Airflow itself checks providers with."""
+    schema = json.loads(importlib.resources.files("airflow").joinpath("provider_info.schema.json").read_text())
+
+    jsonschema.validate(get_provider_info(), schema)
+
+
+def test_the_provider_info_names_this_package_and_version() -> None:
+    info = get_provider_info()
+
+    assert info["package-name"] == "airflow-paceline"
+    assert info["versions"][0] == paceline.__version__
+    assert f'\nversion = "{paceline.__version__}"\n' in (PROJECT / "pyproject.toml").read_text()
+
+
+@pytest.mark.parametrize("kind", ["operators", "sensors", "triggers"])
+def test_the_modules_that_the_provider_info_names_can_be_imported(kind: str) -> None:
+    names = [name for entry in get_provider_info()[kind] for name in entry["python-modules"]]
+
+    assert names
+    for name in names:
+        importlib.import_module(name)
+
+
+def test_airflow_itself_lists_the_provider(tmp_path: Path) -> None:
+    """Airflow leaves out, with a warning only, what it finds invalid."""
+    program = (
+        "from airflow.providers_manager import ProvidersManager\n"
+        "print(ProvidersManager().providers['airflow-paceline'].version)"
+    )
+    done = _python(program, AIRFLOW_HOME=str(tmp_path))
+
+    assert done.stdout.splitlines()[-1] == paceline.__version__, done.stderr
+
+
+def test_the_wheel_holds_every_package(wheel: zipfile.ZipFile) -> None:
+    """Setuptools is told the packages one by one: a new one is forgotten easily."""
+    missing = {
+        name: path
+        for name, path in _packages().items()
+        for module in path.glob("*.py")
+        if f"{name.replace('.', '/')}/{module.name}" not in wheel.namelist()
+    }
+
+    assert not missing, "add these to [tool.setuptools] packages in pyproject.toml"
+
+
+def test_the_wheel_says_that_it_is_typed(wheel: zipfile.ZipFile) -> None:
+    assert "paceline/py.typed" in wheel.namelist()
+
+
+def test_the_wheel_installs_one_root_only(wheel: zipfile.ZipFile) -> None:
+    """Folders named ``operators`` or ``plugins`` in site-packages would collide with everybody's."""
+    roots = {name.split("/")[0] for name in wheel.namelist()}
+
+    assert roots == {"paceline", f"airflow_paceline-{paceline.__version__}.dist-info"}
+
+
+def test_the_wheel_carries_its_licence(wheel: zipfile.ZipFile) -> None:
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in wheel.namelist())
+
+
+@pytest.mark.parametrize("module", ["paceline.operators", "paceline.sensors"])
+def test_importing_what_dags_import_loads_nothing_heavy(module: str, tmp_path: Path) -> None:
+    """Airflow parses DAG files over and over; what Airflow itself has loaded by then costs nothing more."""
+    program = (
+        "import sys, airflow.sdk, airflow.providers_manager\n"
+        "before = set(sys.modules)\n"
+        f"import {module}\n"
+        "print(sorted({name.split('.')[0] for name in set(sys.modules) - before}))"
+    )
+    done = _python(program, AIRFLOW_HOME=str(tmp_path))
+    loaded = set(json.loads(done.stdout.splitlines()[-1].replace("'", '"')))
+
+    assert "paceline" in loaded
+    assert not loaded & HEAVY
+
+
+def test_the_training_side_needs_the_standard_library_only() -> None:
+    """``paceline.train`` is copied into any image that has Python and torch."""
+    program = (
+        "import sys\n"
+        "before = set(sys.modules)\n"
+        "import paceline.train\n"
+        "new = {name.split('.')[0] for name in set(sys.modules) - before}\n"
+        "print(sorted(new - set(sys.stdlib_module_names) - {'paceline'}))"
+    )
+
+    # -S: no site-packages at all; the folder of the sources is all there is.
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program], cwd=PROJECT / "include", capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+def _python(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done

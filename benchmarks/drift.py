@@ -102,8 +102,8 @@ def weather(path: Path, windows: int) -> dict[str, Any]:
         changes[detector] = [(c.row, c.detected_row, c.error_before, c.error_after) for c in found.changes]
 
     def shuffled(rng: np.random.Generator, n: int) -> pd.DataFrame:
-        picked: pd.DataFrame = data[columns].iloc[rng.choice(len(data), n, replace=False)]
-        return picked.reset_index(drop=True)
+        rows: pd.DataFrame = data[columns].take(rng.choice(len(data), n, replace=False))
+        return rows.reset_index(drop=True)
 
     return {
         "rows": len(data),

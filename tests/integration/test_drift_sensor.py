@@ -15,8 +15,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from paceline.demo.airflow_api import AirflowApiError
+from paceline.airflow_api import AirflowApiError
 from paceline.demo.airflow_process import AirflowProcess
+from paceline.demo.store import fill_store, read_flights
 from paceline.drift import DriftReport
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(300)]
@@ -215,3 +216,24 @@ def test_a_dag_scheduled_by_drift_runs_once_for_each_new_drift_also_across_a_res
 
     runs = until(both_ran)
     assert all(run["run_type"] == "asset_triggered" for run in runs)
+
+
+def test_the_example_dag_is_started_by_the_drift_of_real_flights(
+    airflow: AirflowProcess, project: Path, tmp_path: Path
+) -> None:
+    # February against July, as the example's query picks them; nothing was predicted in this store.
+    fill_store(tmp_path / "store.db", read_flights([2, 7]).groupby("window").head(3000))
+    connection = {"connection_id": "paceline_store", "conn_type": "sqlite", "host": str(tmp_path / "store.db")}
+    airflow.api("POST", "/connections", connection)
+    dag = airflow.dags_folder / "watch_for_drift.py"
+    dag.write_text((project / "dags" / "watch_for_drift.py").read_text())
+    try:
+        until(lambda: airflow.api("GET", "/dags", dag_id_pattern="watch_for_drift")["dags"])
+        airflow.api("PATCH", "/dags/watch_for_drift", {"is_paused": False})
+        [run] = until(lambda: airflow.api("GET", "/dags/watch_for_drift/dagRuns")["dag_runs"])
+        assert airflow.wait("watch_for_drift", run["dag_run_id"], timeout_s=90) == "success"
+        assert "temp" in airflow.xcom("watch_for_drift", run["dag_run_id"], "what_drifted")
+        assert len(events(airflow, "flights_watch")) == 1
+    finally:
+        dag.unlink()
+        airflow.api("DELETE", "/connections/paceline_store")

@@ -97,7 +97,10 @@ def error_curve(concept: ConceptDrift) -> str:
     )
     border = ""
     if first < 0:
-        border = f'<line class="border" x1="{x(0):.1f}" x2="{x(0):.1f}" y1="18" y2="{y(0):.1f}"/>'
+        border = (
+            f'<line class="border" x1="{x(0):.1f}" x2="{x(0):.1f}" y1="18" y2="{y(0):.1f}"/>'
+            f'<text x="{x(0):.1f}" y="{height - 6}" text-anchor="middle">the current window begins</text>'
+        )
     label = escape(f"Running {concept.measure} through the reference and the current window", quote=True)
     return (
         f'<svg class="wide" viewBox="0 0 {width} {height}" role="img" aria-label="{label}">'
@@ -105,7 +108,7 @@ def error_curve(concept: ConceptDrift) -> str:
         f'<line class="axis" x1="{LEFT}" x2="{width - 8}" y1="{y(0):.1f}" y2="{y(0):.1f}"/>'
         f'<text x="{LEFT - 4}" y="{y(top / 1.1):.1f}" text-anchor="end">{_short(top / 1.1)}</text>'
         f'<text x="{LEFT - 4}" y="{y(0):.1f}" text-anchor="end">0</text>'
-        f'<text x="{LEFT}" y="{height - 6}">row {first} (before the current window)</text>'
+        f'<text x="{LEFT}" y="{height - 6}">row {first}</text>'
         f'<text x="{width - 8}" y="{height - 6}" text-anchor="end">row {last}</text></svg>'
     )
 

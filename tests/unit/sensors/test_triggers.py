@@ -176,8 +176,7 @@ def test_an_error_does_not_end_the_watch(tmp_path: Path, monkeypatch: pytest.Mon
     def counted(self: DriftCheck) -> DriftReport:
         try:
             return check(self)
-        except InvalidInputError as error:
-            assert "a file that exists" in str(error)
+        except InvalidInputError:
             failed.set()
             raise
 

@@ -27,6 +27,7 @@ from paceline.runtime.base import Job, JobSpec, Runtime
 
 DAG = "retrain_on_drift"
 IMAGE = "paceline-trainer:latest"
+_NOT_OURS_PCT = 3.0  # later than that is not the controller's doing when the machine is overloaded
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,11 @@ def _finish(demo: Demo, airflow: AirflowProcess, run_id: str, screen: Screen) ->
         from paceline.pace.picture import draw
 
         draw(history, demo.folder / "pace.png")
+    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    if (summary["error_pct"] or 0) > _NOT_OURS_PCT and load > 1.5 * cores:
+        screen.note(
+            f"Late: other programs want this machine too (load {load:.1f} on {cores} cores). Try again when it is idle."
+        )
     return summary
 
 

@@ -1,0 +1,67 @@
+"""Evaluation and promotion in a real Airflow: the verdict travels through XCom, an event tells of promotions only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from paceline.demo.airflow_process import AirflowProcess
+from paceline.registry import Registry
+
+DAG = """
+from airflow.sdk import DAG, Asset
+from paceline.operators import EvaluateOperator, PromoteOperator
+
+with DAG("judge", schedule=None, params={"challenger": "", "min_improvement": 0}):
+    evaluate = EvaluateOperator(
+        task_id="evaluate", model="flights", registry="REGISTRY", challenger="{{ params.challenger }}",
+        data={"holdout.csv": __file__}, script="score.py", metric="auc", runtime="process",
+        data_window={"until": "{{ run_id }}"},
+    )
+    PromoteOperator(
+        task_id="promote", registry="REGISTRY", evaluation=evaluate.output,
+        min_improvement="{{ params.min_improvement }}", outlets=[Asset("champion")],
+    )
+
+with DAG("serve", schedule=[Asset("champion")]):
+    from airflow.providers.standard.operators.empty import EmptyOperator
+    EmptyOperator(task_id="load")
+"""
+SCORE = """
+from paceline.train import input_dir, report
+report(auc=float((input_dir() / "model" / "auc").read_text()))
+"""
+
+
+@pytest.mark.airflow
+def test_only_a_promotion_sends_an_event_and_starts_who_waits_for_a_new_champion(tmp_path: Path) -> None:
+    registry, dags = tmp_path / "registry", tmp_path / "dags"
+    dags.mkdir()
+    (dags / "judge.py").write_text(DAG.replace("REGISTRY", str(registry)))
+    (dags / "score.py").write_text(SCORE)
+    with AirflowProcess(tmp_path / "airflow", dags_folder=dags) as airflow:
+        airflow._wait_for(lambda: airflow._knows("serve"), 60, lambda: "serve is not there")
+        airflow.api("PATCH", "/dags/serve", {"is_paused": False})
+        results = []
+        for auc, least in ((0.70, 0), (0.69, 0), (0.72, 0.05), (0.78, 0.05)):
+            model = tmp_path / f"model-{auc}"
+            model.mkdir()
+            (model / "auc").write_text(str(auc))
+            run_id = airflow.run_dag("judge", {"challenger": str(model), "min_improvement": least})
+            state = airflow.wait("judge", run_id, timeout_s=90)
+            log = airflow.task_log("judge", run_id, "promote")
+            assert state == "success", "the task succeeds whatever it decides:\n" + log
+            results.append(airflow.xcom("judge", run_id, "promote"))
+            said = "Promoted: version" if results[-1]["promoted"] else "Not promoted: version"
+            assert said in log
+            assert Registry(registry).version("flights", len(results)).data_window == {"until": run_id}
+
+        assert [r["promoted"] for r in results] == [True, False, False, True]
+        assert [r["champion_version"] for r in results] == [1, 1, 1, 4]
+        events = airflow.api("GET", "/assets/events", order_by="timestamp")["asset_events"]
+        assert [event["extra"]["version"] for event in events] == [1, 4]
+        assert events[1]["extra"]["previous_version"] == 1
+        runs = airflow.api("GET", "/dags/serve/dagRuns")["dag_runs"]
+        assert 1 <= len(runs) <= 2, "one for each new champion; two that come together may be one"
+    assert [p.version for p in Registry(registry).history("flights")] == [1, 4]

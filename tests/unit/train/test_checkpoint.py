@@ -315,6 +315,17 @@ def test_the_two_newest_files_are_kept_and_no_temporary_one(tmp_path):
     assert [name[:17] for name in kept] == ["checkpoint-000004", "checkpoint-000005"]
 
 
+def test_the_content_is_on_disk_before_the_name_is(tmp_path, monkeypatch):
+    """Else a power cut could leave an empty file with a good name. Only the order of the calls can be seen here."""
+    calls = []
+    for name in ("fsync", "replace"):
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *args, name=name, real=real: calls.append(name) or real(*args))
+    checkpoint(counter=Counter(), path=tmp_path)
+    list(track("a"))
+    assert calls == ["fsync", "replace", "fsync"]
+
+
 def test_a_checkpoint_is_an_ordinary_torch_file(tmp_path):
     interrupted(tmp_path, after=5)
     content = torch.load(newest(tmp_path), weights_only=True)
@@ -457,7 +468,24 @@ def test_a_handler_of_the_training_codes_own_is_left_in_place(tmp_path):
     assert caught == [1, 1]
 
 
-def test_after_a_loop_outside_of_a_job_sigterm_is_given_back():
+def test_sigterm_during_the_last_save_ends_the_process_once_the_save_is_done(tmp_path, monkeypatch):
+    real_save = _checkpoint.Store.save
+
+    def save(self, content):
+        signal.raise_signal(signal.SIGTERM)
+        return real_save(self, content)
+
+    monkeypatch.setattr(_checkpoint.Store, "save", save)
+    checkpoint(counter=Counter(), path=tmp_path)
+    with pytest.raises(SystemExit, match="143"):
+        list(track("a"))
+    assert len(files(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_after_a_loop_outside_of_a_job_sigterm_is_given_back(tmp_path, saved):
+    if saved:
+        checkpoint(counter=Counter(), path=tmp_path)
     list(track("a"))
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 

@@ -13,12 +13,15 @@ from typing import Any
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
+from rich.padding import Padding
 from rich.spinner import Spinner
+from rich.table import Table
 from rich.text import Text
 
 _BAR = 28
+_NARROW = 110  # columns; below, the bar is short and the demo's own clock is left out of the live line
 _PLAIN_EVERY_S = 5.0
-_INDENT = 13
+_INDENT = 12
 
 
 class Screen:
@@ -42,7 +45,7 @@ class Screen:
 
     def note(self, text: str) -> None:
         """Print a line that belongs to the step above."""
-        self.console.print(" " * _INDENT + f"[dim]{escape(text)}[/]", soft_wrap=True)
+        self.console.print(Padding(f"[dim]{escape(text)}[/]", (0, 0, 0, _INDENT)))
 
     def failed(self, name: str, text: str) -> None:
         """Print a step that went wrong."""
@@ -73,21 +76,28 @@ class Screen:
     def training(self, pace: Mapping[str, Any]) -> None:
         """Show the newest sample of a training under way."""
         if self._live is not None:
-            self._live.update(pace_line(pace, self._elapsed_s()))
+            narrow = self.console.width < _NARROW
+            self._live.update(pace_line(pace, None if narrow else self._elapsed_s(), bar=5 if narrow else _BAR))
         elif time.monotonic() >= self._plain_due_s:
             self._plain_due_s = time.monotonic() + _PLAIN_EVERY_S
             self.console.print(pace_line(pace, self._elapsed_s()), soft_wrap=True)
 
     def _line(self, mark: str, name: str, text: str) -> None:
-        self.console.print(
-            f"{mark} {self._elapsed_s():6.1f} s  [bold]{escape(name)}[/]: {escape(text)}", soft_wrap=True
-        )
+        when, what = f"{mark} {self._elapsed_s():6.1f} s", f"[bold]{escape(name)}[/]: {escape(text)}"
+        if not self.console.is_terminal:  # a log: one line is one line
+            self.console.print(f"{when}  {what}", soft_wrap=True)
+            return
+        row = Table.grid(padding=(0, 2, 0, 0))
+        row.add_column(no_wrap=True)
+        row.add_column()
+        row.add_row(when, what)
+        self.console.print(row)
 
     def _elapsed_s(self) -> float:
         return time.monotonic() - self._began_s
 
 
-def pace_line(pace: Mapping[str, Any], elapsed_s: float = 0.0) -> Text:
+def pace_line(pace: Mapping[str, Any], elapsed_s: float | None = None, bar: int = _BAR) -> Text:
     """Progress against the setpoint, cores, and when it will be done, on one line.
 
     >>> pace = {"progress_pct": 50, "setpoint_pct": 52.3, "devices": 0.85, "forecast_s": 59.2, "deadline_s": 60}
@@ -98,9 +108,9 @@ def pace_line(pace: Mapping[str, Any], elapsed_s: float = 0.0) -> Text:
     forecast_s, deadline_s = pace.get("forecast_s"), float(pace.get("deadline_s") or 0)
     line = Text.assemble(
         ("▸ ", "cyan"),
-        f"{elapsed_s:6.1f} s  ",
+        "" if elapsed_s is None else f"{elapsed_s:6.1f} s  ",
         ("Training ", "bold"),
-        _bar(done, due),
+        _bar(done, due, bar),
         f" {done:5.1f} %",
         (f", setpoint {due:5.1f} %, ", "dim"),
         (f"{float(pace.get('devices') or 0):.2f} cores", "cyan"),
@@ -117,10 +127,10 @@ def pace_line(pace: Mapping[str, Any], elapsed_s: float = 0.0) -> Text:
     return line
 
 
-def _bar(done_pct: float, due_pct: float) -> Text:
+def _bar(done_pct: float, due_pct: float, width: int) -> Text:
     """A bar of the progress, with a mark where the setpoint is."""
-    full, mark = (min(_BAR - 1, int(pct / 100 * _BAR)) for pct in (done_pct, due_pct))
-    full = _BAR if done_pct >= 100 else full
-    bar = Text("━" * full, style="green") + Text("━" * (_BAR - full), style="bright_black")
+    full = width if done_pct >= 100 else int(done_pct / 100 * width)
+    mark = min(width - 1, int(due_pct / 100 * width))
+    bar = Text("━" * full, style="green") + Text("━" * (width - full), style="bright_black")
     bar.stylize("bold white", mark, mark + 1)
     return bar

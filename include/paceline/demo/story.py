@@ -95,12 +95,18 @@ def choose_runtime(wanted: str) -> tuple[str, str]:
     try:
         docker_runtime().check(JobSpec(name="check", command=["python"], devices=0.1, image=IMAGE))
     except (RuntimeUnavailableError, InvalidInputError) as error:
+        missing = isinstance(error, InvalidInputError)
+        reason = f"the engine has no image {IMAGE}" if missing else f"no Docker engine answers at {docker_host()}"
         if wanted == "docker":
-            raise PacelineError(
-                f"{error}\n`make image` builds the trainer image; --runtime process needs no Docker"
-            ) from error
-        return "process", f"a local process, as there is no container to be had ({error})"
+            accepted = f"'process', or a Docker engine with the image: {reason}; `make image` builds it"
+            raise InvalidInputError("--runtime", wanted, accepted) from error
+        return "process", f"a local process, as {reason}"
     return "docker", f"a container of the image {IMAGE}"
+
+
+def docker_host() -> str:
+    """Where the engine listens."""
+    return os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
 
 
 def docker_runtime() -> Runtime:
@@ -109,8 +115,7 @@ def docker_runtime() -> Runtime:
 
     from paceline.runtime import DockerRuntime
 
-    host = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
-    return DockerRuntime(lambda: APIClient(base_url=host, version="auto", timeout=30))
+    return DockerRuntime(lambda: APIClient(base_url=docker_host(), version="auto", timeout=30))
 
 
 @contextlib.contextmanager
@@ -146,12 +151,12 @@ def run(demo: Demo, screen: Screen) -> dict[str, Any]:
         try:
             screen.now("starting Airflow; making the store and a first model beside it")
             airflow.start()
-            screen.step("Airflow", f"is up at {airflow.url}, user admin, password in {airflow.home}/passwords.json")
+            screen.step("Airflow", f"is up at {airflow.url} (user admin, password in {demo.home}/passwords.json)")
             screen.now("training the first champion on January and February")
             _tell_seed(screen, seeding.result())
             params = {"deadline": demo.deadline, "runtime": runtime, **(demo.params or {})}
             run_id = airflow.run_dag(DAG, params)
-            screen.step("Run", f"{DAG} is triggered, to be trained within {demo.deadline}")
+            screen.step("Run", f"{DAG} is triggered; its deadline, {demo.deadline}, counts from here")
             Watch(airflow, DAG, run_id, screen).to_the_end()
             return _finish(demo, airflow, run_id, screen)
         except BaseException:

@@ -67,6 +67,12 @@ def test_without_a_terminal_every_line_stays_whole_and_training_shows_seldom() -
     assert lines[1].endswith("x" * 200)
 
 
+def test_in_a_narrow_terminal_the_training_line_still_fits_on_one_line() -> None:
+    line = pace_line({**PACE, "forecast_s": 159.3, "deadline_s": 160, "progress_pct": 100, "setpoint_pct": 100}, bar=5)
+    assert len(line.plain) <= 80
+    assert line.plain.endswith("done at 159.3 s of 160 s")
+
+
 def test_text_from_outside_is_not_taken_for_markup() -> None:
     screen, out = _screen()
     screen.step("Run", "manual__[bold]x[/bold]", more="[red]y")

@@ -76,10 +76,14 @@ format: $(STAMP) ## Put the code into the house format
 image: ## Build the trainer image (BASE=..., WHEELS=... where no registry or index is reached)
 	@command -v docker >/dev/null || { echo "no docker command here; on Debian: apt-get install docker.io"; exit 1; }
 	@echo "==> $(IMAGE) on $(BASE)$(if $(WHEELS), with wheels from $(WHEELS))"
-	@test -z "$(WHEELS)" || ls "$(WHEELS)"/torch-*.whl >/dev/null
-	@tar -c -C docker trainer.Dockerfile $(if $(WHEELS),--transform 's,^$(notdir $(WHEELS)),wheels,' -C $(abspath $(dir $(WHEELS))) $(notdir $(WHEELS))) | \
+	@add=(); \
+	if [ -n "$(WHEELS)" ]; then \
+	  ls "$(WHEELS)"/torch-*.whl >/dev/null || exit 1; \
+	  add=(--transform 's#^\./#wheels/#' -C "$(abspath $(WHEELS))" ./); \
+	fi; \
+	tar -c -C docker trainer.Dockerfile "$${add[@]}" | \
 	  docker build --quiet --network host --build-arg BASE=$(BASE) --build-arg INDEX=$(TORCH_INDEX) \
-	    --tag $(IMAGE) --file trainer.Dockerfile -
+	    --build-arg TORCH=$(TORCH) --tag $(IMAGE) --file trainer.Dockerfile -
 	@docker run --rm --network none $(IMAGE) python -c 'import torch; print("==> trainer image has torch", torch.__version__)'
 
 wheels: $(STAMP) ## Fetch what the trainer image installs into build/wheels, for make image WHEELS=build/wheels

@@ -39,5 +39,6 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "operators": [{"integration-name": _INTEGRATION, "python-modules": ["paceline.operators"]}],
         "sensors": [{"integration-name": _INTEGRATION, "python-modules": ["paceline.sensors"]}],
+        "extra-links": ["paceline.sensors.reports.DriftReportLink"],
         "triggers": [{"integration-name": _INTEGRATION, "python-modules": ["paceline.sensors"]}],
     }

@@ -10,7 +10,7 @@ from typing import Any
 
 from paceline.demo.airflow_process import free_port
 from paceline.demo.screen import Screen
-from paceline.demo.story import Demo, alone, check_machine, run
+from paceline.demo.story import Demo, alone, check_machine, give_up_runs, run
 from paceline.errors import PacelineError
 
 _REPOSITORY = Path(__file__).parents[3]
@@ -31,6 +31,9 @@ def main(arguments: list[str] | None = None) -> int:
         with alone(demo.folder):
             return _up(demo, screen, options.port) if options.what == "up" else _run(demo, screen)
     except KeyboardInterrupt:
+        if options.what == "up":
+            screen.step("Stopped", "nothing is left running; `make up` goes on from here")
+            return 0
         screen.failed("Stopped", "as asked; nothing is left running")
         return 130
     except (PacelineError, TimeoutError) as error:
@@ -55,9 +58,7 @@ def _tell(demo: Demo, screen: Screen, summary: dict[str, Any]) -> None:
         if (demo.folder / name).exists():
             screen.plain(f"  {_short(demo.folder / name)}")
     if summary["dag_run_state"] == "success":
-        screen.plain(
-            "  next: `make up` keeps such an Airflow running; trigger retrain_on_drift with a deadline of yours"
-        )
+        screen.plain("  next: `make up` opens this run in Airflow; trigger retrain_on_drift with a deadline of yours")
     else:
         screen.plain(f"  logs: {_short(demo.home / 'logs')}")
 
@@ -85,6 +86,7 @@ def _up(demo: Demo, screen: Screen, port: int | None) -> int:
             threading.Event().wait()
         finally:
             screen.now("stopping Airflow")
+            give_up_runs(airflow)
             airflow.stop()
     return 0
 

@@ -90,12 +90,15 @@ def fill_store(path: Path, flights: pd.DataFrame, predicted: Sequence[float] | N
     names = ", ".join(f'"{column}"' for column in [*columns, "predicted"])
     marks = ", ".join("?" * (len(columns) + 1))
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)
-    with closing(sqlite3.connect(path)) as database, database:
+    # Written beside and moved: a store that is there is whole.
+    written = path.with_name(path.name + ".new")
+    written.unlink(missing_ok=True)
+    with closing(sqlite3.connect(written)) as database, database:
         database.execute(_SCHEMA)
         rows = values.itertuples(index=False, name=None)
         database.executemany(f"INSERT INTO flights ({names}) VALUES ({marks})", rows)  # noqa: S608  (own names)
         database.execute('CREATE INDEX flights_window ON flights ("window", day)')
+    written.replace(path)
     return len(flights)
 
 

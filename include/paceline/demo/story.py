@@ -16,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from paceline.demo.airflow_process import AirflowProcess
 from paceline.demo.screen import Screen
@@ -23,7 +24,7 @@ from paceline.demo.seed import MODEL, Seed, seed
 from paceline.demo.watch import TASKS, Watch
 from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
 from paceline.registry import Registry
-from paceline.runtime.base import Job, JobSpec, Runtime
+from paceline.runtime.base import JobSpec, Runtime
 
 DAG = "retrain_on_drift"
 IMAGE = "paceline-trainer:latest"
@@ -146,7 +147,6 @@ def run(demo: Demo, screen: Screen) -> dict[str, Any]:
     screen.step("Runtime", why)
     seeding = demo.begin()
     airflow = demo.airflow()
-    run_id = ""
     with screen.waiting():
         try:
             screen.now("starting Airflow; making the store and a first model beside it")
@@ -162,8 +162,7 @@ def run(demo: Demo, screen: Screen) -> dict[str, Any]:
         except BaseException:
             # A thread that waits for a child process would keep this process alive.
             seeding.cancel()
-            if run_id:
-                _remove_job(airflow, run_id)
+            give_up_runs(airflow)
             raise
         finally:
             screen.now("stopping Airflow")
@@ -219,14 +218,15 @@ def summarise(results: Mapping[str, Mapping[str, Any]], dag_run_state: str) -> d
     }
 
 
-def _remove_job(airflow: AirflowProcess, run_id: str) -> None:
-    """Remove the training job of a run that is given up: it outlives Airflow's processes on purpose."""
-    with contextlib.suppress(Exception):
-        held = airflow.task_state(DAG, run_id, "train", "container")
-        airflow.api("PATCH", f"/dags/{DAG}/dagRuns/{run_id}", {"state": "failed"})
-        if held:
-            from paceline.runtime import ProcessRuntime
+def give_up_runs(airflow: AirflowProcess) -> None:
+    """End the runs under way and remove their training jobs, which outlive Airflow's processes on purpose."""
+    from paceline.runtime import ProcessRuntime
 
-            runtime: Runtime = docker_runtime() if held["runtime"] == "docker" else ProcessRuntime()
-            job: Job = runtime.reattach(held["id"])
-            job.remove()
+    # Best effort: this runs when something has gone wrong already, perhaps Airflow itself.
+    with contextlib.suppress(Exception):
+        for run in airflow.api("GET", f"/dags/{DAG}/dagRuns", state="running")["dag_runs"]:
+            held = airflow.task_state(DAG, run["dag_run_id"], "train", "container")
+            airflow.api("PATCH", f"/dags/{DAG}/dagRuns/{quote(run['dag_run_id'])}", {"state": "failed"})
+            if held:
+                runtime: Runtime = docker_runtime() if held["runtime"] == "docker" else ProcessRuntime()
+                runtime.reattach(held["id"]).remove()

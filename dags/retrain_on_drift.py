@@ -117,8 +117,7 @@ with DAG(
         task_id="train",
         script="training/train.py",
         inputs={"train.csv": RUN + "/train.csv"},
-        # Passive: threads of torch that wait for each other sleep, and leave the cores to whoever needs them.
-        environment={"EPOCHS": "{{ params.epochs }}", "OMP_WAIT_POLICY": "PASSIVE"},
+        environment={"EPOCHS": "{{ params.epochs }}"},
         deadline="{{ params.deadline }}",
         deadline_from="run",
         alpha="{{ params.alpha }}",

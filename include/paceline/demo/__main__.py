@@ -38,7 +38,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
     except (PacelineError, TimeoutError) as error:
         screen.failed("The demo ended early", str(error))
-        screen.plain(f"Logs are in {demo.home / 'logs'}")
+        if (demo.home / "logs").exists():
+            screen.plain(f"  logs: {_short(demo.home / 'logs')}")
         return 1
 
 

@@ -45,7 +45,11 @@ class Screen:
 
     def note(self, text: str) -> None:
         """Print a line that belongs to the step above."""
-        self.console.print(Padding(f"[dim]{escape(text)}[/]", (0, 0, 0, _INDENT)))
+        dim = f"[dim]{escape(text)}[/]"
+        if self.console.is_terminal:
+            self.console.print(Padding(dim, (0, 0, 0, _INDENT)))
+        else:
+            self.console.print(" " * _INDENT + dim, soft_wrap=True)
 
     def failed(self, name: str, text: str) -> None:
         """Print a step that went wrong."""

@@ -71,7 +71,9 @@ def last_words(log: Iterable[Any], most: int = 12) -> list[str]:
     for event in log:
         if isinstance(event, dict) and event.get("level") in ("warning", "error", "critical"):
             lines += str(event.get("event", "")).splitlines()
-            lines += [f"{one.get('exc_type')}: {one.get('exc_value')}" for one in event.get("error_detail") or ()]
+            # An error and what caused it often say the same; the cause comes last and has the better name.
+            causes = {str(one.get("exc_value")): str(one.get("exc_type")) for one in event.get("error_detail") or ()}
+            lines += [f"{kind}: {value}" for value, kind in causes.items()]
     return lines[-most:]
 
 

@@ -65,9 +65,11 @@ test: $(STAMP) ## Run every test this machine can run; Docker tests use DOCKER_H
 	@$(BIN)/python -m pytest --durations=10 --junitxml=build/tests.xml $(ARGS)
 
 check: $(STAMP) ## Check format, style and types (ruff, mypy)
-	@echo "==> ruff format"; $(BIN)/ruff format --check .
-	@echo "==> ruff check"; $(BIN)/ruff check .
-	@echo "==> mypy --strict"; $(BIN)/python -m mypy --strict $(CHECKED)
+	@failed=0; \
+	echo "==> ruff format"; $(BIN)/ruff format --check . || failed=1; \
+	echo "==> ruff check"; $(BIN)/ruff check . || failed=1; \
+	echo "==> mypy --strict"; $(BIN)/python -m mypy --strict $(CHECKED) || failed=1; \
+	exit $$failed
 
 format: $(STAMP) ## Put the code into the house format
 	@$(BIN)/ruff format .

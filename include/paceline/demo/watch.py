@@ -78,7 +78,7 @@ def last_words(log: Iterable[Any], most: int = 12) -> list[str]:
 
 
 def _describe_drift(summary: Mapping[str, Any]) -> tuple[str, str]:
-    return "Drift", str(summary["reason"])
+    return "Drift", str(summary["reason"]).removeprefix("Drift ")
 
 
 def _describe_data(days: Mapping[str, Any]) -> tuple[str, str]:

@@ -35,6 +35,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(reason)
 
 
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave scripts and data of tests alone: the search for doctests would import, so run, every file."""
+    return True if collection_path.suffix == ".py" and not collection_path.name.startswith("test_") else None
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]

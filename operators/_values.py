@@ -76,6 +76,11 @@ def storage_path(value: str) -> ObjectStoragePath:
     return ObjectStoragePath(value if "://" in value else f"file://{Path(value).absolute()}")
 
 
+def is_local(place: ObjectStoragePath) -> bool:
+    """Tell whether a place is on this machine's own file system."""
+    return place.protocol in ("file", "local", "")
+
+
 def local_copies(field: str, places: Mapping[str, Any], scratch: Path) -> dict[str, Path]:
     """Give local paths for files and folders anywhere; what is remote is copied below ``scratch`` first.
 
@@ -89,7 +94,7 @@ def local_copies(field: str, places: Mapping[str, Any], scratch: Path) -> dict[s
         place = storage_path(str(value))
         if not place.exists():
             raise InvalidInputError(f"{field}[{name!r}]", str(value), "a file or folder that exists")
-        if place.protocol in ("file", "local", ""):
+        if is_local(place):
             found[name] = Path(place.path)
         else:
             found[name] = scratch / name

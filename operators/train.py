@@ -7,7 +7,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,14 +27,14 @@ from paceline.pace.feasibility import ON_INFEASIBLE
 from paceline.pace.live import CONTAINER, CONTROLLER, DEADLINE, HISTORY, PACE
 
 from ._job import JobOperator
-from ._values import is_template, number, optional_number, storage_path
+from ._origin import DEADLINE_FROM, first_deadline, origin
+from ._values import is_local, is_template, number, optional_number, storage_path
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from paceline.runtime.base import Job, Runtime
 
-DEADLINE_FROM = ("run", "task")
 T = TypeVar("T")
 _ENGINE_PATIENCE_S = 300.0
 _KILL_GRACE_S = 2.0  # Airflow ends a task 5 s after it was asked to go
@@ -218,11 +218,11 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         earlier: Any = store.get(CONTAINER)
         runtime = self._runtime = self.make_runtime(earlier["runtime"] if earlier else None)
         limits = self._limits(runtime)
-        origin = self._origin(context)
+        begin = origin(context, self.deadline_from)
         if earlier and self.deadline_from == "task":  # a retry does not move the deadline
-            origin = datetime.fromisoformat(earlier["origin"])
-        deadline = self._first_deadline(store, origin, check=not earlier)
-        controller = self._controller(limits, deadline.seconds_after(origin))
+            begin = datetime.fromisoformat(earlier["origin"])
+        deadline = first_deadline(store, self.deadline, begin, log=self.log, must_be_ahead=not earlier)
+        controller = self._controller(limits, deadline.seconds_after(begin))
         with tempfile.TemporaryDirectory(prefix="paceline-") as scratch:
             spec = self.job_spec(context, Path(scratch), controller.start_devices)
             runtime.check(spec)
@@ -242,9 +242,9 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
             runtime.name,
             job.id,
             controller.deadline_s,
-            origin,
+            begin,
         )
-        return {"runtime": runtime.name, "id": job.id, "origin": origin.isoformat()}
+        return {"runtime": runtime.name, "id": job.id, "origin": begin.isoformat()}
 
     def get_job_status(self, external_id: Any, context: Context) -> str:
         """Ask the engine, with patience: one that is being restarted is no reason to start a second job."""
@@ -272,17 +272,17 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         job, runtime = self._job, self._runtime
         if job is None or runtime is None:
             raise JobLostError(f"the job {external_id['id']} is not there any more")
-        origin = datetime.fromisoformat(external_id["origin"])
+        begin = datetime.fromisoformat(external_id["origin"])
         resumed: Any = store.get(CONTROLLER)
         stored_history: Any = store.get(HISTORY)
-        deadline = self._first_deadline(store, origin, check=False)
-        controller = self._controller(self._limits(runtime), deadline.seconds_after(origin))
+        deadline = first_deadline(store, self.deadline, begin, log=self.log, must_be_ahead=False)
+        controller = self._controller(self._limits(runtime), deadline.seconds_after(begin))
         exchange = Exchange(store, on_trouble=self._store_trouble)
         loop = PaceLoop(
             job,
             controller,
             exchange,
-            origin=origin,
+            origin=begin,
             held_devices=resumed["run"]["held_devices"] if resumed else controller.start_devices,
             on_infeasible=self.on_infeasible,
             history=History(stored_history),
@@ -302,7 +302,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         job.remove()
         for key in (CONTAINER, CONTROLLER, DEADLINE):
             store.delete(key)
-        self._result = {**outcome.to_dict(), "model": model, "runtime": runtime.name, "origin": origin.isoformat()}
+        self._result = {**outcome.to_dict(), "model": model, "runtime": runtime.name, "origin": begin.isoformat()}
         self.log.info(
             "Training was done at %.1f s, %+.2f %% from its deadline of %.1f s, on %.2f cores on average",
             outcome.finished_s,
@@ -338,50 +338,22 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
             gains=self._gains(),
         )
 
-    def _origin(self, context: Context) -> datetime:
-        """The moment that a duration counts from."""
-        started = context["dag_run"].start_date if self.deadline_from == "run" else context["ti"].start_date
-        return (started or datetime.now(timezone.utc)).astimezone(timezone.utc)
-
-    def _first_deadline(self, store: Any, origin: datetime, *, check: bool) -> Deadline:
-        """The deadline to begin with: what somebody has set already, else what the DAG says."""
-        said = store.get(DEADLINE)
-        if said is not None:
-            try:
-                return self._still_to_come(Deadline.parse(said), said, origin, check)
-            except InvalidInputError as error:
-                self.log.warning("The deadline in the task state store is not taken. %s", error)
-        deadline = self._still_to_come(Deadline.parse(self.deadline), self.deadline, origin, check)
-        if deadline.at is not None:
-            store.set(DEADLINE, deadline.at.isoformat())
-        else:
-            store.set(DEADLINE, self.deadline if isinstance(self.deadline, (str, int, float)) else deadline.duration_s)
-        return deadline
-
-    def _still_to_come(self, deadline: Deadline, said: Any, origin: datetime, check: bool) -> Deadline:
-        passed_s = (datetime.now(timezone.utc) - origin).total_seconds()
-        if check and deadline.seconds_after(origin) <= passed_s:
-            begin = "DAG run" if self.deadline_from == "run" else "task"
-            accepted = f"a time that is still to come ({passed_s:.1f} s have passed since the {begin} started)"
-            raise InvalidInputError("deadline", said, accepted)
-        return deadline
-
     def _collect(self, context: Context, job: Job) -> str:
         """Copy the output to where it belongs; a second call replaces what the first left."""
-        ti = context["ti"]
-        if self.output_path is not None:
-            place = storage_path(self.output_path)
-        else:
+        where = self.output_path
+        if where is None:
+            ti = context["ti"]
             home = os.environ.get("AIRFLOW_HOME", os.path.expanduser("~/airflow"))
             parts = [ti.dag_id, ti.run_id, ti.task_id, *([str(ti.map_index)] if ti.map_index >= 0 else [])]
-            place = storage_path(os.path.join(home, "paceline", "output", *(part.replace("/", "-") for part in parts)))
-        if place.protocol in ("file", "local", ""):
+            where = os.path.join(home, "paceline", "output", *(part.replace("/", "-") for part in parts))
+        place = storage_path(where)
+        if is_local(place):
             job.collect(Path(place.path))
         else:
             with tempfile.TemporaryDirectory(prefix="paceline-") as scratch:
                 job.collect(Path(scratch) / "output")
                 storage_path(str(Path(scratch) / "output")).copy(place, recursive=True)
-        return self.output_path if self.output_path is not None else str(place.path)
+        return where
 
     def _reattach(self, external_id: Any) -> Job | None:
         runtime = self._runtime = self.make_runtime(external_id["runtime"])
@@ -418,7 +390,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
 
     def _tries_are_left(self, context: Context) -> bool:
         ti = context["ti"]
-        return ti.try_number <= (ti.max_tries or 0) and not self._killed.is_set()
+        return (ti.try_number or 1) <= (ti.max_tries or 0) and not self._killed.is_set()
 
     def _store_trouble(self, error: Exception | None) -> None:
         if error is None:

@@ -17,7 +17,7 @@ from paceline.operators import DeadlineTrainingOperator
 
 with DAG("steered", schedule=None):
     DeadlineTrainingOperator(
-        task_id="train", script={str(SCRIPT)!r}, arguments=["--batches=3000"], deadline="40s", runtime="process"
+        task_id="train", script={str(SCRIPT)!r}, arguments=["--batches=700"], deadline="40s", runtime="process"
     )
 """
 

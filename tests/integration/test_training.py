@@ -137,7 +137,7 @@ def test_a_local_process_ends_within_three_percent_of_its_deadline(airflow, trai
 
 @pytest.mark.docker
 def test_a_killed_task_finds_its_container_again_and_training_is_not_restarted(airflow, training_dag, containers):
-    run_id = airflow.run_dag(training_dag, {"batches": 6000, "deadline": "45s"})
+    run_id = airflow.run_dag(training_dag, {"batches": 700, "deadline": "45s"})
     before = pace_of(airflow, run_id, progress_pct=10.0)
     (container,) = containers()
     os.kill(airflow.task_instance(training_dag, run_id, "train")["pid"], signal.SIGKILL)
@@ -157,7 +157,7 @@ def test_a_killed_task_finds_its_container_again_and_training_is_not_restarted(a
 def test_a_killed_container_is_resumed_from_its_checkpoint_by_the_retry(
     airflow, training_dag, containers, docker_client
 ):
-    run_id = airflow.run_dag(training_dag, {"batches": 6000, "deadline": "45s", "checkpoint_every_s": 1})
+    run_id = airflow.run_dag(training_dag, {"batches": 700, "deadline": "45s", "checkpoint_every_s": 1})
     pace_of(airflow, run_id, progress_pct=20.0)
     (container,) = containers()
     docker_client.kill(container["Id"])
@@ -189,7 +189,7 @@ def test_a_task_that_is_ended_by_a_person_leaves_no_container_within_ten_seconds
 
 @pytest.mark.docker
 def test_a_live_deadline_that_is_nonsense_is_kept_out(airflow, training_dag, containers):
-    run_id = airflow.run_dag(training_dag, {"batches": 4000, "deadline": "30s"})
+    run_id = airflow.run_dag(training_dag, {"batches": 500, "deadline": "30s"})
     pace_of(airflow, run_id, progress_pct=5.0)
     airflow.set_task_state(training_dag, run_id, "train", "deadline", "as soon as possible")
     assert airflow.wait(training_dag, run_id, timeout_s=200) == "success"

@@ -62,7 +62,8 @@ class DeadlineController:
         Time kept for what comes after the last batch (saving the model, the container's exit), in seconds.
         ``None`` keeps 1 % of the deadline, 1 s at most.
     start_devices:
-        Allocation until the speed is known; ``None`` takes the middle between the limits.
+        Allocation until the speed is known; ``None`` takes half of the most there is, in whole devices from one up:
+        a share just above a whole core pays for a thread that it cannot use.
 
     Examples
     --------
@@ -102,7 +103,8 @@ class DeadlineController:
         self._reserve_s = reserve_s
         self._fixed_gains = gains
         if start_devices is None:
-            start_devices = (limits.min_devices + limits.max_devices) / 2
+            half = limits.max_devices / 2
+            start_devices = float(int(half)) if half >= 1 else half
         self.start_devices = limits.quantize(start_devices)
         self.ramp: Ramp | None = None
         self._pi = PIController(limits, gains or Gains(1.0, 0.1))

@@ -16,15 +16,16 @@ arguments.add_argument("--checkpoint-every-s", type=float, default=None)
 chosen = arguments.parse_args()
 
 torch.manual_seed(0)
-data = TensorDataset(torch.randn(3200, 1, 16, 16), torch.randint(0, 10, (3200,)))
+data = TensorDataset(torch.randn(3200, 1, 28, 28), torch.randint(0, 10, (3200,)))
 loader = DataLoader(data, batch_size=32, shuffle=True)
 model = nn.Sequential(
-    nn.Conv2d(1, 16, 3, padding=1),
+    nn.Conv2d(1, 32, 3, padding=1),
     nn.ReLU(),
-    nn.Conv2d(16, 16, 3, padding=1),
+    nn.Conv2d(32, 64, 3, padding=1),
     nn.ReLU(),
+    nn.MaxPool2d(4),
     nn.Flatten(),
-    nn.Linear(4096, 10),
+    nn.Linear(3136, 10),
 )
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 checkpoint(model=model, optimizer=optimizer, every_s=chosen.checkpoint_every_s)

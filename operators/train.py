@@ -344,7 +344,8 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         if where is None:
             ti = context["ti"]
             home = os.environ.get("AIRFLOW_HOME", os.path.expanduser("~/airflow"))
-            parts = [ti.dag_id, ti.run_id, ti.task_id, *([str(ti.map_index)] if ti.map_index >= 0 else [])]
+            mapped = [str(ti.map_index)] if ti.map_index is not None and ti.map_index >= 0 else []
+            parts = [ti.dag_id, ti.run_id, ti.task_id, *mapped]
             where = os.path.join(home, "paceline", "output", *(part.replace("/", "-") for part in parts))
         place = storage_path(where)
         if is_local(place):

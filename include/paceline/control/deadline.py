@@ -42,9 +42,9 @@ class Decision:
 class DeadlineController:
     """Keeps one job on the line to its deadline, on no more devices than it needs.
 
-    The paper's controller with what it leaves to its user filled in: it starts from the speed seen in the first seconds,
-    derives the gains from that speed and the deadline (critically damped, so without overshoot), and starts a new ramp
-    from where the job is when the deadline moves. With ``gains`` given, these stay fixed as published.
+    The paper's controller with what it leaves to its user filled in: it starts from the speed seen in the first
+    seconds, derives the gains from that speed and the deadline (critically damped, so without overshoot), and starts a
+    new ramp from where the job is when the deadline moves. With ``gains`` given, these stay fixed as published.
 
     Parameters
     ----------

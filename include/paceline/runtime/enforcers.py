@@ -18,8 +18,10 @@ from paceline.runtime.throttle import DutyCycle
 
 _LOOK_S = 0.05  # how often a changed share is looked for
 _FRESH_S = 0.5  # how old a member's figures may be
-_ANEW_S = 5.0  # how often all processes of the machine are looked at, should one have been missed
-_ANEW_COST = 500  # such a look may cost 1/500 of a core, however many there are
+_SOONEST_S = 0.05  # between two looks for new processes, however many are started on this machine,
+_COST = 100  # and so many times what such a look costs: one percent of a core at worst
+_ANEW_S = 5.0  # how often all processes of the machine are looked at, should one have been missed,
+_ANEW_COST = 500  # and so many times what that costs
 
 
 class Share(Protocol):
@@ -60,22 +62,26 @@ class Crowd:
         self._newest = b""
         self._fresh_due = 0.0
         self._anew_due = 0.0
+        self._soonest = 0.0
         self._used_s = 0.0
 
     def stats(self, now_s: float) -> list[Stat]:
-        """The members. A process that was just started is seen at the next call."""
-        if now_s >= self._anew_due:
-            # A stranger's number may have been given to a member since: now and then, everybody is looked at.
-            self._strangers.clear()
-            self._newest = b""
-            begun = time.perf_counter()
-            self._update()
-            self._anew_due = now_s + max(_ANEW_S, _ANEW_COST * (time.perf_counter() - begun))
-        elif now_s >= self._fresh_due or self._newest != newest_process():
-            self._update()
-        else:
+        """The members. A process that was just started is seen within a tenth of a second."""
+        due = now_s >= self._fresh_due or self._newest != newest_process()
+        if not due or now_s < self._soonest:
             return list(self._members.values())
+        everybody = now_s >= self._anew_due
+        if everybody:
+            # A stranger's number may have been given to a member since: now and then, nobody is taken for known.
+            self._strangers.clear()
+        begun = time.thread_time()
+        self._newest = newest_process()
+        self._members, self._strangers = family(self.root, self._apart, self._members, self._strangers)
+        cost = time.thread_time() - begun
         self._fresh_due = now_s + _FRESH_S
+        self._soonest = now_s + (_SOONEST_S if everybody else max(_SOONEST_S, _COST * cost))
+        if everybody:
+            self._anew_due = now_s + max(_ANEW_S, _ANEW_COST * cost)
         return list(self._members.values())
 
     def used_s(self, now_s: float) -> float:
@@ -94,11 +100,6 @@ class Crowd:
     def memory_bytes(self, now_s: float) -> int:
         """Resident memory, shared pages counted once for each process."""
         return sum(resident_bytes(stat.pid) for stat in self.stats(now_s))
-
-    def _update(self) -> None:
-        self._newest = newest_process()
-        members, strangers = family(self.root, self._apart, self._members, self._strangers)
-        self._members, self._strangers = members, strangers
 
 
 class CgroupShare:

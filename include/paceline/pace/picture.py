@@ -44,9 +44,7 @@ def draw(history: dict[str, Any], path: str | os.PathLike[str], *, title: str = 
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
     if title:
         figure.suptitle(title, fontsize=12)
-    above.plot(
-        times, table["setpoint_pct"], color=_SETPOINT, linestyle="--", linewidth=1.5, label="setpoint", zorder=3
-    )
+    above.plot(times, table["setpoint_pct"], color=_SETPOINT, linestyle="--", linewidth=1.5, label="setpoint", zorder=3)
     above.plot(times, table["progress_pct"], color=_PROGRESS, linewidth=2, label="progress")
     above.set_ylabel("progress in %")
     above.set_ylim(0, 105)

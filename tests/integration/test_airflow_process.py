@@ -16,8 +16,10 @@ from paceline.demo.airflow_process import AirflowProcess, AirflowStartError
 
 pytestmark = pytest.mark.airflow
 
+# A shell starts what it puts into the background deaf to Ctrl-C, and that is inherited; a person's terminal does not.
 _PROGRAM = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from pathlib import Path
 from paceline.demo.airflow_process import AirflowProcess
 with AirflowProcess(Path(sys.argv[1])) as airflow:

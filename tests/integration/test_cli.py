@@ -17,7 +17,7 @@ from paceline.operators import DeadlineTrainingOperator
 
 with DAG("steered", schedule=None):
     DeadlineTrainingOperator(
-        task_id="train", script={str(SCRIPT)!r}, arguments=["--batches=700"], deadline="40s", runtime="process"
+        task_id="train", script={str(SCRIPT)!r}, arguments=["--batches=300"], deadline="20s", runtime="process"
     )
 """
 
@@ -45,21 +45,21 @@ def test_a_running_training_is_shown_and_steered(airflow, paceline):
     airflow._wait_for(published, 60, lambda: "no pace")
     code, shown, _ = paceline("status", "steered")
     assert code == 0
-    assert [word in shown for word in ("steered", run_id, "SETPOINT", "40 s")] == [True] * 4
+    assert [word in shown for word in ("steered", run_id, "SETPOINT", "20 s")] == [True] * 4
 
     assert paceline("deadline", "set", "steered", "latest", "train", "soon")[2].startswith(
         "paceline: deadline: got 'soon'"
     )
-    code, _, complaint = paceline("deadline", "set", "steered", "latest", "train", "50s", user="viewer")
+    code, _, complaint = paceline("deadline", "set", "steered", "latest", "train", "25s", user="viewer")
     assert code == 1
     assert "403" in complaint
-    assert paceline("deadline", "show", "steered", run_id, "train")[1] == "40s\n"
+    assert paceline("deadline", "show", "steered", run_id, "train")[1] == "20s\n"
 
-    code, said, _ = paceline("deadline", "set", "steered", "latest", "train", "50s")
+    code, said, _ = paceline("deadline", "set", "steered", "latest", "train", "25s")
     assert code == 0
-    assert "40s -> 50s" in said
+    assert "20s -> 25s" in said
     assert airflow.wait("steered", run_id, 150) == "success"
-    assert airflow.xcom("steered", run_id, "train")["deadline_s"] == 50.0
+    assert airflow.xcom("steered", run_id, "train")["deadline_s"] == 25.0
 
     code, _, complaint = paceline("deadline", "set", "steered", run_id, "train", "60s")
     assert code == 1

@@ -50,14 +50,14 @@ def engine(tmp_path: Path) -> Iterator[Callable[..., str]]:
 def import_shell(client: docker.APIClient, folder: Path) -> None:
     """Import an image with nothing but this machine's shell: quicker than copying one between engines."""
     programs = {name: Path(shutil.which(name) or "").resolve() for name in ("dash", "sleep", "cat")}
+    files = {f"/bin/{'sh' if name == 'dash' else name}": program for name, program in programs.items()}
+    for program in programs.values():
+        listed = subprocess.check_output(["ldd", str(program)], text=True).split()
+        files |= {word: Path(word).resolve() for word in listed if word.startswith("/")}
     archive = folder / "shell.tar"
     with tarfile.open(archive, "w") as tar:
-        for program in programs.values():
-            for word in subprocess.check_output(["ldd", str(program)], text=True).split():
-                if word.startswith("/"):
-                    tar.add(Path(word).resolve(), arcname=word)
-        for name, program in programs.items():
-            tar.add(program, arcname=f"/bin/{'sh' if name == 'dash' else name}")
+        for place, source in files.items():
+            tar.add(source, arcname=place)
     client.import_image_from_file(str(archive), repository="shell", tag="latest")
 
 

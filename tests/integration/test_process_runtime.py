@@ -17,6 +17,7 @@ import pytest
 
 from paceline.errors import InvalidInputError, JobLostError, TrainingFailedError
 from paceline.runtime import JobSpec, ProcessRuntime, cgroups
+from paceline.runtime.base import JOB_ENVIRONMENT
 from paceline.runtime.process_job import ProcessJob
 from paceline.runtime.procfs import carrying, cpu_seconds
 
@@ -225,6 +226,7 @@ def test_a_job_finds_its_files_and_none_of_our_environment(
     environment = seen["environment"]
     environment.pop("LC_CTYPE", None)
     assert set(environment) == {
+        *JOB_ENVIRONMENT,
         "HOME", "LANG", "PACELINE_CHECKPOINT", "PACELINE_CONTROL", "PACELINE_INPUT", "PACELINE_OUTPUT", "PATH",
         "PYTHONPATH", "PYTHONUNBUFFERED", "SEED", "TMPDIR",
     }  # fmt: skip

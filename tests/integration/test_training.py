@@ -39,7 +39,8 @@ with DAG("training", schedule=None, params=params):
         runtime="{{{{ params.runtime }}}}",
     )
 """
-SHORTEST_S = 60.0
+# Shortest time of the jobs whose accuracy is promised. Longer ones are easier: what is late at the end weighs less.
+SHORTEST_S = float(os.environ.get("PACELINE_TEST_SHORTEST_S", "40"))
 START_AND_END_S = 4.0  # imports before the first batch and what comes after the last
 
 
@@ -65,7 +66,7 @@ def containers(docker_client: docker.APIClient) -> Iterator[Callable[[], list[di
 
 @pytest.fixture(scope="module")
 def batches(docker_client: docker.APIClient, trainer_image: str) -> int:
-    """As many batches as take sixty seconds on all cores, by the speed of the first seconds."""
+    """As many batches as take ``SHORTEST_S`` on all cores, by the speed of the first seconds."""
     cores = float(docker_client.info()["NCPU"])
     spec = JobSpec(
         name="calibration",
@@ -137,7 +138,7 @@ def test_a_local_process_ends_within_three_percent_of_its_deadline(airflow, trai
 
 @pytest.mark.docker
 def test_a_killed_task_finds_its_container_again_and_training_is_not_restarted(airflow, training_dag, containers):
-    run_id = airflow.run_dag(training_dag, {"batches": 700, "deadline": "45s"})
+    run_id = airflow.run_dag(training_dag, {"batches": 500, "deadline": "30s"})
     before = pace_of(airflow, run_id, progress_pct=10.0)
     (container,) = containers()
     os.kill(airflow.task_instance(training_dag, run_id, "train")["pid"], signal.SIGKILL)
@@ -157,7 +158,7 @@ def test_a_killed_task_finds_its_container_again_and_training_is_not_restarted(a
 def test_a_killed_container_is_resumed_from_its_checkpoint_by_the_retry(
     airflow, training_dag, containers, docker_client
 ):
-    run_id = airflow.run_dag(training_dag, {"batches": 700, "deadline": "45s", "checkpoint_every_s": 1})
+    run_id = airflow.run_dag(training_dag, {"batches": 500, "deadline": "30s", "checkpoint_every_s": 1})
     pace_of(airflow, run_id, progress_pct=20.0)
     (container,) = containers()
     docker_client.kill(container["Id"])
@@ -189,9 +190,9 @@ def test_a_task_that_is_ended_by_a_person_leaves_no_container_within_ten_seconds
 
 @pytest.mark.docker
 def test_a_live_deadline_that_is_nonsense_is_kept_out(airflow, training_dag, containers):
-    run_id = airflow.run_dag(training_dag, {"batches": 500, "deadline": "30s"})
+    run_id = airflow.run_dag(training_dag, {"batches": 300, "deadline": "20s"})
     pace_of(airflow, run_id, progress_pct=5.0)
     airflow.set_task_state(training_dag, run_id, "train", "deadline", "as soon as possible")
     assert airflow.wait(training_dag, run_id, timeout_s=200) == "success"
-    assert airflow.xcom(training_dag, run_id, "train")["deadline_s"] == 30.0
-    assert "New deadline not taken, the old one of 30.0 s stays" in airflow.task_log(training_dag, run_id, "train")
+    assert airflow.xcom(training_dag, run_id, "train")["deadline_s"] == 20.0
+    assert "New deadline not taken, the old one of 20.0 s stays" in airflow.task_log(training_dag, run_id, "train")

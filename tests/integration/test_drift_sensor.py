@@ -108,7 +108,7 @@ def add_window(store: Path, table: str, window: str, *, wind: float = 0.0, temp:
         rows.to_sql(table, database, if_exists="append", index=False)
 
 
-def until(condition: Callable[[], Any], timeout_s: float = 90.0) -> Any:
+def until(condition: Callable[[], Any], timeout_s: float = 150.0) -> Any:
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
         if found := condition():

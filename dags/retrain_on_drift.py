@@ -17,7 +17,7 @@ from paceline.sensors import DriftSensor
 
 # Where runs, reports and models are kept. With workers on several machines: a shared folder, or s3://conn_id@bucket/...
 HOME = os.path.expanduser(os.environ.get("AIRFLOW_HOME", "~/airflow"))
-STORAGE = os.environ.get("PACELINE_STORAGE", f"file://{HOME}/paceline")
+STORAGE = os.environ.get("PACELINE_STORAGE", f"file://{HOME}/paceline-data")
 RUN = STORAGE + "/runs/{{ run_id }}"
 REGISTRY = STORAGE + "/registry"
 

@@ -14,7 +14,7 @@ from airflow.sdk import DAG, Asset, AssetWatcher, task
 from paceline.sensors import DriftEventTrigger
 
 HOME = os.path.expanduser(os.environ.get("AIRFLOW_HOME", "~/airflow"))
-STORAGE = os.environ.get("PACELINE_STORAGE", f"file://{HOME}/paceline")
+STORAGE = os.environ.get("PACELINE_STORAGE", f"file://{HOME}/paceline-data")
 
 COLUMNS = "day, carrier, origin, dep_hour, distance, temp, humid, wind_speed, precip, pressure, visib, predicted, late"
 FLIGHTS = f"SELECT {COLUMNS} FROM flights"  # noqa: S608  (our own names)

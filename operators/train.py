@@ -68,7 +68,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         ``"extend"`` moves the deadline to the earliest possible end. (templated)
     output:
         Where to put what the job left in ``$PACELINE_OUTPUT``: a local path or an object storage URL. By default a
-        folder of this task's run below ``$AIRFLOW_HOME/paceline``. (templated)
+        folder of this task's run below ``$AIRFLOW_HOME/paceline-data``. (templated)
     gain, integral_weight:
         ``K`` and ``eta`` of the paper's controller, fixed; derived from the speed of the job by default.
     **kwargs:
@@ -346,7 +346,8 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
             home = os.environ.get("AIRFLOW_HOME", os.path.expanduser("~/airflow"))
             mapped = [str(ti.map_index)] if ti.map_index is not None and ti.map_index >= 0 else []
             parts = [ti.dag_id, ti.run_id, ti.task_id, *mapped]
-            where = os.path.join(home, "paceline", "output", *(part.replace("/", "-") for part in parts))
+            # Not plain "paceline": Python takes a folder of that name beside it for the package.
+            where = os.path.join(home, "paceline-data", "output", *(part.replace("/", "-") for part in parts))
         place = storage_path(where)
         if is_local(place):
             job.collect(Path(place.path))

@@ -238,7 +238,7 @@ class LogFollower:
             response = self._client.get(
                 address, params=parameters, stream=True, timeout=(_CONNECT_S, _QUIET_S if follow else _CONNECT_S)
             )
-            if response.status_code == 404:
+            if response.status_code in (404, 409):  # 409: somebody is removing it at this moment
                 response.close()
                 raise JobLostError("the container is not there any more")
             if response.status_code != 200:

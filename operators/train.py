@@ -323,7 +323,8 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         most = optional_number("max_devices", self.max_devices)
         if most is not None and most > capacity:
             self.log.warning("max_devices: %g asked for, the machine has %g: using these", most, capacity)
-        least = number("min_devices", self.min_devices)
+        # A job with nothing at all would neither end nor show how fast it is.
+        least = max(number("min_devices", self.min_devices), self.quantum)
         if most is None and least > capacity:
             raise InvalidInputError("min_devices", least, f"at most the {capacity:g} cores of the machine")
         return Limits(least, capacity if most is None else max(min(most, capacity), least), self.quantum)

@@ -91,7 +91,7 @@ class PaceLoop:
         self._restarts: int = earlier.get("restarts", 0)
         if resumed:
             controller.restore(resumed["controller"])
-        self._orders = Orders(origin, controller.deadline_s, self._journal)
+        self._orders = Orders(origin, controller.deadline_s, self._journal, least_ceiling=controller.limits.quantum)
         self._away_since_s: float | None = None
         self._engine_was_away = False
         self._slow_keys_s = float("-inf")

@@ -26,11 +26,14 @@ class Orders:
         The deadline in force at the start, in seconds after ``origin``.
     journal:
         Where changes and refusals are told.
+    least_ceiling:
+        The quantum of the devices: a ceiling below it would leave the job nothing.
     """
 
-    def __init__(self, origin: datetime, deadline_s: float, journal: Journal) -> None:
+    def __init__(self, origin: datetime, deadline_s: float, journal: Journal, *, least_ceiling: float) -> None:
         self._origin = origin
         self._journal = journal
+        self._least_ceiling = least_ceiling
         self._seen: dict[str, Any] = {}
         self.deadline_s = deadline_s
         self.ceiling: float | None = None
@@ -85,8 +88,9 @@ class Orders:
                 self.ceiling = None
                 self._journal.event(now_s, "ceiling", "The ceiling is lifted", devices=None)
             return
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-            error = InvalidInputError(CEILING, value, "a number of devices greater than 0")
+        usable = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not usable or not self._least_ceiling <= value < float("inf"):
+            error = InvalidInputError(CEILING, value, f"a number of devices of at least {self._least_ceiling:g}")
             self._refuse(now_s, "ceiling_refused", value, "New ceiling not taken, the old one stays. %s", error)
             return
         self.ceiling = float(value)

@@ -123,6 +123,14 @@ def test_the_ceiling_is_never_exceeded_and_may_be_lifted_again(make_job, run):
     assert abs(outcome.error_pct) < 2.0
 
 
+@pytest.mark.parametrize("nonsense", [0, -1, 0.02, "1", True, [], float("inf")])
+def test_a_ceiling_that_would_stop_the_job_is_kept_out(make_job, run, caplog, nonsense):
+    state = MemoryState(ceiling=nonsense)
+    outcome, _ = run(make_job(core_s=60), 70, state=state)
+    assert abs(outcome.error_pct) < 1.0
+    assert "New ceiling not taken, the old one stays. ceiling: got" in caplog.text
+
+
 def test_a_neighbour_that_slows_the_job_down_is_made_up_for(make_job, run):
     job = make_job(core_s=80, slowdown=lambda t_s: 0.6 if 30 < t_s < 60 else 1.0)
     outcome, _ = run(job, 110)

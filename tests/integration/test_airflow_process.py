@@ -76,6 +76,14 @@ def test_a_component_that_cannot_start_is_reported_with_its_own_words_and_nothin
     assert not _living_in(tmp_path)
 
 
+def test_a_folder_in_its_home_hides_no_package(airflow: AirflowProcess) -> None:
+    (airflow.home / "paceline").mkdir(exist_ok=True)  # where the example DAG keeps its models if nobody says otherwise
+
+    listed = airflow.cli("providers", "list", "--output", "plain")
+
+    assert "airflow-paceline" in listed.stdout, listed.stdout
+
+
 def test_it_listens_on_loopback_only(airflow: AirflowProcess) -> None:
     listening = {
         (connection.laddr.ip, connection.laddr.port)

@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,9 @@ _COMPONENTS: Mapping[str, Sequence[str]] = {
     "dag-processor": ("dag-processor",),
     "triggerer": ("triggerer", "--skip-serve-logs"),
 }
+# Not `python -m airflow`: that puts the current folder first on the path, and home/ may hold a folder named like a
+# package of somebody's.
+_AIRFLOW = (sys.executable, str(Path(sysconfig.get_path("scripts")) / "airflow"))
 _USERS = {"admin": "admin", "viewer": "viewer"}
 
 
@@ -120,7 +124,7 @@ class AirflowProcess(AirflowApi):
         with self.log_path(name).open("ab") as log:
             # A session of its own: Ctrl-C reaches this process alone, which then stops them in order.
             self.processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "airflow", *(arguments or _COMPONENTS[name])],
+                [*_AIRFLOW, *(arguments or _COMPONENTS[name])],
                 env=self.env,
                 cwd=self.home,
                 stdin=subprocess.DEVNULL,
@@ -149,7 +153,7 @@ class AirflowProcess(AirflowApi):
     def cli(self, *arguments: str, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
         """Run an ``airflow`` command against this Airflow; standard output and error come back together."""
         return subprocess.run(
-            [sys.executable, "-m", "airflow", *arguments],
+            [*_AIRFLOW, *arguments],
             env=self.env,
             cwd=self.home,
             stdin=subprocess.DEVNULL,

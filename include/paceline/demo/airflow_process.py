@@ -17,7 +17,7 @@ import sys
 import sysconfig
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
 
@@ -121,7 +121,7 @@ class AirflowProcess(AirflowApi):
 
     def start_component(self, name: str, arguments: Sequence[str] | None = None) -> None:
         """Start one component (``scheduler``, ...), for instance again after a test has killed it."""
-        with self.log_path(name).open("ab") as log:
+        with self.log_path(name).open("ab") as log, signals_held():
             # A session of its own: Ctrl-C reaches this process alone, which then stops them in order.
             self.processes[name] = subprocess.Popen(
                 [*_AIRFLOW, *(arguments or _COMPONENTS[name])],
@@ -279,3 +279,27 @@ def end_on_sigterm() -> None:
     with contextlib.suppress(ValueError):
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, leave)
+
+
+@contextlib.contextmanager
+def signals_held() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM take effect at the end of the block only.
+
+    A child that was started when the signal's exception came, but not yet noted down, could not be stopped by anybody.
+    Handlers are held, not signals blocked, because children inherit what is blocked.
+    """
+    came: list[int] = []
+    held: dict[int, Callable[[int, FrameType | None], object]] = {}
+    with contextlib.suppress(ValueError):  # not the main thread: no handler runs here
+        for number in (signal.SIGINT, signal.SIGTERM):
+            handler = signal.getsignal(number)
+            if callable(handler):
+                signal.signal(number, lambda number, frame: came.append(number))
+                held[number] = handler
+    try:
+        yield
+    finally:
+        for number, handler in held.items():
+            signal.signal(number, handler)
+        for number in came:
+            signal.raise_signal(number)

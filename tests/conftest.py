@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 # here, before any test module is imported, because Airflow reads its environment at import.
 for name in [name for name in os.environ if name.startswith("AIRFLOW_")]:
     del os.environ[name]
-os.environ["AIRFLOW_HOME"] = str(Path(__file__).parents[1] / "build" / "tests" / "airflow")
+_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # tests that run side by side do not share a database
+os.environ["AIRFLOW_HOME"] = str(Path(__file__).parents[1] / "build" / "tests" / f"airflow{_WORKER}")
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 
 TRAINER_IMAGE = os.environ.get("PACELINE_TRAINER_IMAGE", "paceline-trainer:latest")
@@ -78,17 +79,6 @@ def docker_client(docker_host: str) -> Iterator[docker.APIClient]:
     client = docker.APIClient(base_url=docker_host, version="auto", timeout=60)
     yield client
     client.close()
-
-
-@pytest.fixture
-def leaves_no_container(docker_client: docker.APIClient) -> Iterator[None]:
-    """Remove containers that a test has started and left, after failing it for that."""
-    before = {container["Id"] for container in docker_client.containers(all=True)}
-    yield
-    left = [c for c in docker_client.containers(all=True) if c["Id"] not in before]
-    for container in left:
-        docker_client.remove_container(container["Id"], force=True, v=True)
-    assert not left, f"containers left behind: {[c['Names'] for c in left]}"
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from paceline.operators import DeadlineTrainingOperator
 
 with DAG("steered", schedule=None):
     DeadlineTrainingOperator(
-        task_id="train", script={str(SCRIPT)!r}, arguments=["--batches=300"], deadline="20s", runtime="process"
+        task_id="train", script={str(SCRIPT)!r}, arguments=["--batches=200"], deadline="12s", runtime="process"
     )
 """
 
@@ -45,21 +45,21 @@ def test_a_running_training_is_shown_and_steered(airflow, paceline):
     airflow._wait_for(published, 60, lambda: "no pace")
     code, shown, _ = paceline("status", "steered")
     assert code == 0
-    assert [word in shown for word in ("steered", run_id, "SETPOINT", "20 s")] == [True] * 4
+    assert [word in shown for word in ("steered", run_id, "SETPOINT", "12 s")] == [True] * 4
 
     assert paceline("deadline", "set", "steered", "latest", "train", "soon")[2].startswith(
         "paceline: deadline: got 'soon'"
     )
-    code, _, complaint = paceline("deadline", "set", "steered", "latest", "train", "25s", user="viewer")
+    code, _, complaint = paceline("deadline", "set", "steered", "latest", "train", "15s", user="viewer")
     assert code == 1
     assert "403" in complaint
-    assert paceline("deadline", "show", "steered", run_id, "train")[1] == "20s\n"
+    assert paceline("deadline", "show", "steered", run_id, "train")[1] == "12s\n"
 
-    code, said, _ = paceline("deadline", "set", "steered", "latest", "train", "25s")
+    code, said, _ = paceline("deadline", "set", "steered", "latest", "train", "15s")
     assert code == 0
-    assert "20s -> 25s" in said
+    assert "12s -> 15s" in said
     assert airflow.wait("steered", run_id, 150) == "success"
-    assert airflow.xcom("steered", run_id, "train")["deadline_s"] == 25.0
+    assert airflow.xcom("steered", run_id, "train")["deadline_s"] == 15.0
 
     code, _, complaint = paceline("deadline", "set", "steered", run_id, "train", "60s")
     assert code == 1

@@ -22,13 +22,13 @@ from paceline.pace import MemoryState
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(240)]
 
-# Counts to 300 and keeps where it is in its checkpoint folder: all that a training is, as seen from outside.
+# Counts to 150 and keeps where it is in its checkpoint folder: all that a training is, as seen from outside.
 TRAINING = """
 trap 'exit 143' TERM
 at=/paceline/checkpoint/at; i=$(cat $at 2>/dev/null || echo 0)
-echo "@paceline {\\"done\\": $i, \\"total\\": 300, \\"event\\": \\"start\\"}"
-while [ $i -lt 300 ]; do
-  sleep 0.1; i=$((i+1)); echo $i >$at; echo "@paceline {\\"done\\": $i, \\"total\\": 300}"
+echo "@paceline {\\"done\\": $i, \\"total\\": 150, \\"event\\": \\"start\\"}"
+while [ $i -lt 150 ]; do
+  sleep 0.1; i=$((i+1)); echo $i >$at; echo "@paceline {\\"done\\": $i, \\"total\\": 150}"
 done
 """
 
@@ -74,7 +74,7 @@ def test_a_training_taken_down_with_its_engine_for_twenty_seconds_goes_on_from_i
         image="shell:latest",
         docker_url=address,
         runtime="docker",
-        deadline="100s",
+        deadline="60s",
         max_devices=1,
     )
     state = MemoryState()

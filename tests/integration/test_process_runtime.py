@@ -134,6 +134,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("workers", "devices", "lasts_s"), [(1, 0.35, 5.0), (2, 1.3, 10.0)])
 def test_the_share_is_kept_within_three_percent(
     runtime: ProcessRuntime, spec: Callable[..., JobSpec], workers: int, devices: float, lasts_s: float

@@ -1,6 +1,6 @@
 """Trainings in a real Airflow end at their deadline and survive what happens to them, in containers and as processes.
 
-The tests that promise an accuracy need the machine for themselves: run them without others beside.
+Those that promise an accuracy are marked ``alone``: beside others they would measure the others.
 """
 
 from __future__ import annotations
@@ -109,6 +109,7 @@ def train(airflow: AirflowProcess, dag: str, **conf: object) -> dict[str, Any]:
 
 
 @pytest.mark.docker
+@pytest.mark.alone
 def test_a_container_ends_within_two_percent_of_its_deadline(airflow, training_dag, containers, batches):
     result = train(airflow, training_dag, batches=batches, deadline=1.5 * SHORTEST_S)
     assert abs(result["error_pct"]) <= 2.0, result
@@ -118,6 +119,7 @@ def test_a_container_ends_within_two_percent_of_its_deadline(airflow, training_d
 
 
 @pytest.mark.docker
+@pytest.mark.alone
 def test_a_deadline_cut_to_eighty_percent_at_thirty_percent_is_met(airflow, training_dag, containers, batches):
     deadline_s = 1.5 * SHORTEST_S
     run_id = airflow.run_dag(training_dag, {"batches": batches, "deadline": f"{deadline_s}s"})
@@ -130,6 +132,7 @@ def test_a_deadline_cut_to_eighty_percent_at_thirty_percent_is_met(airflow, trai
 
 
 @pytest.mark.docker  # for the calibration; the run itself needs no engine
+@pytest.mark.alone
 def test_a_local_process_ends_within_three_percent_of_its_deadline(airflow, training_dag, batches):
     result = train(airflow, training_dag, batches=batches, deadline=1.5 * SHORTEST_S, runtime="process")
     assert abs(result["error_pct"]) <= 3.0, result
@@ -140,6 +143,8 @@ def test_a_local_process_ends_within_three_percent_of_its_deadline(airflow, trai
 def test_a_killed_task_finds_its_container_again_and_training_is_not_restarted(airflow, training_dag, containers):
     run_id = airflow.run_dag(training_dag, {"batches": 500, "deadline": "30s"})
     before = pace_of(airflow, run_id, progress_pct=10.0)
+    while before["devices"] > 0.8:  # at the speed of the start it would be done before somebody comes back for it
+        before = pace_of(airflow, run_id, t_s=before["t_s"] + 0.5)
     (container,) = containers()
     os.kill(airflow.task_instance(training_dag, run_id, "train")["pid"], signal.SIGKILL)
     assert airflow.wait(training_dag, run_id, timeout_s=200) == "success", airflow.task_states(training_dag, run_id)
@@ -158,7 +163,7 @@ def test_a_killed_task_finds_its_container_again_and_training_is_not_restarted(a
 def test_a_killed_container_is_resumed_from_its_checkpoint_by_the_retry(
     airflow, training_dag, containers, docker_client
 ):
-    run_id = airflow.run_dag(training_dag, {"batches": 500, "deadline": "30s", "checkpoint_every_s": 1})
+    run_id = airflow.run_dag(training_dag, {"batches": 300, "deadline": "20s", "checkpoint_every_s": 1})
     pace_of(airflow, run_id, progress_pct=20.0)
     (container,) = containers()
     docker_client.kill(container["Id"])
@@ -190,9 +195,9 @@ def test_a_task_that_is_ended_by_a_person_leaves_no_container_within_ten_seconds
 
 @pytest.mark.docker
 def test_a_live_deadline_that_is_nonsense_is_kept_out(airflow, training_dag, containers):
-    run_id = airflow.run_dag(training_dag, {"batches": 300, "deadline": "20s"})
+    run_id = airflow.run_dag(training_dag, {"batches": 200, "deadline": "12s"})
     pace_of(airflow, run_id, progress_pct=5.0)
     airflow.set_task_state(training_dag, run_id, "train", "deadline", "as soon as possible")
     assert airflow.wait(training_dag, run_id, timeout_s=200) == "success"
-    assert airflow.xcom(training_dag, run_id, "train")["deadline_s"] == 20.0
-    assert "New deadline not taken, the old one of 20.0 s stays" in airflow.task_log(training_dag, run_id, "train")
+    assert airflow.xcom(training_dag, run_id, "train")["deadline_s"] == 12.0
+    assert "New deadline not taken, the old one of 12.0 s stays" in airflow.task_log(training_dag, run_id, "train")

@@ -5,10 +5,12 @@ The operator runs here without a scheduler, on real runtimes; a dictionary stand
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
 
+import docker
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
@@ -16,6 +18,16 @@ from paceline.operators import DeadlineTrainingOperator
 from paceline.pace import MemoryState
 
 TRACKED = "from paceline.train import track\nfor batch in track([1] * 400):\n    sum(range(100_000))\n"
+
+
+@pytest.fixture
+def leaves_no_container(docker_client: docker.APIClient) -> Iterator[None]:
+    """Remove containers that a test has started and left, after failing it for that."""
+    yield
+    left = docker_client.containers(all=True, filters={"label": "paceline.dag=failing"})
+    for container in left:
+        docker_client.remove_container(container["Id"], force=True, v=True)
+    assert not left, f"containers left behind: {[c['Names'] for c in left]}"
 
 
 @pytest.fixture
@@ -44,7 +56,7 @@ def run(tmp_path, monkeypatch, docker_host):
         now = datetime.now(timezone.utc)
         context = {
             "ti": SimpleNamespace(
-                dag_id="dag",
+                dag_id="failing",
                 run_id="run",
                 task_id="train",
                 map_index=-1,

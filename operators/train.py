@@ -7,14 +7,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.sdk import ResumableJobMixin
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from paceline.control import CPU_QUANTUM, DeadlineController, Gains, Limits
+from paceline.control import CONTROLLERS, CPU_QUANTUM, Controller, Gains, Limits, PastRun, make_controller
 from paceline.errors import (
     DeadlineInfeasibleError,
     InvalidInputError,
@@ -69,8 +69,10 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
     output:
         Where to put what the job left in ``$PACELINE_OUTPUT``: a local path or an object storage URL. By default a
         folder of this task's run below ``$AIRFLOW_HOME/paceline-data``. (templated)
+    controller:
+        ``"default"`` plans the rest of the run at every step; ``"paper"`` is the controller of DECOR-NN as published.
     gain, integral_weight:
-        ``K`` and ``eta`` of the paper's controller, fixed; derived from the speed of the job by default.
+        ``K`` and ``eta`` of the ``"paper"`` controller.
     **kwargs:
         Where and what to run, see :class:`~paceline.operators._job.JobOperator`: ``script`` or ``command``,
         ``inputs``, ``runtime``, ``image``, ``docker_conn_id``, ... Retries reconnect to the running job or resume it
@@ -116,6 +118,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         control_period: float = 1.0,
         on_infeasible: str = "best_effort",
         output: str | None = None,
+        controller: str = "default",
         gain: float | None = None,
         integral_weight: float | None = None,
         **kwargs: Any,
@@ -132,6 +135,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         self.control_period = control_period
         self.on_infeasible = on_infeasible
         self.output_path = output  # BaseOperator.output is the XCom of the task
+        self.controller = controller
         self.gain = gain
         self.integral_weight = integral_weight
         self._runtime: Runtime | None = None
@@ -156,8 +160,12 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         least = 0.0 if is_template(self.min_devices) else number("min_devices", self.min_devices)
         most = None if is_template(self.max_devices) else optional_number("max_devices", self.max_devices)
         Limits(least, max(least, self.quantum) if most is None else most, self.quantum)
+        if self.controller not in CONTROLLERS:
+            raise InvalidInputError("controller", self.controller, "one of " + ", ".join(CONTROLLERS))
         if (self.gain is None) != (self.integral_weight is None):
             raise InvalidInputError("gain", self.gain, "gain and integral_weight together, or neither")
+        if self.gain is not None and self.controller != "paper":
+            raise InvalidInputError("gain", self.gain, "None, unless the controller is 'paper'")
         self._gains()
 
     def _gains(self) -> Gains | None:
@@ -222,9 +230,10 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         if earlier and self.deadline_from == "task":  # a retry does not move the deadline
             begin = datetime.fromisoformat(earlier["origin"])
         deadline = first_deadline(store, self.deadline, begin, log=self.log, must_be_ahead=not earlier)
-        controller = self._controller(limits, deadline.seconds_after(begin))
+        controller = self._controller(limits, deadline.seconds_after(begin), self._past_run(context))
+        devices = controller.start(datetime.now(timezone.utc).timestamp() - begin.timestamp())
         with tempfile.TemporaryDirectory(prefix="paceline-") as scratch:
-            spec = self.job_spec(context, Path(scratch), controller.start_devices)
+            spec = self.job_spec(context, Path(scratch), devices)
             runtime.check(spec)
             job = self._job = runtime.start(spec)
         if self._killed.is_set():
@@ -244,7 +253,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
             controller.deadline_s,
             begin,
         )
-        return {"runtime": runtime.name, "id": job.id, "origin": begin.isoformat()}
+        return {"runtime": runtime.name, "id": job.id, "origin": begin.isoformat(), "devices": devices}
 
     def get_job_status(self, external_id: Any, context: Context) -> str:
         """Ask the engine, with patience: one that is being restarted is no reason to start a second job."""
@@ -276,19 +285,21 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         resumed: Any = store.get(CONTROLLER)
         stored_history: Any = store.get(HISTORY)
         deadline = first_deadline(store, self.deadline, begin, log=self.log, must_be_ahead=False)
-        controller = self._controller(self._limits(runtime), deadline.seconds_after(begin))
+        past = self._past_run(context)
+        controller = self._controller(self._limits(runtime), deadline.seconds_after(begin), past)
         exchange = Exchange(store, on_trouble=self._store_trouble)
         loop = PaceLoop(
             job,
             controller,
             exchange,
             origin=begin,
-            held_devices=resumed["run"]["held_devices"] if resumed else controller.start_devices,
+            held_devices=resumed["run"]["held_devices"] if resumed else external_id["devices"],
             on_infeasible=self.on_infeasible,
             history=History(stored_history),
             resumed=resumed,
             log=self.log,
             stopped=self._killed.is_set,
+            past=past,
         )
         try:
             outcome = loop.run()
@@ -329,15 +340,27 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
             raise InvalidInputError("min_devices", least, f"at most the {capacity:g} cores of the machine")
         return Limits(least, capacity if most is None else max(min(most, capacity), least), self.quantum)
 
-    def _controller(self, limits: Limits, deadline_s: float) -> DeadlineController:
-        return DeadlineController(
+    def _controller(self, limits: Limits, deadline_s: float, past: PastRun | None) -> Controller:
+        return make_controller(
+            self.controller,
             limits,
             # A try that comes after the deadline still has work to end.
             max(deadline_s, 1e-3),
             alpha=number("alpha", self.alpha, "a number in (0, 1]"),
             period_s=self.control_period,
+            past=past,
             gains=self._gains(),
         )
+
+    def _past_run(self, context: Context) -> PastRun | None:
+        """What this task's last successful run has shown; a start without it is only a little less sure."""
+        ti = context["ti"]
+        try:
+            result = ti.xcom_pull(task_ids=self.task_id, map_indexes=ti.map_index, include_prior_dates=True)
+        except Exception as error:
+            self.log.warning("The result of the run before this one could not be read: %s", error)
+            return None
+        return PastRun.read(result.get("learned")) if isinstance(result, dict) else None
 
     def _collect(self, context: Context, job: Job) -> str:
         """Copy the output to where it belongs; a second call replaces what the first left."""

@@ -433,7 +433,9 @@ def test_an_engine_that_is_not_there_is_said_to_be_away(spec: Callable[..., JobS
         runtime.check(spec("print()"))
 
 
-def test_a_container_that_outlives_its_engine_for_a_while_loses_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_container_that_outlives_its_engine_for_a_while_loses_nothing(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     import docker
 
     script = Path(__file__).parents[2] / "docker" / "engine"

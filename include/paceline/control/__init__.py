@@ -1,22 +1,32 @@
-"""Deadline control of one training job: setpoint, controller, forecast. Pure: no clock, no I/O.
+"""Deadline control of one training job: setpoint, speed, controllers, forecast. Pure: no clock, no I/O.
 
-Start at :class:`DeadlineController`; :class:`PIController` is the controller of DECOR-NN as published.
+Start at :class:`DeadlineController`; :class:`PaperController` is the controller of DECOR-NN as published.
 """
 
-from paceline.control.deadline import DeadlineController, Decision
+from paceline.control.controller import Controller, Decision
+from paceline.control.deadline import DeadlineController
 from paceline.control.limits import CPU_QUANTUM, GPU_QUANTUM, Limits
+from paceline.control.make import CONTROLLERS, make_controller
+from paceline.control.paper import PAPER_GAINS, PaperController
+from paceline.control.past import PastRun
 from paceline.control.pi import Gains, PIController
 from paceline.control.setpoint import Ramp
-from paceline.control.throughput import Throughput
+from paceline.control.speed import SpeedModel
 
 __all__ = [
+    "CONTROLLERS",
     "CPU_QUANTUM",
+    "Controller",
     "DeadlineController",
     "Decision",
     "GPU_QUANTUM",
     "Gains",
     "Limits",
+    "PAPER_GAINS",
     "PIController",
+    "PaperController",
+    "PastRun",
     "Ramp",
-    "Throughput",
+    "SpeedModel",
+    "make_controller",
 ]

@@ -1,50 +1,38 @@
-"""One job steered to its deadline: setpoint, throughput and PI controller together. The control loop calls ``step``.
+"""The default controller: at each step it plans the rest of the job anew, from the speed that the job has shown.
 
 There is no clock and no I/O in here: times come in as seconds since the moment that the deadline counts from.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
 from typing import Any
 
+from paceline.control.controller import Decision, check_target
 from paceline.control.limits import Limits
-from paceline.control.pi import Gains, PIController
+from paceline.control.past import PastRun
 from paceline.control.setpoint import Ramp
-from paceline.control.throughput import Throughput
-from paceline.errors import InvalidInputError
+from paceline.control.speed import SpeedModel
 
-# Time constant of the closed loop: a twentieth of the deadline corrects early errors many times over before the end
-# and is slow against the noise of single readings. The bounds are control periods below and seconds above.
-_LOOP_SHARE_OF_DEADLINE = 1 / 20
-_LOOP_LEAST_PERIODS = 3
-_LOOP_MOST_S = 60.0
-_LOOP_LEAST_BATCHES = 4
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What one control step decided, and how things stand.
-
-    ``devices`` is the allocation from now on. ``finish_s`` forecasts the end at the present speed, ``earliest_s`` the
-    end with every device that is allowed; both are ``None`` until the job has shown its speed. ``feasible`` says
-    whether the deadline can still be met.
-    """
-
-    devices: float
-    setpoint_pct: float
-    progress_pct: float
-    finish_s: float | None
-    earliest_s: float | None
-    feasible: bool
+# An allocation stays while it misses the line by less than this share of the time left: what is missed shrinks with it.
+_SLACK = 0.003
+# Towards the end steps come closer together, so that the last correction is a small one.
+_STEPS_TO_GO = 8
+_SHORTEST_STEP_S = 0.1
+_LATEST_REPORT_S = 0.25
+_ALMOST = 0.95  # of a batch that has not been reported
 
 
 class DeadlineController:
     """Keeps one job on the line to its deadline, on no more devices than it needs.
 
-    The paper's controller with what it leaves to its user filled in: it starts from the speed seen in the first
-    seconds, derives the gains from that speed and the deadline (critically damped, so without overshoot), and starts a
-    new ramp from where the job is when the deadline moves. With ``gains`` given, these stay fixed as published.
+    At each step the job needs ``(total - done) / (time left)`` batches a second from here on. The speed model says how
+    many devices that takes; rounded up to the quantum, they are the answer. What the plan misses, by noise, by a
+    neighbour or by the rounding, is in the next step's ``done``: the nearer the end, the stronger the correction, so
+    the error at the end is that of the last fraction of a second. Nothing is tuned: a job of 30 s and one of 10 h are
+    steered by the same rule. Speed grows less than the devices, so a steady allocation is also the cheapest one.
+
+    A deadline or a total that moves, or a ceiling, changes the next plan; no past error is carried along.
 
     Parameters
     ----------
@@ -55,26 +43,26 @@ class DeadlineController:
     alpha:
         Safety factor in (0, 1]: the job is steered to ``alpha * deadline_s``.
     period_s:
-        Seconds between two steps, ``T_s``.
-    gains:
-        Fixed gains; ``None`` derives them.
-    reserve_s:
-        Time kept for what comes after the last batch (saving the model, the container's exit), in seconds.
-        ``None`` keeps 1 % of the deadline, 1 s at most.
+        Seconds between two steps, ``T_s``; steps come closer together shortly before the end.
+    past:
+        An earlier run of the same job: the start-up, the speed and the time after the last batch are known from it.
+        Without one, 1 % of the deadline (1 s at most) is kept for what comes after the last batch.
+    resize_s:
+        Seconds that the job stands still for a change of its devices.
     start_devices:
-        Allocation until the speed is known; ``None`` takes half of the most there is, in whole devices from one up:
-        a share just above a whole core pays for a thread that it cannot use.
+        Allocation until the speed is known. By default what the past run makes likely; without one half of the most
+        there is, in whole devices from one up: a share just above a whole core pays for a thread it cannot use.
 
     Examples
     --------
-    A job that does 1 % for each core-second, to be done in 80 s, needs 1.25 cores:
+    A job of 100 batches, one for each core-second, to be done in 80 s, needs 1.25 cores:
 
-    >>> controller = DeadlineController(Limits(0.1, 4.0), deadline_s=80, reserve_s=0)
-    >>> cores, progress = controller.start_devices, 0.0
+    >>> controller = DeadlineController(Limits(0.1, 4.0), deadline_s=80)
+    >>> cores, done = controller.start(now_s=0), 0.0
     >>> for second in range(40):
-    ...     decision = controller.step(now_s=second, progress_pct=progress, held_devices=cores)
+    ...     decision = controller.step(now_s=second, done=done, total=100, done_s=second, held_devices=cores)
     ...     cores = decision.devices
-    ...     progress += 1.0 * cores
+    ...     done += 1.0 * cores
     >>> abs(cores - 1.25) <= 0.1, decision.feasible, round(decision.finish_s)
     (True, True, 80)
     """
@@ -86,149 +74,160 @@ class DeadlineController:
         *,
         alpha: float = 1.0,
         period_s: float = 1.0,
-        gains: Gains | None = None,
-        reserve_s: float | None = None,
+        past: PastRun | None = None,
+        resize_s: float = 0.0,
         start_devices: float | None = None,
     ) -> None:
-        if isinstance(alpha, bool) or not 0 < alpha <= 1:
-            raise InvalidInputError("alpha", alpha, "a number in (0, 1]")
-        if not period_s > 0:
-            raise InvalidInputError("control_period", period_s, "a number of seconds greater than 0")
-        if not deadline_s > 0:
-            raise InvalidInputError("deadline", deadline_s, "a time that is still to come")
+        check_target(deadline_s, alpha, period_s)
         self.limits = limits
         self.alpha = alpha
         self.period_s = period_s
         self.deadline_s = deadline_s
-        self._reserve_s = reserve_s
-        self._fixed_gains = gains
-        if start_devices is None:
-            half = limits.max_devices / 2
-            start_devices = float(int(half)) if half >= 1 else half
-        self.start_devices = limits.quantize(start_devices)
-        self.ramp: Ramp | None = None
-        self._pi = PIController(limits, gains or Gains(1.0, 0.1))
-        self._pi.aim(self.start_devices)
-        self._throughput = Throughput(window_s=min(max(deadline_s / 10, 10 * period_s), 120 * period_s))
-        self._tuned = gains is not None
+        self._past = past
+        self._resize_s = resize_s
+        self._ramp: Ramp | None = None
+        self._total = 0
+        self._speed = SpeedModel(least_s=period_s)
+        if past is not None:
+            self._speed.expect(past.batches_per_s, past.devices, past.exponent)
+        self._start_devices = start_devices
+        self._begun: float | None = None
+        self._held_s = (0.0, 0.0)  # the last step, and the device-seconds held up to it
+
+    def start(self, now_s: float) -> float:
+        """Allocation for a job that is started now, until it has reported for the first time."""
+        devices = self._start_devices
+        if devices is None and self._past is not None:
+            time_s = self.target_s - now_s - self._past.startup_s
+            speed = self._past.batches / time_s if time_s > 0 else math.inf
+            devices = min(self._speed.devices_for(speed), self.limits.max_devices)
+        if devices is None:
+            half = self.limits.max_devices / 2
+            devices = float(int(half)) if half >= 1 else half
+        self._begun = self.limits.quantize(devices)
+        return self._begun
 
     @property
     def target_s(self) -> float:
-        """When the last batch should be done: ``alpha`` times the deadline, less the reserve."""
-        reserve_s = self._reserve_s if self._reserve_s is not None else min(1.0, 0.01 * self.deadline_s)
-        return self.alpha * self.deadline_s - reserve_s
+        """When the last batch should be done: ``alpha`` times the deadline, less what comes after that batch."""
+        tail_s = self._past.tail_s if self._past else min(1.0, 0.01 * self.deadline_s)
+        return self.alpha * self.deadline_s - tail_s
 
     def step(
         self,
         now_s: float,
-        progress_pct: float | None,
+        done: int | None,
+        total: int,
         *,
+        done_s: float = 0.0,
         held_devices: float,
-        batch_pct: float = 0.0,
         pending: bool = False,
         ceiling: float | None = None,
+        resting: bool = False,
+        pauses_left_s: float = 0.0,
     ) -> Decision:
-        """One control step.
-
-        Parameters
-        ----------
-        now_s:
-            Seconds since the moment that the deadline counts from.
-        progress_pct:
-            How far the job is, in percent; ``None`` until it has said so for the first time.
-        held_devices:
-            What the job really held since the last step.
-        batch_pct:
-            Percent of the job that one batch is: the grain of ``progress_pct``.
-        pending:
-            The last allocation has not been carried out yet.
-        ceiling:
-            The most devices allowed from outside now.
-        """
-        if progress_pct is None:
-            devices = self.limits.quantize(self.start_devices, ceiling)
-            setpoint_pct = 0.0
-            return Decision(devices, setpoint_pct, 0.0, None, None, now_s < self.deadline_s)
-        if self.ramp is None:
-            # The ramp begins with the first batch: what came before (start-up) is gone, and steering after it
-            # would ask for a burst that the rest of the line does not need.
-            self.ramp = Ramp(end_s=self.target_s, start_s=now_s, start_pct=progress_pct)
-        self._throughput.observe(now_s, progress_pct, held_devices)
-        self._tune(now_s, progress_pct, batch_pct)
-        setpoint_pct = self.ramp.at(now_s)
-        if self._tuned:
-            devices = self._pi.step(setpoint_pct, progress_pct, pending=pending, ceiling=ceiling)
+        """One control step, see :class:`~paceline.control.Controller`."""
+        if done is None:
+            devices = self.limits.quantize(self._begun if self._begun is not None else held_devices, ceiling)
+            return Decision(devices, 0.0, 0.0, None, None, now_s < self.deadline_s, self.period_s)
+        now_done = self._watch(now_s, done, total, done_s, held_devices, seeing=not (pending or resting))
+        progress_pct = 100.0 * now_done / total
+        if self._ramp is None:
+            self._ramp = Ramp(end_s=self.target_s, start_s=now_s, start_pct=progress_pct)
+        elif total != self._total:
+            self._ramp = self._ramp.replan(now_s, progress_pct, self.target_s)
+        self._total = total
+        left, left_s = total - now_done, self.target_s - now_s - pauses_left_s
+        if pending:
+            devices = held_devices
+        elif self._speed.known:
+            devices = self._plan(left, left_s, held_devices, ceiling)
         else:
-            devices = self.limits.quantize(self.start_devices, ceiling)
-        finish_s, earliest_s = self._forecast(now_s, progress_pct, ceiling)
+            devices = self.limits.quantize(self._begun if self._begun is not None else held_devices, ceiling)
+        setpoint_pct = min(self._ramp.at(now_s), 100.0)
+        finish_s, earliest_s = self._forecast(now_s + pauses_left_s, left, held_devices, ceiling)
         feasible = now_s <= self.deadline_s if earliest_s is None else earliest_s <= self.deadline_s
-        return Decision(devices, min(setpoint_pct, 100.0), progress_pct, finish_s, earliest_s, feasible)
+        next_s = min(self.period_s, max(left_s / _STEPS_TO_GO, _SHORTEST_STEP_S))
+        return Decision(devices, setpoint_pct, progress_pct, finish_s, earliest_s, feasible, next_s)
 
-    def move_deadline(self, now_s: float, progress_pct: float | None, deadline_s: float) -> None:
-        """Take a new deadline: the ramp starts anew from here, the allocation follows its slope at once."""
+    def move_deadline(self, now_s: float, deadline_s: float) -> None:
+        """Take a new deadline: the line starts anew from where the job is, and the next step follows it."""
         self.deadline_s = deadline_s
-        self._replan(now_s, progress_pct)
+        if self._ramp is not None:
+            self._ramp = self._ramp.replan(now_s, self._ramp.at(now_s), self.target_s)
 
-    def rescale(self, now_s: float, progress_pct: float, ratio: float) -> None:
-        """Take a total that changed by ``ratio`` = old / new: one device-second is now worth that much more percent."""
-        pct_per_s, per_device = self._throughput.pct_per_s, self._throughput.pct_per_device_s
-        self._throughput.forget()
-        if pct_per_s and per_device:
-            self._throughput.remember(pct_per_s * ratio, per_device * ratio)
-        self._replan(now_s, progress_pct)
+    def interrupt(self) -> None:
+        """The job stood still or began again from a checkpoint: the observation under way is dropped."""
+        self._speed.interrupt()
 
-    def _replan(self, now_s: float, progress_pct: float | None) -> None:
-        if self.ramp is None or progress_pct is None:
-            return
-        self.ramp = self.ramp.replan(now_s, progress_pct, self.target_s)
-        if self._tuned:
-            self._aim()
+    def learned(self) -> dict[str, float] | None:
+        """The speed of the job, as :class:`PastRun` has it; ``None`` while it is not known."""
+        if not self._speed.known:
+            return None
+        return {
+            "devices": 1.0,
+            "batches_per_s": round(self._speed.at(1.0), 6),
+            "exponent": round(self._speed.exponent, 4),
+        }
 
-    def _aim(self) -> None:
-        """Start the integral at what the slope of the ramp needs at the speed that was seen."""
-        assert self.ramp is not None
-        per_device = self._throughput.pct_per_device_s
-        if per_device:
-            needed = self.ramp.rate_pct_per_s / per_device
-            self._pi.aim(min(max(needed, self.limits.min_devices), self.limits.max_devices))
+    def _watch(self, now_s: float, done: int, total: int, done_s: float, held: float, *, seeing: bool) -> float:
+        """Learn from the last report; returns the batches done by now, as far as the speed tells."""
+        last_s, before_s = self._held_s
+        device_s = before_s + held * (now_s - last_s)
+        self._held_s = (now_s, device_s)
+        if not seeing:
+            self._speed.interrupt()
+            return float(done)
+        unseen_s = max(now_s - done_s, 0.0)
+        if self._speed.overdue(now_s):
+            self._speed.observe(now_s, done + 0.5, device_s, at_once=True)
+        else:
+            self._speed.observe(done_s, done, device_s - held * unseen_s)
+        if not self._speed.known or done >= total:
+            return float(done)
+        # Reports are up to a quarter of a second late where batches are quick; a slow one may be nearly done.
+        speed = self._speed.at(held)
+        return min(done + min(speed * unseen_s, max(_ALMOST, speed * _LATEST_REPORT_S)), total - (1 - _ALMOST))
 
-    def _tune(self, now_s: float, progress_pct: float, batch_pct: float) -> None:
-        """Derive the gains from the speed: damping 1 and the time constant above, by placing the poles of the loop."""
-        if self._fixed_gains is not None:
-            return
-        speed, per_device = self._throughput.pct_per_s, self._throughput.pct_per_device_s
-        if not speed or not per_device or self._throughput.observed_s < 2 * self.period_s:
-            return
-        loop_s = min(max(self.deadline_s * _LOOP_SHARE_OF_DEADLINE, 0.0), _LOOP_MOST_S)
-        loop_s = max(loop_s, _LOOP_LEAST_PERIODS * self.period_s, _LOOP_LEAST_BATCHES * batch_pct / speed)
-        gains = Gains(gain=2 / (loop_s * per_device), integral_weight=self.period_s / (2 * loop_s))
-        self._pi.retune(gains)
-        if not self._tuned:
-            assert self.ramp is not None
-            self.ramp = self.ramp.replan(now_s, progress_pct, self.target_s)
-            self._aim()
-            self._tuned = True
+    def _plan(self, left: float, left_s: float, held: float, ceiling: float | None) -> float:
+        """The fewest devices that end the job on time; what is held, while that is nearly as good."""
+        wanted = self._quantized(left, left_s, held, ceiling)
+        if wanted == held or held != self.limits.quantize(held, ceiling):
+            return wanted
+        late_s = left / self._speed.at(held) - left_s if held > 0 else math.inf
+        if wanted > held:
+            # Waiting costs nothing as long as the rest can still be caught up with.
+            return wanted if late_s > max(_SLACK * left_s, self._resize_s) else held
+        # Fewer devices must be enough for a little more than is needed, else the next step takes them back.
+        return min(held, self._quantized(left * (1 + _SLACK), left_s, held, ceiling))
 
-    def _forecast(self, now_s: float, progress_pct: float, ceiling: float | None) -> tuple[float | None, float | None]:
-        speed, per_device = self._throughput.pct_per_s, self._throughput.pct_per_device_s
-        if not speed or not per_device:
+    def _quantized(self, left: float, left_s: float, held: float, ceiling: float | None) -> float:
+        left_s -= self._resize_s
+        if left_s <= 0:
+            return self.limits.quantize(self.limits.max_devices, ceiling)
+        return self.limits.quantize(min(self._speed.devices_for(left / left_s), self.limits.max_devices), ceiling)
+
+    def _forecast(
+        self, now_s: float, left: float, held: float, ceiling: float | None
+    ) -> tuple[float | None, float | None]:
+        if not self._speed.known:
             return None, None
-        left_pct = max(100.0 - progress_pct, 0.0)
-        # Held between its bounds for want of data on other allocations: speed is taken to grow with the devices.
+        tail_s = self.alpha * self.deadline_s - self.target_s
         most = self.limits.max_devices if ceiling is None else min(ceiling, self.limits.max_devices)
-        fastest = max(per_device * most, speed) if most > 0 else 0.0
-        earliest_s = now_s + left_pct / fastest if fastest > 0 else float("inf")
-        return now_s + left_pct / speed, earliest_s
+        speed = self._speed.at(held)
+        # Told late rather than wrongly: with more devices than were tried yet, the job may well be that much faster.
+        fastest = max(self._speed.at(most) * (1 + 2 * self._speed.sd(most)), speed) if most > 0 else 0.0
+        earliest_s = now_s + left / fastest + tail_s if fastest > 0 else math.inf
+        return now_s + left / speed + tail_s if speed > 0 else None, earliest_s
 
     def state(self) -> dict[str, Any]:
         """What ``restore`` needs to go on without a bump in another process, JSON-safe."""
-        ramp = self.ramp
+        ramp = self._ramp
         return {
             "deadline_s": self.deadline_s,
             "ramp": [ramp.start_s, ramp.start_pct, ramp.end_s] if ramp else None,
-            "speed": [self._throughput.pct_per_s, self._throughput.pct_per_device_s],
-            "pi": self._pi.state(),
-            "tuned": self._tuned,
+            "total": self._total,
+            "speed": self._speed.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -236,9 +235,6 @@ class DeadlineController:
         self.deadline_s = state["deadline_s"]
         if state["ramp"]:
             start_s, start_pct, end_s = state["ramp"]
-            self.ramp = Ramp(end_s=end_s, start_s=start_s, start_pct=start_pct)
-        speed, per_device = state["speed"]
-        if speed and per_device:
-            self._throughput.remember(speed, per_device)
-        self._pi.restore(state["pi"])
-        self._tuned = state["tuned"]
+            self._ramp = Ramp(end_s=end_s, start_s=start_s, start_pct=start_pct)
+        self._total = state["total"]
+        self._speed.restore(state["speed"])

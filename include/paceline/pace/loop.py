@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from paceline.control import DeadlineController, Decision
+from paceline.control import Controller, Decision, PastRun
 from paceline.errors import JobLostError, RuntimeUnavailableError, TrainingFailedError
 from paceline.pace.clock import Clock, SystemClock
 from paceline.pace.feasibility import InfeasiblePolicy
@@ -53,12 +53,14 @@ class PaceLoop:
         The time, and where messages and the job's own output go.
     stopped:
         Asked at every step: has somebody asked this run to end?
+    past:
+        An earlier run of the same job.
     """
 
     def __init__(
         self,
         job: Job,
-        controller: DeadlineController,
+        controller: Controller,
         exchange: Exchange,
         *,
         origin: datetime,
@@ -69,6 +71,7 @@ class PaceLoop:
         clock: Clock | None = None,
         log: logging.Logger | Any = None,
         stopped: Callable[[], bool] = lambda: False,
+        past: PastRun | None = None,
     ) -> None:
         self._log = log or logging.getLogger(__name__)
         self._job = job
@@ -80,7 +83,7 @@ class PaceLoop:
         self._journal = Journal(history or History(), self._log)
         self._infeasible = InfeasiblePolicy(on_infeasible, self._journal)
         self._output = Output(self._log)
-        self._reader = ProgressReader(self._output.take, self._malformed)
+        self._reader = ProgressReader(self._output.take, self._malformed, past.pause_s if past else 0.0)
         self._total: int | None = None
         self._held = self._wanted = held_devices
         earlier = (resumed or {}).get("run") or {}
@@ -112,68 +115,71 @@ class PaceLoop:
         next_s = self._now()
         while True:
             began_s = self._now()
-            self._step(began_s)
+            period_s = self._step(began_s)
             took_s = self._now() - began_s
             self._steps, self._steps_sum_s = self._steps + 1, self._steps_sum_s + took_s
             self._steps_max_s = max(self._steps_max_s, took_s)
-            next_s = max(next_s + self._controller.period_s, self._now())
+            next_s = max(next_s + period_s, self._now())
             status = self._wait(next_s - self._now())
             if status is None or self._goes_on_after_outage(status):
                 continue
             self._read(self._now())
             return self._end(status)
 
-    def _step(self, now_s: float) -> None:
+    def _step(self, now_s: float) -> float:
+        """Do one control step; returns the seconds until the next."""
         if self._last_step_s is not None:
             self._device_s += self._held * (now_s - self._last_step_s)
         self._last_step_s = now_s
         position = self._read(now_s)
         if self._orders.hear(self._exchange.newest(), now_s):
-            self._move_deadline(now_s, position)
+            self._move_deadline(now_s)
         decision = self._controller.step(
             now_s,
-            position.progress_pct if position else None,
+            position.done if position else None,
+            position.total if position else 1,
+            done_s=position.done_s if position else 0.0,
             held_devices=self._held,
-            batch_pct=position.batch_pct if position else 0.0,
             pending=self._wanted != self._held,
             ceiling=self._orders.ceiling,
+            resting=self._reader.pauses.resting(now_s),
+            pauses_left_s=self._reader.pauses.left_s(now_s),
         )
         self._wanted = decision.devices
-        if self._reader.finished:
+        if self._reader.trained_s is not None:
             # Nothing is left to pace: saving the model and leaving is short and should stay so.
             limits = self._controller.limits
             self._wanted = limits.quantize(limits.max_devices, self._orders.ceiling)
         elif position:
-            self._judge(now_s, decision, position)
+            self._judge(now_s, decision)
         elif now_s > self._controller.deadline_s:
             raise TrainingFailedError(describe_silence("by its deadline", self._reader.last_malformed))
         self._resize(now_s)
-        state = "finishing" if self._reader.finished else "training" if position else "starting"
+        state = "finishing" if self._reader.trained_s is not None else "training" if position else "starting"
         self._publish(now_s, decision, state)
         self._output.flush()
+        return decision.next_s
 
     def _read(self, now_s: float) -> Position | None:
         news = [one for one in self._reader.feed(self._job.read_lines(), now_s) if one.event != "report"]
         if news:
             total_before, self._total = self._total, news[-1].total
-            percent = news[-1].percent
             if total_before is not None and self._total != total_before:
-                self._controller.rescale(now_s, percent, total_before / self._total)
                 self._journal.event(now_s, "total", "The job is now %d batches in all", self._total)
             elif total_before is not None and any(one.event == "start" for one in news):
-                self._controller.rescale(now_s, percent, 1.0)
-                self._journal.event(now_s, "resumed", "Training goes on at %.1f %%", percent)
-        return self._reader.position(now_s)
+                self._controller.interrupt()
+                self._journal.event(now_s, "resumed", "Training goes on at %.1f %%", news[-1].percent)
+        return self._reader.position
 
-    def _move_deadline(self, now_s: float, position: Position | None) -> None:
-        self._controller.move_deadline(now_s, position.progress_pct if position else None, self._orders.deadline_s)
+    def _move_deadline(self, now_s: float) -> None:
+        self._controller.move_deadline(now_s, self._orders.deadline_s)
         self._infeasible.forget()
 
-    def _judge(self, now_s: float, decision: Decision, position: Position) -> None:
+    def _judge(self, now_s: float, decision: Decision) -> None:
         extended_s = self._infeasible.judge(now_s, self._controller.deadline_s, decision)
         if extended_s is not None:
             self._exchange.post({DEADLINE: self._orders.extend(extended_s, now_s)})
-            self._move_deadline(now_s, position)
+            self._move_deadline(now_s)
 
     def _resize(self, now_s: float) -> None:
         if self._wanted == self._held:
@@ -295,9 +301,8 @@ class PaceLoop:
         if problem is None and self._total is None:
             problem = describe_silence("at all", self._reader.last_malformed)
         progress_pct = newest.percent if newest and self._total else 0.0
-        last = Decision(
-            self._held, min(progress_pct, 100.0), progress_pct, finished_s, finished_s, finished_s <= deadline_s
-        )
+        setpoint_pct, met = min(progress_pct, 100.0), finished_s <= deadline_s
+        last = Decision(self._held, setpoint_pct, progress_pct, finished_s, finished_s, met, next_s=0.0)
         self._publish(finished_s, last, "failed" if problem else "finished")
         if status.state == "gone":
             raise JobLostError(problem)
@@ -317,7 +322,21 @@ class PaceLoop:
             store_ms_mean=round(self._exchange.round_ms_mean, 3),
             loss=newest.loss if newest else None,
             metrics=newest.metrics if newest else {},
+            learned=self._learned(finished_s),
         )
+
+    def _learned(self, finished_s: float) -> dict[str, float] | None:
+        """What the next run of this job can begin with; nothing after an interruption, which will not come again."""
+        reader, speed = self._reader, self._controller.learned()
+        if reader.first_s is None or reader.trained_s is None or speed is None or not self._total or self._restarts:
+            return None
+        return PastRun(
+            batches=self._total,
+            startup_s=round(max(reader.first_s - self._began_s, 0.0), 3),
+            tail_s=round(max(finished_s - reader.trained_s, 0.0), 3),
+            pause_s=round(reader.pauses.mean_s, 3),
+            **speed,
+        ).to_dict()
 
     def _now(self) -> float:
         return self._clock.now() - self._origin.timestamp()

@@ -15,7 +15,8 @@ class Outcome:
 
     Times are in seconds since the moment that the deadline counts from. ``error_pct`` is equation (7) of DECOR-NN:
     negative for a run that ended before its deadline. ``step_ms_*`` is what a control step costs, ``store_ms_mean``
-    what an exchange with the live state beside it costs.
+    what an exchange with the live state beside it costs. ``learned`` is what the next run of the
+    job begins with, see :class:`~paceline.control.PastRun`.
     """
 
     finished_s: float
@@ -31,6 +32,7 @@ class Outcome:
     store_ms_mean: float
     loss: float | None
     metrics: dict[str, float]
+    learned: dict[str, float] | None
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-safe."""

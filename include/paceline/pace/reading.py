@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from paceline.pace.pauses import Pauses
 from paceline.train.progress import Progress, parse_line
-
-# The trainer reports at most five times a second: within this long after a report, batches go on unseen.
-_REPORT_INTERVAL_S = 0.25
 
 
 @dataclass(frozen=True)
 class Position:
-    """Where a job is: ``progress_pct`` now, and how many percent one batch is."""
+    """Where a job is: batches done, when they were, and batches in all."""
 
-    progress_pct: float
-    batch_pct: float
+    done: int
+    done_s: float
+    total: int
 
 
 class ProgressReader:
-    """Sorts a job's output into progress and text, and tells where the job is between two reports.
+    """Sorts a job's output into progress and text, and tells where the job was at its newest report.
 
     Parameters
     ----------
@@ -29,28 +28,33 @@ class ProgressReader:
         Called with every line that is not progress.
     on_malformed:
         Called with the line and what is wrong with it, for lines that carry the marker but no usable progress.
+    pause_s:
+        How long the job stood still at the ends of epochs in an earlier run.
 
     Examples
     --------
     >>> reader = ProgressReader(on_text=print)
     >>> _ = reader.feed(["hello", '@paceline {"done": 10, "total": 200, "wall_s": 100.0}'], now_s=100.0)
     hello
-    >>> reader.position(now_s=100.0)
-    Position(progress_pct=5.0, batch_pct=0.5)
+    >>> reader.position
+    Position(done=10, done_s=100.0, total=200)
     """
 
     def __init__(
         self,
         on_text: Callable[[str], None],
         on_malformed: Callable[[str, str], None] = lambda line, reason: None,
+        pause_s: float = 0.0,
     ) -> None:
         self._on_text = on_text
         self._on_malformed = on_malformed
-        self._recent: deque[tuple[float, int]] = deque(maxlen=16)  # arrival on our clock, batches done
+        self._recent: deque[tuple[float, int]] = deque(maxlen=16)  # written on our clock, batches done
         self._clock_offset_s: float | None = None
+        self.pauses = Pauses(pause_s)
         self.newest: Progress | None = None
         self.last_malformed: str | None = None
-        self.finished = False
+        self.first_s: float | None = None  # when the first batch began
+        self.trained_s: float | None = None  # when the last one was done
 
     def feed(self, lines: Iterable[str], now_s: float) -> list[Progress]:
         """Take in lines that were read at ``now_s``; return the progress among them, oldest first."""
@@ -69,35 +73,39 @@ class ProgressReader:
             self._take(progress, now_s)
         return found
 
-    def position(self, now_s: float) -> Position | None:
-        """Where the job is at ``now_s``, or ``None`` if it has not said yet.
-
-        Batches that must have been done since the last report are counted in by the speed of the last reports,
-        for no longer than a report may be late, or less than one whole batch where batches are slow.
-        """
-        if self.newest is None or self.newest.event == "report":
+    @property
+    def position(self) -> Position | None:
+        """Where the job was at its newest report, or ``None`` if there was none yet."""
+        if self.newest is None or not self._recent:
             return None
-        done, total = float(self.newest.done), self.newest.total
-        if self.newest.event != "finish" and len(self._recent) >= 2:
-            (first_s, first), (last_s, last) = self._recent[0], self._recent[-1]
-            if last_s > first_s and last > first:
-                batches_per_s = (last - first) / (last_s - first_s)
-                unseen_s = min(max(now_s - last_s, 0.0), max(_REPORT_INTERVAL_S, 0.9 / batches_per_s))
-                done = min(done + batches_per_s * unseen_s, total)
-        return Position(100.0 * done / total, 100.0 / total)
+        return Position(self.newest.done, self._recent[-1][0], self.newest.total)
 
     def _take(self, progress: Progress, now_s: float) -> None:
         if progress.event == "report":  # metrics without a position
-            if self.newest is None:
-                self.newest = progress
+            newest = self.newest
+            self.newest = replace(newest, loss=progress.loss, metrics=progress.metrics) if newest else progress
             return
         written_s = self._on_our_clock(progress.wall_s, now_s)
         if progress.event == "start":
             self._recent.clear()
-            self.finished = False
+            self.pauses.interrupt()
+            if self.first_s is None:
+                self.first_s = written_s
+        if self.pauses.take(progress, written_s, self._batch_s()):
+            self._recent.clear()
         self._recent.append((written_s, progress.done))
-        self.finished = progress.event == "finish"
         self.newest = progress
+        if progress.done < progress.total:
+            self.trained_s = None
+        elif self.trained_s is None:
+            self.trained_s = written_s
+
+    def _batch_s(self) -> float | None:
+        """Seconds for one batch, by the last reports."""
+        if len(self._recent) < 2:
+            return None
+        (first_s, first), (last_s, last) = self._recent[0], self._recent[-1]
+        return (last_s - first_s) / (last - first) if last_s > first_s and last > first else None
 
     def _on_our_clock(self, wall_s: float, now_s: float) -> float:
         """When a line was written, on our clock; by how much the job's clock is off, the quickest line so far tells."""

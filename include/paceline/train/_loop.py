@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 # A change of the CPU share is seen within this time, at the next batch.
 _SHARE_INTERVAL_S = 0.5
+# The ends of epochs shorter than this are not told apart from their batches.
+_SHORTEST_TOLD_EPOCH_S = 1.0
 _NOW = float("-inf")
 
 
@@ -66,6 +68,9 @@ class Loop(Generic[T]):
         self._display = display
         self._epoch_done = 0  # batches done when the epoch began
         self._epoch_batches = self._length or 0
+        self._epoch_began_s = _NOW
+        self._epoch_told = False
+        self._last_of_epoch = -1  # batches done when an epoch's last one begins, where that is known
         self._stopped = self._used = False
         self._look_s = _NOW
         self._next_show_s = self._next_share_s = _NOW
@@ -127,7 +132,11 @@ class Loop(Generic[T]):
             self._follow_share(clock())
             self._show(session, "start")
             while not self._over():
+                self._epoch_began_s = clock()
+                self._last_of_epoch = self._epoch_done + self._length - 1 if self._length else -1
                 for batch in self._open(resume):
+                    if self.done == self._last_of_epoch:
+                        self._tell_epoch_end(session, clock())
                     yield batch
                     self.done += 1
                     if clock() >= self._look_s and self._look(session, clock()):
@@ -179,11 +188,20 @@ class Loop(Generic[T]):
         start = self._epoch_start = resume.epoch_start
         return _data.reopen_epoch(self._loader, self.epoch, resume.position.batch, start, resume.now)
 
+    def _tell_epoch_end(self, session: _session.Session, now_s: float) -> None:
+        """Say that a validation may follow, so that it is not taken for a slow batch; and later when it is over."""
+        if now_s - self._epoch_began_s >= _SHORTEST_TOLD_EPOCH_S:
+            self._show(session, "epoch_end")
+            self._epoch_told = True
+
     def _end_epoch(self) -> None:
         if self.batch == 0:
             raise bad_value("loader", f"0 batches in epoch {self.epoch}", "at least 1 batch")
         if self._length is not None:
             self._epoch_batches = self.batch  # a loader may have told only about how many there are
+        if self._epoch_told:  # its first batch ends the pause: a loader may take its time to open, too
+            self._epoch_told = False
+            self._look_s = self._next_show_s = _NOW
         self.epoch += 1
         self._epoch_done = self.done
         self.total = self._planned_total()
@@ -218,7 +236,8 @@ class Loop(Generic[T]):
 
     def _end(self, session: _session.Session, *, save: bool = True) -> None:
         self.total = self.done
-        if save:
+        if save and session.checkpoint is not None:
+            self._show(session, "progress")  # all batches are done; the save may take a moment
             self._save(session, ended=True)
         self._show(session, "finish")
 

@@ -26,6 +26,8 @@ class Progress:
 
     - ``"start"``: before the first batch, also after a restart (then ``done`` is where it goes on),
     - ``"progress"``,
+    - ``"epoch_end"``: the last batch of an epoch begins; a validation may follow before the next ``"progress"``. Left
+      out where epochs are short,
     - ``"checkpoint"``: the state after ``done`` batches is safe on disk,
     - ``"finish"``: the loop is over and its final state is safe on disk; ``done`` equals ``total``,
     - ``"report"``: metrics from outside of a loop, as an evaluation script sends them. Its ``done`` and ``total``

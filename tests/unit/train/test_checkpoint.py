@@ -117,7 +117,7 @@ def test_a_restart_says_where_it_goes_on(tmp_path, new_life, recorder, capsys):
 def test_a_save_is_told_by_a_line(tmp_path, recorder):
     checkpoint(counter=Counter(), path=tmp_path, every_s=0)
     list(Loop("abc", display=recorder))
-    assert [event for event, _, _ in recorder.events] == ["start", *["checkpoint"] * 3, "finish"]
+    assert [event for event, _, _ in recorder.events] == ["start", *["checkpoint"] * 3, "progress", "finish"]
 
 
 def test_early_stop_outlives_a_restart(tmp_path, new_life, recorder):

@@ -76,7 +76,7 @@ def test_lines_leave_at_most_five_times_a_second_at_100_000_batches_a_second(job
 def test_slow_batches_have_a_line_each(job, clock):
     for _ in track(range(4)):
         clock.now_s += 30.0
-    assert [line.done for line in job()] == [0, 1, 2, 3, 4, 4]
+    assert [line.done for line in job()] == [0, 1, 2, 3, 3, 4, 4]  # the fourth begins, and may be followed by a pause
 
 
 def test_a_line_tells_the_device_the_threads_and_both_clocks(job, clock):

@@ -1,0 +1,132 @@
+"""One training in a container, under a controller or on a constant allocation. The benchmark calls it for each run."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from paceline.control import Controller, Limits, PastRun, make_controller
+from paceline.pace import Exchange, History, MemoryState, PaceLoop
+from paceline.pace.live import DEADLINE, PACE
+from paceline.runtime import DockerRuntime, JobSpec
+
+HERE = Path(__file__).parent
+LEAST_CORES = 0.1
+CHANGED_AT = 0.3  # of ideal progress, as in the paper
+
+
+@dataclass(frozen=True)
+class Result:
+    """How one run went. ``samples`` has (time, percent, setpoint, cores) over the run."""
+
+    finished_s: float
+    deadline_s: float
+    error_pct: float
+    mean_devices: float
+    core_seconds: float
+    cpu_seconds: float
+    resizes: int
+    step_ms_mean: float
+    learned: dict[str, float] | None
+    samples: list[list[float]] = field(repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-safe."""
+        return asdict(self)
+
+
+class Trainer:
+    """Starts the benchmark's trainings on an engine.
+
+    Parameters
+    ----------
+    connect:
+        Makes a client of the engine.
+    image:
+        Image with Python and torch.
+    cores:
+        Most cores of a training; as many as there are by default.
+    on_pace:
+        Told every newest sample of a run.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Any],
+        image: str,
+        cores: float | None = None,
+        on_pace: Callable[[dict[str, Any]], None] = lambda pace: None,
+    ) -> None:
+        self._runtime = DockerRuntime(connect)
+        self._image = image
+        self._on_pace = on_pace
+        self.cores = cores or self._runtime.capacity()
+
+    def constant(self, model: str, batches: int, cores: float, deadline_s: float) -> Result:
+        """Train on an allocation that never changes."""
+        return self._run(model, batches, make_controller("default", Limits(cores, cores), deadline_s))
+
+    def controlled(
+        self, model: str, batches: int, controller: str, deadline_s: float, *, past: PastRun, changed_s: float | None
+    ) -> Result:
+        """Train under a controller; the deadline becomes ``changed_s`` at 30 % of ideal progress, if it is given."""
+        limits = Limits(LEAST_CORES, self.cores)
+        made = make_controller(controller, limits, deadline_s, past=past)
+        return self._run(model, batches, made, changed_s)
+
+    def _run(self, model: str, batches: int, controller: Controller, changed_s: float | None = None) -> Result:
+        state = _Told(self._on_pace)
+        log = logging.getLogger("benchmarks.deadline.training")
+        began = datetime.now(timezone.utc)
+        devices = controller.start(0.0)
+        spec = JobSpec(
+            name=f"benchmark-{uuid.uuid4().hex[:8]}",
+            command=["python", "train.py", model, "--batches", str(batches)],
+            devices=devices,
+            image=self._image,
+            files={name: HERE / name for name in ("train.py", "models.py")},
+        )
+        job = self._runtime.start(spec)
+        change = threading.Timer(CHANGED_AT * controller.deadline_s, state.set, (DEADLINE, changed_s))
+        if changed_s is not None:
+            change.start()
+        exchange = Exchange(state)
+        history = History()
+        try:
+            loop = PaceLoop(job, controller, exchange, origin=began, held_devices=devices, history=history, log=log)
+            outcome = loop.run()
+        finally:
+            change.cancel()
+            exchange.close()
+            job.remove()
+        return Result(
+            finished_s=outcome.finished_s,
+            deadline_s=outcome.deadline_s,
+            error_pct=outcome.error_pct,
+            mean_devices=outcome.mean_devices,
+            core_seconds=outcome.device_seconds,
+            cpu_seconds=outcome.metrics["cpu_s"],
+            resizes=outcome.resizes,
+            step_ms_mean=outcome.step_ms_mean,
+            learned=outcome.learned,
+            samples=[row[:4] for row in history.to_dict()["samples"]],
+        )
+
+
+class _Told(MemoryState):
+    """Live state that tells somebody of every newest sample."""
+
+    def __init__(self, on_pace: Callable[[dict[str, Any]], None]) -> None:
+        super().__init__()
+        self._on_pace = on_pace
+
+    def set(self, key: str, value: Any) -> None:
+        super().set(key, value)
+        if key == PACE:
+            self._on_pace(value)

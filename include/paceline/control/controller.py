@@ -1,0 +1,99 @@
+"""What the control loop asks of a controller, and what it gets back. ``deadline`` and ``paper`` implement it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from paceline.control.limits import Limits
+from paceline.errors import InvalidInputError
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What one control step decided, and how things stand.
+
+    ``devices`` is the allocation from now on, for ``next_s`` seconds. ``finish_s`` forecasts the end at the present
+    speed, ``earliest_s`` the end with every device that is allowed; both are ``None`` until the job has shown its
+    speed. ``feasible`` says whether the deadline can still be met.
+    """
+
+    devices: float
+    setpoint_pct: float
+    progress_pct: float
+    finish_s: float | None
+    earliest_s: float | None
+    feasible: bool
+    next_s: float
+
+
+class Controller(Protocol):
+    """Decides how many devices one job holds. Times are in seconds since the moment that the deadline counts from."""
+
+    limits: Limits
+    deadline_s: float
+    period_s: float
+
+    def start(self, now_s: float) -> float:
+        """Allocation for a job that is started now, until it has reported for the first time."""
+
+    def step(
+        self,
+        now_s: float,
+        done: int | None,
+        total: int,
+        *,
+        done_s: float = 0.0,
+        held_devices: float,
+        pending: bool = False,
+        ceiling: float | None = None,
+        resting: bool = False,
+        pauses_left_s: float = 0.0,
+    ) -> Decision:
+        """One control step.
+
+        Parameters
+        ----------
+        now_s:
+            The time.
+        done, total:
+            Batches done as last reported, and batches in all; ``done`` is ``None`` until the job has reported for the
+            first time. The total may change from step to step.
+        done_s:
+            When they were done.
+        held_devices:
+            What the job really held since the last step.
+        pending:
+            The last allocation has not been carried out yet.
+        ceiling:
+            The most devices allowed from outside now.
+        resting:
+            The job does not train now: an epoch has ended, and it validates, say.
+        pauses_left_s:
+            Seconds still to come in which it will not train.
+        """
+
+    def move_deadline(self, now_s: float, deadline_s: float) -> None:
+        """Take a new deadline."""
+
+    def interrupt(self) -> None:
+        """The job stood still or began again from a checkpoint: what was seen since the last step says nothing."""
+
+    def learned(self) -> dict[str, float] | None:
+        """The speed of the job, as :class:`PastRun` has it; ``None`` while it is not known."""
+
+    def state(self) -> dict[str, Any]:
+        """What ``restore`` needs to go on without a bump in another process, JSON-safe."""
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what ``state`` returned."""
+
+
+def check_target(deadline_s: float, alpha: float, period_s: float) -> None:
+    """Raise InvalidInputError for a deadline, safety factor or control period that makes no sense."""
+    if isinstance(alpha, bool) or not 0 < alpha <= 1:
+        raise InvalidInputError("alpha", alpha, "a number in (0, 1]")
+    if not period_s > 0:
+        raise InvalidInputError("control_period", period_s, "a number of seconds greater than 0")
+    if not deadline_s > 0:
+        raise InvalidInputError("deadline", deadline_s, "a time that is still to come")

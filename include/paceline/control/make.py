@@ -1,0 +1,41 @@
+"""Controllers by name. The training operator and the benchmarks make theirs here."""
+
+from __future__ import annotations
+
+from paceline.control.controller import Controller
+from paceline.control.deadline import DeadlineController
+from paceline.control.limits import Limits
+from paceline.control.paper import PAPER_GAINS, PaperController
+from paceline.control.past import PastRun
+from paceline.control.pi import Gains
+from paceline.errors import InvalidInputError
+
+CONTROLLERS = ("default", "paper")
+
+
+def make_controller(
+    name: str,
+    limits: Limits,
+    deadline_s: float,
+    *,
+    alpha: float = 1.0,
+    period_s: float = 1.0,
+    past: PastRun | None = None,
+    gains: Gains | None = None,
+) -> Controller:
+    """Make the controller called ``name``, one of ``CONTROLLERS``.
+
+    ``past`` is for ``"default"``, see :class:`~paceline.control.DeadlineController`; ``gains`` are for ``"paper"``, see
+    :class:`~paceline.control.PaperController`.
+
+    >>> make_controller("paper", Limits(0.1, 2.0), 60.0).start(0.0)
+    0.1
+    >>> make_controller("fuzzy", Limits(0.1, 2.0), 60.0)
+    Traceback (most recent call last):
+    paceline.errors.InvalidInputError: controller: got 'fuzzy', expected one of default, paper
+    """
+    if name == "default":
+        return DeadlineController(limits, deadline_s, alpha=alpha, period_s=period_s, past=past)
+    if name == "paper":
+        return PaperController(limits, deadline_s, alpha=alpha, period_s=period_s, gains=gains or PAPER_GAINS)
+    raise InvalidInputError("controller", name, "one of " + ", ".join(CONTROLLERS))

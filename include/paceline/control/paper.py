@@ -1,0 +1,109 @@
+"""The controller of DECOR-NN as published: fixed gains on the error to a ramp from 0. Chosen by name, to compare with.
+
+There is no clock and no I/O in here: times come in as seconds since the moment that the deadline counts from.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from paceline.control.controller import Decision, check_target
+from paceline.control.limits import Limits
+from paceline.control.pi import Gains, PIController
+from paceline.control.setpoint import Ramp
+
+# The best fixed gains over the simulated jobs of `python -m benchmarks.gains`.
+PAPER_GAINS = Gains(gain=1.0, integral_weight=0.1)
+_SPEED_OVER_S = 20.0
+
+
+class PaperController:
+    """Equations (1) to (5) of DECOR-NN and nothing else, see :class:`~paceline.control.PIController`.
+
+    The setpoint runs from 0 % at time 0 to 100 % at ``alpha * deadline_s``; a new deadline puts it on a new line from
+    the same origin, so the error jumps. The forecast is ours: it decides nothing here.
+
+    Parameters
+    ----------
+    limits, deadline_s, alpha, period_s:
+        As for :class:`~paceline.control.DeadlineController`.
+    gains:
+        ``K`` and ``eta``.
+
+    Examples
+    --------
+    >>> controller = PaperController(Limits(0.1, 4.0), deadline_s=80, gains=Gains(gain=0.5, integral_weight=0.1))
+    >>> controller.step(now_s=8.0, done=6, total=100, held_devices=1.0).devices  # 4 % behind
+    2.0
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        deadline_s: float,
+        *,
+        alpha: float = 1.0,
+        period_s: float = 1.0,
+        gains: Gains = PAPER_GAINS,
+    ) -> None:
+        check_target(deadline_s, alpha, period_s)
+        self.limits = limits
+        self.alpha = alpha
+        self.period_s = period_s
+        self.deadline_s = deadline_s
+        self._pi = PIController(limits, gains)
+        self._seen: list[tuple[float, float]] = []
+
+    def start(self, now_s: float) -> float:
+        """The fewest: at time 0 the job is on the line, so the controller asks for nothing."""
+        return self.limits.quantize(self.limits.min_devices)
+
+    def step(
+        self,
+        now_s: float,
+        done: int | None,
+        total: int,
+        *,
+        done_s: float = 0.0,
+        held_devices: float,
+        pending: bool = False,
+        ceiling: float | None = None,
+        resting: bool = False,
+        pauses_left_s: float = 0.0,
+    ) -> Decision:
+        """One control step, see :class:`~paceline.control.Controller`."""
+        progress_pct = 100.0 * (done or 0) / total
+        setpoint_pct = Ramp(end_s=self.alpha * self.deadline_s).at(now_s)
+        devices = self._pi.step(setpoint_pct, progress_pct, pending=pending, ceiling=ceiling)
+        finish_s = self._finish_s(now_s, progress_pct) if done is not None else None
+        on_time = now_s <= self.deadline_s
+        return Decision(devices, min(setpoint_pct, 100.0), progress_pct, finish_s, None, on_time, self.period_s)
+
+    def move_deadline(self, now_s: float, deadline_s: float) -> None:
+        """Take a new deadline."""
+        self.deadline_s = deadline_s
+
+    def interrupt(self) -> None:
+        """Forget the speed seen so far; the error to the ramp stays what it is."""
+        self._seen.clear()
+
+    def learned(self) -> None:
+        """Nothing: this controller knows no speed."""
+
+    def _finish_s(self, now_s: float, progress_pct: float) -> float | None:
+        self._seen.append((now_s, progress_pct))
+        while now_s - self._seen[0][0] > _SPEED_OVER_S:
+            self._seen.pop(0)
+        from_s, from_pct = self._seen[0]
+        speed = (progress_pct - from_pct) / (now_s - from_s) if now_s > from_s else 0.0
+        return now_s + (100.0 - progress_pct) / speed if speed > 0 and math.isfinite(speed) else None
+
+    def state(self) -> dict[str, Any]:
+        """What ``restore`` needs to go on without a bump in another process, JSON-safe."""
+        return {"deadline_s": self.deadline_s, "pi": self._pi.state()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what ``state`` returned."""
+        self.deadline_s = state["deadline_s"]
+        self._pi.restore(state["pi"])

@@ -1,0 +1,65 @@
+"""What one run of a job teaches the next: how long it takes to start and to end, and how fast it goes.
+
+The control loop writes it into a run's result; the deadline controller begins with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class PastRun:
+    """An earlier run of the same job.
+
+    Parameters
+    ----------
+    batches:
+        Batches in all.
+    startup_s, tail_s:
+        Seconds before the first batch, and after the last.
+    devices, batches_per_s, exponent:
+        Its speed on so many devices, which grew as ``devices ** exponent``.
+    pause_s:
+        Seconds that it stood still at the end of each epoch.
+
+    Examples
+    --------
+    >>> past = PastRun(600, startup_s=2.5, tail_s=0.4, devices=1.2, batches_per_s=9.0, exponent=0.9, pause_s=0.0)
+    >>> PastRun.read(past.to_dict()) == past
+    True
+    >>> PastRun.read({"batches": 600, "startup_s": "soon"}) is None
+    True
+    """
+
+    batches: int
+    startup_s: float
+    tail_s: float
+    devices: float
+    batches_per_s: float
+    exponent: float
+    pause_s: float
+
+    @classmethod
+    def read(cls, data: object) -> PastRun | None:
+        """Read what ``to_dict`` wrote; ``None`` for anything else, for instance what another version left."""
+        if not isinstance(data, Mapping):
+            return None
+        try:
+            past = cls(batches=int(data["batches"]), **{name: float(data[name]) for name in _SECONDS + _SPEED})
+        except (KeyError, TypeError, ValueError, OverflowError):
+            return None
+        values = past.to_dict()
+        sound = all(map(math.isfinite, values.values())) and all(values[name] >= 0 for name in _SECONDS)
+        return past if sound and past.batches > 0 and all(values[name] > 0 for name in _SPEED) else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-safe."""
+        return asdict(self)
+
+
+_SECONDS = ("startup_s", "tail_s", "pause_s")
+_SPEED = ("devices", "batches_per_s", "exponent")

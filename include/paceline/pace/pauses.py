@@ -1,0 +1,70 @@
+"""How long a job stands still at the ends of its epochs, to validate or to open its loader again.
+
+The progress reader feeds it; the control loop asks how much of that is still to come.
+"""
+
+from __future__ import annotations
+
+from paceline.train.progress import Progress
+
+
+class Pauses:
+    """The pauses of a job so far, and those that are left.
+
+    A pause is the time from an epoch's last batch to the first report of the next, less that of the batches in between.
+
+    Parameters
+    ----------
+    expected_s:
+        Length of one pause in an earlier run; used until the first one is over.
+
+    Examples
+    --------
+    >>> pauses = Pauses()
+    >>> _ = pauses.take(Progress(done=99, total=300, epoch=0, epochs=3, event="epoch_end"), 50.0, batch_s=0.5)
+    >>> pauses.take(Progress(done=101, total=300, epoch=1, epochs=3), 55.0, batch_s=0.5)
+    True
+    >>> pauses.mean_s, pauses.left_s(now_s=60.0)
+    (4.0, 8.0)
+    """
+
+    def __init__(self, expected_s: float = 0.0) -> None:
+        self._expected_s = expected_s
+        self._sum_s, self._count = 0.0, 0
+        self._epochs_left = 0
+        self._from: tuple[float, float] | None = None  # when the last batch began, seconds for one
+        self._last = Progress(done=0, total=1)  # what was reported then
+
+    @property
+    def mean_s(self) -> float:
+        """Seconds of one pause."""
+        return max(self._sum_s / self._count, 0.0) if self._count else self._expected_s
+
+    def take(self, progress: Progress, written_s: float, batch_s: float | None) -> bool:
+        """Take in a report; returns whether a pause has ended with it."""
+        ended = False
+        if self._from is not None and (progress.epoch > self._last.epoch or progress.event == "finish"):
+            from_s, each_s = self._from
+            self._sum_s += written_s - from_s - (progress.done - self._last.done) * each_s
+            self._count += 1
+            self._from = None
+            ended = True
+        self._epochs_left = 0 if progress.event == "finish" else progress.epochs - progress.epoch
+        if progress.event == "epoch_end" and batch_s:
+            self._from, self._last = (written_s, batch_s), progress
+        return ended
+
+    def interrupt(self) -> None:
+        """The job began again: a pause that was under way is none."""
+        self._from = None
+
+    def resting(self, now_s: float) -> bool:
+        """Whether the job stands still, as far as one can tell."""
+        return self._from is not None and now_s - self._from[0] > 1.5 * self._from[1] + 0.3
+
+    def left_s(self, now_s: float) -> float:
+        """Seconds still to come in which the job will not train."""
+        if not self._count and not self._expected_s:
+            return 0.0
+        passed_s = max(now_s - sum(self._from), 0.0) if self._from is not None else 0.0
+        return max(self._epochs_left * self.mean_s - min(passed_s, self.mean_s), 0.0)

@@ -76,7 +76,7 @@ class Controller(Protocol):
     def move_deadline(self, now_s: float, deadline_s: float) -> None:
         """Take a new deadline."""
 
-    def interrupt(self) -> None:
+    def interrupt(self, now_s: float) -> None:
         """The job stood still or began again from a checkpoint: what was seen since the last step says nothing."""
 
     def learned(self) -> dict[str, float] | None:

@@ -19,6 +19,8 @@ _SLACK = 0.003
 # Towards the end steps come closer together, so that the last correction is a small one.
 _STEPS_TO_GO = 8
 _SHORTEST_STEP_S = 0.1
+_RESIZES_TO_GO = 5  # in less time than so many, one is not worth it
+_FORECAST_SD = 0.005  # a deadline that may be missed by less than this is not given up
 _LATEST_REPORT_S = 0.25
 _ALMOST = 0.95  # of a batch that has not been reported
 
@@ -91,21 +93,21 @@ class DeadlineController:
         if past is not None:
             self._speed.expect(past.batches_per_s, past.devices, past.exponent)
         self._start_devices = start_devices
-        self._begun: float | None = None
-        self._held_s = (0.0, 0.0)  # the last step, and the device-seconds held up to it
+        self._wanted: float | None = None  # what the last step decided
+        self._held = (0.0, 0.0, 0.0)  # when the last step was, devices then, device-seconds up to then
 
     def start(self, now_s: float) -> float:
         """Allocation for a job that is started now, until it has reported for the first time."""
         devices = self._start_devices
         if devices is None and self._past is not None:
-            time_s = self.target_s - now_s - self._past.startup_s
+            time_s = self.target_s - now_s - self._past.startup_s - self._past.pauses_s
             speed = self._past.batches / time_s if time_s > 0 else math.inf
             devices = min(self._speed.devices_for(speed), self.limits.max_devices)
         if devices is None:
             half = self.limits.max_devices / 2
             devices = float(int(half)) if half >= 1 else half
-        self._begun = self.limits.quantize(devices)
-        return self._begun
+        self._wanted = self.limits.quantize(devices)
+        return self._wanted
 
     @property
     def target_s(self) -> float:
@@ -128,7 +130,7 @@ class DeadlineController:
     ) -> Decision:
         """One control step, see :class:`~paceline.control.Controller`."""
         if done is None:
-            devices = self.limits.quantize(self._begun if self._begun is not None else held_devices, ceiling)
+            devices = self.limits.quantize(held_devices if self._wanted is None else self._wanted, ceiling)
             return Decision(devices, 0.0, 0.0, None, None, now_s < self.deadline_s, self.period_s)
         now_done = self._watch(now_s, done, total, done_s, held_devices, seeing=not (pending or resting))
         progress_pct = 100.0 * now_done / total
@@ -138,15 +140,13 @@ class DeadlineController:
             self._ramp = self._ramp.replan(now_s, progress_pct, self.target_s)
         self._total = total
         left, left_s = total - now_done, self.target_s - now_s - pauses_left_s
-        if pending:
-            devices = held_devices
-        elif self._speed.known:
-            devices = self._plan(left, left_s, held_devices, ceiling)
-        else:
-            devices = self.limits.quantize(self._begun if self._begun is not None else held_devices, ceiling)
+        if not pending:
+            known = self._speed.known
+            self._wanted = self._plan(left, left_s, held_devices, ceiling) if known else self._wanted
+        devices = self.limits.quantize(held_devices if self._wanted is None else self._wanted, ceiling)
         setpoint_pct = min(self._ramp.at(now_s), 100.0)
         finish_s, earliest_s = self._forecast(now_s + pauses_left_s, left, held_devices, ceiling)
-        feasible = now_s <= self.deadline_s if earliest_s is None else earliest_s <= self.deadline_s
+        feasible = (now_s if earliest_s is None else earliest_s) <= self.deadline_s * (1 + _FORECAST_SD)
         next_s = min(self.period_s, max(left_s / _STEPS_TO_GO, _SHORTEST_STEP_S))
         return Decision(devices, setpoint_pct, progress_pct, finish_s, earliest_s, feasible, next_s)
 
@@ -156,9 +156,9 @@ class DeadlineController:
         if self._ramp is not None:
             self._ramp = self._ramp.replan(now_s, self._ramp.at(now_s), self.target_s)
 
-    def interrupt(self) -> None:
+    def interrupt(self, now_s: float) -> None:
         """The job stood still or began again from a checkpoint: the observation under way is dropped."""
-        self._speed.interrupt()
+        self._speed.interrupt(now_s)
 
     def learned(self) -> dict[str, float] | None:
         """The speed of the job, as :class:`PastRun` has it; ``None`` while it is not known."""
@@ -172,12 +172,14 @@ class DeadlineController:
 
     def _watch(self, now_s: float, done: int, total: int, done_s: float, held: float, *, seeing: bool) -> float:
         """Learn from the last report; returns the batches done by now, as far as the speed tells."""
-        last_s, before_s = self._held_s
-        device_s = before_s + held * (now_s - last_s)
-        self._held_s = (now_s, device_s)
+        last_s, last_held, device_s = self._held
+        device_s += held * (now_s - last_s)
+        self._held = (now_s, held, device_s)
         if not seeing:
-            self._speed.interrupt()
+            self._speed.interrupt(now_s)
             return float(done)
+        if held != last_held and self._resize_s:
+            self._speed.interrupt(last_s + self._resize_s)  # it stood still so long
         unseen_s = max(now_s - done_s, 0.0)
         if self._speed.overdue(now_s):
             self._speed.observe(now_s, done + 0.5, device_s, at_once=True)
@@ -191,6 +193,9 @@ class DeadlineController:
 
     def _plan(self, left: float, left_s: float, held: float, ceiling: float | None) -> float:
         """The fewest devices that end the job on time; what is held, while that is nearly as good."""
+        if left <= 0:
+            # Saving the model and leaving is short and should stay so, unless the change takes longer.
+            return self.limits.quantize(held if self._resize_s else self.limits.max_devices, ceiling)
         wanted = self._quantized(left, left_s, held, ceiling)
         if wanted == held or held != self.limits.quantize(held, ceiling):
             return wanted
@@ -198,6 +203,8 @@ class DeadlineController:
         if wanted > held:
             # Waiting costs nothing as long as the rest can still be caught up with.
             return wanted if late_s > max(_SLACK * left_s, self._resize_s) else held
+        if left_s < _RESIZES_TO_GO * self._resize_s:
+            return held  # not worth a standstill any more
         # Fewer devices must be enough for a little more than is needed, else the next step takes them back.
         return min(held, self._quantized(left * (1 + _SLACK), left_s, held, ceiling))
 

@@ -76,6 +76,8 @@ class PaperController:
         progress_pct = 100.0 * (done or 0) / total
         setpoint_pct = Ramp(end_s=self.alpha * self.deadline_s).at(now_s)
         devices = self._pi.step(setpoint_pct, progress_pct, pending=pending, ceiling=ceiling)
+        if done is not None and done >= total:  # as the default controller does: nothing is left to pace
+            devices = self.limits.quantize(self.limits.max_devices, ceiling)
         finish_s = self._finish_s(now_s, progress_pct) if done is not None else None
         on_time = now_s <= self.deadline_s
         return Decision(devices, min(setpoint_pct, 100.0), progress_pct, finish_s, None, on_time, self.period_s)
@@ -84,7 +86,7 @@ class PaperController:
         """Take a new deadline."""
         self.deadline_s = deadline_s
 
-    def interrupt(self) -> None:
+    def interrupt(self, now_s: float) -> None:
         """Forget the speed seen so far; the error to the ramp stays what it is."""
         self._seen.clear()
 

@@ -23,12 +23,12 @@ class PastRun:
         Seconds before the first batch, and after the last.
     devices, batches_per_s, exponent:
         Its speed on so many devices, which grew as ``devices ** exponent``.
-    pause_s:
-        Seconds that it stood still at the end of each epoch.
+    pauses_s:
+        Seconds that it stood still at the ends of its epochs, all together.
 
     Examples
     --------
-    >>> past = PastRun(600, startup_s=2.5, tail_s=0.4, devices=1.2, batches_per_s=9.0, exponent=0.9, pause_s=0.0)
+    >>> past = PastRun(600, startup_s=2.5, tail_s=0.4, devices=1.2, batches_per_s=9.0, exponent=0.9, pauses_s=0.0)
     >>> PastRun.read(past.to_dict()) == past
     True
     >>> PastRun.read({"batches": 600, "startup_s": "soon"}) is None
@@ -41,7 +41,7 @@ class PastRun:
     devices: float
     batches_per_s: float
     exponent: float
-    pause_s: float
+    pauses_s: float
 
     @classmethod
     def read(cls, data: object) -> PastRun | None:
@@ -61,5 +61,5 @@ class PastRun:
         return asdict(self)
 
 
-_SECONDS = ("startup_s", "tail_s", "pause_s")
+_SECONDS = ("startup_s", "tail_s", "pauses_s")
 _SPEED = ("devices", "batches_per_s", "exponent")

@@ -49,6 +49,7 @@ class SpeedModel:
         self._var, self._cov, self._exponent_var = 100.0, 0.0, _EXPONENT_SD**2
         self._noise_var = _FIRST_NOISE**2
         self._surprise = 0.0
+        self._not_before_s = -math.inf
         self._newest_speed = 0.0
         # Moment, batches and device-seconds when the observation under way began.
         self._from: tuple[float, float, float] | None = None
@@ -70,7 +71,8 @@ class SpeedModel:
         An observation waits until it covers enough, unless it is wanted ``at_once``.
         """
         if self._from is None:
-            self._from = (at_s, done, device_s)
+            if at_s >= self._not_before_s:
+                self._from = (at_s, done, device_s)
             return
         from_s, from_done, from_device_s = self._from
         passed_s, batches = at_s - from_s, done - from_done
@@ -85,9 +87,9 @@ class SpeedModel:
             return False
         return now_s - self._from[0] > 3 * max(self.least_s, self.least_batches / self._newest_speed)
 
-    def interrupt(self) -> None:
-        """Forget the observation under way: time has passed that says nothing about the speed."""
-        self._from = None
+    def interrupt(self, now_s: float) -> None:
+        """Forget the observation under way: the time up to now says nothing about the speed."""
+        self._from, self._not_before_s = None, now_s
 
     def at(self, devices: float) -> float:
         """Batches a second on so many devices."""

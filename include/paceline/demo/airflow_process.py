@@ -299,7 +299,7 @@ def signals_held() -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in held.items():
-            signal.signal(number, handler)
-        for number in came:
-            signal.raise_signal(number)
+        for which, handler in held.items():
+            signal.signal(which, handler)
+        for which in came:
+            signal.raise_signal(which)

@@ -83,7 +83,7 @@ class PaceLoop:
         self._journal = Journal(history or History(), self._log)
         self._infeasible = InfeasiblePolicy(on_infeasible, self._journal)
         self._output = Output(self._log)
-        self._reader = ProgressReader(self._output.take, self._malformed, past.pause_s if past else 0.0)
+        self._reader = ProgressReader(self._output.take, self._malformed, past.pauses_s if past else 0.0)
         self._total: int | None = None
         self._held = self._wanted = held_devices
         earlier = (resumed or {}).get("run") or {}
@@ -146,13 +146,9 @@ class PaceLoop:
             pauses_left_s=self._reader.pauses.left_s(now_s),
         )
         self._wanted = decision.devices
-        if self._reader.trained_s is not None:
-            # Nothing is left to pace: saving the model and leaving is short and should stay so.
-            limits = self._controller.limits
-            self._wanted = limits.quantize(limits.max_devices, self._orders.ceiling)
-        elif position:
+        if position and self._reader.trained_s is None:
             self._judge(now_s, decision)
-        elif now_s > self._controller.deadline_s:
+        elif position is None and now_s > self._controller.deadline_s:
             raise TrainingFailedError(describe_silence("by its deadline", self._reader.last_malformed))
         self._resize(now_s)
         state = "finishing" if self._reader.trained_s is not None else "training" if position else "starting"
@@ -167,7 +163,7 @@ class PaceLoop:
             if total_before is not None and self._total != total_before:
                 self._journal.event(now_s, "total", "The job is now %d batches in all", self._total)
             elif total_before is not None and any(one.event == "start" for one in news):
-                self._controller.interrupt()
+                self._controller.interrupt(now_s)
                 self._journal.event(now_s, "resumed", "Training goes on at %.1f %%", news[-1].percent)
         return self._reader.position
 
@@ -334,7 +330,7 @@ class PaceLoop:
             batches=self._total,
             startup_s=round(max(reader.first_s - self._began_s, 0.0), 3),
             tail_s=round(max(finished_s - reader.trained_s, 0.0), 3),
-            pause_s=round(reader.pauses.mean_s, 3),
+            pauses_s=round(reader.pauses.all_s, 3),
             **speed,
         ).to_dict()
 

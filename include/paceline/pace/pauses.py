@@ -16,7 +16,7 @@ class Pauses:
     Parameters
     ----------
     expected_s:
-        Length of one pause in an earlier run; used until the first one is over.
+        All pauses of an earlier run together; believed until the first one is over.
 
     Examples
     --------
@@ -31,14 +31,19 @@ class Pauses:
     def __init__(self, expected_s: float = 0.0) -> None:
         self._expected_s = expected_s
         self._sum_s, self._count = 0.0, 0
-        self._epochs_left = 0
+        self._epochs, self._epochs_left = 1, 0
         self._from: tuple[float, float] | None = None  # when the last batch began, seconds for one
         self._last = Progress(done=0, total=1)  # what was reported then
 
     @property
     def mean_s(self) -> float:
         """Seconds of one pause."""
-        return max(self._sum_s / self._count, 0.0) if self._count else self._expected_s
+        return max(self._sum_s / self._count, 0.0) if self._count else self._expected_s / self._epochs
+
+    @property
+    def all_s(self) -> float:
+        """Seconds of all pauses of the job."""
+        return self.mean_s * self._epochs
 
     def take(self, progress: Progress, written_s: float, batch_s: float | None) -> bool:
         """Take in a report; returns whether a pause has ended with it."""
@@ -49,6 +54,7 @@ class Pauses:
             self._count += 1
             self._from = None
             ended = True
+        self._epochs = progress.epochs
         self._epochs_left = 0 if progress.event == "finish" else progress.epochs - progress.epoch
         if progress.event == "epoch_end" and batch_s:
             self._from, self._last = (written_s, batch_s), progress

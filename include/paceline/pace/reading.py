@@ -28,8 +28,8 @@ class ProgressReader:
         Called with every line that is not progress.
     on_malformed:
         Called with the line and what is wrong with it, for lines that carry the marker but no usable progress.
-    pause_s:
-        How long the job stood still at the ends of epochs in an earlier run.
+    pauses_s:
+        How long the job stood still at the ends of its epochs in an earlier run, all together.
 
     Examples
     --------
@@ -44,13 +44,13 @@ class ProgressReader:
         self,
         on_text: Callable[[str], None],
         on_malformed: Callable[[str, str], None] = lambda line, reason: None,
-        pause_s: float = 0.0,
+        pauses_s: float = 0.0,
     ) -> None:
         self._on_text = on_text
         self._on_malformed = on_malformed
         self._recent: deque[tuple[float, int]] = deque(maxlen=16)  # written on our clock, batches done
         self._clock_offset_s: float | None = None
-        self.pauses = Pauses(pause_s)
+        self.pauses = Pauses(pauses_s)
         self.newest: Progress | None = None
         self.last_malformed: str | None = None
         self.first_s: float | None = None  # when the first batch began

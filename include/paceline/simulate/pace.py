@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from paceline.control import Controller
-from paceline.control.past import PastRun
 from paceline.simulate.plant import Plant, Run
 
-_GIVE_UP = 20  # times the deadline
+_GIVE_UP = 200  # times the deadline
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,6 @@ class PacedRun:
     resizes: int
     steps: int
     infeasible_s: float | None
-    past: PastRun | None
     samples: list[tuple[float, float, float]] = field(repr=False)
 
     @property
@@ -38,6 +36,7 @@ def pace(
     seed: int = 0,
     moves: Mapping[float, float] | None = None,
     ceilings: Mapping[float, float | None] | None = None,
+    pauses_known: bool = False,
 ) -> PacedRun:
     """Run ``plant`` to its end under ``controller``.
 
@@ -51,6 +50,8 @@ def pace(
         New deadlines: moment to deadline, in seconds.
     ceilings:
         The most devices allowed from a moment on; ``None`` lifts the ceiling.
+    pauses_known:
+        The pauses between epochs are known from an earlier run.
 
     Examples
     --------
@@ -86,18 +87,17 @@ def pace(
             run.total,
             done_s=run.reported[1] if run.reported else 0.0,
             held_devices=run.devices,
-            pending=run.devices != wanted,
+            pending=run.resizing,
             ceiling=ceiling,
             resting=run.resting,
-            pauses_left_s=run.pauses_left_s(),
+            pauses_left_s=run.pauses_left_s(known=pauses_known),
         )
-        if not decision.feasible and infeasible_s is None:
+        if not decision.feasible and infeasible_s is None and run.trained_s is None:
             infeasible_s = now_s
-        devices = controller.limits.max_devices if run.trained_s is not None else decision.devices
-        if devices != wanted:
+        if decision.devices != wanted:
             resizes += 1
-            wanted = devices
-            run.resize(devices)
+            wanted = decision.devices
+            run.resize(wanted)
         samples.append((now_s, decision.progress_pct, run.devices))
         next_s = now_s + decision.next_s
         if now_s > _GIVE_UP * controller.deadline_s:
@@ -110,6 +110,5 @@ def pace(
         resizes=resizes,
         steps=len(samples),
         infeasible_s=infeasible_s,
-        past=None,
         samples=samples,
     )

@@ -135,7 +135,7 @@ class Run:
         self._wanted_from_s = 0.0
         self._idle_until_s = plant.startup_s
         self._left = self._work()  # of the batch under way, in batches
-        self._pause_until_s = 0.0
+        self._pause_until_s = self._resized_s = 0.0
         # Batches done, and when, as last reported; None until training has begun.
         self.reported: tuple[int, float] | None = None
         self._last = plant.batches if plant.stops_at is None else min(plant.stops_at, plant.batches)
@@ -152,10 +152,15 @@ class Run:
         """Whether the job stands still at the end of an epoch."""
         return self.now_s < self._pause_until_s
 
-    def pauses_left_s(self) -> float:
-        """Seconds of pauses still to come, as far as the pauses so far tell."""
+    @property
+    def resizing(self) -> bool:
+        """Whether a new allocation is not in force yet, or the job stands still for it."""
+        return self._wanted != self.devices or self.now_s < self._resized_s
+
+    def pauses_left_s(self, *, known: bool) -> float:
+        """Seconds of pauses still to come; if they are not ``known`` yet, as far as the pauses so far tell."""
         epochs_done = self.done // self._epoch
-        if not self.plant.pause_s or not epochs_done or self.trained_s is not None:
+        if not (known or epochs_done) or self.trained_s is not None:
             return 0.0
         left_s = (self.plant.epochs - epochs_done) * self.plant.pause_s
         return left_s + max(self._pause_until_s - self.now_s, 0.0)
@@ -175,6 +180,7 @@ class Run:
                     self.devices = self._wanted
                     if self.plant.resize_pause_s:
                         self._idle_until_s = max(self._idle_until_s, self.now_s) + self.plant.resize_pause_s
+                        self._resized_s = self._idle_until_s
                 else:
                     next_s = min(next_s, self._wanted_from_s)
             if self._idle_until_s > self.now_s:

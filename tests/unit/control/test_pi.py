@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.control import DeadlineController, Gains, Limits, PIController, Ramp
+from paceline.control import Gains, Limits, PaperController, PIController, Ramp
 from paceline.errors import InvalidInputError
 from paceline.train.progress import Progress
 
@@ -104,33 +103,17 @@ def test_limits_that_make_no_sense_are_refused(arguments, message):
     assert str(caught.value) == message
 
 
-@pytest.mark.parametrize("alpha", [0, 1.2, -0.5, True, math.nan])
-def test_alpha_outside_its_range_is_refused(alpha):
-    with pytest.raises(InvalidInputError, match=r"alpha: got .*, expected a number in \(0, 1\]"):
-        DeadlineController(Limits(0.1, 2), 60, alpha=alpha)
-
-
 @pytest.mark.parametrize(("gain", "weight"), [(0, 0.1), (1, 0), (1, 1), (-1, 0.5)])
 def test_gains_outside_their_range_are_refused(gain, weight):
     with pytest.raises(InvalidInputError):
         Gains(gain, weight)
 
 
-def test_alpha_leaves_its_share_of_the_deadline_free():
-    controller = DeadlineController(Limits(0.1, 4.0), 100, alpha=0.8, reserve_s=0)
-    cores, progress, second = controller.start_devices, 0.0, 0
-    while progress < 100:
-        cores = controller.step(second, progress, held_devices=cores).devices
-        progress += cores
-        second += 1
-    assert second == pytest.approx(80, abs=2)
-
-
-def test_a_control_step_costs_less_than_a_tenth_of_a_millisecond():
-    controller = DeadlineController(Limits(0.1, 4.0), 10_000)
-    for second in range(200):  # fill the window, as in the middle of a run
-        controller.step(second, second / 100, held_devices=1.0, batch_pct=0.01)
-    began = time.perf_counter()
-    for second in range(200, 2200):
-        controller.step(second, second / 100, held_devices=1.0, batch_pct=0.01)
-    assert (time.perf_counter() - began) / 2000 < 0.1e-3
+def test_the_paper_controller_steers_to_the_ramp_from_zero_and_jumps_to_a_new_one():
+    controller = PaperController(Limits(0.0, 8.0), 100.0, gains=Gains(0.5, 0.1))
+    assert controller.start(0.0) == 0.0
+    assert controller.step(10.0, 6, 100, held_devices=1.0).devices == 2.0  # 10 % - 6 %
+    controller.move_deadline(10.0, 50.0)
+    decision = controller.step(11.0, 8, 100, held_devices=2.0)
+    assert decision.setpoint_pct == pytest.approx(22.0)  # 11 of 50 s
+    assert decision.devices == pytest.approx(0.5 * (0.1 * 4 + 14), abs=0.05)

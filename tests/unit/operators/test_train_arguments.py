@@ -31,7 +31,9 @@ GOOD = {"task_id": "train", "command": "python -m app.train", "deadline": "20m"}
         ({"script": "train.py"}, "script: got 'train.py', expected a Python file, or command"),
         ({"command": None}, "script: got None, expected a Python file, or command"),
         ({"gain": 1.0}, "gain: got 1.0, expected gain and integral_weight together, or neither"),
-        ({"gain": 1.0, "integral_weight": 2}, r"integral_weight: got 2, expected a number in \(0, 1\)"),
+        ({"controller": "fuzzy"}, "controller: got 'fuzzy', expected one of default, paper"),
+        ({"gain": 1.0, "integral_weight": 0.1}, "gain: got 1.0, expected None, unless the controller is 'paper'"),
+        ({"controller": "paper", "gain": 1.0, "integral_weight": 2}, r"integral_weight: got 2, expected a number in \(0, 1\)"),
     ],
 )
 def test_a_wrong_argument_is_refused_by_name(arguments, message):

@@ -1,0 +1,241 @@
+"""The default controller ends simulated jobs at their deadline, however long they are and whatever disturbs them."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.control import DeadlineController, Limits, PaperController, PastRun
+from paceline.errors import InvalidInputError
+from paceline.simulate.pace import pace
+from paceline.simulate.plant import Neighbour, Plant, amdahl
+
+LIMITS = Limits(0.1, 2.0)
+STARTUP_S, TAIL_S = 3.0, 0.5
+LENGTHS_S = {"30 s": 30.0, "5 min": 300.0, "1 h": 3600.0, "10 h": 36000.0}
+DEADLINES = [(1.0, None), (1.2, None), (1.5, None), (1.8, None), (1.5, 1.2), (1.8, 1.44)]
+KINDS = {
+    "undisturbed": {},
+    "noise": {"noise": 0.1},
+    "sublinear": {"noise": 0.05, "speedup": amdahl(0.5)},
+    "hardly parallel": {"noise": 0.05, "speedup": amdahl(0.85)},
+    "throttled threads": {"noise": 0.05, "throttling": 0.15},
+    "validation": {"noise": 0.05, "epochs": 10, "pause": 0.02},
+    "coarse batches": {"noise": 0.05, "batch": 8.0},
+    "slow to resize": {"noise": 0.05, "resize_s": 2.5},
+    "neighbours": {"noise": 0.05, "neighbours": [(0.4, 0.7, 0.3), (1.0, 1.1, 0.3)]},
+}
+
+
+def plant_of(shortest_s: float, **kind: object) -> Plant:
+    """A job that takes ``shortest_s`` on two cores, with batches of a third of a second to three seconds."""
+    options = dict(kind)
+    batch_s = min(max(shortest_s / 3000, 0.36), 3.0) * options.pop("batch", 1.0)
+    epochs = options.setdefault("epochs", 1)
+    options["pause_s"] = shortest_s * options.pop("pause", 0.0)
+    options["neighbours"] = [
+        Neighbour(shortest_s * start, shortest_s * end, takes) for start, end, takes in options.pop("neighbours", [])
+    ]
+    training_s = shortest_s - STARTUP_S - TAIL_S - epochs * options["pause_s"]
+    batches = int(training_s * options.get("speedup", amdahl(0.1))(2.0) / batch_s) // epochs * epochs
+    return Plant(batches=batches, batch_s=batch_s, startup_s=STARTUP_S, tail_s=TAIL_S, **options)
+
+
+def past_of(plant: Plant) -> PastRun:
+    """What a run at full speed has shown."""
+    return PastRun(plant.batches, STARTUP_S, TAIL_S, 2.0, plant.speed(2.0, 0.0), 0.85, plant.epochs * plant.pause_s)
+
+
+def controller_of(plant: Plant, deadline_s: float, **options: object) -> DeadlineController:
+    # As many steps for a long job as for a short one would be enough; one a second is what users have.
+    return DeadlineController(LIMITS, deadline_s, period_s=max(1.0, deadline_s / 2000), past=past_of(plant), **options)
+
+
+@pytest.mark.parametrize("length", LENGTHS_S)
+def test_over_the_matrix_jobs_end_within_a_fifth_of_a_percent_on_average_and_never_one_percent_late(length):
+    errors, took_ms = {}, []
+    for kind, options in KINDS.items():
+        plant = plant_of(LENGTHS_S[length], **options)
+        shortest_s = plant.shortest_s(2.0)
+        for d_c, changed_to in DEADLINES:
+            if kind == "neighbours" and (changed_to or d_c) < 1.4:
+                continue  # not to be had beside them
+            deadline_s = d_c * shortest_s
+            moves = {0.3 * deadline_s: changed_to * shortest_s} if changed_to else None
+            began = time.perf_counter()
+            run = pace(plant, controller_of(plant, deadline_s), seed=1, moves=moves, pauses_known=True)
+            took_ms.append(1000 * (time.perf_counter() - began))
+            errors[kind, d_c, changed_to] = run.error_pct
+    assert statistics.mean(map(abs, errors.values())) <= 0.2, errors
+    assert max(errors.values()) <= 1.0, errors
+    assert statistics.mean(took_ms) < 500
+
+
+def test_the_controller_of_the_paper_misses_by_several_times_more_on_the_same_jobs():
+    ours, theirs = [], []
+    for options in KINDS.values():
+        plant = plant_of(60.0, **options)
+        for d_c in (1.5, 1.8):
+            deadline_s = d_c * plant.shortest_s(2.0)
+            ours.append(abs(pace(plant, controller_of(plant, deadline_s), seed=1).error_pct))
+            theirs.append(abs(pace(plant, PaperController(LIMITS, deadline_s), seed=1).error_pct))
+    assert statistics.mean(theirs) > 3 * statistics.mean(ours)
+
+
+@pytest.mark.parametrize("kind", ["undisturbed", "noise", "sublinear"])
+@pytest.mark.parametrize("d_c", [1.2, 1.5, 1.8])
+def test_no_more_core_seconds_are_held_than_on_the_best_constant_allocation(kind, d_c):
+    plant = plant_of(120.0, **KINDS[kind])
+    deadline_s = d_c * plant.shortest_s(2.0)
+    run = pace(plant, controller_of(plant, deadline_s), seed=2)
+    best = next(cores / 20 for cores in range(2, 41) if plant.shortest_s(cores / 20) <= deadline_s)
+    assert run.device_seconds <= 1.03 * best * plant.shortest_s(best)
+
+
+def test_a_first_run_of_a_job_knows_nothing_and_ends_within_one_percent_all_the_same():
+    for d_c in (1.2, 1.5, 1.8):
+        plant = plant_of(120.0, noise=0.05)
+        deadline_s = d_c * plant.shortest_s(2.0)
+        run = pace(plant, DeadlineController(LIMITS, deadline_s), seed=3)
+        assert abs(run.error_pct) <= 1.0
+
+
+@pytest.mark.parametrize(("d_c", "changed_to"), [(1.5, 1.2), (1.2, 1.8), (1.8, 1.44)])
+def test_a_deadline_that_moves_asks_for_no_more_than_the_rest_needs(d_c, changed_to):
+    plant = plant_of(200.0)
+    shortest_s = plant.shortest_s(2.0)
+    deadline_s = d_c * shortest_s
+    moved_s = 0.3 * deadline_s
+    run = pace(plant, controller_of(plant, deadline_s), moves={moved_s: changed_to * shortest_s})
+    at_the_move = next(percent for moment, percent, _ in run.samples if moment >= moved_s)
+    left_s = changed_to * shortest_s - TAIL_S - moved_s
+    speed_needed = (1 - at_the_move / 100) * plant.batches / left_s
+    needed = next(cores / 100 for cores in range(10, 1000) if plant.speed(cores / 100, 0) >= speed_needed)
+    most = max(held for moment, _, held in run.samples if moved_s + 3 < moment < run.finished_s - TAIL_S - 1)
+    assert most <= min(needed * 1.1 + 0.05, 2.0)
+    assert abs(run.error_pct) <= 0.3
+
+
+def test_a_job_that_stops_early_is_not_held_back():
+    plant = plant_of(300.0, noise=0.05, stops_at=400)
+    run = pace(plant, controller_of(plant, 450.0))
+    assert run.finished_s < 450.0 * 0.7
+
+
+def test_a_ceiling_is_kept_and_what_it_cost_is_made_up_for():
+    plant = plant_of(200.0, noise=0.05)
+    deadline_s = 1.5 * plant.shortest_s(2.0)
+    run = pace(plant, controller_of(plant, deadline_s), ceilings={40.0: 0.63, 100.0: None})
+    assert all(held <= 0.6 for moment, _, held in run.samples if 41 < moment < 100)
+    assert abs(run.error_pct) <= 0.3
+
+
+def test_an_infeasible_deadline_is_recognised_soon_and_a_feasible_one_never_taken_for_it():
+    plant = plant_of(300.0, noise=0.05)
+    shortest_s = plant.shortest_s(2.0)
+    for known in (True, False):
+        past = past_of(plant) if known else None
+        told = pace(plant, DeadlineController(LIMITS, 0.7 * shortest_s, past=past)).infeasible_s
+        assert told is not None
+        assert told < 0.2 * shortest_s
+        assert pace(plant, DeadlineController(LIMITS, 1.2 * shortest_s, past=past)).infeasible_s is None
+
+
+def test_a_wrong_idea_of_the_job_from_its_last_run_is_soon_forgotten():
+    plant = plant_of(200.0, noise=0.05)
+    past = PastRun(plant.batches // 3, 1.0, TAIL_S, 1.0, 4 * plant.speed(1.0, 0.0), 0.4, 0.0)
+    run = pace(plant, DeadlineController(LIMITS, 1.5 * plant.shortest_s(2.0), past=past), seed=4)
+    assert abs(run.error_pct) <= 0.5
+
+
+def test_whole_gpus_change_hands_seldom_although_the_need_lies_between_two_numbers():
+    limits = Limits(1, 4, quantum=1)
+    plant = Plant(2000, 1.0, startup_s=10.0, tail_s=2.0, noise=0.05, resize_s=0.0, resize_pause_s=4.0)
+    for d_c in (1.3, 1.5, 1.8):
+        deadline_s = d_c * plant.shortest_s(4.0)
+        past = PastRun(2000, 10.0, 2.0, 4.0, plant.speed(4.0, 0.0), 0.85, 0.0)
+        run = pace(plant, DeadlineController(limits, deadline_s, period_s=5.0, past=past, resize_s=4.0), seed=5)
+        assert all(held == int(held) for _, _, held in run.samples)
+        assert run.resizes <= 12
+        assert abs(run.error_pct) <= 1.0
+
+
+kinds = st.fixed_dictionaries(
+    {
+        "noise": st.floats(0, 0.3),
+        "speedup": st.floats(0, 0.95).map(amdahl),
+        "throttling": st.floats(0, 0.3),
+        "batch": st.floats(0.3, 10),
+        "resize_s": st.sampled_from([0.0, 0.3, 3.0]),
+        "neighbours": st.lists(st.tuples(st.floats(0, 1), st.floats(1, 2), st.floats(0, 0.9)), max_size=2),
+    }
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(kinds, st.floats(0.5, 4), st.none() | st.floats(0.5, 4), st.none() | st.floats(0.1, 3), st.integers(0, 99))
+def test_limits_quantum_and_ceiling_are_kept_and_the_job_ends_whatever_happens(kind, d_c, changed_to, ceiling, seed):
+    plant = plant_of(60.0, **kind)
+    shortest_s = plant.shortest_s(2.0)
+    moves = {0.3 * d_c * shortest_s: changed_to * shortest_s} if changed_to else None
+    known = past_of(plant) if seed % 2 else None
+    controller = DeadlineController(LIMITS, d_c * shortest_s, past=known)
+    run = pace(plant, controller, seed=seed, moves=moves, ceilings={10.0: ceiling} if ceiling else None)
+    late = 10.0 + 2 * (kind["resize_s"] + 1.0)  # a change that is under way comes first
+    for moment, percent, held in run.samples:
+        steps = held / LIMITS.quantum
+        assert steps == pytest.approx(round(steps))
+        assert LIMITS.min_devices <= held <= LIMITS.max_devices
+        if ceiling and moment > late and percent < 100:
+            assert held <= max(ceiling, LIMITS.quantum) + 1e-9
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(0, 0.1), st.floats(0, 0.8), st.floats(1.2, 3), st.integers(0, 99))
+def test_the_allocation_does_not_swing(noise, serial, d_c, seed):
+    plant = plant_of(600.0, noise=noise, speedup=amdahl(serial))
+    run = pace(plant, controller_of(plant, d_c * plant.shortest_s(2.0)), seed=seed)
+    held = [cores for moment, percent, cores in run.samples if 5 < percent < 95]
+    half = len(held) // 2
+    first, second = (max(part) - min(part) for part in (held[:half], held[half:]))
+    assert second <= first + 0.2
+    assert run.resizes <= 0.4 * run.steps
+
+
+@pytest.mark.parametrize("alpha", [0, 1.2, -0.5, True, math.nan])
+def test_alpha_outside_its_range_is_refused(alpha):
+    with pytest.raises(InvalidInputError, match=r"alpha: got .*, expected a number in \(0, 1\]"):
+        DeadlineController(LIMITS, 60, alpha=alpha)
+
+
+def test_alpha_leaves_its_share_of_the_deadline_free():
+    plant = plant_of(100.0)
+    run = pace(plant, controller_of(plant, 200.0, alpha=0.8))
+    assert run.finished_s == pytest.approx(160.0, rel=0.003)
+
+
+def test_a_controller_goes_on_from_its_state_without_a_bump():
+    plant = plant_of(200.0)
+    before = controller_of(plant, 300.0)
+    decisions = [
+        before.step(second, second * 2, plant.batches, done_s=second, held_devices=1.0) for second in range(60)
+    ]
+    after = DeadlineController(LIMITS, 60.0)
+    after.restore(before.state())
+    decision = after.step(61, 122, plant.batches, done_s=61, held_devices=decisions[-1].devices)
+    assert after.deadline_s == 300.0
+    assert abs(decision.devices - decisions[-1].devices) <= 0.1
+
+
+def test_a_control_step_costs_less_than_a_tenth_of_a_millisecond():
+    controller = DeadlineController(LIMITS, 10_000)
+    controller.start(0.0)
+    began = time.process_time()
+    for second in range(2000):
+        controller.step(second, second, 10_000, done_s=second, held_devices=1.0)
+    assert (time.process_time() - began) / 2000 < 0.1e-3

@@ -16,9 +16,17 @@ DEADLINE_FROM = ("run", "task")
 
 
 def origin(context: Context, deadline_from: str) -> datetime:
-    """The moment that a duration counts from: the start of the DAG run, or of this task."""
-    started = context["dag_run"].start_date if deadline_from == "run" else context["ti"].start_date
-    return (started or datetime.now(timezone.utc)).astimezone(timezone.utc)
+    """The moment that a duration counts from: the start of the DAG run, or of this task.
+
+    ``airflow dags test`` calls the logical date the start of its run; that run is due now, and starts no sooner.
+    """
+    now = datetime.now(timezone.utc)
+    if deadline_from == "task":
+        moments: list[datetime | None] = [context["ti"].start_date]
+    else:
+        moments = [context["dag_run"].start_date, getattr(context["dag_run"], "run_after", None)]
+    known = [moment.astimezone(timezone.utc) for moment in moments if moment is not None]
+    return min(max(known, default=now), now)
 
 
 def first_deadline(store: Any, given: object, begin: datetime, *, log: Any, must_be_ahead: bool) -> Deadline:

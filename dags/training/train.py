@@ -91,6 +91,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.05)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=EPOCHS * len(loader))
     loss_of = nn.BCEWithLogitsLoss()
+    checkpoint(model=model, optimizer=optimizer, scheduler=scheduler)
     for categories, numbers, late in track(loader, epochs=EPOCHS):
         loss = loss_of(model(categories, numbers), late)
         optimizer.zero_grad()
@@ -98,7 +99,6 @@ def main() -> None:
         optimizer.step()
         scheduler.step()
         report(loss=loss)
-        checkpoint(model=model, optimizer=optimizer, scheduler=scheduler)
 
     (output_dir() / "model.json").write_text(json.dumps(reader.plan, indent=1))
     torch.save(model.state_dict(), output_dir() / "weights.pt")

@@ -10,6 +10,7 @@ import getpass
 import os
 import sys
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from paceline import __version__
@@ -127,6 +128,7 @@ def _set(chosen: argparse.Namespace) -> int:
     before = api.task_state(dag, run, task, DEADLINE, map_index=chosen.map_index)
     if before is None:
         raise _not_running(chosen)
+    _must_be_ahead(chosen.value, api.task_state(dag, run, task, PACE, map_index=chosen.map_index))
     try:
         api.set_task_state(dag, run, task, DEADLINE, chosen.value, map_index=chosen.map_index)
     except AirflowApiError as error:
@@ -135,6 +137,16 @@ def _set(chosen: argparse.Namespace) -> int:
         raise
     print(f"Deadline of {task} in {run}: {before} -> {chosen.value}. The task takes it within two control periods.")
     return 0
+
+
+def _must_be_ahead(value: str, pace: dict[str, Any] | None) -> None:
+    """Refuse what the task would refuse: a deadline that has passed by its newest sample."""
+    if pace is None:
+        return
+    passed_s = float(pace["t_s"])
+    origin = datetime.fromisoformat(pace["updated_at"]) - timedelta(seconds=passed_s)
+    if Deadline.parse(value).seconds_after(origin) <= passed_s:
+        raise InvalidInputError("deadline", value, f"a time that is still to come ({passed_s:.0f} s have passed)")
 
 
 def _place(api: Any, chosen: argparse.Namespace) -> tuple[str, str, str]:
@@ -157,7 +169,13 @@ def _connect(chosen: argparse.Namespace) -> Any:
     token = os.environ.get("PACELINE_AIRFLOW_TOKEN")
     if token:
         return AirflowApi(chosen.url, {}, token=token)
-    password = os.environ.get("PACELINE_AIRFLOW_PASSWORD") or getpass.getpass(f"Password of {chosen.user}: ")
+    password = os.environ.get("PACELINE_AIRFLOW_PASSWORD")
+    if password is None:
+        try:
+            password = getpass.getpass(f"Password of {chosen.user}: ")
+        except EOFError:
+            accepted = "a password, or a terminal to ask for it"
+            raise InvalidInputError("PACELINE_AIRFLOW_PASSWORD", None, accepted) from None
     return AirflowApi(chosen.url, {chosen.user: password}, user=chosen.user)
 
 

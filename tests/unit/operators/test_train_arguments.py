@@ -33,7 +33,10 @@ GOOD = {"task_id": "train", "command": "python -m app.train", "deadline": "20m"}
         ({"gain": 1.0}, "gain: got 1.0, expected gain and integral_weight together, or neither"),
         ({"controller": "fuzzy"}, "controller: got 'fuzzy', expected one of default, paper"),
         ({"gain": 1.0, "integral_weight": 0.1}, "gain: got 1.0, expected None, unless the controller is 'paper'"),
-        ({"controller": "paper", "gain": 1.0, "integral_weight": 2}, r"integral_weight: got 2, expected a number in \(0, 1\)"),
+        (
+            {"controller": "paper", "gain": 1.0, "integral_weight": 2},
+            r"integral_weight: got 2, expected a number in \(0, 1\)",
+        ),
     ],
 )
 def test_a_wrong_argument_is_refused_by_name(arguments, message):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from datetime import timedelta
 
 import pytest
@@ -178,6 +179,14 @@ def test_a_job_that_its_engine_took_down_is_started_again_from_its_checkpoint(ma
     assert "Training goes on at" in caplog.text
 
 
+def test_an_engine_that_ends_its_jobs_before_it_stops_answering_is_told_from_somebody_who_kills_one(make_job, run):
+    job = make_job(core_s=60)
+    job.away_between = (31.5, 40)
+    job.at = [(30.2, lambda: job.kill(exit_code=143))]
+    outcome, _ = run(job, 110)
+    assert job.restarted == outcome.restarts == 1
+
+
 def test_a_job_killed_by_somebody_fails_the_run_and_is_not_restarted_behind_the_back_of_airflow(make_job, run):
     job = make_job(core_s=60)
     job.at = [(20, job.kill)]
@@ -292,6 +301,28 @@ def test_control_goes_on_without_a_bump_in_another_process(make_job, run, clock,
     assert abs(job.resizes[before][1] - held) <= 0.3
     assert exchange.state["history"]["samples"][0][0] < 1
     assert outcome.device_seconds == pytest.approx(outcome.mean_devices * outcome.finished_s, rel=0.01)
+
+
+def test_what_is_posted_last_is_written_although_a_round_was_under_way():
+    class Slow(MemoryState):
+        def set(self, key, value):
+            entered.set()
+            assert let_go.wait(10)
+            super().set(key, value)
+
+    entered, let_go = threading.Event(), threading.Event()
+    state = Slow()
+    exchange = Exchange(state)
+    exchange.post({"pace": "training"})
+    assert entered.wait(10)
+    exchange.post({"pace": "finished"})
+    closing = threading.Thread(target=exchange.close)
+    closing.start()
+    while not exchange._closing:
+        pass
+    let_go.set()
+    closing.join()
+    assert state.get("pace") == "finished"
 
 
 def test_a_store_that_fails_does_not_stop_control(make_job, clock, origin, caplog):

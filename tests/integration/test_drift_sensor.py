@@ -40,7 +40,7 @@ for name, more in {
     "goes_on": {"on_no_drift": "succeed"},
     "waits_here": {"poke_interval": 0.5, "timeout": 120},
     "waits_deferred": {"poke_interval": 0.5, "timeout": 120, "deferrable": True},
-    "gives_up": {"poke_interval": 1, "timeout": 3, "deferrable": True, "soft_fail": True},
+    "gives_up": {"poke_interval": 1, "timeout": 8, "deferrable": True, "soft_fail": True},
 }.items():
     with DAG(name, schedule=None) as dag:
         sensor = DriftSensor(

@@ -354,7 +354,7 @@ print("up", flush=True)
 def test_a_launcher_that_is_killed_leaves_neither_running_nor_stopped_processes(
     runtime: ProcessRuntime, spec: Callable[..., JobSpec]
 ) -> None:
-    job = runtime.start(spec(SPREADS + "time.sleep(60)", devices=0.1))
+    job = runtime.start(spec(SPREADS + "time.sleep(60)", devices=0.4))
     wait_for_line(job, "up")
     assert len(carrying(f"PACELINE_OUTPUT={job.id}/output")) == 4
     os.kill(state_of(job)["launcher"]["pid"], signal.SIGKILL)

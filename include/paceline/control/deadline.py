@@ -142,7 +142,7 @@ class DeadlineController:
             devices = self.limits.quantize(held_devices if self._wanted is None else self._wanted, ceiling)
             return Decision(devices, 0.0, 0.0, None, None, now_s < self.deadline_s, self.period_s)
         now_done = self._watch(now_s, done, total, done_s, held_devices, seeing=not (pending or resting))
-        progress_pct = 100.0 * now_done / total
+        progress_pct = 100.0 * done / total
         if self._ramp is None:
             self._ramp = Ramp(end_s=self.target_s, start_s=now_s, start_pct=progress_pct)
         elif total != self._total:

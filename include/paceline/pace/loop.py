@@ -144,7 +144,7 @@ class PaceLoop:
             held_devices=self._held,
             pending=self._wanted != self._held,
             ceiling=self._orders.ceiling,
-            resting=self._reader.pauses.resting(now_s),
+            resting=self._reader.pauses.resting(now_s) or self._away_since_s is not None,
             pauses_left_s=self._reader.pauses.left_s(now_s),
         )
         self._wanted = decision.devices

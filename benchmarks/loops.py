@@ -1,0 +1,114 @@
+"""What many control loops cost in one process: real loops on the machine's clock, simulated jobs.
+
+Run it as ``python -m benchmarks.loops [--loops 1000] [--seconds 30] [--json FILE]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from paceline.control import DeadlineController, Decision, Limits
+from paceline.errors import TrainingFailedError
+from paceline.pace import Exchange, MemoryState, PaceLoop
+from paceline.pace.clock import SystemClock
+from paceline.simulate.job import SimulatedJob
+from paceline.simulate.plant import Plant
+
+MISSED = 1.5  # periods between two steps
+
+
+class Timed(DeadlineController):
+    """Remembers when it was asked."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.asked_s: list[float] = []
+
+    def step(self, now_s: float, *arguments: Any, **options: Any) -> Decision:
+        """One step, remembered."""
+        self.asked_s.append(now_s)
+        return super().step(now_s, *arguments, **options)
+
+
+def measure(loops: int, seconds: float) -> dict[str, float]:
+    """Run so many loops for so long; returns cores used, steps done and periods missed."""
+    stop = threading.Event()
+    controllers: list[Timed] = []
+    threads: list[threading.Thread] = []
+    # Far longer than the benchmark, so that every loop is in the middle of its run.
+    plant = Plant(batches=50_000, batch_s=0.2, noise=0.05)
+    for number in range(loops):
+        clock = SystemClock()
+        controller = Timed(Limits(0.1, 4.0), 10_000.0)
+        controllers.append(controller)
+        job = SimulatedJob(plant, controller.start(0.0), clock, seed=number)
+        exchange = Exchange(MemoryState())
+        loop = PaceLoop(
+            job,
+            controller,
+            exchange,
+            origin=datetime.fromtimestamp(clock.now(), timezone.utc),
+            held_devices=controller.start(0.0),
+            clock=clock,
+            stopped=stop.is_set,
+        )
+        threads.append(threading.Thread(target=_until_stopped, args=(loop, exchange, number / loops)))
+    for thread in threads:
+        thread.start()
+    time.sleep(3.0)  # all have begun
+    for controller in controllers:
+        controller.asked_s.clear()
+    began_s, cpu_s = time.monotonic(), time.process_time()
+    time.sleep(seconds)
+    took_s, used_s = time.monotonic() - began_s, time.process_time() - cpu_s
+    gaps = [b - a for each in controllers for a, b in zip(each.asked_s, each.asked_s[1:], strict=False)]
+    stop.set()
+    for thread in threads:
+        thread.join()
+    return {
+        "loops": loops,
+        "seconds": round(took_s, 1),
+        "cores": round(used_s / took_s, 3),
+        "steps": sum(len(each.asked_s) for each in controllers),
+        "missed_periods": sum(gap > MISSED for gap in gaps),
+        "longest_gap_s": round(max(gaps), 3),
+    }
+
+
+def _until_stopped(loop: PaceLoop, exchange: Exchange, later_s: float) -> None:
+    time.sleep(later_s)  # as jobs are, spread over the second
+    try:
+        loop.run()
+    except TrainingFailedError:
+        pass  # it was asked to end
+    finally:
+        exchange.close()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.loops", description=__doc__)
+    parser.add_argument("--loops", type=int, default=1000)
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--json", type=Path, default=None, metavar="FILE")
+    chosen = parser.parse_args(arguments)
+    result = measure(chosen.loops, chosen.seconds)
+    print(
+        f"{result['loops']} loops, one step a second each: {result['cores']:.2f} cores, {result['steps']} steps, "
+        f"{result['missed_periods']} periods missed, {result['longest_gap_s']:.2f} s between two steps at most"
+    )
+    if chosen.json:
+        chosen.json.write_text(json.dumps(result, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

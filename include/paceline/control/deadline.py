@@ -20,6 +20,9 @@ _SLACK = 0.003
 _STEPS_TO_GO = 8
 _SHORTEST_STEP_S = 0.1
 _RESIZES_TO_GO = 5  # in less time than so many, one is not worth it
+# Where nearly all there is is needed, all of it is taken, until so much of the time left is in hand.
+_RESERVE = 0.02
+_EARLY = 0.001  # of the deadline: late is worse than early
 _FORECAST_SD = 0.005  # a deadline that may be missed by less than this is not given up
 _LATEST_REPORT_S = 0.25
 _ALMOST = 0.95  # of a batch that has not been reported
@@ -119,8 +122,11 @@ class DeadlineController:
     @property
     def target_s(self) -> float:
         """When the last batch should be done: ``alpha`` times the deadline, less what comes after that batch."""
-        tail_s = self._past.tail_s if self._past else min(1.0, 0.01 * self.deadline_s)
-        return self.alpha * self.deadline_s - tail_s
+        return (self.alpha - _EARLY) * self.deadline_s - self._tail_s
+
+    @property
+    def _tail_s(self) -> float:
+        return self._past.tail_s if self._past else min(1.0, 0.01 * self.deadline_s)
 
     def step(
         self,
@@ -205,6 +211,9 @@ class DeadlineController:
         if left <= 0:
             # Saving the model and leaving is short and should stay so, unless the change takes longer.
             return self.limits.quantize(held if self._resize_s else self.limits.max_devices, ceiling)
+        most = self.limits.quantize(self.limits.max_devices, ceiling)
+        if most > 0 and left / self._speed.at(most) > (1 - _RESERVE) * (left_s - self._resize_s * (most != held)):
+            return most
         wanted = self._quantized(left, left_s, held, ceiling)
         if wanted == held or held != self.limits.quantize(held, ceiling):
             return wanted
@@ -228,7 +237,7 @@ class DeadlineController:
     ) -> tuple[float | None, float | None]:
         if not self._speed.known:
             return None, None
-        tail_s = self.alpha * self.deadline_s - self.target_s
+        tail_s = self._tail_s
         most = self.limits.max_devices if ceiling is None else min(ceiling, self.limits.max_devices)
         speed = self._speed.at(held)
         # Told late rather than wrongly: with more devices than were tried yet, the job may well be that much faster.

@@ -9,9 +9,20 @@ Training code calls it; standard library and torch only, and torch only once the
 
 from __future__ import annotations
 
+from ._data_parallel import data_parallel, device
 from ._loop import Loop
 from ._paths import input_dir, output_dir
 from ._session import checkpoint, report, stop_early
 from ._track import track
 
-__all__ = ["Loop", "checkpoint", "input_dir", "output_dir", "report", "stop_early", "track"]
+__all__ = [
+    "Loop",
+    "checkpoint",
+    "data_parallel",
+    "device",
+    "input_dir",
+    "output_dir",
+    "report",
+    "stop_early",
+    "track",
+]

@@ -105,15 +105,7 @@ class Checkpoint:
         if found is None:
             return False
         content, path = found
-        stored = content["parts"]
-        if set(stored) != set(self.parts):
-            accepted = f"{sorted(stored)} as in {path}, or another folder"
-            raise bad_value("checkpoint", sorted(self.parts), accepted)
-        for name, part in self.parts.items():
-            try:
-                part.load_state_dict(stored[name])
-            except (RuntimeError, ValueError, KeyError, TypeError) as error:
-                raise ValueError(f"{name}: the state in {path} does not fit it: {error}") from error
+        put_back(self.parts, content["parts"], path)
         self.resume = Resume(
             Position(**content["position"]), content["epoch_start"], content["now"], content["reported"]
         )
@@ -161,6 +153,17 @@ class Checkpoint:
         if self._every_s is not None:
             return self._every_s
         return min(_LONGEST_INTERVAL_S, max(_SHORTEST_INTERVAL_S, cost_s / _COST_SHARE))
+
+
+def put_back(parts: dict[str, Stateful], stored: dict[str, Any], source: object) -> None:
+    """Put the ``stored`` states into ``parts``; ``source`` says where they are from, for errors."""
+    if set(stored) != set(parts):
+        raise bad_value("checkpoint", sorted(parts), f"{sorted(stored)} as in {source}, or another folder")
+    for name, part in parts.items():
+        try:
+            part.load_state_dict(stored[name])
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{name}: the state in {source} does not fit it: {error}") from error
 
 
 def check_parts(parts: dict[str, Any]) -> dict[str, Stateful]:

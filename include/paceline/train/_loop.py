@@ -13,6 +13,8 @@ from typing import Any, Generic, TypeVar
 from . import _data, _session, _threads
 from ._checkpoint import Position, Resume
 from ._display import Display, choose_display
+from ._follower import Follower
+from ._lead import Lead
 from ._paths import run_by_paceline
 from ._share import CpuShare
 from ._values import bad_value, say, whole
@@ -64,14 +66,16 @@ class Loop(Generic[T]):
             accepted = "something to iterate over again for each epoch, not an iterator that is used up after one"
             raise bad_value("loader", type(loader).__name__, accepted)
         self._device = None if device is None else str(device)
-        self._threads = _threads.Threads(None if threads is None else whole("threads", threads), CpuShare())
+        self._share = CpuShare()
+        self._threads = _threads.Threads(None if threads is None else whole("threads", threads), self._share)
         self._display = display
         self._epoch_done = 0  # batches done when the epoch began
         self._epoch_batches = self._length or 0
         self._epoch_began_s = _NOW
         self._epoch_told = False
         self._last_of_epoch = -1  # batches done when an epoch's last one begins, where that is known
-        self._stopped = self._used = False
+        self._stopped = self._used = self._regroup = False
+        self._lead: Lead | None = None
         self._look_s = _NOW
         self._next_show_s = self._next_share_s = _NOW
         self._epoch_start: dict[str, Any] = {}
@@ -108,7 +112,13 @@ class Loop(Generic[T]):
         if session.loop is not None:
             say("a track() loop inside of another is a plain loop; only the outer one shows progress and is resumed")
             return self._plain()
+        if isinstance(session.team, Follower):
+            return session.team.batches(self, self._loader, session)
         return self._run(session)
+
+    def stand_at(self, epoch: int, batch: int, done: int) -> None:
+        """Stand where another process of the same training stands."""
+        self.epoch, self.done, self._epoch_done = epoch, done, done - batch
 
     def _plain(self) -> Iterator[T]:
         for epoch in range(self.epochs):
@@ -128,7 +138,10 @@ class Loop(Generic[T]):
         clock = session.clock
         session.loop = self
         session.listen()
+        lead = self._lead = session.team if isinstance(session.team, Lead) else None
         try:
+            if lead is not None:
+                lead.begin(self._number, self._loader, session.parts)
             self._follow_share(clock())
             self._show(session, "start")
             while not self._over():
@@ -137,11 +150,15 @@ class Loop(Generic[T]):
                 for batch in self._open(resume):
                     if self.done == self._last_of_epoch:
                         self._tell_epoch_end(session, clock())
+                    if lead is not None:
+                        lead.go()
                     yield batch
                     self.done += 1
                     if clock() >= self._look_s and self._look(session, clock()):
                         break
-                if not self._stopped:
+                if self._regroup and lead is not None:
+                    resume = self._form_group(session, lead)
+                elif not self._stopped:
                     resume = None
                     self._end_epoch()
             self._end(session, save=not had_ended)
@@ -154,6 +171,8 @@ class Loop(Generic[T]):
             raise
         finally:
             session.loop = None
+            if lead is not None:
+                lead.close()
             session.stop_listening()
             display.close()
         if session.terminating:
@@ -184,9 +203,13 @@ class Loop(Generic[T]):
     def _open(self, resume: Resume | None) -> Iterator[T]:
         if resume is None:
             self._epoch_start = _data.snapshot(self._loader)
+            if self._lead is not None:
+                return self._lead.open_epoch(self._position())
             return _data.open_epoch(self._loader, self.epoch)
-        start = self._epoch_start = resume.epoch_start
-        return _data.reopen_epoch(self._loader, self.epoch, resume.position.batch, start, resume.now)
+        self._epoch_start = resume.epoch_start
+        if self._lead is not None:
+            return self._lead.reopen_epoch(resume)
+        return _data.reopen_epoch(self._loader, self.epoch, resume.position.batch, resume.epoch_start, resume.now)
 
     def _tell_epoch_end(self, session: _session.Session, now_s: float) -> None:
         """Say that a validation may follow, so that it is not taken for a slow batch; and later when it is over."""
@@ -225,6 +248,8 @@ class Loop(Generic[T]):
             raise SystemExit(_session.EXIT_TERMINATED)
         if now_s >= self._next_share_s:
             self._follow_share(now_s)
+            if self._regroup:
+                return True
         if saver is not None and now_s >= saver.next_save_s:
             if self._save(session):
                 self._show(session, "checkpoint")
@@ -236,6 +261,8 @@ class Loop(Generic[T]):
 
     def _end(self, session: _session.Session, *, save: bool = True) -> None:
         self.total = self.done
+        if self._lead is not None:
+            self._lead.dismiss()
         if save and session.checkpoint is not None:
             self._show(session, "progress")  # all batches are done; the save may take a moment
             self._save(session, ended=True)
@@ -244,7 +271,14 @@ class Loop(Generic[T]):
     def _save(self, session: _session.Session, *, ended: bool = False) -> bool:
         if session.checkpoint is None:
             return False
-        position = Position(
+        position = self._position(ended=ended)
+        now = _data.snapshot(self._loader)
+        # After the last epoch there is none to open again: one that is added later starts from here.
+        start = self._epoch_start if self.batch else now
+        return session.checkpoint.save(position, start, now, session.reported())
+
+    def _position(self, *, ended: bool = False) -> Position:
+        return Position(
             loop=self._number,
             epoch=self.epoch,
             batch=self.batch,
@@ -254,13 +288,21 @@ class Loop(Generic[T]):
             ended=ended,
             stopped=self._stopped,
         )
-        now = _data.snapshot(self._loader)
-        # After the last epoch there is none to open again: one that is added later starts from here.
-        start = self._epoch_start if self.batch else now
-        return session.checkpoint.save(position, start, now, session.reported())
+
+    def _form_group(self, session: _session.Session, lead: Lead) -> Resume:
+        """Let processes join and leave; the training goes on where it stands."""
+        self._regroup = False
+        self._look_s = _NOW
+        here = Resume(self._position(), self._epoch_start, _data.snapshot(self._loader), {})
+        lead.form(here)
+        self._show(session, "resized")
+        return here
 
     def _follow_share(self, now_s: float) -> None:
-        self._threads.follow()
+        if self._lead is not None:
+            self._regroup = self._lead.follow(self._lead.devices(self._share.read()))
+        else:
+            self._threads.follow(self.done, now_s)
         self._next_share_s = now_s + _SHARE_INTERVAL_S
 
     def _show(self, session: _session.Session, event: str) -> None:
@@ -276,6 +318,7 @@ class Loop(Generic[T]):
             metrics=values,
             device=self._device or _default_device(),
             threads=_threads.current(),
+            devices=self._lead.world if self._lead is not None else None,
             monotonic_s=now_s,
             wall_s=time.time(),
         )

@@ -46,3 +46,15 @@ def restore(state: dict[str, Any]) -> None:
 
         name, keys, position, has_gauss, cached = state["numpy"]
         numpy.random.set_state((name, numpy.array(keys, dtype=numpy.uint32), position, has_gauss, cached))
+
+
+def go_own_way(rank: int, done: int) -> None:
+    """Draw from now on what no other process of the training draws: ``rank`` and ``done`` say where this one is."""
+    import torch
+
+    seed = (torch.initial_seed() + 1_000_003 * rank + done) % 2**63
+    torch.manual_seed(seed)
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)

@@ -14,13 +14,15 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from ._checkpoint import Checkpoint, check_every_s, check_parts, folder_for
+from ._checkpoint import Checkpoint, Stateful, check_every_s, check_parts, folder_for
 from ._display import Display, choose_display
+from ._follower import Follower
 from ._paths import run_by_paceline
 from ._values import deferred_number, say
 from .progress import Progress
 
 if TYPE_CHECKING:
+    from ._lead import Lead
     from ._loop import Loop
 
 # What a shell says of a process ended by SIGTERM: 128 + 15.
@@ -36,6 +38,8 @@ class Session:
         self.loops_begun = 0  # since the last checkpoint() outside of a loop
         self.last: Progress | None = None  # the newest that was shown
         self.checkpoint: Checkpoint | None = None
+        self.parts: dict[str, Stateful] = {}  # what checkpoint() was given
+        self.team: Lead | Follower | None = None  # since data_parallel()
         self.terminating = False
         self._values: dict[str, Callable[[], float]] = {}
         self._display: Display | None = None
@@ -213,8 +217,9 @@ def checkpoint(*, path: str | os.PathLike[str] | None = None, every_s: float | N
     """
     checked = check_parts(parts)
     interval_s = check_every_s(every_s)
+    current.parts = checked
     folder = folder_for(path)
-    if folder is None:
+    if folder is None or isinstance(current.team, Follower):
         return False
     registered, loop = current.checkpoint, current.loop
     if loop is not None:

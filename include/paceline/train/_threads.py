@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
+import time
 
 from ._share import CpuShare
+from ._thread_choice import ThreadChoice
 
 
 class Threads:
-    """Sets torch's thread count to the share of the processor, rounded up.
+    """Sets torch's thread count to what makes the most of the share of the processor.
 
     Parameters
     ----------
@@ -24,9 +25,10 @@ class Threads:
         self._fixed = fixed
         self._share = share
         self._at_first: int | None = None
+        self._choice = ThreadChoice(_usable_cores())
 
-    def follow(self) -> None:
-        """Look at the share now. Without a limit, and without torch, nothing is touched."""
+    def follow(self, done: int, now_s: float) -> None:
+        """Look at the share now, with so many batches done. Without a limit, and without torch, nothing is touched."""
         torch = sys.modules.get("torch")
         if torch is None:
             return
@@ -35,7 +37,7 @@ class Threads:
         else:
             share = self._share.read()
             if share is not None:
-                wanted = threads_for(share, _usable_cores())
+                wanted = self._choice.choose(share, done, time.process_time(), now_s)
             elif self._at_first is not None:  # there was a limit, and now there is none
                 wanted = self._at_first
             else:
@@ -47,14 +49,11 @@ class Threads:
             torch.set_num_threads(wanted)
 
 
-def threads_for(share: float, cores: int) -> int:
-    """Threads for a share of so many cores on a machine of ``cores``.
-
-    >>> [threads_for(share, cores=4) for share in (0.05, 1.0, 1.05, 2.5, 64)]
-    [1, 1, 2, 3, 4]
-    """
-    # A share computed as quota / period may lie a rounding error above a whole number.
-    return max(1, min(cores, math.ceil(share - 1e-9)))
+def one_on_cpu() -> None:
+    """Let this process of a data-parallel training compute with one thread, unless a GPU computes for it."""
+    torch = sys.modules["torch"]
+    if not torch.cuda.is_available():
+        torch.set_num_threads(1)
 
 
 def current() -> int:
@@ -63,7 +62,15 @@ def current() -> int:
     return int(torch.get_num_threads()) if torch is not None else 1
 
 
+def one_on_cpu() -> None:
+    """Let this process of a data-parallel training compute with one thread, unless a GPU computes for it."""
+    torch = sys.modules["torch"]
+    if not torch.cuda.is_available():
+        torch.set_num_threads(1)
+
+
 def _usable_cores() -> int:
+    """How many cores this process may run on."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not Linux

@@ -20,7 +20,8 @@ class Progress:
 
     ``done`` and ``total`` count batches over all epochs (equation (2) of DECOR-NN gives ``total``); ``total`` may
     change while the job runs, for instance when it stops early. ``epoch`` counts from 0. ``loss`` and ``metrics``
-    are the last that the job reported. ``monotonic_s`` and ``wall_s`` are the job's clocks.
+    are the last that the job reported. ``devices`` are the whole devices that train now, for a job that sees to that
+    itself (``data_parallel``), else ``None``. ``monotonic_s`` and ``wall_s`` are the job's clocks.
 
     ``event`` is one of
 
@@ -29,6 +30,7 @@ class Progress:
     - ``"epoch_end"``: the last batch of an epoch begins; a validation may follow before the next ``"progress"``. Left
       out where epochs are short,
     - ``"checkpoint"``: the state after ``done`` batches is safe on disk,
+    - ``"resized"``: the number of devices is another from here on,
     - ``"finish"``: the loop is over and its final state is safe on disk; ``done`` equals ``total``,
     - ``"report"``: metrics from outside of a loop, as an evaluation script sends them. Its ``done`` and ``total``
       repeat the loop before it, or say 1 of 1 where there was none: no progress to control by.
@@ -43,6 +45,7 @@ class Progress:
     metrics: dict[str, float] = field(default_factory=dict)
     device: str = "cpu"
     threads: int = 1
+    devices: int | None = None
     monotonic_s: float = 0.0
     wall_s: float = 0.0
 
@@ -107,6 +110,7 @@ def parse_line(line: str) -> Progress | None:
         metrics={str(k): v for k, v in ((k, _finite(v)) for k, v in metrics.items()) if v is not None},
         device=str(data.get("device", "cpu")),
         threads=_whole(data, "threads", least=1, default=1),
+        devices=_whole(data, "devices", least=1) if data.get("devices") is not None else None,
         monotonic_s=_finite(data.get("monotonic_s")) or 0.0,
         wall_s=_finite(data.get("wall_s")) or 0.0,
     )

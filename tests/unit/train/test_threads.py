@@ -10,7 +10,8 @@ import torch
 
 from paceline.train import Loop, track
 from paceline.train._share import CpuShare
-from paceline.train._threads import Threads, threads_for
+from paceline.train._thread_choice import ThreadChoice
+from paceline.train._threads import Threads
 
 V2_MOUNT = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate"
 V1_MOUNT = "32 31 0:29 {root} /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct"
@@ -208,11 +209,68 @@ class Share:
         return self.cores
 
 
-def test_threads_are_the_share_rounded_up_and_capped_by_the_cores_there_are():
-    assert threads_for(0.05, cores=8) == 1
-    assert threads_for(110_000 / 100_000 - 0.1, cores=8) == 1
-    assert threads_for(3.2, cores=8) == 4
-    assert threads_for(64.0, cores=8) == 8
+class Model:
+    """A training as physics: with so many threads, batches for each CPU second and cores that they keep busy."""
+
+    def __init__(self, batches_per_cpu_s, cores):
+        self.batches_per_cpu_s = dict(enumerate(batches_per_cpu_s, start=1))
+        self.cores = dict(enumerate(cores, start=1))
+
+    def speed(self, threads, share):
+        return self.batches_per_cpu_s[threads] * min(share, self.cores[threads])
+
+    def train(self, choice, share_at, for_s):
+        """Returns the batches done and the thread counts used, looked at twice a second as the loop does."""
+        now_s = cpu_s = look_s = 0.0
+        done, threads = 0, choice.choose(share_at(0.0), 0, 0.0, 0.0)
+        used = [threads]
+        while now_s < for_s:
+            share = share_at(now_s)
+            batch_s = 1 / self.speed(threads, share)
+            now_s, cpu_s, done = now_s + batch_s, cpu_s + batch_s * min(share, self.cores[threads]), done + 1
+            if now_s >= look_s:
+                threads, look_s = choice.choose(share, done, cpu_s, now_s), now_s + 0.5
+                used.append(threads)
+        return done, used
+
+
+# Measured: a network whose threads wait for each other, one that a second thread slows down, and a tiny one.
+WAITS = Model([2.85, 3.86], [1.0, 1.37])
+SLOWED = Model([4.6, 3.4], [1.0, 1.65])
+TINY = Model([100.0, 45.0], [1.0, 2.0])
+WIDE = Model([1 / (1 + 0.05 * threads) for threads in range(16)], [0.8 * threads + 1.0 for threads in range(16)])
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0, 1.2, 1.6, 2.0])
+@pytest.mark.parametrize("model", [WAITS, SLOWED, TINY], ids=["waits", "slowed", "tiny"])
+def test_the_best_thread_count_for_a_share_is_found_in_seconds(model, share):
+    done, used = model.train(ThreadChoice(cores=2), lambda now_s: share, for_s=120)
+    best = max((1, 2), key=lambda threads: model.speed(threads, share))
+    assert used[-1] == best
+    assert done >= 0.985 * 120 * model.speed(best, share)
+
+
+def test_no_more_threads_than_cores_and_the_first_guess_is_the_share_rounded_up():
+    assert ThreadChoice(cores=8).choose(0.05, 0, 0.0, 0.0) == 1
+    assert ThreadChoice(cores=8).choose(110_000 / 100_000 - 0.1, 0, 0.0, 0.0) == 1
+    assert ThreadChoice(cores=8).choose(3.2, 0, 0.0, 0.0) == 4
+    assert ThreadChoice(cores=8).choose(64.0, 0, 0.0, 0.0) == 8
+    _, used = WIDE.train(ThreadChoice(cores=4), lambda now_s: 8.0, for_s=60)
+    assert max(used) == 4
+
+
+def test_on_many_cores_it_climbs_to_the_best_count_and_follows_a_share_that_jumps():
+    for share in (4.0, 8.0, 15.0):
+        done, _ = WIDE.train(ThreadChoice(cores=16), lambda now_s, share=share: share, for_s=600)
+        best = max(WIDE.speed(threads, share) for threads in range(1, 17))
+        assert done >= 0.95 * 600 * best
+    _, used = WIDE.train(ThreadChoice(cores=16), lambda now_s: 1.0 if now_s < 60 else 12.0, for_s=62)
+    assert used[-1] >= 6  # at once, not thread by thread
+
+
+def test_a_share_that_changes_every_second_does_not_keep_it_from_learning():
+    _, used = TINY.train(ThreadChoice(cores=2), lambda now_s: 1.4 + 0.1 * (int(now_s) % 3), for_s=20)
+    assert used[-1] == 1
 
 
 @pytest.mark.usefixtures("two_threads")
@@ -221,14 +279,14 @@ def test_threads_follow_the_share_and_come_back_when_the_limit_is_lifted():
     threads = Threads(None, share)
     counts = []
     for share.cores in (0.4, None, 1.0):
-        threads.follow()
+        threads.follow(done=0, now_s=0.0)
         counts.append(torch.get_num_threads())
     assert counts == [1, 2, 1]
 
 
 @pytest.mark.usefixtures("two_threads")
 def test_without_any_limit_the_thread_count_is_left_alone():
-    Threads(None, Share(None)).follow()
+    Threads(None, Share(None)).follow(done=0, now_s=0.0)
     assert torch.get_num_threads() == 2
 
 

@@ -1,0 +1,96 @@
+"""What the lead and the followers of a data-parallel training say to each other, over a pair of sockets.
+
+Three things: *assignments*, which samples to read for a coming batch; a *go* for each batch, when all do their part of
+it; and *orders*, dicts that may hold tensors and are read without running what is in them.
+"""
+
+from __future__ import annotations
+
+import io
+import select
+import socket
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+_GO, _ASSIGNMENT, _ORDER = b"g", b"a", b"o"
+_SIZE_BYTES = 8
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One process's part of a batch: the indices of its samples, and their share of the batch."""
+
+    indices: Sequence[int]
+    share: float
+
+
+class Wire:
+    """One end of the connection between two processes.
+
+    Parameters
+    ----------
+    connection:
+        A connected stream socket.
+
+    Examples
+    --------
+    >>> here, there = map(Wire, socket.socketpair())
+    >>> here.assign(Assignment([7, 8], share=0.5)), here.go(), here.send({"order": "leave"})
+    (None, None, None)
+    >>> there.receive(), there.receive(), there.receive()
+    (Assignment(indices=[7, 8], share=0.5), 'go', {'order': 'leave'})
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def go(self) -> None:
+        """Let the other side do its part of the next batch."""
+        self._connection.sendall(_GO)
+
+    def assign(self, assignment: Assignment) -> None:
+        """Tell which samples to read next."""
+        packed = array("d", [assignment.share]).tobytes() + array("q", assignment.indices).tobytes()
+        self._connection.sendall(_ASSIGNMENT + len(packed).to_bytes(_SIZE_BYTES, "big") + packed)
+
+    def send(self, order: dict[str, Any]) -> None:
+        """Send an order."""
+        import torch
+
+        buffer = io.BytesIO()
+        torch.save(order, buffer)
+        self._connection.sendall(_ORDER + len(buffer.getbuffer()).to_bytes(_SIZE_BYTES, "big"))
+        self._connection.sendall(buffer.getbuffer())
+
+    def receive(self) -> Assignment | Literal["go"] | dict[str, Any]:
+        """Wait for what comes next. Raises ``EOFError`` when the other side has gone."""
+        kind = self._read(1)
+        if kind == _GO:
+            return "go"
+        packed = self._read(int.from_bytes(self._read(_SIZE_BYTES), "big"))
+        if kind == _ASSIGNMENT:
+            return Assignment(array("q", packed[8:]).tolist(), array("d", packed[:8])[0])
+        import torch
+
+        order: dict[str, Any] = torch.load(io.BytesIO(packed), map_location="cpu", weights_only=True)
+        return order
+
+    def waiting(self) -> bool:
+        """Whether there is something to receive, or the other side has gone."""
+        return bool(select.select([self._connection], [], [], 0)[0])
+
+    def close(self) -> None:
+        """Let the other side read an end of file."""
+        self._connection.close()
+
+    def _read(self, size: int) -> bytes:
+        read = bytearray()
+        while len(read) < size:
+            chunk = self._connection.recv(min(size - len(read), _CHUNK))
+            if not chunk:
+                raise EOFError("the other process has gone")
+            read += chunk
+        return bytes(read)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from paceline.control.controller import Controller
 from paceline.control.deadline import DeadlineController
-from paceline.control.limits import Limits
+from paceline.control.limits import GPU_QUANTUM, Limits
 from paceline.control.paper import PAPER_GAINS, PaperController
 from paceline.control.past import PastRun
 from paceline.control.pi import Gains
 from paceline.errors import InvalidInputError
 
 CONTROLLERS = ("default", "paper")
+WHOLE_DEVICE_RESIZE_S = 0.5
 
 
 def make_controller(
@@ -35,7 +36,9 @@ def make_controller(
     paceline.errors.InvalidInputError: controller: got 'fuzzy', expected one of default, paper
     """
     if name == "default":
-        return DeadlineController(limits, deadline_s, alpha=alpha, period_s=period_s, past=past)
+        # Whole devices are processes that join and leave between two batches: that stops the training for a moment.
+        resize_s = WHOLE_DEVICE_RESIZE_S if limits.quantum >= GPU_QUANTUM else 0.0
+        return DeadlineController(limits, deadline_s, alpha=alpha, period_s=period_s, past=past, resize_s=resize_s)
     if name == "paper":
         return PaperController(limits, deadline_s, alpha=alpha, period_s=period_s, gains=gains or PAPER_GAINS)
     raise InvalidInputError("controller", name, "one of " + ", ".join(CONTROLLERS))

@@ -7,6 +7,7 @@ The training operator runs it. It knows nothing of Airflow: the job comes from a
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -19,15 +20,14 @@ from paceline.pace.history import History
 from paceline.pace.journal import Journal
 from paceline.pace.live import CONTROLLER, DEADLINE, HISTORY, PACE, Exchange
 from paceline.pace.orders import Orders
+from paceline.pace.outage import Outage
 from paceline.pace.outcome import Outcome, describe_failure, describe_silence, error_pct
 from paceline.pace.output import Output
 from paceline.pace.reading import Position, ProgressReader
 from paceline.runtime.base import Job, JobStatus
 
 _SLOW_KEYS_EVERY_S = 5.0  # history and controller state are larger and less urgent than the newest sample
-_MOST_RESTARTS = 3
-_ENDED_BY_SIGNAL = (137, 143)  # SIGKILL, SIGTERM
-_MOMENTS, _MOMENT_S = 10, 0.3
+_PENDING_AT_MOST_S = 60.0  # a device that has not joined by then will not
 
 
 class PaceLoop:
@@ -87,18 +87,17 @@ class PaceLoop:
         self._output = Output(self._log)
         self._reader = ProgressReader(self._output.take, self._malformed, past.pauses_s if past else 0.0)
         self._total: int | None = None
-        self._held = self._wanted = held_devices
+        self._held = self._wanted = held_devices  # given to the job, and decided
+        self._given_s = float("-inf")
         earlier = (resumed or {}).get("run") or {}
         self._began_s: float = earlier.get("began_s", self._now())
         self._last_step_s: float | None = earlier.get("last_step_s")
         self._device_s: float = earlier.get("device_s", 0.0)
         self._resizes: int = earlier.get("resizes", 0)
-        self._restarts: int = earlier.get("restarts", 0)
+        self._outage = Outage(job, self._journal, self._clock, self._now, earlier.get("restarts", 0))
         if resumed:
             controller.restore(resumed["controller"])
         self._orders = Orders(origin, controller.deadline_s, self._journal, least_ceiling=controller.limits.quantum)
-        self._away_since_s: float | None = None
-        self._engine_was_away = False
         self._slow_keys_s = float("-inf")
         self._steps, self._steps_sum_s, self._steps_max_s = 0, 0.0, 0.0
 
@@ -123,7 +122,7 @@ class PaceLoop:
             self._steps_max_s = max(self._steps_max_s, took_s)
             next_s = max(next_s + period_s, self._now())
             status = self._wait(next_s - self._now())
-            if status is None or self._goes_on_after_outage(status):
+            if status is None or self._outage.goes_on_after(status):
                 continue
             self._read(self._now())
             return self._end(status)
@@ -136,15 +135,16 @@ class PaceLoop:
         position = self._read(now_s)
         if self._orders.hear(self._exchange.newest(), now_s):
             self._move_deadline(now_s)
+        in_force = self._in_force(now_s)
         decision = self._controller.step(
             now_s,
             position.done if position else None,
             position.total if position else 1,
             done_s=position.done_s if position else 0.0,
-            held_devices=self._held,
-            pending=self._wanted != self._held,
+            held_devices=self._held if in_force is None else in_force,
+            pending=self._wanted != self._held or in_force is not None,
             ceiling=self._orders.ceiling,
-            resting=self._reader.pauses.resting(now_s) or self._away_since_s is not None,
+            resting=self._reader.pauses.resting(now_s) or self._outage.lasts,
             pauses_left_s=self._reader.pauses.left_s(now_s),
         )
         self._wanted = decision.devices
@@ -169,6 +169,16 @@ class PaceLoop:
                 self._journal.event(now_s, "resumed", "Training goes on at %.1f %%", news[-1].percent)
         return self._reader.position
 
+    def _in_force(self, now_s: float) -> float | None:
+        """The devices that the job trains on, while these are others than it was given; ``None`` when it has them.
+
+        A job that sees to its devices itself (section IV-B of DECOR-NN) takes them when it can and says so.
+        """
+        devices = self._reader.newest.devices if self._reader.newest else None
+        if devices is None or devices == math.ceil(self._held - 1e-9) or now_s - self._given_s > _PENDING_AT_MOST_S:
+            return None
+        return float(devices)
+
     def _move_deadline(self, now_s: float) -> None:
         self._controller.move_deadline(now_s, self._orders.deadline_s)
         self._infeasible.forget()
@@ -185,12 +195,13 @@ class PaceLoop:
         try:
             self._job.resize(self._wanted)
         except RuntimeUnavailableError as error:
-            self._engine_away(now_s, error)
+            self._outage.begins(error)
         except JobLostError:
             pass  # it ended just now: its status will tell how
         else:
-            self._engine_back(now_s)
+            self._outage.is_over()
             self._held = self._wanted
+            self._given_s = now_s
             self._resizes += 1
 
     def _publish(self, now_s: float, decision: Decision, state: str) -> None:
@@ -225,6 +236,7 @@ class PaceLoop:
                 "loss": newest.loss if newest else None,
                 "metrics": newest.metrics if newest else {},
                 "threads": newest.threads if newest else None,
+                "devices_in_force": newest.devices if newest else None,
             }
         }
         if self._journal.fresh or now_s - self._slow_keys_s >= _SLOW_KEYS_EVERY_S or state in ("finished", "failed"):
@@ -240,7 +252,7 @@ class PaceLoop:
             "last_step_s": self._last_step_s,
             "device_s": self._device_s,
             "resizes": self._resizes,
-            "restarts": self._restarts,
+            "restarts": self._outage.restarts,
             "held_devices": self._held,
         }
 
@@ -256,55 +268,13 @@ class PaceLoop:
                 return None
             status = self._job.status()
         except RuntimeUnavailableError as error:
-            self._engine_away(self._now(), error)
+            self._outage.begins(error)
             self._clock.sleep(self._controller.period_s)
             return None
         if status.state == "running":
             return None
-        self._engine_back(self._now())
+        self._outage.is_over()
         return status
-
-    def _engine_away(self, now_s: float, error: Exception) -> None:
-        self._engine_was_away = True
-        if self._away_since_s is None:
-            self._away_since_s = now_s
-            message = "The engine does not answer: the allocation stays as it is until it does. %s"
-            self._journal.event(now_s, "engine_away", message, error, level=logging.WARNING)
-
-    def _engine_back(self, now_s: float) -> None:
-        if self._away_since_s is not None:
-            away_s, self._away_since_s = now_s - self._away_since_s, None
-            self._journal.event(now_s, "engine_back", "The engine answers again after %.0f s", away_s)
-
-    def _goes_on_after_outage(self, status: JobStatus) -> bool:
-        """A job that its engine took down with itself is started again in place and resumes from its checkpoint."""
-        if status.state != "exited" or status.exit_code == 0:
-            return False
-        if not self._engine_was_away and not self._engine_goes_after(status):
-            return False
-        if self._away_since_s is not None:
-            return True  # not before it is back
-        if self._restarts >= _MOST_RESTARTS:
-            return False
-        self._engine_was_away = False
-        self._restarts += 1
-        message = "The engine took the job down (exit code %s): starting it again from its checkpoint"
-        self._journal.event(self._now(), "restarted", message, status.exit_code, level=logging.WARNING)
-        self._job.restart()
-        return True
-
-    def _engine_goes_after(self, status: JobStatus) -> bool:
-        """Whether the engine is on its way down: it ends its jobs first, and answers for a moment after that."""
-        if status.exit_code not in _ENDED_BY_SIGNAL or status.out_of_memory:
-            return False
-        for _ in range(_MOMENTS):
-            self._clock.sleep(_MOMENT_S)
-            try:
-                self._job.status()
-            except RuntimeUnavailableError as error:
-                self._engine_away(self._now(), error)
-                return True
-        return False
 
     def _end(self, status: JobStatus) -> Outcome:
         self._output.flush(everything=True)
@@ -331,7 +301,7 @@ class PaceLoop:
             mean_devices=round(self._device_s / max(finished_s - self._began_s, 1e-9), 3),
             device_seconds=round(self._device_s, 3),
             resizes=self._resizes,
-            restarts=self._restarts,
+            restarts=self._outage.restarts,
             step_ms_mean=round(1000 * self._steps_sum_s / self._steps, 3),
             step_ms_max=round(1000 * self._steps_max_s, 3),
             store_ms_mean=round(self._exchange.round_ms_mean, 3),
@@ -343,7 +313,9 @@ class PaceLoop:
     def _learned(self, finished_s: float) -> dict[str, float] | None:
         """What the next run of this job can begin with; nothing after an interruption, which will not come again."""
         reader, speed = self._reader, self._controller.learned()
-        if reader.first_s is None or reader.trained_s is None or speed is None or not self._total or self._restarts:
+        if reader.first_s is None or reader.trained_s is None or speed is None:
+            return None
+        if not self._total or self._outage.restarts:
             return None
         return PastRun(
             batches=self._total,

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 def data_parallel(model: nn.Module, *, most: int | None = None, find_unused_parameters: bool = False) -> Any:
     """Train ``model`` on as many devices as the job holds, one process for each, while that number changes.
 
-    Call it once, before the optimizer, ``checkpoint`` and the ``track`` loop. The batches stay as they are: each process
-    trains its part, and the gradients are put together, so that the training is the same on one device and on many. A
-    device that is added starts this script again, up to the loop, while the others go on training; it joins between two
-    batches, with the state of the parts given to ``checkpoint``. One that is taken away leaves between two batches. What
-    comes after the loop, and what is printed, is left to the first process.
+    Call it once, before the optimizer, ``checkpoint`` and the ``track`` loop. The batches stay as they are: each
+    process trains its part, and the gradients are put together, so that the training is the same on one device and on
+    many. A device that is added starts this script again, up to the loop, while the others go on training; it joins
+    between two batches, with the state of the parts given to ``checkpoint``. One that is taken away leaves between two
+    batches. What comes after the loop, and what is printed, is left to the first process.
 
     A device is a GPU where there are any, else a core with a process of one thread. Outside of a Paceline job all GPUs
     are used.

@@ -13,7 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,17 +115,20 @@ class Lead:
         self._ready_since_s = None
         self._active += joining
         self._groups += 1
-        group = {"file": str(self._scratch() / f"group-{self._groups}"), "world": self.world}
+        meeting = str(self._scratch() / f"group-{self._groups}")
         handed_over = {name: part.state_dict() for name, part in self._parts.items()} if joining else {}
         for rank, process in enumerate(self._active, start=1):
+            group = {"file": meeting, "rank": rank, "world": self.world}
             new = {"parts": handed_over} if process in joining else {}
-            process.tell(lambda wire, rank=rank, new=new: wire.send({**_open(here.position), **group, "rank": rank, **new}))
-        self._replica.join(group["file"], 0, self.world)
+            with process.reached() as wire:
+                wire.send({**_open(here.position), **group, **new})
+        self._replica.join(meeting, 0, self.world)
 
     def open_epoch(self, position: Position) -> Iterator[Any]:
         """Let all begin an epoch; returns this process's part of it."""
         for process in self._active:
-            process.tell(lambda wire: wire.send(_open(position)))
+            with process.reached() as wire:
+                wire.send(_open(position))
         return _data.open_epoch(self._mine, position.epoch)
 
     def reopen_epoch(self, here: Resume) -> Iterator[Any]:
@@ -144,7 +148,8 @@ class Lead:
         if self._division is not None:
             self._replica.share = self._division.shares.popleft()
         for process in self._active:
-            process.tell(Wire.go)
+            with process.reached() as wire:
+                wire.go()
 
     def dismiss(self) -> None:
         """All batches are done: let the others go."""
@@ -182,7 +187,8 @@ class Lead:
         for process in list(self._starting):
             try:
                 while process.wire.waiting():
-                    number = process.wire.receive()["loop"]  # type: ignore[index, call-overload]
+                    word: Any = process.wire.receive()
+                    number = word["loop"]
                     process.ready = number == self._number
                     if number < self._number:
                         process.wire.send({"order": "skip"})
@@ -215,7 +221,7 @@ class _Process:
         environment = {name: value for name, value in os.environ.items() if name != ENV_CHECKPOINT}
         environment |= {ENV_SOCKET: str(theirs.fileno()), ENV_DEVICE: str(device), ENV_OUTPUT: str(output)}
         with theirs:
-            self._process = subprocess.Popen(  # noqa: S603 - the command that this process was started by
+            self._process = subprocess.Popen(
                 [sys.executable, *sys.orig_argv[1:]],
                 env=environment,
                 pass_fds=[theirs.fileno()],
@@ -223,10 +229,11 @@ class _Process:
                 stdout=subprocess.DEVNULL,
             )
 
-    def tell(self, send: Callable[[Wire], None]) -> None:
-        """Send it something. Raises ``RuntimeError`` if it has gone."""
+    @contextmanager
+    def reached(self) -> Iterator[Wire]:
+        """The connection to it. Raises ``RuntimeError`` if it has gone."""
         try:
-            send(self.wire)
+            yield self.wire
         except OSError:
             raise RuntimeError(
                 f"data_parallel: the process of device {self.device} has left the training (exit code {self.end()}). "
@@ -235,7 +242,8 @@ class _Process:
 
     def assign(self, assignment: Assignment) -> None:
         """Hand out its part of a batch."""
-        self.tell(lambda wire: wire.assign(assignment))
+        with self.reached() as wire:
+            wire.assign(assignment)
 
     @property
     def gone(self) -> bool:

@@ -97,8 +97,8 @@ class Replica(nn.Module):
             yield
 
 
-# Its annotations are read by torch and must be the classes themselves, so this file has no postponed ones.
-def _weighted_sum(replica: Replica, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+# torch reads these annotations and wants the classes themselves, so this file has no postponed ones.
+def _weighted_sum(replica: Replica, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
     gradients = bucket.buffer().mul_(replica.share)
-    future = dist.all_reduce(gradients, async_op=True).get_future()  # type: ignore[union-attr]
-    return future.then(lambda done: done.value()[0])
+    summed: torch.futures.Future[list[torch.Tensor]] = dist.all_reduce(gradients, async_op=True).get_future()
+    return summed.then(lambda done: done.value()[0])

@@ -1,4 +1,4 @@
-"""How many threads make the most of a share of the processor, found by trying. Asked by ``_threads`` between batches."""
+"""How many threads make the most of a share of the processor, found by trying. Asked by ``_threads``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NEWEST = 0.4  # weight of the newest look
 
 @dataclass
 class _Seen:
-    """What was seen of a thread count: batches for each second of CPU time, and cores used where nothing held it back."""
+    """What was seen of a thread count: batches for each CPU second, and cores used where nothing held it back."""
 
     batches_per_cpu_s: float
     cores: float

@@ -49,13 +49,6 @@ class Threads:
             torch.set_num_threads(wanted)
 
 
-def one_on_cpu() -> None:
-    """Let this process of a data-parallel training compute with one thread, unless a GPU computes for it."""
-    torch = sys.modules["torch"]
-    if not torch.cuda.is_available():
-        torch.set_num_threads(1)
-
-
 def current() -> int:
     """Return torch's thread count, 1 if torch is not imported."""
     torch = sys.modules.get("torch")

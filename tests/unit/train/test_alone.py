@@ -66,7 +66,17 @@ def test_it_imports_nothing_else_of_ours(source):
 
 
 def test_the_public_face_is_small_and_sorted():
-    names = ["Loop", "checkpoint", "input_dir", "output_dir", "report", "stop_early", "track"]
+    names = [
+        "Loop",
+        "checkpoint",
+        "data_parallel",
+        "device",
+        "input_dir",
+        "output_dir",
+        "report",
+        "stop_early",
+        "track",
+    ]
     assert paceline.train.__all__ == names == sorted(names)
     assert all(hasattr(paceline.train, name) for name in names)
 

@@ -66,12 +66,13 @@ class Follower:
         """
         check_divisible(loader)
         one_on_cpu()
-        self._wire.send({"loop": session.loops_begun})
+        number = session.loops_begun
         session.loops_begun += 1
         session.loop = loop
         mine: Iterator[Any] = iter(())
         part = loader_over(loader, _Assigned(self, loader.batch_sampler))
         try:
+            self._wire.send({"loop": number})
             while True:
                 word = self._next()
                 if word == "go":

@@ -12,7 +12,7 @@ _LOOK_BATCHES = 4
 _TRIAL_SHARE = 0.1
 # What was seen so long ago may have changed, and is looked at again if it was nearly as good.
 _STALE_S = 120.0
-_NEARLY = 0.8
+_NEARLY, _HOPELESS = 0.8, 0.75
 # So much better another count must be: speeds differ by that from one second to the next.
 _BETTER = 1.04
 _THROTTLED = 0.93
@@ -80,7 +80,8 @@ class ThreadChoice:
         self._share_s, self._last_s = self._share_s + share * (now_s - self._last_s), now_s
         from_done, from_cpu_s, from_s = self._from
         passed_s, batches, used_s = now_s - from_s, done - from_done, cpu_s - from_cpu_s
-        if passed_s < _LOOK_S or batches < _LOOK_BATCHES or used_s <= 0:
+        enough = passed_s >= _LOOK_S and batches >= _LOOK_BATCHES
+        if used_s <= 0 or not (enough or self._is_hopeless(batches / passed_s, batches, share)):
             return self._threads
         self._note(batches / used_s, used_s / passed_s, self._share_s / passed_s, now_s)
         self._from, self._share_s = (done, cpu_s, now_s), 0.0
@@ -90,6 +91,11 @@ class ThreadChoice:
         self._trial = self._to_try(best, share, now_s)
         self._change(self._trial or best, done)
         return self._threads
+
+    def _is_hopeless(self, batches_per_s: float, batches: int, share: float) -> bool:
+        """Whether a trial goes so badly that it can end at once."""
+        best = max((seen.speed(share) for seen in self._seen.values()), default=0.0)
+        return self._trial is not None and batches >= 2 and batches_per_s < _HOPELESS * best
 
     def _move(self, anchor: int, share: float, done: int, now_s: float) -> None:
         """The share has another number of cores: go near it at once."""

@@ -1,0 +1,68 @@
+"""A data-parallel training whose number of processes changes as planned. Started by ``test_data_parallel``.
+
+``python parallel.py PLAN.json``; the plan maps batches done to processes wanted from there on.
+"""
+
+import itertools
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from paceline.train import _session, checkpoint, data_parallel, device, output_dir, stop_early, track
+from paceline.train._lead import Lead
+
+SAMPLES, BATCH_SIZE, EPOCHS = 50, 8, 4  # the last batch of an epoch has two samples: fewer than processes
+
+
+class Squares(Dataset):
+    def __init__(self):
+        self.x = torch.randn(SAMPLES, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+    def __len__(self):
+        return SAMPLES
+
+    def __getitem__(self, index):
+        return index, self.x[index], self.x[index].square().sum()
+
+
+plan = json.loads(Path(sys.argv[1]).read_text())
+torch.manual_seed(0)
+torch.set_default_dtype(torch.float64)  # sums in another order differ by less than any mistake would
+# A second passes with every look, so that each boundary between two batches is one where the share is looked at.
+_session.current.clock = itertools.count().__next__
+workers = plan["workers"]
+loader = DataLoader(Squares(), BATCH_SIZE, shuffle=True, num_workers=workers, persistent_workers=workers > 0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1)).to(device())
+model = data_parallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+checkpoint(model=model, optimizer=optimizer, every_s=1e9)
+team = _session.current.team
+lead = team if isinstance(team, Lead) else None
+if lead is None and plan.get("followers_fail"):
+    sys.exit(3)
+wanted = {int(done): devices for done, devices in plan["wanted"].items()}
+seen = Path(plan["seen"], str(os.getpid()))
+loop = track(loader, epochs=EPOCHS)
+for indices, x, y in loop:
+    if lead is not None and loop.done in wanted:
+        Path(os.environ["PACELINE_CONTROL"]).write_text(json.dumps({"devices": wanted[loop.done]}))
+        while not lead.follow(wanted[loop.done]) and not plan.get("followers_fail"):
+            time.sleep(0.005)  # until processes that take seconds to start are there
+    loss = torch.nn.functional.mse_loss(model(x).squeeze(1), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    with seen.open("a") as file:
+        print(loop.epoch, model.share, json.dumps(indices.tolist()), file=file)
+    if loop.done == plan.get("killed_at") and (lead is None or plan["killed"] == "lead's group"):
+        os.kill(os.getpid(), signal.SIGKILL) if plan["killed"] == "follower" else os.killpg(0, signal.SIGTERM)
+    if loop.done + 1 == plan.get("stop_after"):
+        stop_early()
+torch.save(model.state_dict(), output_dir() / "model.pt")
+print("ended on", loop.done)

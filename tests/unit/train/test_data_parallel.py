@@ -1,0 +1,205 @@
+"""Data-parallel training whose processes join and leave is the training that one process does: see ``parallel.py``.
+
+Every process is a real one, with real sockets and torch's real collectives.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from paceline.train import _session, checkpoint, data_parallel, track
+from paceline.train.progress import parse_line
+
+HERE = Path(__file__).parent
+INCLUDE = HERE.parents[2] / "include"
+BATCHES = 28  # 7 in each of 4 epochs
+
+
+class Ended:
+    """What is left of a training that was run with a plan."""
+
+    def __init__(self, folder, code, output, errors):
+        self.code, self.errors = code, errors
+        self.progress = [parsed for line in output.splitlines() if (parsed := parse_line(line))]
+        self.text = [line for line in output.splitlines() if not parse_line(line)]
+        self.seen = [line.split(" ", 2) for file in sorted((folder / "seen").iterdir()) for line in file.open()]
+        self.processes = len(list((folder / "seen").iterdir()))
+        model = folder / "output" / "model.pt"
+        self.weights = torch.load(model, weights_only=True) if model.exists() else None
+
+    @property
+    def resizes(self):
+        return [(line.done, line.devices) for line in self.progress if line.event == "resized"]
+
+    def read_in_epoch(self, epoch):
+        """How often each sample was learned from."""
+        lines = [json.loads(indices) for its, share, indices in self.seen if int(its) == epoch and float(share) > 0]
+        return Counter(index for indices in lines for index in indices)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    def train(folder=None, wanted=None, workers=0, **plan):
+        folder = folder or tmp_path_factory.mktemp("parallel")
+        for name in ("seen", "output", "tmp"):
+            (folder / name).mkdir(exist_ok=True)
+        plan |= {"wanted": wanted or {}, "workers": workers, "seen": str(folder / "seen")}
+        (folder / "plan.json").write_text(json.dumps(plan))
+        (folder / "control.json").write_text('{"devices": 1}')
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(INCLUDE),
+            "PACELINE_OUTPUT": str(folder / "output"),
+            "PACELINE_CHECKPOINT": str(folder / "checkpoint"),
+            "PACELINE_CONTROL": str(folder / "control.json"),
+            "TMPDIR": str(folder / "tmp"),
+            "OMP_WAIT_POLICY": "PASSIVE",
+        }
+        command = [sys.executable, str(HERE / "parallel.py"), str(folder / "plan.json")]
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=120, start_new_session=True
+        )
+        assert not list((folder / "tmp").glob("paceline-*")), "what was put aside for the others is left"
+        return Ended(folder, done.returncode, done.stdout, done.stderr)
+
+    return train
+
+
+@pytest.fixture(scope="module")
+def alone(run):
+    return run()
+
+
+def is_like(weights, others):
+    return all(torch.allclose(weights[name], others[name], rtol=1e-9, atol=1e-9) for name in weights)
+
+
+def test_processes_that_join_and_leave_change_nothing_but_the_speed(run, alone):
+    resized = run(wanted={"2": 3, "9": 1, "16": 2})
+    assert resized.code == 0, resized.errors
+    assert resized.resizes == [(3, 3), (10, 1), (17, 2)]
+    assert resized.processes == 4  # the lead, two that joined and left, and one that joined later
+    assert is_like(resized.weights, alone.weights)
+    for epoch in range(4):
+        assert resized.read_in_epoch(epoch) == alone.read_in_epoch(epoch) == Counter(range(50))
+    assert resized.text == ["ended on 28"]  # what comes after the loop is done once
+
+
+def test_the_order_is_kept_where_the_loader_reads_ahead_in_workers_that_live_on(run):
+    resized = run(wanted={"9": 2}, workers=2)
+    assert resized.code == 0, resized.errors
+    assert resized.resizes == [(10, 2)]
+    assert is_like(resized.weights, run(workers=2).weights)
+    for epoch in range(4):
+        assert resized.read_in_epoch(epoch) == Counter(range(50))
+
+
+def test_sigterm_to_all_saves_a_checkpoint_that_any_number_of_processes_resumes(run, alone, tmp_path):
+    stopped = run(tmp_path, wanted={"2": 2}, killed="lead's group", killed_at=11)
+    assert stopped.code == 143, stopped.errors
+    assert stopped.resizes == [(3, 2)]
+    resumed = run(tmp_path)
+    assert resumed.code == 0, resumed.errors
+    assert resumed.progress[0].event == "start"
+    assert resumed.progress[0].done in (11, 12)  # the first process may have been a batch further
+    assert is_like(resumed.weights, alone.weights)
+
+
+def test_a_process_that_dies_ends_the_training_with_an_error(run):
+    broken = run(wanted={"2": 2}, killed="follower", killed_at=9)
+    assert broken.code == 1
+    assert "data_parallel: the process of device 1" in broken.errors or "peer" in broken.errors
+
+
+def test_a_process_that_never_gets_to_the_loop_is_done_without(run, alone):
+    single = run(wanted={"2": 2}, followers_fail=True)
+    assert single.code == 0, single.errors
+    assert is_like(single.weights, alone.weights)
+    assert [line.devices for line in single.progress] == [1] * len(single.progress)
+
+
+def test_stop_early_in_all_processes_ends_all(run):
+    stopped = run(wanted={"2": 2}, stop_after=12)
+    assert stopped.code == 0, stopped.errors
+    assert stopped.text == ["ended on 12"]
+    assert (stopped.progress[-1].event, stopped.progress[-1].done, stopped.progress[-1].total) == ("finish", 12, 12)
+
+
+@pytest.fixture
+def model():
+    return torch.nn.Linear(2, 1)
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(3))
+
+
+@pytest.mark.parametrize(
+    ("loader", "message"),
+    [
+        ([1, 2, 3], "loader: got 'list', expected a torch DataLoader with a batch size"),
+        (DataLoader(Stream(), batch_size=1), "loader: got 'a DataLoader over a Stream without batches', expected"),
+        (DataLoader(TensorDataset(torch.ones(3)), batch_size=None), "without batches', expected a torch DataLoader"),
+    ],
+)
+def test_a_loader_that_cannot_be_divided_is_refused_before_the_first_batch(model, loader, message):
+    checkpoint(model=data_parallel(model))
+    with pytest.raises(ValueError, match=message):
+        next(iter(track(loader, total=3)))
+
+
+def test_without_a_checkpoint_there_is_nothing_to_give_to_a_new_process(model):
+    data_parallel(model)
+    with pytest.raises(ValueError, match=r"checkpoint: got 'nothing', expected checkpoint\(model=model, optimizer="):
+        next(iter(track(DataLoader(TensorDataset(torch.ones(3))))))
+
+
+def test_it_is_called_once_before_the_loop_with_a_model_that_learns(model, session):
+    with pytest.raises(ValueError, match=r"model: got 'int', expected a torch\.nn\.Module"):
+        data_parallel(3)
+    with pytest.raises(ValueError, match=r"model: got 'ReLU', expected a torch\.nn\.Module with parameters to train"):
+        data_parallel(torch.nn.ReLU())
+    with pytest.raises(ValueError, match="most: got 0, expected a whole number of at least 1"):
+        data_parallel(model, most=0)
+    data_parallel(model)
+    with pytest.raises(RuntimeError, match="is to be called once, before"):
+        data_parallel(model)
+    session.team = None
+    loop = iter(track([1, 2]))
+    next(loop)
+    with pytest.raises(RuntimeError, match="is to be called once, before"):
+        data_parallel(model)
+
+
+def test_alone_it_is_the_model_itself(model):
+    wrapped = data_parallel(model)
+    x = torch.ones(1, 2)
+    assert torch.equal(wrapped(x), model(x))
+    assert wrapped.state_dict().keys() == model.state_dict().keys() == {"weight", "bias"}
+    assert list(wrapped.parameters()) == list(model.parameters())
+    with wrapped.no_sync():
+        wrapped(x).sum().backward()
+    assert model.weight.grad is not None
+    assert _session.current.team.world == 1
+
+
+def test_sigterm_is_left_to_the_lead(monkeypatch, model):
+    import socket
+
+    here, there = socket.socketpair()
+    monkeypatch.setenv("PACELINE_LEAD_SOCKET", str(there.detach()))
+    data_parallel(model)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    here.close()
+    with pytest.raises(SystemExit) as ended:  # the lead has gone: so does this process
+        next(iter(track(DataLoader(TensorDataset(torch.ones(3))))))
+    assert ended.value.code == 0

@@ -60,7 +60,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
     min_devices, max_devices:
         Fewest and most cores, in fractions; as many as there are by default. (templated)
     quantum:
-        Step between allocations in cores.
+        Step between allocations in cores; 1 for a training that uses ``data_parallel``, whole processes then.
     control_period:
         Seconds between control steps.
     on_infeasible:

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from tqdm import tqdm
@@ -15,10 +16,11 @@ from tqdm import tqdm
 from benchmarks.deadline.cells import CONTROLLERS, REPEATS, Cell, Record, cells
 from benchmarks.deadline.report import draw, figures, summary, table
 from benchmarks.deadline.run import Trainer
-from paceline.control import CPU_QUANTUM, PastRun
+from paceline.control import PastRun
 
 MODEL_NAMES = ("resnet50", "vgg19", "inception_v3")
 EPOCHS = 5
+SHORTEST_RUNS = 3
 
 
 class Benchmark:
@@ -39,34 +41,37 @@ class Benchmark:
         left_s = self._shortest_s - learned.startup_s - learned.tail_s
         return max(int(left_s * speed) // EPOCHS, 4) * EPOCHS
 
-    def shortest(self, model: str) -> dict[str, Any]:
-        """The whole job on all cores."""
-        return self._constant(model, self._trainer.cores)
+    def all_cores(self, model: str) -> list[dict[str, Any]]:
+        """The whole job on all cores, several times: their spread is what the machine does by itself."""
+        return [self._constant(model, self._trainer.cores, again) for again in range(SHORTEST_RUNS)]
+
+    def shortest_s(self, model: str) -> float:
+        """How long the whole job takes on all cores, on average."""
+        return mean(run["finished_s"] for run in self.all_cores(model))
 
     def static(self, model: str, deadline_s: float) -> dict[str, Any]:
         """The whole job on the smallest constant allocation that meets the deadline, found by running it."""
-        shortest = self.shortest(model)
-        cores, run = self._trainer.cores, shortest
+        cores = self._trainer.cores
+        run = {**min(self.all_cores(model), key=lambda run: run["finished_s"]), "cores": cores}
         # From the first guess downwards until one is late; upwards before that if the guess was late itself.
-        guess = self._quantized(cores * shortest["finished_s"] / deadline_s)
-        while guess >= CPU_QUANTUM:
+        guess, step = self._quantized(cores * run["finished_s"] / deadline_s), self._trainer.quantum
+        while guess >= step:
             tried = self._constant(model, guess)
             if tried["finished_s"] > deadline_s:
-                if run["cores"] - guess < 1.5 * CPU_QUANTUM:
+                if run["cores"] - guess < 1.5 * step:
                     break
-                guess = self._quantized(max(guess * tried["finished_s"] / deadline_s, guess + CPU_QUANTUM))
+                guess = self._quantized(max(guess * tried["finished_s"] / deadline_s, guess + step))
                 if guess >= run["cores"]:
-                    guess = self._quantized(run["cores"] - CPU_QUANTUM)
+                    guess = self._quantized(run["cores"] - step)
                 continue
             run = tried
-            guess = self._quantized(min(guess * tried["finished_s"] / deadline_s, guess - CPU_QUANTUM))
+            guess = self._quantized(min(guess * tried["finished_s"] / deadline_s, guess - step))
         return run
 
     def controlled(self, cell: Cell, controller: str, repeat: int) -> dict[str, Any]:
         """One run under a controller."""
-        shortest = self.shortest(cell.model)
-        shortest_s = shortest["finished_s"]
-        past = PastRun.read(shortest["learned"])
+        shortest_s = self.shortest_s(cell.model)
+        past = PastRun.read(self.all_cores(cell.model)[-1]["learned"])
         assert past is not None
         return self._once(
             f"{cell}/{controller}/{repeat}",
@@ -81,8 +86,8 @@ class Benchmark:
             ),
         )
 
-    def _constant(self, model: str, cores: float) -> dict[str, Any]:
-        name = f"{model}/constant/{cores:g}"
+    def _constant(self, model: str, cores: float, again: int = 0) -> dict[str, Any]:
+        name = f"{model}/constant/{cores:g}" + (f"/{again}" if again else "")
         run = self._once(name, self._shortest_s, lambda: self._trainer.constant(model, self.batches(model), cores, 1e4))
         return {**run, "cores": cores}
 
@@ -95,7 +100,7 @@ class Benchmark:
         return found
 
     def _quantized(self, cores: float) -> float:
-        return round(min(round(cores / CPU_QUANTUM) * CPU_QUANTUM, self._trainer.cores), 9)
+        return round(min(round(cores / self._trainer.quantum) * self._trainer.quantum, self._trainer.cores), 9)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -106,6 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=None, help=f"runs of each cell ({REPEATS}; 1 with --quick)")
     parser.add_argument("--shortest-s", type=float, default=60.0, help="length of a job on all cores (60)")
     parser.add_argument("--image", default="paceline-trainer:latest", help="image with Python and torch")
+    parser.add_argument("--whole", action="store_true", help="whole devices: processes that stand in for GPUs")
     parser.add_argument(
         "--no-static", action="store_true", help="leave out the search for the best constant allocation"
     )
@@ -115,13 +121,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     models = chosen.models or (["resnet50"] if chosen.quick else list(MODEL_NAMES))
     repeats = chosen.repeats or (1 if chosen.quick else REPEATS)
     planned = cells(models, quick=chosen.quick)
-    total_s = chosen.shortest_s * (len(models) * 1.4 + sum(cell.last for cell in planned) * repeats * len(CONTROLLERS))
+    total_s = chosen.shortest_s * (
+        len(models) * (SHORTEST_RUNS + 0.4) + sum(cell.last for cell in planned) * repeats * len(CONTROLLERS)
+    )
     with tqdm(total=round(total_s), unit="s", bar_format="{l_bar}{bar}| {n:.0f}/{total:.0f} s {postfix}") as bar:
 
         def show(pace: dict[str, Any]) -> None:
             bar.set_description_str(f"{pace['progress_pct']:5.1f} % on {pace['devices']:.2f} cores")
 
-        trainer = Trainer(_connect, chosen.image, on_pace=show)
+        trainer = Trainer(connect, chosen.image, on_pace=show, whole=chosen.whole)
         benchmark = Benchmark(trainer, Record(chosen.folder / "runs.jsonl"), bar, shortest_s=chosen.shortest_s)
         runs = {
             (cell, controller, repeat): benchmark.controlled(cell, controller, repeat)
@@ -133,10 +141,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not chosen.no_static:
             bar.total += round(chosen.shortest_s * 4 * len({(cell.model, cell.last) for cell in planned}))
             for cell in planned:
-                statics[cell] = benchmark.static(cell.model, cell.last * benchmark.shortest(cell.model)["finished_s"])
+                statics[cell] = benchmark.static(cell.model, cell.last * benchmark.shortest_s(cell.model))
     rows = figures(runs, statics)
     print(table(rows))
-    result = {"cells": rows, "summary": summary(rows), "repeats": repeats, "shortest_s": chosen.shortest_s}
+    on_all_cores = {model: [run["finished_s"] for run in benchmark.all_cores(model)] for model in models}
+    for model, times_s in on_all_cores.items():
+        spread_pct = 100 * (max(times_s) - min(times_s)) / mean(times_s)
+        print(
+            f"{model} on all cores: {mean(times_s):.2f} s, {spread_pct:.1f} % between the fastest and the slowest run"
+        )
+    result = {"cells": rows, "summary": summary(rows), "repeats": repeats, "on_all_cores_s": on_all_cores}
     print(json.dumps(result["summary"], indent=1))
     for model in models:
         print(f"figure: {draw(model, runs, chosen.folder)}")
@@ -145,7 +159,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _connect() -> Any:
+def connect() -> Any:
+    """A client of the engine that ``$DOCKER_HOST`` names."""
     import docker
 
     return docker.APIClient(os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock", version="auto", timeout=60)

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from paceline.control import Controller, Limits, PastRun, make_controller
+from paceline.control import CPU_QUANTUM, GPU_QUANTUM, Controller, Limits, PastRun, make_controller
 from paceline.pace import Exchange, History, MemoryState, PaceLoop
 from paceline.pace.live import DEADLINE, PACE
 from paceline.runtime import DockerRuntime, JobSpec
@@ -54,6 +54,8 @@ class Trainer:
         Most cores of a training; as many as there are by default.
     on_pace:
         Told every newest sample of a run.
+    whole:
+        Allocate whole devices: processes that join and leave, which stand in for GPUs.
     """
 
     def __init__(
@@ -62,32 +64,49 @@ class Trainer:
         image: str,
         cores: float | None = None,
         on_pace: Callable[[dict[str, Any]], None] = lambda pace: None,
+        *,
+        whole: bool = False,
     ) -> None:
         self._runtime = DockerRuntime(connect)
         self._image = image
         self._on_pace = on_pace
+        self._whole = whole
         self.cores = cores or self._runtime.capacity()
+        self.quantum = GPU_QUANTUM if whole else CPU_QUANTUM
 
-    def constant(self, model: str, batches: int, cores: float, deadline_s: float) -> Result:
-        """Train on an allocation that never changes."""
-        return self._run(model, batches, make_controller("default", Limits(cores, cores), deadline_s))
+    def constant(
+        self, model: str, batches: int, cores: float, deadline_s: float, *, threads: int | None = None
+    ) -> Result:
+        """Train on an allocation that never changes; on a fixed number of threads, if it is given."""
+        controller = make_controller("default", Limits(cores, cores, self.quantum), deadline_s)
+        return self._run(model, batches, controller, threads=threads)
 
     def controlled(
         self, model: str, batches: int, controller: str, deadline_s: float, *, past: PastRun, changed_s: float | None
     ) -> Result:
         """Train under a controller; the deadline becomes ``changed_s`` at 30 % of ideal progress, if it is given."""
-        limits = Limits(LEAST_CORES, self.cores)
+        limits = Limits(self.quantum if self._whole else LEAST_CORES, self.cores, self.quantum)
         made = make_controller(controller, limits, deadline_s, past=past)
         return self._run(model, batches, made, changed_s)
 
-    def _run(self, model: str, batches: int, controller: Controller, changed_s: float | None = None) -> Result:
+    def _run(
+        self,
+        model: str,
+        batches: int,
+        controller: Controller,
+        changed_s: float | None = None,
+        threads: int | None = None,
+    ) -> Result:
         state = _Told(self._on_pace)
         log = logging.getLogger("benchmarks.deadline.training")
         began = datetime.now(timezone.utc)
         devices = controller.start(0.0)
+        options = ["--whole"] if self._whole else []
+        if threads is not None:
+            options += ["--threads", str(threads)]
         spec = JobSpec(
             name=f"benchmark-{uuid.uuid4().hex[:8]}",
-            command=["python", "train.py", model, "--batches", str(batches)],
+            command=["python", "train.py", model, "--batches", str(batches), *options],
             devices=devices,
             image=self._image,
             files={name: HERE / name for name in ("train.py", "models.py")},

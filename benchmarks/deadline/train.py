@@ -10,13 +10,15 @@ from models import MODELS
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from paceline.train import checkpoint, output_dir, report, track
+from paceline.train import checkpoint, data_parallel, output_dir, report, track
 
 CLASSES, EPOCHS = 10, 5
 
 arguments = argparse.ArgumentParser()
 arguments.add_argument("model", choices=MODELS)
 arguments.add_argument("--batches", type=int, required=True, help="in all; a multiple of the epochs")
+arguments.add_argument("--threads", type=int, default=None, help="a fixed number; by default what track chooses")
+arguments.add_argument("--whole", action="store_true", help="on whole devices, a process for each")
 chosen = arguments.parse_args()
 
 torch.manual_seed(0)
@@ -27,10 +29,12 @@ labels = torch.randint(0, CLASSES, (samples,))
 order = torch.arange(samples) % len(data)
 loader = DataLoader(TensorDataset(order, labels), batch_size=batch_size, shuffle=True)
 model = make(CLASSES, image_size)
+if chosen.whole:
+    model = data_parallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 checkpoint(model=model, optimizer=optimizer, every_s=30)
 
-for chosen_images, wanted in track(loader, epochs=EPOCHS):
+for chosen_images, wanted in track(loader, epochs=EPOCHS, threads=chosen.threads):
     loss = nn.functional.cross_entropy(model(data.tensors[0][chosen_images]), wanted)
     optimizer.zero_grad()
     loss.backward()

@@ -8,11 +8,12 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from paceline.train import checkpoint, output_dir, report, track
+from paceline.train import checkpoint, data_parallel, output_dir, report, track
 
 arguments = argparse.ArgumentParser()
 arguments.add_argument("--batches", type=int, default=200)
 arguments.add_argument("--checkpoint-every-s", type=float, default=None)
+arguments.add_argument("--whole", action="store_true", help="on whole devices, a process for each")
 chosen = arguments.parse_args()
 
 torch.manual_seed(0)
@@ -27,6 +28,8 @@ model = nn.Sequential(
     nn.Flatten(),
     nn.Linear(3136, 10),
 )
+if chosen.whole:
+    model = data_parallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 checkpoint(model=model, optimizer=optimizer, every_s=chosen.checkpoint_every_s)
 

@@ -1,0 +1,67 @@
+"""A training on whole devices, processes standing in for GPUs, in a container under the deadline controller."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.control import GPU_QUANTUM, Limits, make_controller
+from paceline.pace import Exchange, History, MemoryState, PaceLoop
+from paceline.pace.live import DEADLINE, PACE
+from paceline.runtime import DockerRuntime, JobSpec
+
+SCRIPT = Path(__file__).parent / "training" / "digits.py"
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(200)]
+
+
+class Watched(MemoryState):
+    """Live state of somebody who wants the result sooner once a fifth of it is done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[dict[str, Any]] = []
+
+    def set(self, key: str, value: Any) -> None:
+        super().set(key, value)
+        if key != PACE:
+            return
+        self.seen.append(value)
+        if value["progress_pct"] >= 20 and DEADLINE not in self:
+            left_s = value["forecast_s"] - value["t_s"]
+            self[DEADLINE] = value["t_s"] + 0.7 * left_s
+
+
+def test_a_second_process_joins_when_the_deadline_comes_nearer(docker_client, trainer_image):
+    state, history = Watched(), History()
+    controller = make_controller("default", Limits(1, 2, GPU_QUANTUM), deadline_s=600.0)
+    devices = controller.start(0.0)
+    assert devices == 1
+    spec = JobSpec(
+        name="whole-devices",
+        command=["python", SCRIPT.name, "--whole", "--batches", "300"],
+        devices=devices,
+        image=trainer_image,
+        files={SCRIPT.name: SCRIPT},
+    )
+    job = DockerRuntime(docker_client).start(spec)
+    exchange = Exchange(state)
+    try:
+        origin = datetime.now(timezone.utc)
+        loop = PaceLoop(job, controller, exchange, origin=origin, held_devices=devices, history=history)
+        outcome = loop.run()
+    finally:
+        exchange.close()
+        job.remove()
+    assert outcome.loss is not None
+    in_force = [sample["devices_in_force"] for sample in state.seen if sample["devices_in_force"]]
+    assert in_force[0] == 1
+    assert 2 in in_force
+    assert {sample["devices"] for sample in state.seen} <= {1.0, 2.0}
+    # Given first, in force when the process has joined: the time between is a decision that is pending.
+    given = next(sample["t_s"] for sample in state.seen if sample["devices"] == 2)
+    joined = next(sample["t_s"] for sample in state.seen if sample["devices_in_force"] == 2)
+    assert joined > given

@@ -49,6 +49,7 @@ class Controller(Protocol):
         ceiling: float | None = None,
         resting: bool = False,
         pauses_left_s: float = 0.0,
+        busy: float | None = None,
     ) -> Decision:
         """One control step.
 
@@ -71,6 +72,8 @@ class Controller(Protocol):
             The job does not train now: an epoch has ended, and it validates, say.
         pauses_left_s:
             Seconds still to come in which it will not train.
+        busy:
+            The share of what it held that the job has used lately, from 0 to 1; ``None`` if that is not known.
         """
 
     def move_deadline(self, now_s: float, deadline_s: float) -> None:

@@ -20,8 +20,12 @@ _SLACK = 0.003
 _STEPS_TO_GO = 8
 _SHORTEST_STEP_S = 0.1
 _RESIZES_TO_GO = 5  # in less time than so many, one is not worth it
+# A start on one device costs a control period at less than full speed: too much where nearly all are needed.
+_NEARLY_ALL = 0.9
 # Where nearly all there is is needed, all of it is taken, until so much of the time left is in hand.
 _RESERVE = 0.02
+# Who uses so much of what it holds is held back by it; the rest is lost between two looks of the scheduler.
+_FULLY_BUSY, _LEAST_BUSY = 0.95, 0.05
 _EARLY = 0.001  # of the deadline: late is worse than early
 _FORECAST_SD = 0.005  # a deadline that may be missed by less than this is not given up
 _LATEST_REPORT_S = 0.25
@@ -112,8 +116,9 @@ class DeadlineController:
             startup_left_s = max(self._past.startup_s - (now_s - self._began_s), 0.0)
             time_s = self.target_s - now_s - startup_left_s - self._past.pauses_s
             speed = self._past.batches / time_s if time_s > 0 else math.inf
-            # Starting is the work of one thread: with less than a whole device it would only take longer.
-            devices = min(max(self._speed.devices_for(speed), 1.0), self.limits.max_devices)
+            # Starting is the work of one thread: less than a whole device would make it longer, more be of no use.
+            devices = min(self._speed.devices_for(speed), self.limits.max_devices)
+            devices = 1.0 if devices < _NEARLY_ALL * self.limits.max_devices else devices
         if devices is None:
             half = self.limits.max_devices / 2
             devices = float(int(half)) if half >= 1 else half
@@ -140,6 +145,7 @@ class DeadlineController:
         ceiling: float | None = None,
         resting: bool = False,
         pauses_left_s: float = 0.0,
+        busy: float | None = None,
     ) -> Decision:
         """One control step, see :class:`~paceline.control.Controller`."""
         if done is None:
@@ -147,7 +153,9 @@ class DeadlineController:
                 self._wanted = self._start_devices_at(now_s)  # the deadline may have moved since
             devices = self.limits.quantize(held_devices if self._wanted is None else self._wanted, ceiling)
             return Decision(devices, 0.0, 0.0, None, None, now_s < self.deadline_s, self.period_s)
-        now_done = self._watch(now_s, done, total, done_s, held_devices, seeing=not (pending or resting))
+        # What a job holds and does not use makes it no faster: it is as if it held as much less.
+        in_use = held_devices * (1.0 if busy is None else min(max(busy, _LEAST_BUSY) / _FULLY_BUSY, 1.0))
+        now_done = self._watch(now_s, done, total, done_s, held_devices, in_use, seeing=not (pending or resting))
         progress_pct = 100.0 * done / total
         if self._ramp is None:
             self._ramp = Ramp(end_s=self.target_s, start_s=now_s, start_pct=progress_pct)
@@ -157,10 +165,10 @@ class DeadlineController:
         left, left_s = total - now_done, self.target_s - now_s - pauses_left_s
         if not pending:
             known = self._speed.known
-            self._wanted = self._plan(left, left_s, held_devices, ceiling) if known else self._wanted
+            self._wanted = self._plan(left, left_s, held_devices, in_use, ceiling) if known else self._wanted
         devices = self.limits.quantize(held_devices if self._wanted is None else self._wanted, ceiling)
         setpoint_pct = min(self._ramp.at(now_s), 100.0)
-        finish_s, earliest_s = self._forecast(now_s + pauses_left_s, left, held_devices, ceiling)
+        finish_s, earliest_s = self._forecast(now_s + pauses_left_s, left, in_use, ceiling)
         feasible = (now_s if earliest_s is None else earliest_s) <= self.deadline_s * (1 + _FORECAST_SD)
         next_s = min(self.period_s, max(left_s / _STEPS_TO_GO, _SHORTEST_STEP_S))
         return Decision(devices, setpoint_pct, progress_pct, finish_s, earliest_s, feasible, next_s)
@@ -185,10 +193,12 @@ class DeadlineController:
             "exponent": round(self._speed.exponent, 4),
         }
 
-    def _watch(self, now_s: float, done: int, total: int, done_s: float, held: float, *, seeing: bool) -> float:
+    def _watch(
+        self, now_s: float, done: int, total: int, done_s: float, held: float, in_use: float, *, seeing: bool
+    ) -> float:
         """Learn from the last report; returns the batches done by now, as far as the speed tells."""
         last_s, last_held, device_s = self._held
-        device_s += held * (now_s - last_s)
+        device_s += in_use * (now_s - last_s)
         self._held = (now_s, held, device_s)
         if not seeing:
             self._speed.interrupt(now_s)
@@ -199,25 +209,25 @@ class DeadlineController:
         if self._speed.overdue(now_s):
             self._speed.observe(now_s, done + 0.5, device_s, at_once=True)
         else:
-            self._speed.observe(done_s, done, device_s - held * unseen_s)
+            self._speed.observe(done_s, done, device_s - in_use * unseen_s)
         if not self._speed.known or done >= total:
             return float(done)
         # Reports are up to a quarter of a second late where batches are quick; a slow one may be nearly done.
-        speed = self._speed.at(held)
+        speed = self._speed.at(in_use)
         return min(done + min(speed * unseen_s, max(_ALMOST, speed * _LATEST_REPORT_S)), total - (1 - _ALMOST))
 
-    def _plan(self, left: float, left_s: float, held: float, ceiling: float | None) -> float:
+    def _plan(self, left: float, left_s: float, held: float, in_use: float, ceiling: float | None) -> float:
         """The fewest devices that end the job on time; what is held, while that is nearly as good."""
         if left <= 0:
-            # Saving the model and leaving is short and should stay so, unless the change takes longer.
-            return self.limits.quantize(held if self._resize_s else self.limits.max_devices, ceiling)
+            # Saving the model is the work of one thread, and short; it should stay so, unless the change takes longer.
+            return self.limits.quantize(held if self._resize_s else max(1.0, self.limits.min_devices), ceiling)
         most = self.limits.quantize(self.limits.max_devices, ceiling)
         if most > 0 and left / self._speed.at(most) > (1 - _RESERVE) * (left_s - self._resize_s * (most != held)):
             return most
         wanted = self._quantized(left, left_s, held, ceiling)
         if wanted == held or held != self.limits.quantize(held, ceiling):
             return wanted
-        late_s = left / self._speed.at(held) - left_s if held > 0 else math.inf
+        late_s = left / self._speed.at(in_use) - left_s if in_use > 0 else math.inf
         if wanted > held:
             # Waiting costs nothing as long as the rest can still be caught up with.
             return wanted if late_s > max(_SLACK * left_s, self._resize_s) else held
@@ -233,13 +243,13 @@ class DeadlineController:
         return self.limits.quantize(min(self._speed.devices_for(left / left_s), self.limits.max_devices), ceiling)
 
     def _forecast(
-        self, now_s: float, left: float, held: float, ceiling: float | None
+        self, now_s: float, left: float, in_use: float, ceiling: float | None
     ) -> tuple[float | None, float | None]:
         if not self._speed.known:
             return None, None
         tail_s = self._tail_s
         most = self.limits.max_devices if ceiling is None else min(ceiling, self.limits.max_devices)
-        speed = self._speed.at(held)
+        speed = self._speed.at(in_use)
         # Told late rather than wrongly: with more devices than were tried yet, the job may well be that much faster.
         fastest = max(self._speed.at(most) * (1 + 2 * self._speed.sd(most)), speed) if most > 0 else 0.0
         earliest_s = now_s + left / fastest + tail_s if fastest > 0 else math.inf

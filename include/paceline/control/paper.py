@@ -71,13 +71,14 @@ class PaperController:
         ceiling: float | None = None,
         resting: bool = False,
         pauses_left_s: float = 0.0,
+        busy: float | None = None,
     ) -> Decision:
         """One control step, see :class:`~paceline.control.Controller`."""
         progress_pct = 100.0 * (done or 0) / total
         setpoint_pct = Ramp(end_s=self.alpha * self.deadline_s).at(now_s)
         devices = self._pi.step(setpoint_pct, progress_pct, pending=pending, ceiling=ceiling)
         if done is not None and done >= total:  # as the default controller does: nothing is left to pace
-            devices = self.limits.quantize(self.limits.max_devices, ceiling)
+            devices = self.limits.quantize(max(1.0, self.limits.min_devices), ceiling)
         finish_s = self._finish_s(now_s, progress_pct) if done is not None else None
         on_time = now_s <= self.deadline_s
         return Decision(devices, min(setpoint_pct, 100.0), progress_pct, finish_s, None, on_time, self.period_s)

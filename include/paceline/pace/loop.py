@@ -14,6 +14,7 @@ from typing import Any
 
 from paceline.control import Controller, Decision, PastRun
 from paceline.errors import JobLostError, RuntimeUnavailableError, TrainingFailedError
+from paceline.pace.busy import Busy
 from paceline.pace.clock import Clock, SystemClock
 from paceline.pace.feasibility import InfeasiblePolicy
 from paceline.pace.history import History
@@ -89,6 +90,7 @@ class PaceLoop:
         self._total: int | None = None
         self._held = self._wanted = held_devices  # given to the job, and decided
         self._given_s = float("-inf")
+        self._busy = Busy()
         earlier = (resumed or {}).get("run") or {}
         self._began_s: float = earlier.get("began_s", self._now())
         self._last_step_s: float | None = earlier.get("last_step_s")
@@ -135,6 +137,7 @@ class PaceLoop:
         position = self._read(now_s)
         if self._orders.hear(self._exchange.newest(), now_s):
             self._move_deadline(now_s)
+        self._take_usage()
         in_force = self._in_force(now_s)
         decision = self._controller.step(
             now_s,
@@ -146,6 +149,7 @@ class PaceLoop:
             ceiling=self._orders.ceiling,
             resting=self._reader.pauses.resting(now_s) or self._outage.lasts,
             pauses_left_s=self._reader.pauses.left_s(now_s),
+            busy=self._busy.share,
         )
         self._wanted = decision.devices
         if position and self._reader.trained_s is None:
@@ -168,6 +172,13 @@ class PaceLoop:
                 self._controller.interrupt(now_s)
                 self._journal.event(now_s, "resumed", "Training goes on at %.1f %%", news[-1].percent)
         return self._reader.position
+
+    def _take_usage(self) -> None:
+        try:
+            usage = self._job.usage()
+        except (RuntimeUnavailableError, JobLostError):
+            return  # what becomes of the job, its status tells
+        self._busy.take(usage, self._device_s)
 
     def _in_force(self, now_s: float) -> float | None:
         """The devices that the job trains on, while these are others than it was given; ``None`` when it has them.
@@ -226,6 +237,7 @@ class PaceLoop:
                 "devices": self._held,
                 "min_devices": controller.limits.min_devices,
                 "max_devices": controller.limits.max_devices,
+                "used_devices": _rounded(self._busy.cores),
                 "ceiling": self._orders.ceiling,
                 "deadline_s": round(controller.deadline_s, 3),
                 "forecast_s": _rounded(decision.finish_s),

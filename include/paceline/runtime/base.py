@@ -87,10 +87,14 @@ class JobStatus:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a job has used: CPU time since its start in seconds, and memory now in bytes."""
+    """What a job has used: CPU time since its start in seconds, and memory now in bytes.
+
+    ``measured_s`` is when, in seconds on a clock of its own: two readings with the same are the same reading.
+    """
 
     cpu_s: float
     memory_bytes: int
+    measured_s: float
 
 
 class Job(Protocol):

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import PacelineError
@@ -29,7 +31,7 @@ class StatsFollower:
     def __init__(self, client: APIClient, container: str) -> None:
         self._client = client
         self._container = container
-        self._newest = Usage(cpu_s=0.0, memory_bytes=0)
+        self._newest = Usage(cpu_s=0.0, memory_bytes=0, measured_s=0.0)
         self._thread: threading.Thread | None = None
         self._taken_s = 0.0
         self._closed = False
@@ -63,8 +65,16 @@ class StatsFollower:
         self._taken_s = time.monotonic()
         if cpu <= 0:  # all zero: the container has ended
             return False
-        self._newest = Usage(cpu_s=cpu, memory_bytes=memory_bytes(said.get("memory_stats", {})))
+        self._newest = Usage(cpu, memory_bytes(said.get("memory_stats", {})), _read_s(said))
         return True
+
+
+def _read_s(said: Mapping[str, Any]) -> float:
+    """When the engine measured; to the microsecond, its nanoseconds are more than Python reads."""
+    try:
+        return datetime.fromisoformat(re.sub(r"(\.\d{6})\d*Z$|Z$", r"\1+00:00", str(said["read"]))).timestamp()
+    except (KeyError, ValueError):
+        return time.time()
 
 
 def memory_bytes(said: Mapping[str, Any]) -> int:

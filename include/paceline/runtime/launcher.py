@@ -113,7 +113,8 @@ class _Launch:
             if now >= usage_due:
                 usage_due = now + _USAGE_S
                 memory = share.memory_bytes()
-                said = json.dumps({"cpu_s": round(share.used_s(), 4), "memory_bytes": memory})
+                used_s = round(share.used_s(), 4)
+                said = json.dumps({"cpu_s": used_s, "memory_bytes": memory, "measured_s": round(now, 4)})
                 os.pwrite(usage, said.encode().ljust(USAGE_BYTES), 0)
                 if watch_memory:
                     self._check_memory(share, memory)

@@ -92,7 +92,7 @@ class ProcessJob:
         self._scratch = scratch
         self._max_output_bytes = max_output_bytes
         self._tails = (_Tail(scratch.stdout, from_start), _Tail(scratch.stderr, from_start))
-        self._usage = Usage(cpu_s=0.0, memory_bytes=0)
+        self._usage = Usage(cpu_s=0.0, memory_bytes=0, measured_s=0.0)
 
     @property
     def id(self) -> str:
@@ -161,10 +161,10 @@ class ProcessJob:
         """CPU time and memory, at most 0.1 s old; after the end, the CPU time in all."""
         end = read_json(self._scratch.end)
         if end is not None and "cpu_s" in end:
-            return Usage(cpu_s=float(end["cpu_s"]), memory_bytes=0)
+            return Usage(float(end["cpu_s"]), memory_bytes=0, measured_s=float(end["finished_s"]))
         with contextlib.suppress(OSError, ValueError, KeyError):
             said = json.loads(self._scratch.usage.read_text())
-            self._usage = Usage(cpu_s=float(said["cpu_s"]), memory_bytes=int(said["memory_bytes"]))
+            self._usage = Usage(float(said["cpu_s"]), int(said["memory_bytes"]), float(said["measured_s"]))
         return self._usage
 
     def restart(self) -> None:

@@ -63,8 +63,9 @@ class SimulatedJob:
         return JobStatus("exited", 0, self._began_s, self._began_s + finished_s)
 
     def usage(self) -> Usage:
-        """Nothing is used."""
-        return Usage(0.0, 0)
+        """What it has used."""
+        run = self._advance()
+        return Usage(run.used_s, 0, run.now_s)
 
     def restart(self) -> None:
         """A simulated job does not die."""

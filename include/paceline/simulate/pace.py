@@ -91,6 +91,7 @@ def pace(
             ceiling=ceiling,
             resting=run.resting,
             pauses_left_s=run.pauses_left_s(known=pauses_known),
+            busy=run.busy,
         )
         if not decision.feasible and infeasible_s is None and run.trained_s is None:
             infeasible_s = now_s

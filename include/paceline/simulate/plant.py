@@ -5,6 +5,7 @@ No real time passes. Tests and benchmarks steer it with the same controllers as 
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -60,6 +61,8 @@ class Plant:
         Seconds that the job stands still for it (a job on GPUs saves, changes and goes on).
     stops_at:
         The batch after which the job stops early, unknown before.
+    keeps_busy:
+        The most devices that it uses, however many it holds: threads wait for each other.
     """
 
     batches: int
@@ -75,9 +78,11 @@ class Plant:
     resize_s: float = 0.0
     resize_pause_s: float = 0.0
     stops_at: int | None = None
+    keeps_busy: float = math.inf
 
     def speed(self, devices: float, now_s: float) -> float:
         """Batches a second on ``devices`` at a moment, without noise."""
+        devices = min(devices, self.keeps_busy)
         speed = self.speedup(devices) / self.batch_s
         if self.throttling and devices > 1 and devices != int(devices):
             speed *= 1 - self.throttling
@@ -96,7 +101,7 @@ class Plant:
         return self.startup_s + training_s + self.epochs * self.pause_s + self.tail_s
 
     def _undisturbed(self) -> Plant:
-        return Plant(self.batches, self.batch_s, self.speedup, throttling=self.throttling)
+        return Plant(self.batches, self.batch_s, self.speedup, throttling=self.throttling, keeps_busy=self.keeps_busy)
 
 
 class Run:
@@ -128,6 +133,7 @@ class Run:
         self.devices = devices
         self.now_s = 0.0
         self.done = 0
+        self.used_s = 0.0  # device-seconds that it used
         self.trained_s: float | None = None  # when the last batch was done
         self.finished_s: float | None = None
         self._random = random.Random(seed)  # noqa: S311 - a simulation, no secret
@@ -146,6 +152,11 @@ class Run:
     def total(self) -> int:
         """Batches in all as far as is known: less once the job has stopped early."""
         return self.plant.batches if self.trained_s is None else self._last
+
+    @property
+    def busy(self) -> float:
+        """The share of its devices that it uses."""
+        return min(1.0, self.plant.keeps_busy / self.devices) if self.devices > 0 else 0.0
 
     @property
     def resting(self) -> bool:
@@ -174,6 +185,7 @@ class Run:
     def advance(self, until_s: float) -> None:
         """Let the job run until a moment, or to its end if that comes first."""
         while self.now_s < until_s and self.finished_s is None:
+            from_s, using = self.now_s, self.busy * self.devices
             next_s = min([until_s, *(moment for moment in self._changes if moment > self.now_s)])
             if self._wanted != self.devices:
                 if self.now_s >= self._wanted_from_s:
@@ -187,6 +199,7 @@ class Run:
                 self.now_s = min(next_s, self._idle_until_s)
             elif self.trained_s is None:
                 self._train(next_s)
+            self.used_s += using * (self.now_s - from_s)
             if self.trained_s is not None and self.now_s >= self._idle_until_s:
                 self.finished_s = self.now_s
 

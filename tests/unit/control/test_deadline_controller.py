@@ -76,6 +76,19 @@ def test_over_the_matrix_jobs_end_within_a_fifth_of_a_percent_on_average_and_nev
     assert statistics.mean(took_ms) < 500
 
 
+@pytest.mark.parametrize("d_c", [1.2, 1.5, 1.8])
+@pytest.mark.parametrize("keeps_busy", [1.0, 1.37, 1.6])
+def test_what_a_job_cannot_use_it_is_not_given(keeps_busy, d_c):
+    """Its threads wait for each other: more cores than it keeps busy would be paid for and make it no faster."""
+    plant = Plant(300, 0.36, lambda cores: cores**0.95, startup_s=3.0, tail_s=1.0, noise=0.05, keeps_busy=keeps_busy)
+    deadline_s = d_c * plant.shortest_s(2.0)
+    past = PastRun(300, 3.0, 1.0, 1.0, plant.speed(1.0, 0.0), exponent=0.85, pauses_s=0.0)
+    run = pace(plant, DeadlineController(Limits(0.1, 2.0), deadline_s, past=past), seed=3)
+    enough = [cores / 20 for cores in range(2, 41) if plant.shortest_s(cores / 20) <= deadline_s]
+    assert abs(run.error_pct) <= 0.2
+    assert run.device_seconds <= 1.03 * min(cores * plant.shortest_s(cores) for cores in enough)
+
+
 def test_the_controller_of_the_paper_misses_by_several_times_more_on_the_same_jobs():
     ours, theirs = [], []
     for options in KINDS.values():

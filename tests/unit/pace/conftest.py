@@ -102,7 +102,7 @@ class SimulatedJob:
         return JobStatus("running", started_s=self._began_s)
 
     def usage(self) -> Usage:
-        return Usage(0.0, 0)
+        return Usage(0.0, 0, 0.0)
 
     def restart(self) -> None:
         self.restarted += 1

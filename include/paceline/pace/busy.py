@@ -1,0 +1,44 @@
+"""How much of what a job holds it really uses. The control loop keeps it; the controller plans with it."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from paceline.runtime.base import Usage
+
+_WINDOW_S = 3.0
+
+
+class Busy:
+    """The share of its devices that a job has used lately, from readings of its CPU time.
+
+    Examples
+    --------
+    >>> busy = Busy()
+    >>> for second in range(5):
+    ...     busy.take(Usage(cpu_s=1.2 * second, memory_bytes=0, measured_s=second), device_s=2.0 * second)
+    >>> busy.share
+    0.6
+    """
+
+    def __init__(self) -> None:
+        self.share: float | None = None  # of the last seconds; unknown at first
+        self.cores: float | None = None
+        # When measured, CPU seconds used up to then, device-seconds held up to then.
+        self._readings: deque[tuple[float, float, float]] = deque()
+
+    def take(self, usage: Usage, device_s: float) -> None:
+        """Take in a reading, and the device-seconds that the job has held so far."""
+        if self._readings and usage.measured_s <= self._readings[-1][0]:
+            return  # the same as before
+        if self._readings and usage.cpu_s < self._readings[-1][1]:
+            self._readings.clear()  # the job was started again
+        self._readings.append((usage.measured_s, usage.cpu_s, device_s))
+        while len(self._readings) > 2 and usage.measured_s - self._readings[1][0] >= _WINDOW_S:
+            self._readings.popleft()
+        first_s, first_cpu_s, first_device_s = self._readings[0]
+        if usage.measured_s - first_s < _WINDOW_S or device_s <= first_device_s:
+            return
+        used_s = usage.cpu_s - first_cpu_s
+        self.cores = used_s / (usage.measured_s - first_s)
+        self.share = round(min(used_s / (device_s - first_device_s), 1.0), 3)

@@ -134,7 +134,9 @@ def test_a_deadline_cut_to_eighty_percent_at_thirty_percent_is_met(airflow, trai
 @pytest.mark.docker  # for the calibration; the run itself needs no engine
 @pytest.mark.alone
 def test_a_local_process_ends_within_three_percent_of_its_deadline(airflow, training_dag, batches):
-    result = train(airflow, training_dag, batches=batches, deadline=1.5 * SHORTEST_S, runtime="process")
+    part = 0.7  # of a job as long as the others: what is promised is looser
+    deadline_s = 1.5 * part * SHORTEST_S
+    result = train(airflow, training_dag, batches=int(part * batches), deadline=deadline_s, runtime="process")
     assert abs(result["error_pct"]) <= 3.0, result
     assert result["runtime"] == "process"
 

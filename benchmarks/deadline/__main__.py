@@ -20,17 +20,17 @@ from paceline.control import PastRun
 
 MODEL_NAMES = ("resnet50", "vgg19", "inception_v3")
 EPOCHS = 5
-SHORTEST_RUNS = 3
 
 
 class Benchmark:
     """All runs of the benchmark, each done once and then read from the record."""
 
-    def __init__(self, trainer: Trainer, record: Record, bar: tqdm[Any], *, shortest_s: float) -> None:
+    def __init__(self, trainer: Trainer, record: Record, bar: tqdm[Any], *, shortest_s: float, repeats: int) -> None:
         self._trainer = trainer
         self._record = record
         self._bar = bar
         self._shortest_s = shortest_s
+        self._repeats = repeats
 
     def batches(self, model: str) -> int:
         """As many as take about the time asked for on all cores, by the speed of a short run."""
@@ -41,18 +41,18 @@ class Benchmark:
         left_s = self._shortest_s - learned.startup_s - learned.tail_s
         return max(int(left_s * speed) // EPOCHS, 4) * EPOCHS
 
-    def all_cores(self, model: str) -> list[dict[str, Any]]:
-        """The whole job on all cores, several times: their spread is what the machine does by itself."""
-        return [self._constant(model, self._trainer.cores, again) for again in range(SHORTEST_RUNS)]
+    def all_cores(self, model: str, repeat: int) -> dict[str, Any]:
+        """The whole job on all cores: measured again right before each round of runs, as machines drift."""
+        return self._constant(model, self._trainer.cores, repeat)
 
-    def shortest_s(self, model: str) -> float:
-        """How long the whole job takes on all cores, on average."""
-        return mean(run["finished_s"] for run in self.all_cores(model))
+    def shortest_s(self, model: str) -> list[float]:
+        """How long the whole job took on all cores, each time: their spread is what the machine does by itself."""
+        return [self.all_cores(model, repeat)["finished_s"] for repeat in range(self._repeats)]
 
     def static(self, model: str, deadline_s: float) -> dict[str, Any]:
         """The whole job on the smallest constant allocation that meets the deadline, found by running it."""
         cores = self._trainer.cores
-        run = {**min(self.all_cores(model), key=lambda run: run["finished_s"]), "cores": cores}
+        run = min((self.all_cores(model, repeat) for repeat in range(self._repeats)), key=lambda run: run["finished_s"])
         # From the first guess downwards until one is late; upwards before that if the guess was late itself.
         guess, step = self._quantized(cores * run["finished_s"] / deadline_s), self._trainer.quantum
         while guess >= step:
@@ -70,8 +70,8 @@ class Benchmark:
 
     def controlled(self, cell: Cell, controller: str, repeat: int) -> dict[str, Any]:
         """One run under a controller."""
-        shortest_s = self.shortest_s(cell.model)
-        past = PastRun.read(self.all_cores(cell.model)[-1]["learned"])
+        shortest = self.all_cores(cell.model, repeat)
+        shortest_s, past = shortest["finished_s"], PastRun.read(shortest["learned"])
         assert past is not None
         return self._once(
             f"{cell}/{controller}/{repeat}",
@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     repeats = chosen.repeats or (1 if chosen.quick else REPEATS)
     planned = cells(models, quick=chosen.quick)
     total_s = chosen.shortest_s * (
-        len(models) * (SHORTEST_RUNS + 0.4) + sum(cell.last for cell in planned) * repeats * len(CONTROLLERS)
+        len(models) * (repeats + 0.4) + sum(cell.last for cell in planned) * repeats * len(CONTROLLERS)
     )
     with tqdm(total=round(total_s), unit="s", bar_format="{l_bar}{bar}| {n:.0f}/{total:.0f} s {postfix}") as bar:
 
@@ -130,7 +130,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             bar.set_description_str(f"{pace['progress_pct']:5.1f} % on {pace['devices']:.2f} cores")
 
         trainer = Trainer(connect, chosen.image, on_pace=show, whole=chosen.whole)
-        benchmark = Benchmark(trainer, Record(chosen.folder / "runs.jsonl"), bar, shortest_s=chosen.shortest_s)
+        benchmark = Benchmark(
+            trainer, Record(chosen.folder / "runs.jsonl"), bar, shortest_s=chosen.shortest_s, repeats=repeats
+        )
         runs = {
             (cell, controller, repeat): benchmark.controlled(cell, controller, repeat)
             for repeat in range(repeats)
@@ -141,10 +143,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not chosen.no_static:
             bar.total += round(chosen.shortest_s * 4 * len({(cell.model, cell.last) for cell in planned}))
             for cell in planned:
-                statics[cell] = benchmark.static(cell.model, cell.last * benchmark.shortest_s(cell.model))
+                statics[cell] = benchmark.static(cell.model, cell.last * mean(benchmark.shortest_s(cell.model)))
     rows = figures(runs, statics)
     print(table(rows))
-    on_all_cores = {model: [run["finished_s"] for run in benchmark.all_cores(model)] for model in models}
+    on_all_cores = {model: benchmark.shortest_s(model) for model in models}
     for model, times_s in on_all_cores.items():
         spread_pct = 100 * (max(times_s) - min(times_s)) / mean(times_s)
         print(

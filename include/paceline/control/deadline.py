@@ -25,7 +25,7 @@ _NEARLY_ALL = 0.9
 # Where nearly all there is is needed, all of it is taken, until so much of the time left is in hand.
 _RESERVE = 0.02
 # Who uses so much of what it holds is held back by it; the rest is lost between two looks of the scheduler.
-_FULLY_BUSY, _LEAST_BUSY = 0.95, 0.05
+_FULLY_BUSY, _LEAST_BUSY = 0.9, 0.05
 _EARLY = 0.001  # of the deadline: late is worse than early
 _FORECAST_SD = 0.005  # a deadline that may be missed by less than this is not given up
 _LATEST_REPORT_S = 0.25

@@ -90,7 +90,8 @@ class Checkpoint:
             check_loadable(name, part.state_dict())
         self._store = Store(folder)
         self.folder = self._store.folder
-        self.next_save_s = clock() + (_SHORTEST_INTERVAL_S if every_s is None else every_s)
+        self.interval_s = _SHORTEST_INTERVAL_S if every_s is None else every_s
+        self.next_save_s = clock() + self.interval_s
 
     def saved(self) -> tuple[dict[str, Any], Path] | None:
         """Return the newest usable checkpoint's content and file."""
@@ -146,13 +147,11 @@ class Checkpoint:
             say(f"no checkpoint was written to {self._store.folder}, the training goes on: {error}")
             saved = False
         ended_s = self._clock()
-        self.next_save_s = ended_s + self._interval_s(ended_s - began_s)
+        if self._every_s is None:
+            cost_s = ended_s - began_s
+            self.interval_s = min(_LONGEST_INTERVAL_S, max(_SHORTEST_INTERVAL_S, cost_s / _COST_SHARE))
+        self.next_save_s = ended_s + self.interval_s
         return saved
-
-    def _interval_s(self, cost_s: float) -> float:
-        if self._every_s is not None:
-            return self._every_s
-        return min(_LONGEST_INTERVAL_S, max(_SHORTEST_INTERVAL_S, cost_s / _COST_SHARE))
 
 
 def put_back(parts: dict[str, Stateful], stored: dict[str, Any], source: object) -> None:

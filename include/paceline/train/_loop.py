@@ -26,6 +26,8 @@ T = TypeVar("T")
 _SHARE_INTERVAL_S = 0.5
 # The ends of epochs shorter than this are not told apart from their batches.
 _SHORTEST_TOLD_EPOCH_S = 1.0
+# No save in the last stretch before the final one, as a share of the time between two.
+_LAST_STRETCH = 0.2
 _NOW = float("-inf")
 
 
@@ -78,6 +80,7 @@ class Loop(Generic[T]):
         self._lead: Lead | None = None
         self._look_s = _NOW
         self._next_show_s = self._next_share_s = _NOW
+        self._began = (0, 0.0)  # batches done and time when the loop began in this process
         self._epoch_start: dict[str, Any] = {}
         self._number = 0
         self.total = self._planned_total()
@@ -142,6 +145,7 @@ class Loop(Generic[T]):
         try:
             if lead is not None:
                 lead.begin(self._number, self._loader, session.parts)
+            self._began = (self.done, clock())
             self._follow_share(clock())
             self._show(session, "start")
             while not self._over():
@@ -250,7 +254,7 @@ class Loop(Generic[T]):
             self._follow_share(now_s)
             if self._regroup:
                 return True
-        if saver is not None and now_s >= saver.next_save_s:
+        if saver is not None and now_s >= saver.next_save_s and not self._nearly_done(now_s, saver.interval_s):
             if self._save(session):
                 self._show(session, "checkpoint")
         elif now_s >= self._next_show_s:
@@ -258,6 +262,11 @@ class Loop(Generic[T]):
         next_save_s = saver.next_save_s if saver is not None else float("inf")
         self._look_s = min(self._next_show_s, self._next_share_s, next_save_s)
         return False
+
+    def _nearly_done(self, now_s: float, interval_s: float) -> bool:
+        """Whether the final save is so near that one now would only hold up the last batches."""
+        done, passed_s = self.done - self._began[0], now_s - self._began[1]
+        return done > 0 and 0 < (self.total - self.done) * passed_s < _LAST_STRETCH * interval_s * done
 
     def _end(self, session: _session.Session, *, save: bool = True) -> None:
         self.total = self.done

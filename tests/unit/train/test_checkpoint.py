@@ -61,6 +61,17 @@ def test_nothing_is_saved_where_no_folder_is_named(tmp_path, monkeypatch):
     assert files(tmp_path) == []
 
 
+@pytest.mark.parametrize(("batches", "saved_at"), [(25, [10, 20]), (21, [10])])
+def test_right_before_the_final_save_there_is_no_other(tmp_path, clock, recorder, batches, saved_at):
+    """It would hold up the last batches, which a deadline controller cannot make up for any more."""
+    checkpoint(counter=Counter(), path=tmp_path, every_s=10)
+    for _ in Loop(range(batches), display=recorder):
+        clock.now_s += 1.0
+    assert [done for event, done, _ in recorder.events if event == "checkpoint"] == saved_at
+    assert recorder.events[-1] == ("finish", batches, batches)
+    assert len(files(tmp_path)) == 2  # the last periodic one, and the final one
+
+
 @pytest.mark.parametrize("named_by", ["argument", "environment"])
 def test_the_end_of_a_loop_is_saved(tmp_path, monkeypatch, new_life, named_by):
     folder = tmp_path / "made" / "as needed"

@@ -266,7 +266,7 @@ class Loop(Generic[T]):
     def _nearly_done(self, now_s: float, interval_s: float) -> bool:
         """Whether the final save is so near that one now would only hold up the last batches."""
         done, passed_s = self.done - self._began[0], now_s - self._began[1]
-        return done > 0 and 0 < (self.total - self.done) * passed_s < _LAST_STRETCH * interval_s * done
+        return passed_s > 0 and (self.total - self.done) * passed_s < _LAST_STRETCH * interval_s * done
 
     def _end(self, session: _session.Session, *, save: bool = True) -> None:
         self.total = self.done

@@ -1,0 +1,69 @@
+"""Reaches every engine of a fleet and says what it found. Used by ``paceline fleet check``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.fleet.worker import Fleet, Worker
+
+_AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What was found at one worker: its engine's version and machine, and what does not fit its description."""
+
+    worker: str
+    version: str | None
+    cores: int | None
+    memory_gib: float | None
+    problems: tuple[str, ...]
+
+    @property
+    def sound(self) -> bool:
+        """Whether a training can run there as described."""
+        return not self.problems
+
+
+def check(fleet: Fleet, connect: Callable[[Worker], Any], image: str | None = None) -> Iterator[Reached]:
+    """Reach the engine of each machine, several at a time; in the order of the fleet, the parameter server last.
+
+    Parameters
+    ----------
+    fleet:
+        The machines.
+    connect:
+        Makes a client of a worker's engine (``docker.APIClient``).
+    image:
+        An image that has to be there.
+    """
+    machines = list(fleet.workers)
+    if fleet.parameter_server not in machines:
+        machines.append(fleet.parameter_server)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        yield from pool.map(lambda worker: _reach(worker, connect, image), machines)
+
+
+def _reach(worker: Worker, connect: Callable[[Worker], Any], image: str | None) -> Reached:
+    try:
+        client = connect(worker)
+        version, info = client.version()["Version"], client.info()
+        problems = list(_differences(worker, info))
+        if image is not None and not client.images(name=image):
+            problems.append(f"image {image} is not there")
+    except Exception as error:  # whatever keeps it from answering is what somebody wants to read here
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        return Reached(worker.name, None, None, None, (f"its engine does not answer: {reason}",))
+    return Reached(worker.name, version, info["NCPU"], round(info["MemTotal"] / 2**30, 1), tuple(problems))
+
+
+def _differences(worker: Worker, info: dict[str, Any]) -> Iterator[str]:
+    if info["NCPU"] < worker.cores:
+        yield f"has {info['NCPU']} cores, described with {worker.cores:g}"
+    if info["MemTotal"] < 0.9 * worker.memory_gib * 2**30:  # the system keeps some of it for itself
+        yield f"has {info['MemTotal'] / 2**30:.1f} GiB of memory, described with {worker.memory_gib:g}"
+    if worker.gpus and not any("nvidia" in name for name in info.get("Runtimes", {})):
+        yield f"its engine has no runtime for GPUs, described with {worker.gpus}"

@@ -1,0 +1,147 @@
+"""A fleet and its workers, as they are described in a file."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+_Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=63)]
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Described(BaseModel):
+    """No unknown keys: a misspelt one would be a setting that has no effect."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class BackgroundApp(_Described):
+    """An application that runs on a worker besides, and must stay quick while a training runs there.
+
+    Parameters
+    ----------
+    name:
+        Of the application, the same in the profiles.
+    latency_ms:
+        Its objective, ``delta`` of constraint (4) in Deep-Edge: one execution may take so long.
+    """
+
+    name: _Name
+    latency_ms: _Positive
+
+
+class Link(_Described):
+    """The connection from a worker to where the data and the parameter server are."""
+
+    mbit_per_s: _Positive = 1000.0
+    delay_ms: _NotNegative = 0.0
+
+    def transfer_s(self, size_bytes: float) -> float:
+        """Seconds to carry so many bytes.
+
+        >>> round(Link(mbit_per_s=100, delay_ms=5).transfer_s(1_000_000), 3)
+        0.085
+        """
+        return 8e-6 * size_bytes / self.mbit_per_s + 1e-3 * self.delay_ms
+
+
+class Worker(_Described):
+    """A machine that may train.
+
+    Parameters
+    ----------
+    name:
+        Unique in the fleet.
+    kind:
+        The kind of device. Machines of a kind behave alike: they share their profiles.
+    tier:
+        ``"edge"`` or ``"cloud"``.
+    cores, gpus, memory_gib:
+        What it has.
+    docker_conn_id:
+        Airflow connection to its engine.
+    queue:
+        Queue of the edge worker that runs its tasks, beside its engine; without one they run centrally.
+    cgroup_parent:
+        Control group that its containers are put into; for devices that are parts of one machine.
+    background:
+        What runs there besides.
+    link:
+        Its connection to the others.
+    data:
+        Names of the data sets that it has already: nothing has to be carried there for them.
+    price_per_kwh, idle_watts, busy_watts:
+        What its energy costs, and how much of it it takes.
+
+    Examples
+    --------
+    >>> worker = Worker(name="gate-1", kind="nano", tier="edge", cores=4, memory_gib=4)
+    >>> worker.docker_conn_id, worker.background
+    ('docker_default', ())
+    """
+
+    name: _Name
+    kind: _Name
+    tier: Literal["edge", "cloud"] = "edge"
+    cores: _Positive
+    gpus: Annotated[int, Field(ge=0)] = 0
+    memory_gib: _Positive
+    docker_conn_id: Annotated[str, Field(min_length=1)] = "docker_default"
+    queue: str | None = None
+    cgroup_parent: str | None = None
+    background: tuple[BackgroundApp, ...] = ()
+    link: Link = Link()
+    data: tuple[str, ...] = ()
+    price_per_kwh: _NotNegative = 0.0
+    idle_watts: _NotNegative = 0.0
+    busy_watts: _NotNegative = 0.0
+
+    @model_validator(mode="after")
+    def _apps_differ(self) -> Worker:
+        repeated = _repeated([app.name for app in self.background])
+        if repeated:
+            raise ValueError(f"two applications are called {repeated!r}")
+        if self.busy_watts < self.idle_watts:
+            raise ValueError(f"busy_watts is {self.busy_watts:g}, less than idle_watts = {self.idle_watts:g}")
+        return self
+
+
+class Fleet(_Described):
+    """All machines of a training.
+
+    Parameters
+    ----------
+    workers:
+        Those that may train.
+    parameter_server:
+        The machine that keeps the parameters; it may, but need not be a worker as well.
+    """
+
+    workers: Annotated[tuple[Worker, ...], Field(min_length=1)]
+    parameter_server: Worker
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Fleet:
+        repeated = _repeated([worker.name for worker in self.workers])
+        if repeated:
+            raise ValueError(f"two workers are called {repeated!r}")
+        return self
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of device among the workers, sorted."""
+        return sorted({worker.kind for worker in self.workers})
+
+    def worker(self, name: str) -> Worker:
+        """The worker of that name. Raises ``KeyError`` if there is none."""
+        return next((worker for worker in self.workers if worker.name == name), None) or _missing(name)
+
+
+def _missing(name: str) -> Worker:
+    raise KeyError(name)
+
+
+def _repeated(names: list[str]) -> str | None:
+    return next((name for name in names if names.count(name) > 1), None)

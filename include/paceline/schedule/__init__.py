@@ -1,0 +1,24 @@
+"""Which workers train, on how many samples each, in batches of which size.
+
+Start at :func:`schedule`; :func:`deep_edge` is Algorithm 1 of Deep-Edge as published, :func:`fair` what resource
+managers do by default.
+"""
+
+from paceline.schedule.algorithm1 import deep_edge
+from paceline.schedule.best import schedule
+from paceline.schedule.fair import fair
+from paceline.schedule.plan import Assignment, NoFeasibleWorkerError, Plan
+from paceline.schedule.problem import Candidate, Estimates, Problem, State
+
+__all__ = [
+    "Assignment",
+    "Candidate",
+    "Estimates",
+    "NoFeasibleWorkerError",
+    "Plan",
+    "Problem",
+    "State",
+    "deep_edge",
+    "fair",
+    "schedule",
+]

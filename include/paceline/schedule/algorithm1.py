@@ -1,0 +1,71 @@
+"""Algorithm 1 of Deep-Edge, line by line."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from paceline.schedule.plan import NoFeasibleWorkerError, Plan, infeasible, make_plan, total_sample_s
+from paceline.schedule.problem import Candidate, Estimates, Floats, Problem
+
+
+def deep_edge(problem: Problem, estimates: Estimates, *, epsilon: float = 1.0, max_iterations: int = 1000) -> Plan:
+    """Choose workers, parts and batch sizes as Algorithm 1 does.
+
+    Parts in proportion to speed, workers whose applications would suffer removed, then the slowest worker removed again
+    and again until the epoch gets no shorter. The parts are put into whole samples at the end.
+
+    Parameters
+    ----------
+    problem, estimates:
+        What to schedule.
+    epsilon:
+        The parts have settled once they move by no more than so many samples (L2 norm).
+    max_iterations:
+        ``tau``: from so many iterations on, parts are taken as they are.
+
+    Raises
+    ------
+    NoFeasibleWorkerError
+        If nobody is left.
+    """
+    unfit = infeasible(problem, estimates)
+    left_out: dict[str, str] = {}
+    workers = list(problem.candidates)
+    parts: dict[str, float] = {one.name: math.inf for one in workers}  # lines 2 and 3
+    best: tuple[float, list[Candidate], Floats, dict[str, str]] | None = None
+    iteration = 0
+    while workers:
+        while True:
+            room = estimates.max_batch(workers)
+            batch = np.maximum(np.minimum(room, [parts[one.name] for one in workers]), 1.0)  # line 6
+            sample_s = total_sample_s(problem, estimates, workers, batch)  # lines 7 to 9
+            shards = problem.samples / (sample_s * np.sum(1 / sample_s))  # line 10
+            new = dict.fromkeys(parts, 0.0) | {one.name: float(part) for one, part in zip(workers, shards, strict=True)}
+            fit = [one.name not in unfit for one in workers]
+            for one in workers:  # lines 11 to 22
+                if one.name in unfit:
+                    left_out[one.name], new[one.name] = unfit[one.name], 0.0
+            workers = [one for one in workers if one.name not in unfit]
+            sample_s, shards = sample_s[fit], shards[fit]
+            iteration += 1
+            moved = math.dist(new.values(), parts.values()) if math.inf not in parts.values() else math.inf
+            parts = new
+            if moved <= epsilon or iteration >= max_iterations or not workers:  # lines 24 to 26
+                break
+        if not workers:
+            break
+        epoch_s = float(np.max(shards * sample_s))  # line 29
+        if best is not None and epoch_s >= best[0]:  # lines 30 and 36
+            break
+        best = (epoch_s, workers, shards, dict(left_out))
+        slowest = int(np.argmax(sample_s))  # lines 33 and 34
+        name = workers[slowest].name
+        left_out[name] = f"{1000 * sample_s[slowest]:.3g} ms a sample: without it, the others are done sooner"
+        parts[name] = 0.0
+        workers = [one for one in workers if one.name != name]
+    if best is None:
+        raise NoFeasibleWorkerError(unfit)
+    _, chosen, shards, reasons = best
+    return make_plan(problem, estimates, chosen, shards, reasons)

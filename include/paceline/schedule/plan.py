@@ -1,0 +1,145 @@
+"""A schedule: who trains on how much, how long it takes, and why the others were left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from paceline.errors import PacelineError
+from paceline.schedule.problem import Candidate, Estimates, Floats, Problem
+
+
+class NoFeasibleWorkerError(PacelineError):
+    """No worker can train without harm to what runs on it, or for lack of memory. Says why for each."""
+
+    def __init__(self, reasons: Mapping[str, str]) -> None:
+        self.reasons = dict(reasons)
+        super().__init__("no worker can train: " + "; ".join(f"{name}: {why}" for name, why in reasons.items()))
+
+    def __reduce__(self) -> tuple[type[NoFeasibleWorkerError], tuple[dict[str, str]]]:
+        return type(self), (self.reasons,)
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One worker's part: its samples, its batch size, and the seconds that one sample takes it (``t_total``)."""
+
+    worker: str
+    samples: int
+    batch_size: int
+    sample_s: float
+
+    @property
+    def epoch_s(self) -> float:
+        """Seconds for its part of an epoch."""
+        return self.samples * self.sample_s
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A schedule.
+
+    Parameters
+    ----------
+    assignments:
+        The workers that train, in the order of the fleet.
+    left_out:
+        Those that do not, and why.
+    total_s:
+        Seconds until the slowest has done all epochs, data transfer and initialisation included (``Total_cost``).
+    """
+
+    assignments: tuple[Assignment, ...]
+    left_out: Mapping[str, str]
+    total_s: float
+
+    @property
+    def epoch_s(self) -> float:
+        """Seconds for an epoch: until the slowest worker is done with its part."""
+        return max(assignment.epoch_s for assignment in self.assignments)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-safe, for XCom."""
+        workers = {
+            one.worker: {
+                "samples": one.samples,
+                "batch_size": one.batch_size,
+                "sample_s": one.sample_s,
+                "epoch_s": one.epoch_s,
+            }
+            for one in self.assignments
+        }
+        return {
+            "workers": workers,
+            "left_out": dict(self.left_out),
+            "epoch_s": self.epoch_s,
+            "total_s": self.total_s,
+        }
+
+
+def make_plan(
+    problem: Problem,
+    estimates: Estimates,
+    chosen: Sequence[Candidate],
+    shards: Floats,
+    left_out: Mapping[str, str],
+) -> Plan:
+    """Put a choice into whole samples, and estimate it as it will be run.
+
+    Whoever gets less than half a sample by the rounding is left out.
+    """
+    whole = in_whole_samples(shards, problem.samples)
+    kept = [index for index, samples in enumerate(whole) if samples]
+    candidates = [chosen[index] for index in kept]
+    too_small = {one.name for one in chosen} - {one.name for one in candidates}
+    left_out = dict(left_out) | dict.fromkeys(too_small, "its part is less than a sample")
+    samples = whole[kept]
+    batch = np.minimum(estimates.max_batch(candidates), samples).astype(float)
+    sample_s = total_sample_s(problem, estimates, candidates, batch)
+    times = zip(candidates, samples, batch, sample_s, strict=True)
+    assignments = tuple(Assignment(one.name, int(part), int(size), float(each_s)) for one, part, size, each_s in times)
+    total_s = max(
+        done.samples * one.transfer_s + one.initialize_s + problem.epochs * done.epoch_s
+        for one, done in zip(candidates, assignments, strict=True)
+    )
+    order = {candidate.name: None for candidate in problem.candidates}
+    return Plan(assignments, {name: left_out[name] for name in order if name in left_out}, total_s)
+
+
+def total_sample_s(problem: Problem, estimates: Estimates, candidates: Sequence[Candidate], batch: Floats) -> Floats:
+    """Seconds for one sample on each, its share of the update included: ``t_total`` of Algorithm 1, lines 7 to 9."""
+    update_s = estimates.update_s(candidates, batch, problem.server)
+    return np.asarray(estimates.compute_s(candidates, batch) + update_s / batch, dtype=float)
+
+
+def in_whole_samples(shards: Floats, samples: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Round parts so that they still sum up: the largest remainders get what is left over.
+
+    >>> in_whole_samples(np.array([1.4, 1.3, 0.3]), 3).tolist()
+    [2, 1, 0]
+    """
+    scaled = shards * (samples / shards.sum())
+    whole = np.floor(scaled + 1e-9).astype(np.int64)
+    for index in np.argsort(whole - scaled, kind="stable")[: samples - int(whole.sum())]:
+        whole[index] += 1
+    return whole
+
+
+def infeasible(problem: Problem, estimates: Estimates) -> dict[str, str]:
+    """Which candidates must not train, and why: an application would miss its objective, or memory is short."""
+    reasons: dict[str, str] = {}
+    room = estimates.max_batch(problem.candidates)
+    expected = estimates.execution_s(problem.candidates)
+    for candidate, batch, times in zip(problem.candidates, room, expected, strict=True):
+        if batch < 1:
+            reasons[candidate.name] = f"not one sample fits into its memory ({candidate.state.memory:.0%} is in use)"
+        for app, limit_s in candidate.latency_s.items():
+            if times[app] > limit_s:
+                reasons[candidate.name] = (
+                    f"{app} would take {1000 * times[app]:.0f} ms beside it, may take {1000 * limit_s:.0f} ms"
+                )
+                break
+    return reasons

@@ -1,0 +1,144 @@
+"""A fleet's file is read whole or refused with the name of the machine and the field."""
+
+import pytest
+
+from paceline.errors import InvalidInputError
+from paceline.fleet import BackgroundApp, Link, check, load
+from paceline.fleet.file import read
+
+FLEET = """
+defaults: {kind: nano, tier: edge, cores: 4, memory_gib: 4, link: {mbit_per_s: 100, delay_ms: 2}}
+workers:
+  - name: gate-1
+    docker_conn_id: gate_1_docker
+    queue: gate-1
+    background: [{name: stitching, latency_ms: 200}]
+    price_per_kwh: 0.3
+    idle_watts: 2
+    busy_watts: 10
+  - {name: gate-2, data: [frames]}
+  - {name: hall, kind: server, tier: cloud, cores: 32, gpus: 2, memory_gib: 128}
+parameter_server: {name: store, kind: server, cores: 8, memory_gib: 32}
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text):
+        path = tmp_path / "fleet.yaml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_a_fleet_is_read_with_its_defaults(write):
+    fleet = load(write(FLEET))
+    gate, _, hall = fleet.workers
+    assert gate.background == (BackgroundApp(name="stitching", latency_ms=200),)
+    assert gate.link == Link(mbit_per_s=100, delay_ms=2)
+    assert (gate.cores, gate.tier, gate.queue, hall.gpus, hall.tier) == (4.0, "edge", "gate-1", 2, "cloud")
+    assert fleet.parameter_server.name == "store"
+    assert fleet.kinds == ["nano", "server"]
+    assert fleet.worker("gate-2").data == ("frames",)
+    with pytest.raises(KeyError):
+        fleet.worker("gate-3")
+
+
+def test_the_parameter_server_may_be_a_worker_and_is_the_first_by_default(write):
+    assert load(
+        write(FLEET.replace("{name: store, kind: server, cores: 8, memory_gib: 32}", "hall"))
+    ).parameter_server.gpus
+    without = "\n".join(line for line in FLEET.splitlines() if not line.startswith("parameter_server"))
+    assert load(write(without)).parameter_server.name == "gate-1"
+
+
+MACHINE = {"name": "a", "kind": "nano", "cores": 4, "memory_gib": 4}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([], "fleet: got 'fleet', expected a mapping with workers"),
+        ({"workers": []}, "fleet.parameter_server: got None, expected a machine, or the name of one of"),
+        ({"workers": {}}, r"fleet.workers: got \{\}, expected a list of machines"),
+        ({"workers": ["a"]}, r"fleet.workers: got \['a'\], expected a list of machines, each a mapping"),
+        ({"workers": [MACHINE], "defaults": 3}, "fleet.defaults: got 3, expected a mapping"),
+        ({"workers": [MACHINE], "parameter_server": "b"}, "fleet.parameter_server: got 'b', expected a machine, or"),
+        ({"workers": [MACHINE | {"cores": 0}]}, "fleet.workers.a.cores: got 0, expected .* greater than 0"),
+        ({"workers": [MACHINE | {"cores": float("nan")}]}, "fleet.workers.a.cores: got nan, expected"),
+        ({"workers": [MACHINE | {"coers": 2}]}, "fleet.workers.a.coers: got 2, expected .* extra inputs are not"),
+        ({"workers": [MACHINE | {"tier": "fog"}]}, "fleet.workers.a.tier: got 'fog', expected .*'edge' or 'cloud'"),
+        ({"workers": [MACHINE | {"name": "A b"}]}, "fleet.workers.A b.name: got 'A b', expected"),
+        ({"workers": [MACHINE, MACHINE]}, "fleet: got .*, expected a fleet that is sound: two workers are called 'a'"),
+        (
+            {"workers": [MACHINE | {"background": [{"name": "x", "latency_ms": -1}]}]},
+            "fleet.workers.a.background.x.latency_ms: got -1, expected",
+        ),
+        (
+            {"workers": [MACHINE | {"background": [{"name": "x", "latency_ms": 1}] * 2}]},
+            "fleet.workers.a: got .* two applications are called 'x'",
+        ),
+        (
+            {"workers": [MACHINE | {"idle_watts": 5}]},
+            "fleet.workers.a: got .*busy_watts is 0, less than idle_watts = 5",
+        ),
+        (
+            {"workers": [{"name": "a", "kind": "nano", "cores": 1}]},
+            "fleet.workers.a.memory_gib: got 'nothing', expected",
+        ),
+        ({"workers": [MACHINE], "parameter_server": {"name": "s"}}, "fleet.parameter_server.kind: got 'nothing'"),
+    ],
+)
+def test_what_is_wrong_is_named(content, message):
+    with pytest.raises(InvalidInputError, match=message):
+        read(content)
+
+
+def test_a_file_that_cannot_be_read_is_named(write, tmp_path):
+    with pytest.raises(InvalidInputError, match=r"nowhere.yaml', expected a file to read \(No such file"):
+        load(tmp_path / "nowhere.yaml")
+    with pytest.raises(InvalidInputError, match="expected YAML"):
+        load(write("workers: [a: b: c]"))
+    with pytest.raises(InvalidInputError, match="expected YAML"):
+        load(write("!!python/object/apply:os.system ['true']"))  # nothing in a fleet's file is run
+
+
+class Engine:
+    """A client of an engine that is there, as docker's own looks to whoever asks."""
+
+    def __init__(self, cores=4, memory_gib=4.0, images=("trainer",), runtimes=("runc",)):
+        self._info = {"NCPU": cores, "MemTotal": memory_gib * 2**30, "Runtimes": dict.fromkeys(runtimes)}
+        self._images = images
+
+    def version(self):
+        return {"Version": "28.2.2"}
+
+    def info(self):
+        return self._info
+
+    def images(self, name):
+        return [name] if name in self._images else []
+
+
+def test_every_engine_is_reached_and_what_does_not_fit_is_told(write):
+    def connect(worker):
+        if worker.name == "gate-1":
+            raise ConnectionError("Connection refused\nand a lot of detail")
+        return {"gate-2": Engine(cores=2, memory_gib=3.8), "hall": Engine(32, 128.0), "store": Engine(8, 8.0, ())}[
+            worker.name
+        ]
+
+    found = {one.worker: one for one in check(load(write(FLEET)), connect, image="trainer")}
+    assert list(found) == ["gate-1", "gate-2", "hall", "store"]
+    assert found["gate-1"].problems == ("its engine does not answer: Connection refused",)
+    assert found["gate-2"].problems == ("has 2 cores, described with 4",)
+    assert found["hall"].problems == ("its engine has no runtime for GPUs, described with 2",)
+    assert found["store"].problems == ("has 8.0 GiB of memory, described with 32", "image trainer is not there")
+    assert (found["gate-2"].version, found["gate-2"].cores, found["gate-2"].sound) == ("28.2.2", 2, False)
+    sound = check(load(write(FLEET)), lambda worker: Engine(64, 256.0, runtimes=("runc", "nvidia")))
+    assert all(one.sound for one in sound)
+
+
+def test_a_transfer_costs_time_by_size_and_delay():
+    assert Link(mbit_per_s=8, delay_ms=100).transfer_s(1_000_000) == pytest.approx(1.1)

@@ -15,6 +15,7 @@ from typing import Any
 
 from paceline import __version__
 from paceline.errors import InvalidInputError, PacelineError
+from paceline.fleet import command as fleet
 from paceline.pace.deadline import Deadline
 from paceline.pace.live import DEADLINE, PACE
 
@@ -68,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
         action.add_argument("--map-index", type=int, default=-1, help="which of several mapped tasks")
         action.set_defaults(run=run)
     change.add_argument("value", metavar="DEADLINE", help='"15m", "PT15M", seconds, or "2030-01-31T18:00:00Z"')
+    fleet.add_to(commands)
     return parser
 
 

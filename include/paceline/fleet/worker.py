@@ -61,7 +61,7 @@ class Worker(_Described):
     cores, gpus, memory_gib:
         What it has.
     docker_conn_id:
-        Airflow connection to its engine.
+        Airflow connection to its engine; without one, the engine of the machine that asks.
     queue:
         Queue of the edge worker that runs its tasks, beside its engine; without one they run centrally.
     cgroup_parent:
@@ -78,8 +78,8 @@ class Worker(_Described):
     Examples
     --------
     >>> worker = Worker(name="gate-1", kind="nano", tier="edge", cores=4, memory_gib=4)
-    >>> worker.docker_conn_id, worker.background
-    ('docker_default', ())
+    >>> worker.gpus, worker.link.mbit_per_s, worker.background
+    (0, 1000.0, ())
     """
 
     name: _Name
@@ -88,7 +88,7 @@ class Worker(_Described):
     cores: _Positive
     gpus: Annotated[int, Field(ge=0)] = 0
     memory_gib: _Positive
-    docker_conn_id: Annotated[str, Field(min_length=1)] = "docker_default"
+    docker_conn_id: Annotated[str, Field(min_length=1)] | None = None
     queue: str | None = None
     cgroup_parent: str | None = None
     background: tuple[BackgroundApp, ...] = ()

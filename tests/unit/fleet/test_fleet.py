@@ -2,6 +2,7 @@
 
 import pytest
 
+from paceline.cli import main
 from paceline.errors import InvalidInputError
 from paceline.fleet import BackgroundApp, Link, check, load
 from paceline.fleet.file import read
@@ -142,3 +143,19 @@ def test_every_engine_is_reached_and_what_does_not_fit_is_told(write):
 
 def test_a_transfer_costs_time_by_size_and_delay():
     assert Link(mbit_per_s=8, delay_ms=100).transfer_s(1_000_000) == pytest.approx(1.1)
+
+
+def test_the_command_shows_who_is_there_and_fails_when_somebody_is_not(write, capsys, monkeypatch):
+    monkeypatch.setattr(
+        "paceline.fleet.command._connect", lambda worker: Engine(64, 256.0, runtimes=("runc", "nvidia"))
+    )
+    assert main(["fleet", "check", str(write(FLEET))]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["MACHINE", "KIND", "TIER", "ENGINE", "CORES", "MEMORY"]
+    assert lines[1].split() == ["gate-1", "nano", "edge", "28.2.2", "64", "256", "GiB", "ok"]
+    assert len(lines) == 5
+    monkeypatch.setattr("paceline.fleet.command._connect", lambda worker: 1 / 0)
+    assert main(["fleet", "check", str(write(FLEET))]) == 1
+    assert "its engine does not answer: division by zero" in capsys.readouterr().out
+    assert main(["fleet", "check", "nowhere.yaml"]) == 1
+    assert "fleet: got 'nowhere.yaml', expected a file to read" in capsys.readouterr().err

@@ -84,9 +84,10 @@ def read(content: Any, source: str = "fleet") -> Fleet:
 def _in_words(error: ValidationError, content: dict[str, Any]) -> InvalidInputError:
     """The first thing that is wrong, with the machine's name in place of its number."""
     first = error.errors(include_url=False)[0]
-    field, place = ["fleet"], content
+    place: Any = content
+    field = ["fleet"]
     for key in first["loc"]:
-        place = place[key] if isinstance(place, (dict, list)) and _has(place, key) else None  # type: ignore[call-overload]
+        place = place[key] if _has(place, key) else None
         name = place.get("name") if isinstance(place, dict) and isinstance(key, int) else None
         field.append(str(name if name is not None else key))
     problem = first["msg"].removeprefix("Value error, ")
@@ -97,7 +98,9 @@ def _in_words(error: ValidationError, content: dict[str, Any]) -> InvalidInputEr
 
 
 def _has(place: Any, key: Any) -> bool:
-    return key in place if isinstance(place, dict) else isinstance(key, int) and key < len(place)
+    if isinstance(place, dict):
+        return key in place
+    return isinstance(place, list) and isinstance(key, int) and key < len(place)
 
 
 def _short(error: Exception) -> str:

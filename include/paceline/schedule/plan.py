@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from paceline.errors import PacelineError
 from paceline.schedule.problem import Candidate, Estimates, Floats, Problem
@@ -115,14 +116,14 @@ def total_sample_s(problem: Problem, estimates: Estimates, candidates: Sequence[
     return np.asarray(estimates.compute_s(candidates, batch) + update_s / batch, dtype=float)
 
 
-def in_whole_samples(shards: Floats, samples: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+def in_whole_samples(shards: Floats, samples: int) -> NDArray[np.int64]:
     """Round parts so that they still sum up: the largest remainders get what is left over.
 
     >>> in_whole_samples(np.array([1.4, 1.3, 0.3]), 3).tolist()
     [2, 1, 0]
     """
     scaled = shards * (samples / shards.sum())
-    whole = np.floor(scaled + 1e-9).astype(np.int64)
+    whole: NDArray[np.int64] = np.floor(scaled + 1e-9).astype(np.int64)
     for index in np.argsort(whole - scaled, kind="stable")[: samples - int(whole.sum())]:
         whole[index] += 1
     return whole

@@ -1,0 +1,48 @@
+"""The functions that are learned for each kind of device: what each is of, and what it gives. Deep-Edge, section IV-C."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Function:
+    """One function to be learned.
+
+    Parameters
+    ----------
+    name:
+        As in the paper's Table I.
+    target:
+        Column of the measurements that it gives.
+    features:
+        Columns that it is of.
+    share:
+        Whether it gives a share from 0 to 1; seconds otherwise.
+    """
+
+    name: str
+    target: str
+    features: tuple[str, ...]
+    share: bool = False
+
+
+# Columns: `cpu`, `gpu`, `memory` say how busy the machine is before training, `new_*` while it trains (95th percentile);
+# `batch_size` is its own, `pushes_per_sample` the sum over all workers of 1 / batch size: how often the server is asked.
+_STATE = ("cpu", "gpu", "memory")
+FUNCTIONS = (
+    Function("EstComputeTime", "compute_s", ("cpu", "gpu", "batch_size")),
+    Function("EstUpdateTime", "update_s", ("cpu", "batch_size", "pushes_per_sample", "server_cpu", "workers")),
+    Function("EstState^cpu", "new_cpu", (*_STATE, "batch_size"), share=True),
+    Function("EstState^gpu", "new_gpu", (*_STATE, "batch_size"), share=True),
+    Function("EstState^mem", "new_memory", (*_STATE, "batch_size"), share=True),
+)
+
+
+def execution(app: str) -> Function:
+    """``EstExecTime`` of one background application: seconds for an execution, of the state while training runs.
+
+    >>> execution("stitching").target
+    'execution_s.stitching'
+    """
+    return Function(f"EstExecTime[{app}]", f"execution_s.{app}", ("new_cpu", "new_gpu", "new_memory"))

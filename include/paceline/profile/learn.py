@@ -1,0 +1,163 @@
+"""Learns one function from measurements: several kinds of regression, the best by cross-validation."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.errors import InvalidInputError
+from paceline.profile.functions import Function
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = NDArray[np.float64]
+
+LEAST_POINTS = 8
+_FOLDS, _ROUNDS = 5, 2
+# Shares are learned as they are, times by their logarithm: a tenth too long is as wrong at 1 ms as at 1 s.
+_SMALLEST_SHARE = 0.01  # a share below it counts as wrong in parts of this
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A function as it was learned.
+
+    ``mape_pct`` and ``mape_sd_pct`` are the mean absolute percentage error on points that were left out, and its
+    standard deviation over them, as in the paper's Table I. ``regression`` names the kind that was chosen.
+    """
+
+    function: Function
+    model: Any
+    regression: str
+    points: int
+    mape_pct: float
+    mape_sd_pct: float
+
+    def __call__(self, features: Floats) -> Floats:
+        """Predict for rows of features, in the order of ``function.features``; shape (rows,)."""
+        predicted: Floats = np.asarray(self.model.predict(features), dtype=float)
+        return np.clip(predicted, 0.0, 1.0) if self.function.share else np.exp(predicted)
+
+
+def learn(function: Function, measurements: pd.DataFrame, *, seed: int = 0) -> Learned:
+    """Learn a function from measurements.
+
+    Parameters
+    ----------
+    function:
+        What to learn.
+    measurements:
+        One row for each point that was measured, with the function's columns.
+    seed:
+        Of the folds and of regressions that draw numbers.
+
+    Raises
+    ------
+    InvalidInputError
+        For missing columns, too few rows, values that are no numbers, times that are not positive.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> cpu = np.linspace(0, 1, 30)
+    >>> rows = pd.DataFrame({"cpu": cpu, "gpu": 0.0, "batch_size": 8.0, "compute_s": 0.02 * (1 + cpu)})
+    >>> from paceline.profile import FUNCTIONS
+    >>> learned = learn(FUNCTIONS[0], rows)
+    >>> learned.mape_pct < 1, round(float(learned(np.array([[0.5, 0.0, 8.0]]))[0]), 3)
+    (True, 0.03)
+    """
+    features, target = _columns(function, measurements)
+    wanted = target if function.share else np.log(target)
+    tried = {}
+    for name, regression in _regressions(features.shape[1], seed):
+        errors = _left_out_errors(function, regression, features, wanted, target, seed)
+        tried[name] = (float(np.mean(errors)), float(np.std(errors)), regression)
+    best = min(tried, key=lambda name: tried[name][0])
+    mape_pct, sd_pct, model = tried[best]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(features, wanted)
+    return Learned(function, model, best, len(target), round(mape_pct, 3), round(sd_pct, 3))
+
+
+def errors_pct(function: Function, predicted: Floats, target: Floats) -> Floats:
+    """How far off each prediction is, in percent of the truth."""
+    least = _SMALLEST_SHARE if function.share else 0.0
+    return np.asarray(100.0 * np.abs(predicted - target) / np.maximum(target, least), dtype=float)
+
+
+def _columns(function: Function, measurements: pd.DataFrame) -> tuple[Floats, Floats]:
+    wanted = [*function.features, function.target]
+    missing = [name for name in wanted if name not in measurements.columns]
+    if missing:
+        raise InvalidInputError("measurements", list(measurements.columns), f"the columns {', '.join(missing)} as well")
+    try:
+        values = measurements[wanted].to_numpy(dtype=float)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError("measurements", str(error), f"numbers in {', '.join(wanted)}") from None
+    if len(values) < LEAST_POINTS:
+        raise InvalidInputError("measurements", f"{len(values)} points", f"at least {LEAST_POINTS} for {function.name}")
+    bad = ~np.isfinite(values)
+    if bad.any():
+        row, column = np.argwhere(bad)[0]
+        raise InvalidInputError(f"{wanted[column]} in row {row}", values[row, column], "a finite number")
+    target = values[:, -1]
+    if not function.share and (target <= 0).any():
+        row = int(np.argmax(target <= 0))
+        raise InvalidInputError(f"{function.target} in row {row}", float(target[row]), "seconds, more than 0")
+    return values[:, :-1], target
+
+
+def _left_out_errors(
+    function: Function, regression: Any, features: Floats, wanted: Floats, target: Floats, seed: int
+) -> Floats:
+    from sklearn.base import clone
+    from sklearn.model_selection import RepeatedKFold
+
+    folds = RepeatedKFold(n_splits=min(_FOLDS, len(target) // 2), n_repeats=_ROUNDS, random_state=seed)
+    errors = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a kernel's parameter at its bound is no news
+        for train, test in folds.split(features):
+            model = clone(regression).fit(features[train], wanted[train])
+            predicted = model.predict(features[test])
+            predicted = np.clip(predicted, 0, 1) if function.share else np.exp(predicted)
+            errors.append(errors_pct(function, predicted, target[test]))
+    return np.concatenate(errors)
+
+
+def _regressions(features: int, seed: int) -> Iterator[tuple[str, Any]]:
+    """The kinds that compete: smooth ones that need few points, and ensembles of trees for what is not smooth."""
+    from sklearn.ensemble import ExtraTreesRegressor, GradientBoostingRegressor
+    from sklearn.linear_model import RidgeCV
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import PolynomialFeatures, StandardScaler
+
+    penalties = np.logspace(-6, 2, 9)
+    for degree in (1, 2, 3):
+        yield (
+            f"polynomial of degree {degree}",
+            make_pipeline(StandardScaler(), PolynomialFeatures(degree), RidgeCV(penalties)),
+        )
+    yield "Gaussian process", gaussian_process(features, seed)
+    boosted = GradientBoostingRegressor(n_estimators=300, learning_rate=0.05, max_depth=3, random_state=seed)
+    yield "gradient boosting", boosted
+    yield "extra trees", ExtraTreesRegressor(200, min_samples_leaf=2, random_state=seed)
+
+
+def gaussian_process(features: int, seed: int) -> Any:
+    """A Gaussian process with a length scale for each feature; it also knows how sure it is."""
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    kernel = ConstantKernel(1.0) * Matern(np.ones(features), (0.05, 1e3), nu=2.5) + WhiteKernel(0.01, (1e-6, 1.0))
+    process = GaussianProcessRegressor(kernel, normalize_y=True, n_restarts_optimizer=1, random_state=seed)
+    return make_pipeline(StandardScaler(), process)

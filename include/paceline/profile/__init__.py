@@ -1,6 +1,6 @@
 """What a kind of device does: measured at a few points, learned, kept without pickle, known to be stale when it is.
 
-:class:`DeviceProfile` holds the four functions of Deep-Edge for one kind; :class:`ProfileEstimates` answers a scheduler's
+:class:`DeviceProfile` holds the functions of Deep-Edge for one kind; :class:`ProfileEstimates` answers a scheduler's
 questions with them.
 """
 

@@ -1,4 +1,4 @@
-"""The functions that are learned for each kind of device: what each is of, and what it gives. Deep-Edge, section IV-C."""
+"""The functions that are learned for each kind of device, section IV-C of Deep-Edge: of what, and what they give."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ class Function:
     share: bool = False
 
 
-# Columns: `cpu`, `gpu`, `memory` say how busy the machine is before training, `new_*` while it trains (95th percentile);
-# `batch_size` is its own, `pushes_per_sample` the sum over all workers of 1 / batch size: how often the server is asked.
+# Columns: `cpu`, `gpu`, `memory` say how busy the machine is before training, `new_*` while it trains (95th
+# percentile); `batch_size` is its own, `pushes_per_sample` the sum over all workers of 1 / batch size: how often the
+# server is asked.
 _STATE = ("cpu", "gpu", "memory")
 FUNCTIONS = (
     Function("EstComputeTime", "compute_s", ("cpu", "gpu", "batch_size")),

@@ -6,7 +6,7 @@ import itertools
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,7 +123,7 @@ def choose_more(
     return [open_points[index] for index in chosen]
 
 
-def _process(function: Function, seen: Floats, measured: pd.DataFrame, seed: int) -> object | None:
+def _process(function: Function, seen: Floats, measured: pd.DataFrame, seed: int) -> Any:
     """The kernel of a process fitted to a function's target, ``None`` for a target that does not vary."""
     target = measured[function.target].to_numpy(dtype=float)
     target = target if function.share else np.log(np.maximum(target, 1e-9))
@@ -136,12 +136,12 @@ def _process(function: Function, seen: Floats, measured: pd.DataFrame, seed: int
     return process.kernel_
 
 
-def _unsure(kernel: object, seen: Floats, places: Floats) -> Floats:
+def _unsure(kernel: Any, seen: Floats, places: Floats) -> Floats:
     """Variance at ``places`` of a process that has seen ``seen``, as a share of its variance far from everything."""
     from scipy.linalg import cho_factor, cho_solve
 
-    signal = kernel.k1  # type: ignore[attr-defined]  # the rest is noise, which no measurement takes away
-    covariance = kernel(seen) + 1e-9 * np.eye(len(seen))  # type: ignore[operator]
+    signal = kernel.k1  # the rest is noise, which no measurement takes away
+    covariance = kernel(seen) + 1e-9 * np.eye(len(seen))
     between = signal(seen, places)
     explained = np.einsum("ij,ij->j", between, cho_solve(cho_factor(covariance), between))
     prior = signal.diag(places)

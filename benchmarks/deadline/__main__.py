@@ -49,24 +49,24 @@ class Benchmark:
         """How long the whole job took on all cores, each time: their spread is what the machine does by itself."""
         return [self.all_cores(model, repeat)["finished_s"] for repeat in range(self._repeats)]
 
-    def static(self, model: str, deadline_s: float) -> dict[str, Any]:
-        """The whole job on the smallest constant allocation that meets the deadline, found by running it."""
-        cores = self._trainer.cores
-        run = min((self.all_cores(model, repeat) for repeat in range(self._repeats)), key=lambda run: run["finished_s"])
-        # From the first guess downwards until one is late; upwards before that if the guess was late itself.
-        guess, step = self._quantized(cores * run["finished_s"] / deadline_s), self._trainer.quantum
-        while guess >= step:
+    def static(self, model: str, deadline_s: float, near: float) -> dict[str, Any]:
+        """The whole job on the smallest constant allocation that meets the deadline, found by running it.
+
+        The search goes step by step from ``near``, down while it is met or up until it is.
+        """
+        cores, step = self._trainer.cores, self._trainer.quantum
+        guess, met = self._quantized(max(near, step)), None
+        while True:
             tried = self._constant(model, guess)
-            if tried["finished_s"] > deadline_s:
-                if run["cores"] - guess < 1.5 * step:
-                    break
-                guess = self._quantized(max(guess * tried["finished_s"] / deadline_s, guess + step))
-                if guess >= run["cores"]:
-                    guess = self._quantized(run["cores"] - step)
-                continue
-            run = tried
-            guess = self._quantized(min(guess * tried["finished_s"] / deadline_s, guess - step))
-        return run
+            if tried["finished_s"] <= deadline_s:
+                met = tried
+                if guess < 1.5 * step:
+                    return met
+                guess = self._quantized(guess - step)
+            elif met is not None or guess >= cores:
+                return met or tried
+            else:
+                guess = self._quantized(guess + step)
 
     def controlled(self, cell: Cell, controller: str, repeat: int) -> dict[str, Any]:
         """One run under a controller."""
@@ -143,7 +143,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not chosen.no_static:
             bar.total += round(chosen.shortest_s * 4 * len({(cell.model, cell.last) for cell in planned}))
             for cell in planned:
-                statics[cell] = benchmark.static(cell.model, cell.last * mean(benchmark.shortest_s(cell.model)))
+                near = mean(run["mean_devices"] for key, run in runs.items() if key[:2] == (cell, "default"))
+                deadline_s = cell.last * mean(benchmark.shortest_s(cell.model))
+                statics[cell] = benchmark.static(cell.model, deadline_s, near)
     rows = figures(runs, statics)
     print(table(rows))
     on_all_cores = {model: benchmark.shortest_s(model) for model in models}

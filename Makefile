@@ -65,9 +65,10 @@ test: $(STAMP) ## Run every test this machine can run; Docker tests use DOCKER_H
 ifdef ARGS
 	@$(BIN)/python -m pytest --durations=10 --junitxml=build/tests.xml $(ARGS)
 else
-	@# Most tests wait most of the time, so two run side by side; what measures a speed comes after them, alone.
+	@# Most tests wait most of the time, so two run side by side, the long ones (integration) first; what measures a speed
+	@# comes after them, alone.
 	@failed=0; \
-	$(BIN)/python -m pytest --durations=10 --junitxml=build/tests.xml -m "not alone" -n 2 --dist loadfile || failed=1; \
+	$(BIN)/python -m pytest --durations=10 --junitxml=build/tests.xml -m "not alone" -n 2 --dist loadfile --no-loadscope-reorder || failed=1; \
 	$(BIN)/python -m pytest --durations=10 --junitxml=build/tests-alone.xml -m alone || failed=1; \
 	exit $$failed
 endif

@@ -48,7 +48,7 @@ def seed(store: Path, registry: Registry, scripts: Path, scratch: Path) -> Seed:
     scratch:
         Folder for files on the way; removed at the end.
     """
-    from sklearn.metrics import roc_auc_score  # type: ignore[import-untyped]
+    from sklearn.metrics import roc_auc_score
 
     flights = read_flights()
     scratch.mkdir(parents=True, exist_ok=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import InvalidInputError, PacelineError
@@ -99,6 +100,7 @@ class DeviceProfile:
 
         >>> origin = Origin("a1", cores=4, memory_gib=4, gpus=0, measured_at="2030-01-01T00:00:00+00:00")
         >>> profile = DeviceProfile("nano", {}, (8,), origin)
+        >>> from datetime import timezone
         >>> now = datetime(2030, 1, 2, tzinfo=timezone.utc)
         >>> profile.stale(now, training="a1", cores=4, memory_gib=4, gpus=0) is None
         True
@@ -136,8 +138,6 @@ class DeviceProfile:
 
     def dumps(self) -> bytes:
         """The profile as bytes: scikit-learn's models in the format of skops, which is read without running code."""
-        import skops.io
-
         about = {
             "format": FORMAT,
             "kind": self.kind,
@@ -155,15 +155,13 @@ class DeviceProfile:
             ],
         }
         models = {name: one.model for name, one in self.learned.items()}
-        return bytes(skops.io.dumps({"about": json.dumps(about), "models": models}))
+        return bytes(_skops().dumps({"about": json.dumps(about), "models": models}))
 
     @classmethod
     def loads(cls, data: bytes) -> DeviceProfile:
         """Read what ``dumps`` wrote. Raises ``InvalidInputError`` for anything else."""
-        import skops.io
-
         try:
-            content = skops.io.loads(data, trusted=_TRUSTED)
+            content = _skops().loads(data, trusted=_TRUSTED)
             about, models = json.loads(content["about"]), content["models"]
             if about["format"] != FORMAT:
                 raise ValueError(f"format {about['format']}")
@@ -179,6 +177,9 @@ class DeviceProfile:
             raise InvalidInputError("profile", f"{len(data)} bytes", accepted) from None
 
 
-def utc_now() -> datetime:
-    """Now, with its zone."""
-    return datetime.now(timezone.utc)
+def _skops() -> Any:
+    """``skops.io``. Where it is imported first, it looks into every module there is, deprecated parts included."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import skops.io
+    return skops.io

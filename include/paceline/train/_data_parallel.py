@@ -50,9 +50,9 @@ def data_parallel(model: nn.Module, *, most: int | None = None, find_unused_para
     --------
     >>> import torch
     >>> from paceline.train import checkpoint, data_parallel, device
-    >>> model = data_parallel(torch.nn.Linear(3, 1).to(device()))
-    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> checkpoint(model=model, optimizer=optimizer)
+    >>> model = data_parallel(torch.nn.Linear(3, 1).to(device()))  # doctest: +SKIP
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # doctest: +SKIP
+    >>> checkpoint(model=model, optimizer=optimizer)  # doctest: +SKIP
     False
     """
     session = _session.current

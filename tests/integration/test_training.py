@@ -128,13 +128,14 @@ def test_a_deadline_cut_to_eighty_percent_at_thirty_percent_is_met(airflow, trai
     assert airflow.wait(training_dag, run_id, timeout_s=300) == "success"
     result = airflow.xcom(training_dag, run_id, "train")
     assert result["deadline_s"] == pytest.approx(0.8 * deadline_s)
-    assert abs(result["error_pct"]) <= 2.0, result
+    history = airflow.task_state(training_dag, run_id, "train", "history")
+    assert abs(result["error_pct"]) <= 2.0, (result, history["samples"])
 
 
 @pytest.mark.docker  # for the calibration; the run itself needs no engine
 @pytest.mark.alone
 def test_a_local_process_ends_within_three_percent_of_its_deadline(airflow, training_dag, batches):
-    part = 0.7  # of a job as long as the others: what is promised is looser
+    part = 0.6  # of a job as long as the others: what is promised is looser
     deadline_s = 1.5 * part * SHORTEST_S
     result = train(airflow, training_dag, batches=int(part * batches), deadline=deadline_s, runtime="process")
     assert abs(result["error_pct"]) <= 3.0, result

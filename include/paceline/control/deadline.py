@@ -27,6 +27,8 @@ _RESERVE = 0.02
 # Who uses so much of what it holds is held back by it; the rest is lost between two looks of the scheduler.
 _FULLY_BUSY, _LEAST_BUSY = 0.9, 0.05
 _EARLY = 0.001  # of the deadline: late is worse than early
+# Saving a small model and leaving a container, where no earlier run has shown how long that takes.
+_UNKNOWN_TAIL_S, _UNKNOWN_TAIL = 1.0, 0.02
 _FORECAST_SD = 0.005  # a deadline that may be missed by less than this is not given up
 _LATEST_REPORT_S = 0.25
 _ALMOST = 0.95  # of a batch that has not been reported
@@ -55,7 +57,7 @@ class DeadlineController:
         Seconds between two steps, ``T_s``; steps come closer together shortly before the end.
     past:
         An earlier run of the same job: the start-up, the speed and the time after the last batch are known from it.
-        Without one, 1 % of the deadline (1 s at most) is kept for what comes after the last batch.
+        Without one, 2 % of the deadline (1 s at most) is kept for what comes after the last batch.
     resize_s:
         Seconds that the job stands still for a change of its devices.
     start_devices:
@@ -131,7 +133,7 @@ class DeadlineController:
 
     @property
     def _tail_s(self) -> float:
-        return self._past.tail_s if self._past else min(1.0, 0.01 * self.deadline_s)
+        return self._past.tail_s if self._past else min(_UNKNOWN_TAIL_S, _UNKNOWN_TAIL * self.deadline_s)
 
     def step(
         self,

@@ -56,7 +56,7 @@ def pace(
     Examples
     --------
     >>> from paceline.control import DeadlineController, Limits
-    >>> plant = Plant(batches=1000, batch_s=0.05, startup_s=3.0, tail_s=0.5)
+    >>> plant = Plant(batches=1000, batch_s=0.05, startup_s=3.0, tail_s=0.8)
     >>> result = pace(plant, DeadlineController(Limits(0.1, 4.0), deadline_s=60.0))
     >>> abs(result.error_pct) < 0.5
     True

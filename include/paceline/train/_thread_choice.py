@@ -15,7 +15,8 @@ _STALE_S = 120.0
 _NEARLY, _HOPELESS = 0.8, 0.75
 # So much better another count must be: speeds differ by that from one second to the next.
 _BETTER = 1.04
-_THROTTLED = 0.93
+# A quota leaves a process up to a tenth less than it says, lost between two looks of the scheduler.
+_THROTTLED = 0.85
 _NEWEST = 0.4  # weight of the newest look
 
 

@@ -38,7 +38,7 @@ class SimulatedJob:
         devices: float = 1.0,
         batches: int = 3000,
         start_up_s: float = 2.0,
-        tail_s: float = 0.3,
+        tail_s: float = 0.5,
         scaling: float = 0.9,
         noise: float = 0.0,
         slowdown: Callable[[float], float] = lambda t_s: 1.0,

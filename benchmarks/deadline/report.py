@@ -25,6 +25,7 @@ def figures(runs: Runs, statics: Mapping[Cell, dict[str, Any]]) -> list[dict[str
                 "changed_to": cell.changed_to,
                 "controller": controller,
                 "errors_pct": [run["error_pct"] for run in group],
+                "attempts": [run["attempts"] for run in group],
                 "mean_devices": round(mean(run["mean_devices"] for run in group), 3),
                 "core_seconds": round(mean(run["core_seconds"] for run in group), 2),
                 "static_core_seconds": static["core_seconds"] if static else None,
@@ -51,6 +52,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
             if loose
             else None,
             "core_seconds_over_static": round(mean(over), 3) if over else None,
+            "made_again_for_lack_of_cores": sum(tries - 1 for row in own for tries in row["attempts"]),
         }
     return found
 

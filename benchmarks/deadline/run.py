@@ -19,6 +19,7 @@ from paceline.runtime import DockerRuntime, JobSpec
 HERE = Path(__file__).parent
 LEAST_CORES = 0.1
 CHANGED_AT = 0.3  # of ideal progress, as in the paper
+_LATE_PCT = 0.3
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,21 @@ class Trainer:
             learned=outcome.learned,
             samples=[row[:4] for row in history.to_dict()["samples"]],
         )
+
+
+def was_out_of_cores(run: dict[str, Any], cores: float) -> bool:
+    """Whether a run was late although it had all cores for its second half: there was nothing more to be given.
+
+    >>> samples = [[10.0 * second, 0.0, 0.0, 1.4 if second < 4 else 2.0] for second in range(11)]
+    >>> was_out_of_cores({"error_pct": 3.0, "samples": samples}, cores=2.0)
+    True
+    >>> was_out_of_cores({"error_pct": 3.0, "samples": samples}, cores=4.0)
+    False
+    """
+    end_s = run["samples"][-1][0]
+    # The last stretch is that of the container's end, when cores are given back.
+    second_half = [held for at_s, _, _, held in run["samples"] if 0.5 < at_s / end_s < 0.95]
+    return bool(run["error_pct"] > _LATE_PCT and min(second_half) >= cores)
 
 
 class _Told(MemoryState):

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
+from tenacity import retry, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from paceline.errors import PacelineError
 
@@ -23,6 +24,19 @@ class AirflowApiError(PacelineError):
     def __init__(self, status: int, message: str) -> None:
         self.status = status
         super().__init__(message)
+
+
+def _is_collision(error: BaseException) -> bool:
+    """Whether two writers met in Airflow's database, as happens with SQLite; nothing was changed then."""
+    return isinstance(error, AirflowApiError) and error.status == 500 and "Database error" in str(error)
+
+
+_again_after_collision = retry(
+    retry=retry_if_exception(_is_collision),
+    stop=stop_after_attempt(5),
+    wait=wait_random_exponential(multiplier=0.1, max=2.0),
+    reraise=True,
+)
 
 
 class AirflowApi:
@@ -59,10 +73,12 @@ class AirflowApi:
             self._tokens[user] = _checked(self._client.post("/auth/token", json=login))["access_token"]
         return self._tokens[user]
 
+    @_again_after_collision
     def api(self, method: str, path: str, json: object = None, *, user: str | None = None, **params: Any) -> Any:
         """Call ``/api/v2`` + ``path`` and return the parsed answer (``None`` if it is empty).
 
-        Raises ``AirflowApiError`` for every answer of 400 and above.
+        Raises ``AirflowApiError`` for every answer of 400 and above. A call that met another writer in Airflow's
+        database is made again, up to five times.
         """
         headers = {"Authorization": f"Bearer {self.token(user)}"}
         answer = self._client.request(method, f"/api/v2{path}", json=json, params=params or None, headers=headers)

@@ -52,8 +52,9 @@ class MemoryState(dict[str, Any]):
 class Exchange:
     """Carries live state to and from a slow store beside the control loop, so that no control step waits for it.
 
-    One thread reads the watched keys and writes what was posted, once for each call of ``post``; the loop sees the
-    newest values that arrived. A store that fails is tried again at the next post: control goes on meanwhile.
+    One thread writes what was posted and reads the watched keys, soon after each call of ``post`` but not more often
+    than once in ``every_s`` seconds; the loop sees the newest values that arrived. A store that fails is tried again
+    at the next post: control goes on meanwhile.
 
     Parameters
     ----------
@@ -63,6 +64,9 @@ class Exchange:
         Keys to read at every round.
     on_trouble:
         Called with the error when a round fails and the one before did not, and with ``None`` when it works again.
+    every_s:
+        Shortest time between the beginnings of two rounds. The store's work may take from the same cores as the job,
+        which would be held up by being watched closely.
     """
 
     def __init__(
@@ -70,15 +74,17 @@ class Exchange:
         state: LiveState,
         watch: tuple[str, ...] = (DEADLINE, CEILING),
         on_trouble: Callable[[Exception | None], None] = lambda error: None,
+        every_s: float = 1.0,
     ) -> None:
         self._state = state
         self._watch = watch
         self._on_trouble = on_trouble
+        self._every_s = every_s
         self._outgoing: dict[str, Any] = {}
         self._incoming: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._wake = threading.Event()
-        self._closing = False
+        self._closed = threading.Event()
         self._troubled = False
         self._rounds, self._rounds_s = 0, 0.0
         self._thread = threading.Thread(target=self._work, name="paceline-live-state", daemon=True)
@@ -102,17 +108,19 @@ class Exchange:
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Write what is left and end the thread."""
-        self._closing = True
+        self._closed.set()
         self._wake.set()
         self._thread.join(timeout_s)
 
     def _work(self) -> None:
-        while not self._closing:
+        while not self._closed.is_set():
             self._wake.wait()
             self._wake.clear()
             began_s = time.monotonic()
             self._round()
-            self._rounds, self._rounds_s = self._rounds + 1, self._rounds_s + time.monotonic() - began_s
+            took_s = time.monotonic() - began_s
+            self._rounds, self._rounds_s = self._rounds + 1, self._rounds_s + took_s
+            self._closed.wait(self._every_s - took_s)
         if self._outgoing:  # posted while the last round was under way
             self._round()
 

@@ -12,13 +12,14 @@ from paceline.train import checkpoint, data_parallel, output_dir, report, track
 
 arguments = argparse.ArgumentParser()
 arguments.add_argument("--batches", type=int, default=200)
+arguments.add_argument("--batch-size", type=int, default=32, help="from 64 on a second core is of real use")
 arguments.add_argument("--checkpoint-every-s", type=float, default=None)
 arguments.add_argument("--whole", action="store_true", help="on whole devices, a process for each")
 chosen = arguments.parse_args()
 
 torch.manual_seed(0)
 data = TensorDataset(torch.randn(3200, 1, 28, 28), torch.randint(0, 10, (3200,)))
-loader = DataLoader(data, batch_size=32, shuffle=True)
+loader = DataLoader(data, batch_size=chosen.batch_size, shuffle=True)
 model = nn.Sequential(
     nn.Conv2d(1, 32, 3, padding=1),
     nn.ReLU(),

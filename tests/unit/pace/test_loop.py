@@ -318,11 +318,23 @@ def test_what_is_posted_last_is_written_although_a_round_was_under_way():
     exchange.post({"pace": "finished"})
     closing = threading.Thread(target=exchange.close)
     closing.start()
-    while not exchange._closing:
-        pass
+    assert exchange._closed.wait(10)
     let_go.set()
     closing.join()
     assert state.get("pace") == "finished"
+
+
+def test_the_store_is_not_asked_more_often_than_it_may_be():
+    state = MemoryState()
+    exchange = Exchange(state, every_s=3600)
+    exchange.post({"pace": 1})
+    while "deadline" not in exchange.newest():
+        pass
+    exchange.post({"pace": 2})
+    exchange.post({"pace": 3})
+    assert state.get("pace") == 1
+    exchange.close()  # waits for nobody's hour
+    assert state.get("pace") == 3
 
 
 def test_a_store_that_fails_does_not_stop_control(make_job, clock, origin, caplog):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from . import _data, _session, _threads
 from ._checkpoint import Position, Resume
@@ -19,6 +19,9 @@ from ._paths import run_by_paceline
 from ._share import CpuShare
 from ._values import bad_value, say, whole
 from .progress import Progress
+
+if TYPE_CHECKING:
+    from .asynchronous.worker import Worker
 
 T = TypeVar("T")
 
@@ -77,7 +80,9 @@ class Loop(Generic[T]):
         self._epoch_told = False
         self._last_of_epoch = -1  # batches done when an epoch's last one begins, where that is known
         self._stopped = self._used = self._regroup = False
+        self._last: bool | None = None  # of its epoch, where a server hands out the batches
         self._lead: Lead | None = None
+        self._worker: Worker | None = None
         self._look_s = _NOW
         self._next_show_s = self._next_share_s = _NOW
         self._began = (0, 0.0)  # batches done and time when the loop began in this process
@@ -96,6 +101,8 @@ class Loop(Generic[T]):
     @property
     def epoch_end(self) -> bool:
         """Whether this batch is the epoch's last. Never true for a loader without a length."""
+        if self._last is not None:
+            return self._last
         return self._length is not None and self.batch + 1 >= self._length
 
     def stop_early(self) -> None:
@@ -123,6 +130,10 @@ class Loop(Generic[T]):
         """Stand where another process of the same training stands."""
         self.epoch, self.done, self._epoch_done = epoch, done, done - batch
 
+    def stand_in(self, epoch: int, done: int, total: int, *, last: bool) -> None:
+        """Stand where the server of a training on several machines says."""
+        self.epoch, self.done, self.total, self._last = epoch, done, total, last
+
     def _plain(self) -> Iterator[T]:
         for epoch in range(self.epochs):
             self.epoch, self._epoch_done = epoch, self.done
@@ -142,6 +153,7 @@ class Loop(Generic[T]):
         session.loop = self
         session.listen()
         lead = self._lead = session.team if isinstance(session.team, Lead) else None
+        worker = self._worker = session.join_others() if lead is None and self._number == 0 else None
         try:
             if lead is not None:
                 lead.begin(self._number, self._loader, session.parts)
@@ -150,7 +162,7 @@ class Loop(Generic[T]):
             self._show(session, "start")
             while not self._over():
                 self._epoch_began_s = clock()
-                self._last_of_epoch = self._epoch_done + self._length - 1 if self._length else -1
+                self._last_of_epoch = self._epoch_done + self._length - 1 if self._length and not worker else -1
                 for batch in self._open(resume):
                     if self.done == self._last_of_epoch:
                         self._tell_epoch_end(session, clock())
@@ -160,6 +172,10 @@ class Loop(Generic[T]):
                     self.done += 1
                     if clock() >= self._look_s and self._look(session, clock()):
                         break
+                if worker is not None:
+                    if self._stopped:
+                        worker.stop()
+                    break
                 if self._regroup and lead is not None:
                     resume = self._form_group(session, lead)
                 elif not self._stopped:
@@ -177,6 +193,8 @@ class Loop(Generic[T]):
             session.loop = None
             if lead is not None:
                 lead.close()
+            if worker is not None:
+                worker.close()
             session.stop_listening()
             display.close()
         if session.terminating:
@@ -205,6 +223,8 @@ class Loop(Generic[T]):
         return resume
 
     def _open(self, resume: Resume | None) -> Iterator[T]:
+        if self._worker is not None:
+            return self._worker.batches(self, self._loader, _session.current)
         if resume is None:
             self._epoch_start = _data.snapshot(self._loader)
             if self._lead is not None:

@@ -10,6 +10,11 @@ ENV_INPUT = "PACELINE_INPUT"
 ENV_OUTPUT = "PACELINE_OUTPUT"
 ENV_CHECKPOINT = "PACELINE_CHECKPOINT"
 ENV_CONTROL = "PACELINE_CONTROL"
+# Where a job is a worker of a training on several machines: ``host:port`` of its parameter server, the key that the
+# server asks for, and the worker's name there.
+ENV_SERVER = "PACELINE_SERVER"
+ENV_SERVER_KEY = "PACELINE_SERVER_KEY"
+ENV_WORKER = "PACELINE_WORKER"
 
 
 def input_dir() -> Path:
@@ -25,3 +30,8 @@ def output_dir() -> Path:
 def run_by_paceline() -> bool:
     """Whether a Paceline runtime started this process."""
     return bool(os.environ.get(ENV_OUTPUT))
+
+
+def is_worker() -> bool:
+    """Whether this process trains for a parameter server."""
+    return bool(os.environ.get(ENV_SERVER))

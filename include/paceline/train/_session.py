@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 from ._checkpoint import Checkpoint, Stateful, check_every_s, check_parts, folder_for
 from ._display import Display, choose_display
 from ._follower import Follower
-from ._paths import run_by_paceline
+from ._paths import is_worker, run_by_paceline
 from ._values import deferred_number, say
 from .progress import Progress
 
 if TYPE_CHECKING:
     from ._lead import Lead
     from ._loop import Loop
+    from .asynchronous.worker import Worker
 
 # What a shell says of a process ended by SIGTERM: 128 + 15.
 EXIT_TERMINATED = 143
@@ -40,6 +41,7 @@ class Session:
         self.checkpoint: Checkpoint | None = None
         self.parts: dict[str, Stateful] = {}  # what checkpoint() was given
         self.team: Lead | Follower | None = None  # since data_parallel()
+        self.worker: Worker | None = None  # where there is a parameter server, since the loop began
         self.terminating = False
         self._values: dict[str, Callable[[], float]] = {}
         self._display: Display | None = None
@@ -97,6 +99,14 @@ class Session:
             )
         )
 
+    def join_others(self) -> Worker | None:
+        """This process's part in a training on several machines, if it has one."""
+        if is_worker():
+            from .asynchronous.worker import Worker
+
+            self.worker = Worker.in_this_process()
+        return self.worker
+
     def listen(self) -> None:
         """Answer SIGTERM from now on, unless the training code answers it itself."""
         if threading.current_thread() is not threading.main_thread() or self._handler_pid == os.getpid():
@@ -121,7 +131,7 @@ class Session:
         if os.getpid() != self._handler_pid:  # a process that was forked off and is to end as it would have
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
-        elif self.loop is not None and self.checkpoint is not None:
+        elif self.loop is not None and (self.checkpoint is not None or self.worker is not None):
             self.terminating = True
             self.loop.look_now()
         else:
@@ -219,7 +229,7 @@ def checkpoint(*, path: str | os.PathLike[str] | None = None, every_s: float | N
     interval_s = check_every_s(every_s)
     current.parts = checked
     folder = folder_for(path)
-    if folder is None or isinstance(current.team, Follower):
+    if folder is None or isinstance(current.team, Follower) or is_worker():
         return False
     registered, loop = current.checkpoint, current.loop
     if loop is not None:

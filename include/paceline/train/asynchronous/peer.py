@@ -1,0 +1,116 @@
+"""Two processes that speak to each other: words as JSON, and rows of numbers beside them. Used by server and workers.
+
+They use one connection of the standard library's ``multiprocessing.connection``, which the worker opens: it may be
+behind a firewall or an address translation, and needs no open port. Where a key is set, both sides prove that they have
+it. Nothing that arrives is run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import socket
+from collections.abc import Callable
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+# Longer than any words are; a list of ten million samples fits.
+_LONGEST_WORDS = 1 << 27
+# A machine that has lost its power says nothing; after about a minute without an answer it is taken for gone.
+_KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 4}
+
+
+class GoneError(Exception):
+    """The other side has gone, or never came."""
+
+
+class Peer:
+    """One end of a connection.
+
+    Parameters
+    ----------
+    connection:
+        The connection.
+    key:
+        The secret that both sides know; empty for none.
+
+    Raises
+    ------
+    GoneError
+        If the other side does not have the key, or goes; also from ``send`` and ``receive``.
+    """
+
+    def __init__(self, connection: Connection, key: bytes, *, server: bool) -> None:
+        self._connection = connection
+        _keep_alive(connection.fileno())
+        if key:
+            prove = [deliver_challenge, answer_challenge]
+            for step in prove if server else reversed(prove):
+                self._try(step, connection, key)
+
+    def send(self, words: dict[str, Any], row: torch.Tensor | None = None) -> None:
+        """Say something, with a row of numbers if there is one."""
+        length = 0 if row is None else row.numel()
+        self._try(self._connection.send_bytes, json.dumps([length, words]).encode())
+        if row is not None and length:
+            self._try(self._connection.send_bytes, _memory(row))
+
+    def receive(self, into: torch.Tensor | None = None) -> dict[str, Any]:
+        """Wait for what the other side says; a row of numbers that comes with it is put ``into``.
+
+        Raises ``ValueError`` for a row of another length.
+        """
+        length, words = json.loads(self._try(self._connection.recv_bytes, _LONGEST_WORDS))
+        if length:
+            expected = 0 if into is None else into.numel()
+            if into is None or length != expected:
+                raise ValueError(f"state: got {length} numbers, expected {expected}")
+            self._try(self._connection.recv_bytes_into, _memory(into))
+        found: dict[str, Any] = words
+        return found
+
+    def close(self) -> None:
+        """End the connection."""
+        self._connection.close()
+
+    def _try(self, act: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return act(*arguments)
+        except AuthenticationError:
+            raise GoneError("it does not have the key of this training") from None
+        except (EOFError, OSError) as error:
+            raise GoneError(str(error) or "its connection has ended") from None
+
+
+def listen(host: str, port: int) -> Listener:
+    """Listen for workers; port 0 takes a free one."""
+    return Listener((host, port), backlog=128)
+
+
+def reach(host: str, port: int, key: bytes) -> Peer:
+    """Connect to a server. Raises ``GoneError`` if it does not answer."""
+    try:
+        connection = Client((host, port))
+    except OSError as error:
+        raise GoneError(str(error)) from None
+    return Peer(connection, key, server=False)
+
+
+def _memory(row: torch.Tensor) -> Any:
+    """The numbers of a row on the CPU, as bytes, without copying; ``Tensor.numpy`` would need NumPy to be there."""
+    assert row.is_contiguous()
+    return memoryview((ctypes.c_char * (row.numel() * row.element_size())).from_address(row.data_ptr())).cast("B")
+
+
+def _keep_alive(descriptor: int) -> None:
+    with socket.socket(fileno=os.dup(descriptor)) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for name, value in _KEEPALIVE.items():
+            if hasattr(socket, name):
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -1,0 +1,60 @@
+"""A training's state as one row of numbers: what workers and server exchange. Used by ``worker``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from paceline.train._values import bad_value
+
+
+class StateVector:
+    """The parameters and buffers of all modules among the parts of a training, one after the other.
+
+    Buffers are part of it: what a batch normalisation has counted adds up over the workers like the parameters do.
+
+    Parameters
+    ----------
+    parts:
+        What ``checkpoint`` was given. Raises ``ValueError`` if no module is among it.
+
+    Examples
+    --------
+    >>> layer = nn.Linear(2, 1)
+    >>> vector = StateVector({"model": layer})
+    >>> vector.write(torch.tensor([1.0, 2.0, 3.0]))
+    >>> layer.weight.tolist(), layer.bias.tolist(), vector.read().tolist()
+    ([[1.0, 2.0]], [3.0], [1.0, 2.0, 3.0])
+    """
+
+    def __init__(self, parts: Mapping[str, Any]) -> None:
+        modules = [part for part in parts.values() if isinstance(part, nn.Module)]
+        if not modules:
+            accepted = (
+                "checkpoint(model=model, optimizer=optimizer) before the loop, for a training on several machines"
+            )
+            raise bad_value("checkpoint", sorted(parts), accepted)
+        found: Iterable[torch.Tensor] = (
+            tensor for module in modules for tensor in (*module.parameters(), *module.buffers())
+        )
+        self._tensors = list({id(tensor): tensor for tensor in found}.values())  # tied weights count once
+        double = any(tensor.dtype == torch.float64 for tensor in self._tensors)
+        self.dtype = torch.float64 if double else torch.float32
+        self.size = sum(tensor.numel() for tensor in self._tensors)
+
+    @torch.no_grad()
+    def read(self) -> torch.Tensor:
+        """The state as it is now; on the CPU, shape (size,)."""
+        return torch.cat([tensor.detach().reshape(-1).to("cpu", self.dtype) for tensor in self._tensors])
+
+    @torch.no_grad()
+    def write(self, values: torch.Tensor) -> None:
+        """Make ``values`` the state."""
+        begin = 0
+        for tensor in self._tensors:
+            part = values[begin : begin + tensor.numel()]
+            tensor.copy_(part.view(tensor.shape) if tensor.is_floating_point() else part.view(tensor.shape).round())
+            begin += tensor.numel()

@@ -1,0 +1,191 @@
+"""A worker's side of a training on several machines: what a ``track`` loop does where there is a parameter server."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from paceline.train import _rng
+from paceline.train._part import check_divisible, loader_over
+from paceline.train._paths import ENV_SERVER, ENV_SERVER_KEY, ENV_WORKER
+from paceline.train._values import bad_value, say
+
+from .peer import GoneError, Peer, reach
+from .shards import Lease
+from .vector import StateVector
+
+if TYPE_CHECKING:
+    from paceline.train._loop import Loop
+    from paceline.train._session import Session
+
+# A server that was lost is started again by somebody; who has waited so long for it gives up.
+_PATIENCE_S = 120.0
+_AGAIN_S = 1.0
+_EXIT_SENT_AWAY, _EXIT_NO_SERVER = 5, 6
+
+
+class Worker:
+    """This process's part in a training that others take part in.
+
+    Parameters
+    ----------
+    name:
+        This worker's, as the schedule has it.
+    server:
+        ``host:port`` of the parameter server.
+    key:
+        The secret that the server asks for; empty for none.
+    patience_s:
+        How long to look for a server that does not answer.
+    """
+
+    def __init__(self, name: str, server: str, key: bytes = b"", patience_s: float = _PATIENCE_S) -> None:
+        self.name = name
+        host, _, port = server.rpartition(":")
+        if not host or not port.isdigit():
+            raise bad_value(ENV_SERVER, server, "host:port")
+        self._host, self._port = host, int(port)
+        self._key = key
+        self._patience_s = patience_s
+        self._peer: Peer | None = None
+        self._leases: deque[Lease] = deque()  # read, or about to be, and not done
+        self._next: Lease | None = None  # asked for ahead: it tells whether an epoch ends
+        self._over = False
+        self._place = (0, 1)  # batches done and to do
+        self._seen: Any = None  # the state that the batch under way was begun with
+        self._loader: Any = None
+
+    @classmethod
+    def in_this_process(cls, environ: Mapping[str, str] = os.environ) -> Worker | None:
+        """The worker that this process is to be; ``None`` if it trains alone."""
+        server = environ.get(ENV_SERVER)
+        key = environ.get(ENV_SERVER_KEY, "").encode()
+        return cls(environ.get(ENV_WORKER, ""), server, key) if server else None
+
+    def batches(self, loop: Loop[Any], loader: Any, session: Session) -> Iterator[Any]:
+        """Give the batches that the server lends to this worker, and send what was learned from each."""
+        check_divisible(loader)
+        self._loader, self._session, self._vector = loader, session, StateVector(session.parts)
+        self._seen = self._vector.read()
+        part = loader_over(loader, _Lent(self))
+        self._come(loop.epochs)
+        while not self._over:
+            try:
+                for batch in part:
+                    if self._over:  # somebody has ended it all, or has done this batch meanwhile
+                        break
+                    lease = self._leases[0]
+                    loop.stand_in(lease.epoch, *self._place, last=self._is_last(lease))
+                    yield batch
+                    self._give_back()
+            except GoneError as error:
+                say(f"the parameter server is lost ({error}): looking for it")
+                self._come(loop.epochs)
+        self._vector.write(self._seen)
+        loop.stand_in(loop.epochs - 1, *self._place, last=True)
+
+    def stop(self) -> None:
+        """End the training of all after the batch under way: ``stop_early`` was called here."""
+        try:
+            self._give_back()
+            self._ask({"kind": "stop"})
+            self._leases.clear()  # the server has taken back what is not done
+            while not self._over:
+                self._lease()
+            self._vector.write(self._seen)
+        except GoneError as error:
+            say(f"the parameter server is lost ({error}) while this worker ended the training: it ends here alone")
+
+    def close(self) -> None:
+        """Leave: what this worker was lent goes to the others."""
+        if self._peer is not None and not self._over:
+            with contextlib.suppress(GoneError):
+                self._peer.send({"kind": "leave"})
+        self._peer = None
+
+    def lent(self) -> Iterator[Sequence[int]]:
+        """Ask for batches, one ahead, until there is nothing to be had."""
+        while True:
+            lease, self._next = self._next or self._lease(), None
+            if lease is None:
+                return
+            self._leases.append(lease)
+            self._next = self._lease()
+            yield lease.indices  # of a batch that does not count any more, if all is over now
+
+    def _is_last(self, lease: Lease) -> bool:
+        """Whether no other batch of its epoch is known to come here."""
+        coming = self._leases[1] if len(self._leases) > 1 else self._next
+        return coming is None or coming.epoch != lease.epoch
+
+    def _lease(self) -> Lease | None:
+        while not self._over:
+            words = self._ask({"kind": "lease"})
+            if words["kind"] == "lease":
+                return Lease(words["number"], words["epoch"], words["indices"])
+            if words["kind"] == "order":
+                order = [index for batch in self._loader.batch_sampler for index in batch]
+                self._ask({"kind": "order", "indices": order})
+            elif words["kind"] == "over":
+                self._over = True
+            elif self._leases:
+                return None  # what is read already is to be done first
+        return None
+
+    def _give_back(self) -> None:
+        """Send by how much a batch has changed the state, and go on from the newest."""
+        lease = self._leases.popleft()
+        change = self._vector.read() - self._seen
+        self._ask({"kind": "done", "number": lease.number, "reported": self._session.reported()}, change)
+        self._vector.write(self._seen)
+
+    def _ask(self, words: dict[str, Any], row: Any = None) -> dict[str, Any]:
+        """Say something and return the answer; a state that comes with it is put into ``_seen``."""
+        assert self._peer is not None
+        self._peer.send(words, row)
+        answer = self._peer.receive(self._seen)
+        if answer["kind"] == "sent away":
+            self._send_away(answer)
+        if "done" in answer:
+            self._place = (answer["done"], max(answer["total"], answer["done"], 1))
+        return answer
+
+    def _come(self, epochs: int) -> None:
+        """Join the training, also where it has to be waited for."""
+        self._leases.clear()
+        self._next = None
+        give_up_s = time.monotonic() + self._patience_s
+        while True:
+            try:
+                about: dict[str, Any] = {"epochs": epochs, "size": self._vector.size}
+                about["dtype"] = str(self._vector.dtype).removeprefix("torch.")
+                self._peer = reach(self._host, self._port, self._key)
+                answer = self._ask({"kind": "hello", "worker": self.name, **about})
+                if answer["kind"] == "begin":
+                    answer = self._ask({"kind": "state"}, self._vector.read())
+                self._vector.write(self._seen)
+                _rng.go_own_way(answer["guest"], 0)  # else all would drop out the same: they run the same script
+                return
+            except GoneError as error:
+                if time.monotonic() > give_up_s:
+                    say(f"no parameter server at {self._host}:{self._port} for {self._patience_s:.0f} s: {error}")
+                    raise SystemExit(_EXIT_NO_SERVER) from None
+                time.sleep(_AGAIN_S)
+
+    def _send_away(self, answer: dict[str, Any]) -> None:
+        say(f"sent away by the parameter server: {answer['why']}")
+        raise SystemExit(_EXIT_SENT_AWAY)
+
+
+class _Lent:
+    """A batch sampler of what the server lends."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def __iter__(self) -> Iterator[Sequence[int]]:
+        return self._worker.lent()

@@ -1,0 +1,40 @@
+"""A training whose state counts how often each sample was trained on. Started by ``test_asynchronous``.
+
+``python counted.py SAMPLES EPOCHS BATCH_S [WORKERS] [STOP_AFTER]``
+"""
+
+import sys
+import time
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from paceline.train import checkpoint, output_dir, report, stop_early, track
+
+samples, epochs, batch_s, workers, stop_after = (*map(float, sys.argv[1:]), 0, 0)[:5]
+torch.manual_seed(0)
+
+
+class Counts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.counts = nn.Parameter(torch.zeros(int(samples), dtype=torch.float64))
+        self.register_buffer("batches", torch.tensor(0))
+
+
+model = Counts()
+loader = DataLoader(TensorDataset(torch.arange(int(samples))), 4, shuffle=True, num_workers=int(workers))
+checkpoint(model=model)
+loop = track(loader, epochs=int(epochs))
+ends = 0
+for (indices,) in loop:
+    with torch.no_grad():
+        model.counts[indices] += 1
+    model.batches += 1
+    time.sleep(batch_s)
+    ends += loop.epoch_end
+    report(loss=1.0, ends=ends)
+    if stop_after and loop.done + 1 >= stop_after:
+        stop_early()
+torch.save(model.state_dict(), output_dir() / "model.pt")

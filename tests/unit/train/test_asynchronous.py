@@ -1,0 +1,250 @@
+"""Training on several machines: whatever becomes of workers and server, each sample counts once in every epoch.
+
+Every process is a real one. The model counts on which samples it was trained: see ``counted.py``.
+"""
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from paceline.train.asynchronous.server import read_plan
+from paceline.train.progress import parse_line
+
+HERE = Path(__file__).parent
+INCLUDE = HERE.parents[2] / "include"
+SAMPLES, EPOCHS = 60, 4
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class Process:
+    """A server or a worker, and what it says."""
+
+    def __init__(self, folder, command, **environment):
+        self.output = folder / "output"
+        self.output.mkdir(parents=True, exist_ok=True)
+        self._said = folder / "said.txt"
+        with self._said.open("w") as said:
+            self.process = subprocess.Popen(
+                [sys.executable, *map(str, command)],
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(INCLUDE),
+                    "PACELINE_OUTPUT": str(self.output),
+                    "OMP_NUM_THREADS": "1",
+                    **environment,
+                },
+                stdout=said,
+                stderr=subprocess.STDOUT,
+            )
+
+    @property
+    def said(self):
+        return self._said.read_text()
+
+    @property
+    def progress(self):
+        return [parsed for line in self.said.splitlines() if (parsed := parse_line(line))]
+
+    def until(self, true, timeout_s=60):
+        give_up = time.monotonic() + timeout_s
+        while not true(self):
+            assert self.process.poll() is None, self.said
+            assert time.monotonic() < give_up, self.said
+            time.sleep(0.02)
+
+    def end(self):
+        return self.process.wait(60)
+
+
+class Training:
+    """A training with processes for machines."""
+
+    def __init__(self, folder, names, batch_s=0.01, loader_workers=0, stop_after=0):
+        self.folder = folder
+        self.plan = folder / "plan.json"
+        self.plan.write_text(json.dumps({"workers": {name: {"samples": 20, "batch_size": 3} for name in names}}))
+        self.script = [HERE / "counted.py", SAMPLES, EPOCHS, batch_s, loader_workers, stop_after]
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        self.started = []
+        self.server = self.serve()
+
+    def serve(self, *options):
+        command = ["-m", "paceline.train.asynchronous.server", self.plan, "--port", self.port, *options]
+        checkpoint = {"PACELINE_CHECKPOINT": str(self.folder / "checkpoint")}
+        return self._started(Process(self.folder / "server", command, **checkpoint))
+
+    def work(self, name, script=None, **environment):
+        environment = {"PACELINE_SERVER": f"127.0.0.1:{self.port}", "PACELINE_WORKER": name} | environment
+        return self._started(Process(self.folder / name, script or self.script, **environment))
+
+    def _started(self, process):
+        self.started.append(process)
+        return process
+
+
+@pytest.fixture
+def train(tmp_path):
+    trainings = []
+
+    def begin(*names, **options):
+        trainings.append(Training(tmp_path, names, **options))
+        return trainings[-1]
+
+    yield begin
+    for training in trainings:
+        for started in training.started:
+            started.process.kill()
+            started.process.wait()
+
+
+def assert_each_counts_once(worker):
+    model = torch.load(worker.output / "model.pt", weights_only=True)
+    assert model["counts"].tolist() == [EPOCHS] * SAMPLES
+    return int(model["batches"])
+
+
+@pytest.mark.parametrize("loader_workers", [0, 2])
+def test_workers_share_the_samples_and_end_with_the_same_model(train, loader_workers):
+    training = train("a", "b", "c", batch_s=0.05, loader_workers=loader_workers)
+    workers = [training.work(name) for name in "abc"]
+    assert [worker.end() for worker in workers] == [0, 0, 0], [worker.said for worker in workers]
+    assert training.server.end() == 0
+    batches = {assert_each_counts_once(worker) for worker in workers}
+    done = [worker.progress[-1].done for worker in workers]
+    assert batches == {sum(done)}  # buffers add up as well
+    assert all(worker.progress[-1].percent == 100 for worker in workers)
+    last = training.server.progress[-1]
+    assert (last.event, last.done, last.total) == ("finish", EPOCHS * SAMPLES, EPOCHS * SAMPLES)
+    assert last.loss == 1.0
+
+
+def test_one_worker_does_it_all_and_sees_where_epochs_end(train):
+    training = train("a", "b", batch_s=0.0)
+    worker = training.work("a")
+    assert worker.end() == 0, worker.said
+    assert assert_each_counts_once(worker) == EPOCHS * SAMPLES / 3
+    assert worker.progress[-1].metrics["ends"] == EPOCHS
+    assert training.server.end() == 0
+
+
+def test_a_worker_that_is_killed_loses_nothing_and_may_come_again(train):
+    training = train("a", "b", "c", batch_s=0.03)
+    workers = {name: training.work(name) for name in "abc"}
+    workers["b"].until(lambda worker: worker.progress and worker.progress[-1].done > random.randint(0, 8))
+    workers["b"].process.kill()
+    training.server.until(lambda server: "b is lost" in server.said)
+    workers["b"] = training.work("b")
+    assert [worker.end() for worker in workers.values()] == [0, 0, 0], training.server.said
+    assert training.server.end() == 0
+    assert "samples go to the others; failure 1" in training.server.said
+    assert training.server.progress[-1].metrics["failures"] == 1
+    for worker in workers.values():
+        assert_each_counts_once(worker)
+
+
+def test_three_failures_exclude_a_worker_and_the_training_ends_without_it(train):
+    training = train("a", "b", batch_s=0.15)
+    other = training.work("a")
+    for failure in (1, 2, 3):
+        worker = training.work("b")
+        worker.until(lambda worker: worker.progress)
+        worker.process.kill()
+        training.server.until(lambda server, text=f"failure {failure}": text in server.said)
+    assert "leaves it out for the rest of this training" in training.server.said
+    worker = training.work("b")
+    assert worker.end() == 5
+    assert "b has failed 3 times and is left out" in worker.said
+    assert other.end() == 0
+    assert_each_counts_once(other)
+
+
+def test_a_server_that_is_killed_goes_on_from_what_it_has_saved(train):
+    training = train("a", "b", batch_s=0.05)
+    workers = [training.work(name) for name in "ab"]
+    training.server.until(lambda server: server.progress and server.progress[-1].done > 20)
+    training.server.process.send_signal(signal.SIGTERM)
+    assert training.server.end() == 143
+    training.server = training.serve()
+    training.server.until(lambda server: server.progress and server.progress[-1].done > 40)
+    training.server.process.kill()  # without a word
+    training.server.end()
+    training.server = training.serve()
+    assert [worker.end() for worker in workers] == [0, 0], training.server.said
+    assert training.server.end() == 0
+    assert "going on from checkpoint" in training.server.said
+    for worker in workers:
+        assert "looking for it" in worker.said
+        assert_each_counts_once(worker)
+
+
+def test_a_worker_that_is_asked_to_end_does_so_without_blame(train):
+    training = train("a", "b", batch_s=0.05)
+    leaving, staying = training.work("a"), training.work("b")
+    leaving.until(lambda worker: worker.progress and worker.progress[-1].done > 2)
+    leaving.process.send_signal(signal.SIGTERM)
+    assert leaving.end() == 143
+    assert staying.end() == 0
+    assert training.server.end() == 0
+    assert training.server.progress[-1].metrics["failures"] == 0
+    assert_each_counts_once(staying)
+
+
+def test_a_worker_that_hangs_is_waited_for_no_longer_than_is_reasonable(train):
+    training = train("a", "b")
+    training.server.process.kill()
+    training.server.end()
+    training.server = training.serve("--stuck-s", "1")
+    hanging = training.work("a")
+    hanging.until(lambda worker: worker.progress and worker.progress[-1].done > 2)
+    hanging.process.send_signal(signal.SIGSTOP)
+    other = training.work("b")
+    training.server.until(lambda server: server.progress[-1].done == EPOCHS * SAMPLES)
+    assert "a has not come back with a batch" in training.server.said
+    hanging.process.send_signal(signal.SIGCONT)
+    assert [hanging.end(), other.end(), training.server.end()] == [0, 0, 0]
+    for worker in (hanging, other):
+        assert_each_counts_once(worker)
+
+
+def test_an_early_stop_of_one_ends_the_training_of_all_with_the_same_model(train):
+    training = train("a", "b", batch_s=0.1, stop_after=20)
+    workers = [training.work(name) for name in "ab"]
+    assert [worker.end() for worker in workers] == [0, 0], [worker.said for worker in workers]
+    assert training.server.end() == 0
+    first, second = (torch.load(worker.output / "model.pt", weights_only=True) for worker in workers)
+    assert first["counts"].tolist() == second["counts"].tolist()
+    assert first["counts"].sum() < EPOCHS * SAMPLES
+    assert training.server.progress[-1].percent == 100
+
+
+def test_who_does_not_belong_is_sent_away_and_told_why(train):
+    training = train("a", "b", batch_s=0.2)
+    training.work("a").until(lambda worker: worker.progress)
+    stranger = training.work("stranger")
+    other_model = training.work("b", [HERE / "counted.py", SAMPLES + 1, EPOCHS, 0])
+    assert (stranger.end(), other_model.end()) == (5, 5)
+    assert "the schedule gives nothing to stranger" in stranger.said
+    assert f"the model of b has {SAMPLES + 2} numbers, that of the others {SAMPLES + 1}" in other_model.said
+    other_length = training.work("b", [HERE / "counted.py", SAMPLES, EPOCHS + 1, 0])
+    assert other_length.end() == 5
+    assert f"b is to train {EPOCHS + 1} epochs, the others {EPOCHS}" in other_length.said
+
+
+@pytest.mark.parametrize(
+    "plan",
+    ["", "[]", "{}", '{"workers": {}}', '{"workers": {"a": {"samples": 0, "batch_size": 1}}}', '{"workers": {"a": 3}}'],
+)
+def test_a_plan_that_is_none_is_refused(plan):
+    with pytest.raises(ValueError, match=r"^plan: got .*, expected \{\"workers\""):
+        read_plan(plan)

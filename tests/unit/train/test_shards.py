@@ -1,0 +1,158 @@
+"""Every sample is done once in every epoch, whoever comes, goes, lags or hangs meanwhile."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.train.asynchronous.shards import STRIKES, Lease, Part, Shards
+
+NAMES = "abc"
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    samples=st.integers(1, 40),
+    epochs=st.integers(1, 4),
+    weights=st.tuples(*[st.floats(0.1, 100)] * 3),
+    sizes=st.tuples(*[st.integers(1, 7)] * 3),
+    moves=st.lists(
+        st.tuples(st.sampled_from(["join", "lose", "lease", "finish", "hang", "restart"]), st.integers(0, 99))
+    ),
+)
+def test_no_sample_is_lost_or_done_twice(samples, epochs, weights, sizes, moves):
+    parts = {name: Part(weight, size) for name, weight, size in zip(NAMES, weights, sizes, strict=True)}
+    shards = Shards(parts, epochs)
+    held: dict[str, list[Lease]] = {name: [] for name in NAMES}
+    done: Counter[tuple[int, int]] = Counter()
+    saved, saved_done = shards.state(), done.copy()
+
+    def finish(name: str, lease: Lease) -> None:
+        held[name].remove(lease)
+        if shards.finish(name, lease.number):
+            done.update((lease.epoch, index) for index in lease.indices)
+
+    def move(kind: str, which: int) -> None:
+        nonlocal shards, saved, saved_done, done
+        name = NAMES[which % 3]
+        if shards.wants_order and shards.present:
+            shards.begin_epoch(list(range(samples)))
+        if kind == "join" and name not in shards.present:
+            shards.join(name)
+        elif kind == "lose" and name in shards.present:
+            assert shards.lose(name, strike=False) == sum(len(lease.indices) for lease in held[name])
+            held[name] = []
+        elif kind == "lease" and name in shards.present and (lease := shards.lease(name)):
+            assert 0 < len(lease.indices) <= parts[name].batch_size
+            held[name].append(lease)
+        elif kind == "finish" and held[name]:
+            finish(name, held[name][which % len(held[name])])
+        elif kind == "hang" and held[name]:
+            shards.take_back(held[name][0].number)
+            lease = held[name].pop(0)
+            assert not shards.finish(name, lease.number)
+        elif kind == "restart" and which % 2:
+            saved, saved_done = json.loads(json.dumps(shards.state())), done.copy()
+        elif kind == "restart":
+            shards = Shards(parts, epochs)
+            shards.load_state(saved)
+            done = saved_done.copy()
+            for leases in held.values():
+                leases.clear()
+
+    for kind, which in moves:
+        move(kind, which)
+        assert shards.samples_done == sum(done.values())
+    if not shards.present:
+        shards.join("b")
+    for _ in range(10_000):
+        if shards.ended:
+            break
+        move("", 0)
+        for name in shards.present:
+            while lease := shards.lease(name):
+                held[name].append(lease)
+            for lease in list(held[name]):
+                finish(name, lease)
+    assert shards.ended
+    assert done == Counter({(epoch, index): 1 for epoch in range(epochs) for index in range(samples)})
+
+
+def lent_samples(shards: Shards, name: str) -> list[int]:
+    lease = shards.lease(name)
+    assert lease is not None
+    return list(lease.indices)
+
+
+def test_parts_are_in_proportion_to_what_the_schedule_gives():
+    shards = Shards({"a": Part(30, 1), "b": Part(10, 1)}, epochs=3)
+    shards.join("a")
+    shards.join("b")
+    shards.begin_epoch(range(8))
+    assert (shards.total("a"), shards.total("b")) == (18, 6)
+
+
+def test_who_is_through_takes_over_from_who_has_most_left_and_the_straggler_gets_less_in_the_next_epoch():
+    shards = Shards({"quick": Part(1, 1), "slow": Part(1, 1)}, epochs=2)
+    shards.join("quick")
+    shards.join("slow")
+    shards.begin_epoch(range(100))
+    held = shards.lease("slow")
+    for _ in range(99):
+        lease = shards.lease("quick")
+        assert shards.finish("quick", lease.number)
+    assert shards.finish("slow", held.number)
+    before = shards.total("slow") - shards.done["slow"]
+    shards.begin_epoch(range(100))
+    after = shards.total("slow") - shards.done["slow"]
+    assert before == 50
+    assert after == pytest.approx(25, abs=1)
+
+
+def test_the_part_of_who_is_lost_goes_to_the_others_at_once_and_some_of_it_back_when_it_comes_again():
+    shards = Shards(dict.fromkeys("ab", Part(1, 1)), epochs=1)
+    shards.join("a")
+    shards.join("b")
+    shards.begin_epoch(range(10))
+    shards.lease("b")
+    assert shards.lose("b") == 1
+    assert shards.total("a") == 10
+    shards.join("b")
+    assert (shards.total("a"), shards.total("b")) == (5, 5)
+
+
+def test_three_failures_exclude():
+    shards = Shards(dict.fromkeys("ab", Part(1, 1)), epochs=1)
+    for _ in range(STRIKES):
+        assert not shards.excluded("a")
+        shards.join("a")
+        shards.lose("a")
+    assert shards.excluded("a")
+    assert not shards.excluded("b")
+
+
+def test_the_next_epoch_begins_while_the_last_batches_of_one_are_under_way_but_not_the_one_after():
+    shards = Shards({"a": Part(1, 2)}, epochs=3)
+    shards.join("a")
+    shards.begin_epoch([0, 1])
+    first = shards.lease("a")
+    assert shards.wants_order
+    shards.begin_epoch([1, 0])
+    assert lent_samples(shards, "a") == [1, 0]
+    assert not shards.wants_order
+    shards.finish("a", first.number)
+    assert shards.wants_order
+
+
+def test_a_stop_ends_it_all():
+    shards = Shards({"a": Part(1, 1)}, epochs=3)
+    shards.join("a")
+    shards.begin_epoch(range(5))
+    lease = shards.lease("a")
+    shards.stop()
+    assert shards.ended
+    assert not shards.finish("a", lease.number)

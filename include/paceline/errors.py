@@ -48,7 +48,17 @@ class JobLostError(PacelineError):
 
 
 class TrainingFailedError(PacelineError):
-    """The training code ended without a usable result: it raised, was killed, or reported nothing."""
+    """The training code ended without a usable result: it raised, was killed, or reported nothing.
+
+    ``exit_code`` is the one it ended with, ``None`` where that is not what failed.
+    """
+
+    def __init__(self, message: str, exit_code: int | None = None) -> None:
+        self.exit_code = exit_code
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[type[TrainingFailedError], tuple[str, int | None]]:
+        return type(self), (str(self), self.exit_code)
 
 
 class DeadlineInfeasibleError(PacelineError):

@@ -304,7 +304,7 @@ class PaceLoop:
         if status.state == "gone":
             raise JobLostError(problem)
         if problem:
-            raise TrainingFailedError(problem)
+            raise TrainingFailedError(problem, status.exit_code)
         return Outcome(
             finished_s=round(finished_s, 3),
             deadline_s=round(deadline_s, 3),

@@ -57,6 +57,13 @@ class JobSpec:
         ``uid`` or ``uid:gid`` of the job in a container. Not root by default.
     network:
         Network to join; ``None`` means no network at all.
+    own_network:
+        Name of a network for the jobs of one training, in place of ``network``: whoever comes first makes it, without
+        a way out of it, and whoever leaves last removes it.
+    alias:
+        The job's name in ``own_network``, by which the others reach it.
+    cgroup_parent:
+        Control group that the container's is put into: a device that is part of a machine, with limits of its own.
     labels:
         Extra labels, for people and tools that list containers.
     """
@@ -72,6 +79,9 @@ class JobSpec:
     max_processes: int = 512
     user: str = "65532:65532"
     network: str | None = None
+    own_network: str | None = None
+    alias: str | None = None
+    cgroup_parent: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
 
 

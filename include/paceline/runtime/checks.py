@@ -104,6 +104,9 @@ def spec_digest(spec: JobSpec) -> str:
         "max_processes": spec.max_processes,
         "user": spec.user,
         "network": spec.network,
+        "own_network": spec.own_network,
+        "alias": spec.alias,
+        "cgroup_parent": spec.cgroup_parent,
     }
     digest.update(json.dumps(values, sort_keys=True).encode())
     for place, local in placed_files(spec):

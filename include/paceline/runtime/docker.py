@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import InvalidInputError, JobLostError, PacelineError
+from paceline.runtime import docker_network
 from paceline.runtime.archive import Entry, tar_stream
 from paceline.runtime.base import ENV_CHECKPOINT, ENV_INPUT, ENV_OUTPUT, JOB_ENVIRONMENT, JobSpec
 from paceline.runtime.checks import check_capacity, check_spec, placed_files, spec_digest
@@ -104,6 +105,8 @@ class DockerRuntime:
             job = self._adopt(found, spec, digest)
             if job is not None:
                 return job
+        if spec.own_network is not None:
+            docker_network.make(self._client, spec.own_network)
         container = self._create(spec, digest)
         try:
             with engine_call("put the job's files into the container"):
@@ -112,6 +115,8 @@ class DockerRuntime:
                 self._client.start(container)
         except BaseException:
             self._discard(container)
+            if spec.own_network is not None:
+                docker_network.leave(self._client, spec.own_network)
             raise
         return DockerJob(self._client, container, max_output_bytes=self._max_output_bytes, tail=None)
 
@@ -187,7 +192,8 @@ class DockerRuntime:
             cap_drop=["ALL"],
             security_opt=["no-new-privileges"],
             pids_limit=spec.max_processes,
-            network_mode=spec.network or "none",
+            network_mode=spec.own_network or spec.network or "none",
+            cgroup_parent=spec.cgroup_parent,
             init=True,
             privileged=False,
             # PyTorch's data loaders pass batches through /dev/shm; the engine's default of 64 MiB kills them.
@@ -195,6 +201,12 @@ class DockerRuntime:
             log_config=LogConfig(type=LogConfig.types.JSON, config=_LOG_OPTIONS),
             **limits,
         )
+        labels = {LABEL_JOB: spec.name, LABEL_SPEC: digest}
+        networking: Any = None
+        if spec.own_network is not None:
+            labels[docker_network.LABEL] = spec.own_network
+            endpoint = client.create_endpoint_config(aliases=[spec.alias] if spec.alias else None)
+            networking = {"EndpointsConfig": {spec.own_network: endpoint}}
         with engine_call("create the container"):
             created = client.create_container(
                 spec.image,
@@ -205,9 +217,10 @@ class DockerRuntime:
                 user=spec.user,
                 working_dir=f"{HOME}/work",
                 environment=_environment(spec),
-                labels={**spec.labels, LABEL_JOB: spec.name, LABEL_SPEC: digest},
+                labels={**spec.labels, **labels},
                 stop_signal="SIGTERM",
                 host_config=host,
+                networking_config=networking,
             )
         return str(created["Id"])
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import JobLostError, PacelineError, TrainingFailedError
+from paceline.runtime import docker_network
 from paceline.runtime.archive import extract_output
 from paceline.runtime.base import JobStatus, Usage
 from paceline.runtime.checks import check_devices
@@ -119,12 +120,16 @@ class DockerJob:
             pass
 
     def remove(self) -> None:
-        """Remove the container and its anonymous volumes, running or not."""
+        """Remove the container and its anonymous volumes, running or not; its own network with the last one in it."""
+        found = self._inspect()
         try:
             with engine_call("remove the container"):
                 self._client.remove_container(self._container, force=True, v=True)
         except JobLostError:
             pass
+        network = (found["Config"]["Labels"] or {}).get(docker_network.LABEL) if found is not None else None
+        if network is not None:
+            docker_network.leave(self._client, network)
         self.close()
 
     def close(self) -> None:

@@ -108,6 +108,10 @@ def train(tmp_path):
             started.process.wait()
 
 
+def has_begun(worker):
+    return worker.progress and worker.progress[-1].done > 0
+
+
 def assert_each_counts_once(worker):
     model = torch.load(worker.output / "model.pt", weights_only=True)
     assert model["counts"].tolist() == [EPOCHS] * SAMPLES
@@ -158,7 +162,7 @@ def test_three_failures_exclude_a_worker_and_the_training_ends_without_it(train)
     other = training.work("a")
     for failure in (1, 2, 3):
         worker = training.work("b")
-        worker.until(lambda worker: worker.progress)
+        worker.until(has_begun)
         worker.process.kill()
         training.server.until(lambda server, text=f"failure {failure}": text in server.said)
     assert "leaves it out for the rest of this training" in training.server.said
@@ -230,7 +234,7 @@ def test_an_early_stop_of_one_ends_the_training_of_all_with_the_same_model(train
 
 def test_who_does_not_belong_is_sent_away_and_told_why(train):
     training = train("a", "b", batch_s=0.2)
-    training.work("a").until(lambda worker: worker.progress)
+    training.work("a").until(has_begun)
     stranger = training.work("stranger")
     other_model = training.work("b", [HERE / "counted.py", SAMPLES + 1, EPOCHS, 0])
     assert (stranger.end(), other_model.end()) == (5, 5)
@@ -239,6 +243,49 @@ def test_who_does_not_belong_is_sent_away_and_told_why(train):
     other_length = training.work("b", [HERE / "counted.py", SAMPLES, EPOCHS + 1, 0])
     assert other_length.end() == 5
     assert f"b is to train {EPOCHS + 1} epochs, the others {EPOCHS}" in other_length.said
+
+
+def test_who_has_not_the_key_is_not_let_in_and_who_talks_nonsense_harms_nobody(train, monkeypatch):
+    monkeypatch.setenv("PACELINE_SERVER_KEY", "the right one")
+    training = train("a", batch_s=0.05)
+    stranger = training.work("a", PACELINE_SERVER_KEY="a wrong one")
+    training.server.until(lambda server: "it does not have the key of this training" in server.said)
+    stranger.process.kill()
+    monkeypatch.delenv("PACELINE_SERVER_KEY")
+    for nonsense in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100, b"\x00\x00\x00\x02{}", b"\x7f\xff\xff\xff"):
+        with socket.create_connection(("127.0.0.1", training.port)) as connection:
+            connection.sendall(nonsense)
+    training.server.until(lambda server: server.said.count("a connection has ended") >= 4)
+    worker = training.work("a", PACELINE_SERVER_KEY="the right one")
+    assert worker.end() == 0, worker.said
+    assert training.server.end() == 0
+    assert_each_counts_once(worker)
+
+
+def test_a_server_that_nobody_comes_to_gives_up(train):
+    training = train("a")
+    training.server.process.kill()
+    training.server.end()
+    training.server = training.serve("--patience-s", "0.5")
+    assert training.server.end() == 4
+    assert "nobody is there to train" in training.server.said
+
+
+def test_three_workers_learn_as_well_as_one_alone(train, tmp_path):
+    script = [HERE / "digits_model.py", 12]
+    alone = Process(tmp_path / "alone", script)
+    assert alone.end() == 0, alone.said
+    training = train("a", "b", "c")
+    training.plan.write_text(json.dumps({"workers": {name: {"samples": 1, "batch_size": 16} for name in "abc"}}))
+    training.server.process.kill()
+    training.server.end()
+    training.server = training.serve()
+    workers = [training.work(name, script) for name in "abc"]
+    assert [worker.end() for worker in workers] == [0, 0, 0], training.server.said
+    accuracy = [json.loads((one.output / "accuracy.json").read_text()) for one in (alone, *workers)]
+    assert accuracy[0] > 0.95
+    assert min(accuracy[1:]) == max(accuracy[1:]) > accuracy[0] - 0.01
+    assert all(worker.progress[-1].done > 30 for worker in workers)  # all of them took part
 
 
 @pytest.mark.parametrize(

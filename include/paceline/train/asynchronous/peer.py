@@ -36,29 +36,35 @@ class Peer:
     ----------
     connection:
         The connection.
-    key:
-        The secret that both sides know; empty for none.
 
     Raises
     ------
     GoneError
-        If the other side does not have the key, or goes; also from ``send`` and ``receive``.
+        From all methods, when the other side has gone.
     """
 
-    def __init__(self, connection: Connection, key: bytes, *, server: bool) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        _keep_alive(connection.fileno())
+        # Rows go straight from and to memory: a ``Connection`` reads piece by piece and copies twice.
+        self._socket = socket.socket(fileno=os.dup(connection.fileno()))
+        _keep_alive(self._socket)
+
+    def prove(self, key: bytes, *, first: bool) -> None:
+        """Let both sides prove that they have the key, if there is one. Raises ``GoneError`` if the other has not.
+
+        One side asks ``first``, the other does not.
+        """
         if key:
-            prove = [deliver_challenge, answer_challenge]
-            for step in prove if server else reversed(prove):
-                self._try(step, connection, key)
+            steps = [deliver_challenge, answer_challenge]
+            for step in steps if first else reversed(steps):
+                self._try(step, self._connection, key)
 
     def send(self, words: dict[str, Any], row: torch.Tensor | None = None) -> None:
         """Say something, with a row of numbers if there is one."""
         length = 0 if row is None else row.numel()
         self._try(self._connection.send_bytes, json.dumps([length, words]).encode())
         if row is not None and length:
-            self._try(self._connection.send_bytes, _memory(row))
+            self._try(self._socket.sendall, _memory(row))
 
     def receive(self, into: torch.Tensor | None = None) -> dict[str, Any]:
         """Wait for what the other side says; a row of numbers that comes with it is put ``into``.
@@ -70,13 +76,21 @@ class Peer:
             expected = 0 if into is None else into.numel()
             if into is None or length != expected:
                 raise ValueError(f"state: got {length} numbers, expected {expected}")
-            self._try(self._connection.recv_bytes_into, _memory(into))
+            self._try(self._read, _memory(into))
         found: dict[str, Any] = words
         return found
 
     def close(self) -> None:
         """End the connection."""
+        self._socket.close()
         self._connection.close()
+
+    def _read(self, memory: memoryview) -> None:
+        while memory:
+            count = self._socket.recv_into(memory, flags=socket.MSG_WAITALL)
+            if not count:
+                raise EOFError
+            memory = memory[count:]
 
     def _try(self, act: Callable[..., Any], *arguments: Any) -> Any:
         try:
@@ -98,19 +112,24 @@ def reach(host: str, port: int, key: bytes) -> Peer:
         connection = Client((host, port))
     except OSError as error:
         raise GoneError(str(error)) from None
-    return Peer(connection, key, server=False)
+    peer = Peer(connection)
+    try:
+        peer.prove(key, first=False)
+    except GoneError:
+        peer.close()
+        raise
+    return peer
 
 
-def _memory(row: torch.Tensor) -> Any:
+def _memory(row: torch.Tensor) -> memoryview:
     """The numbers of a row on the CPU, as bytes, without copying; ``Tensor.numpy`` would need NumPy to be there."""
     assert row.is_contiguous()
     return memoryview((ctypes.c_char * (row.numel() * row.element_size())).from_address(row.data_ptr())).cast("B")
 
 
-def _keep_alive(descriptor: int) -> None:
-    with socket.socket(fileno=os.dup(descriptor)) as connection:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for name, value in _KEEPALIVE.items():
-            if hasattr(socket, name):
-                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+def _keep_alive(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for name, value in _KEEPALIVE.items():
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -33,12 +33,15 @@ from .shards import STRIKES, Part, Shards
 
 PORT = 29500
 _LOOK_S = 0.05
-_SAVE_EVERY_S = 10.0
+# Saving takes at most this share of the time; what a server that is killed has taken in since is trained again.
+_SAVE_SHARE, _SAVE_EVERY_S = 0.02, 1.0
 # A worker that is told to wait asks again after this time.
 _WAIT_S = 0.5
 _STUCK, _STUCK_S = 10.0, 60.0
 # Who was lost shortly before the end comes again, and is to hear that it is over.
 _GOODBYE_S = 30.0
+# A server that nobody comes to for so long gives up.
+_PATIENCE_S = 600.0
 _EXIT_TERMINATED, _EXIT_NOBODY = 143, 4
 
 
@@ -61,6 +64,8 @@ class Server:
         Where progress goes.
     stuck_s:
         A batch that takes so long, and ten times as long as the worker's batches mostly do, is given to another one.
+    patience_s:
+        How long to wait for workers while there is none.
     """
 
     def __init__(
@@ -71,12 +76,13 @@ class Server:
         store: Store | None,
         display: Display,
         stuck_s: float = _STUCK_S,
+        patience_s: float = _PATIENCE_S,
     ) -> None:
         self._parts = parts
         self._files = store
         self._key = os.environ.get(ENV_SERVER_KEY, "").encode()
         self._display = display
-        self._stuck_s = stuck_s
+        self._stuck_s, self._patience_s = stuck_s, patience_s
         self._shards: Shards | None = None
         self._state: torch.Tensor | None = None
         self._lock = threading.Condition()
@@ -94,6 +100,7 @@ class Server:
         """Serve until every sample of every epoch is done; returns the exit code."""
         next_save_s = next_show_s = 0.0
         ended_s = None
+        alone_since_s = time.monotonic()
         self._show("start")
         threading.Thread(target=self._accept, daemon=True).start()
         while True:
@@ -104,13 +111,19 @@ class Server:
                 if shards is not None and all(shards.excluded(name) for name in self._parts):
                     say(f"every worker has failed {STRIKES} times: nobody is left to train")
                     return _EXIT_NOBODY
+                if self._connection:
+                    alone_since_s = now_s
+                elif now_s - alone_since_s > self._patience_s:
+                    say(f"no worker for {self._patience_s:.0f} s: nobody is there to train")
+                    return _EXIT_NOBODY
                 if shards is not None and shards.ended:
                     ended_s = now_s if ended_s is None else ended_s
                     if self._all_know() or now_s - ended_s > _GOODBYE_S:
                         break
             if now_s >= next_save_s:
                 self.save()
-                next_save_s = now_s + _SAVE_EVERY_S
+                cost_s = time.monotonic() - now_s
+                next_save_s = now_s + max(_SAVE_EVERY_S, cost_s / _SAVE_SHARE)
             if now_s >= next_show_s:
                 self._show("progress")
                 next_show_s = now_s + self._display.interval_s
@@ -126,7 +139,10 @@ class Server:
                 return
             content = {"state": self._state.clone(), "shards": json.dumps(self._shards.state())}
             content["epochs"] = self._shards.epochs
-        self._files.save(content)
+        try:
+            self._files.save(content)
+        except OSError as error:  # a full disk costs the checkpoint, not the training
+            say(f"the checkpoint could not be written, the next one may be: {error}")
 
     def _load(self) -> None:
         found = self._files.load() if self._files is not None else None
@@ -152,23 +168,25 @@ class Server:
     def _serve(self, connection: Connection, guest: int) -> None:
         """Everything that is said to one worker."""
         worker = None
-        with connection:
-            try:
-                peer = Peer(connection, self._key, server=True)
-                words = peer.receive()
-                worker = str(words["worker"])
-                if self._welcome(peer, words, guest):
-                    assert self._state is not None
-                    change = torch.empty_like(self._state)
-                    while self._answer(peer, worker, guest, change):
-                        pass
-            except (GoneError, ValueError, KeyError, TypeError, AttributeError) as error:
-                # What is said may be wrong in any way: it costs whoever said it the connection, and nobody else.
-                why = str(error) if isinstance(error, (GoneError, ValueError)) else f"it said what cannot be: {error!r}"
-                if worker is None:
-                    say(f"a connection has ended: {why}")
-                else:
-                    self._lost(worker, guest, why)
+        peer = Peer(connection)
+        try:
+            peer.prove(self._key, first=True)
+            words = peer.receive()
+            worker = str(words["worker"])
+            if self._welcome(peer, words, guest):
+                assert self._state is not None
+                change = torch.empty_like(self._state)
+                while self._answer(peer, worker, guest, change):
+                    pass
+        except (GoneError, ValueError, KeyError, TypeError, AttributeError) as error:
+            # What is said may be wrong in any way: it costs whoever said it the connection, and nobody else.
+            why = str(error) if isinstance(error, (GoneError, ValueError)) else f"it said what cannot be: {error!r}"
+            if worker is None:
+                say(f"a connection has ended: {why}")
+            else:
+                self._lost(worker, guest, why)
+        finally:
+            peer.close()
 
     def _welcome(self, peer: Peer, words: dict[str, Any], guest: int) -> bool:
         """Let a worker in; returns whether it may stay."""
@@ -375,12 +393,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=PORT, help=f"where to listen ({PORT}; 0 takes a free one)")
     help_text = f"seconds after which a batch that does not come back is given to another worker ({_STUCK_S:g})"
     parser.add_argument("--stuck-s", type=float, default=_STUCK_S, help=help_text)
+    help_text = f"seconds after which a server without workers gives up ({_PATIENCE_S:g})"
+    parser.add_argument("--patience-s", type=float, default=_PATIENCE_S, help=help_text)
     chosen = parser.parse_args(arguments)
     folder = folder_for(None)
     store = Store(folder) if folder is not None else None
     display = choose_display()
     plan = read_plan(chosen.plan.read_text())
-    server = Server(plan, chosen.host, chosen.port, store, display, chosen.stuck_s)
+    server = Server(plan, chosen.host, chosen.port, store, display, chosen.stuck_s, chosen.patience_s)
     say(f"the parameter server listens on {chosen.host}:{server.port}")
 
     def leave(number: int, frame: FrameType | None) -> None:

@@ -105,7 +105,7 @@ class Worker:
         if self._peer is not None and not self._over:
             with contextlib.suppress(GoneError):
                 self._peer.send({"kind": "leave"})
-        self._peer = None
+        self._hang_up()
 
     def lent(self) -> Iterator[Sequence[int]]:
         """Ask for batches, one ahead, until there is nothing to be had."""
@@ -160,6 +160,7 @@ class Worker:
         self._next = None
         give_up_s = time.monotonic() + self._patience_s
         while True:
+            self._hang_up()
             try:
                 about: dict[str, Any] = {"epochs": epochs, "size": self._vector.size}
                 about["dtype"] = str(self._vector.dtype).removeprefix("torch.")
@@ -175,6 +176,11 @@ class Worker:
                     say(f"no parameter server at {self._host}:{self._port} for {self._patience_s:.0f} s: {error}")
                     raise SystemExit(_EXIT_NO_SERVER) from None
                 time.sleep(_AGAIN_S)
+
+    def _hang_up(self) -> None:
+        if self._peer is not None:
+            self._peer.close()
+            self._peer = None
 
     def _send_away(self, answer: dict[str, Any]) -> None:
         say(f"sent away by the parameter server: {answer['why']}")

@@ -1,0 +1,96 @@
+"""``train_on_fleet``: a training on several machines as a group of tasks, one for each machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow.sdk import TaskGroup
+
+from paceline.errors import InvalidInputError
+from paceline.fleet import Fleet
+
+from .server import ParameterServerOperator
+from .worker import WorkerTrainingOperator
+
+SERVER_TASK = "parameter_server"
+
+
+def train_on_fleet(
+    *,
+    fleet: Fleet,
+    plan: Mapping[str, Any] | str | Any,
+    group_id: str = "train",
+    key_conn_id: str | None = None,
+    server: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> TaskGroup:
+    """Make the tasks of a training on the machines of a fleet, so that the graph shows who trains.
+
+    There is a task for the parameter server and one for each machine. Machines that the schedule leaves out are
+    skipped with the reason, so what comes after the group needs ``trigger_rule="none_failed_min_one_success"``.
+
+    Parameters
+    ----------
+    fleet:
+        The machines, see :func:`paceline.fleet.load`.
+    plan:
+        The schedule: a mapping, JSON out of a template, or the output of the task that makes it.
+    group_id:
+        Name of the group.
+    key_conn_id:
+        Connection whose password server and workers prove to each other.
+    server:
+        Arguments for the :class:`ParameterServerOperator` alone, such as ``{"cores": 2}``.
+    **kwargs:
+        Arguments for all: ``deadline`` and what to run, as for :class:`DeadlineTrainingOperator`.
+
+    Returns
+    -------
+    TaskGroup
+        The group. The result of each worker is in the XCom of its task, ``GROUP.MACHINE``.
+
+    Examples
+    --------
+    >>> from airflow.sdk import DAG
+    >>> from paceline.fleet import Fleet, Worker
+    >>> from paceline.operators import train_on_fleet
+    >>> gates = [Worker(name=f"gate-{k}", kind="nano", cores=4, memory_gib=4) for k in (1, 2)]
+    >>> plan = {"workers": {gate.name: {"samples": 600, "batch_size": 32} for gate in gates}}
+    >>> with DAG("edge", schedule=None):
+    ...     group = train_on_fleet(
+    ...         fleet=Fleet(workers=gates, parameter_server=gates[0]), plan=plan, script="train.py", deadline="20m"
+    ...     )
+    >>> sorted(group.children)
+    ['train.gate-1', 'train.gate-2', 'train.parameter_server']
+    """
+    engines = {machine.docker_conn_id for machine in (fleet.parameter_server, *fleet.workers)}
+    if len(engines) > 1:
+        accepted = "machines of one engine: workers on other engines cannot reach the parameter server's network yet"
+        raise InvalidInputError("fleet", ", ".join(sorted(map(str, engines))), accepted)
+    for_all = {name: kwargs.pop(name) for name in _OF_BOTH if name in kwargs}
+    with TaskGroup(group_id) as group:
+        runs = ParameterServerOperator(
+            task_id=SERVER_TASK,
+            plan=plan,
+            training=group_id,
+            key_conn_id=key_conn_id,
+            docker_conn_id=fleet.parameter_server.docker_conn_id,
+            **{**for_all, **(server or {})},
+        )
+        for worker in fleet.workers:
+            WorkerTrainingOperator(
+                task_id=worker.name,
+                worker=worker,
+                plan=plan,
+                server_task_id=runs.task_id,
+                training=group_id,
+                key_conn_id=key_conn_id,
+                **for_all,
+                **kwargs,
+            )
+    return group
+
+
+# What the server has to be told as well; the rest is about the training code.
+_OF_BOTH = ("deadline", "deadline_from", "image", "docker_url", "api_version", "timeout", "labels", "user")

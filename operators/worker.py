@@ -1,0 +1,128 @@
+"""``WorkerTrainingOperator``: one machine's part in a training that runs on several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+
+from paceline.fleet import Worker
+
+from ._team import SERVER, network_name, read_plan, server_key
+from .server import _PORT
+from .train import DeadlineTrainingOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from paceline.runtime.base import JobSpec
+
+# How a worker's process ends when the server has sent it away, and when there is no server (any more).
+_EXIT_SENT_AWAY, _EXIT_NO_SERVER = 5, 6
+
+
+class WorkerTrainingOperator(DeadlineTrainingOperator):
+    """Trains one machine's part of the samples, so that it is done at the deadline.
+
+    The training code is that of a training on one machine: ``track`` takes its batches from the parameter server,
+    which is found by itself. A worker that fails comes back with the task's retry; meanwhile the others do its part.
+    After three failures it is left out, and its task is skipped with the reason.
+
+    Parameters
+    ----------
+    worker:
+        The machine, as the fleet has it: its engine, its queue, its cores and memory are used.
+    plan:
+        The schedule. A machine that it leaves out is skipped. (templated)
+    server_task_id:
+        The task of the parameter server.
+    training, key_conn_id:
+        As for the :class:`~paceline.operators.ParameterServerOperator`.
+    **kwargs:
+        As for :class:`~paceline.operators.DeadlineTrainingOperator`.
+
+    Returns
+    -------
+    dict
+        As :class:`~paceline.operators.DeadlineTrainingOperator`; every worker ends with the same model.
+
+    Examples
+    --------
+    >>> from paceline.fleet import Worker
+    >>> from paceline.operators import WorkerTrainingOperator
+    >>> gate = Worker(name="gate-1", kind="nano", cores=4, memory_gib=4)
+    >>> plan = {"workers": {"gate-1": {"samples": 600, "batch_size": 32}}}
+    >>> train = WorkerTrainingOperator(
+    ...     task_id="gate-1", worker=gate, plan=plan, server_task_id="server", script="train.py", deadline="20m"
+    ... )
+    >>> train.max_devices
+    4.0
+    """
+
+    template_fields: Sequence[str] = (*DeadlineTrainingOperator.template_fields, "plan")
+
+    def __init__(
+        self,
+        *,
+        worker: Worker,
+        plan: Mapping[str, Any] | str | Any,
+        server_task_id: str,
+        training: str = "training",
+        key_conn_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("runtime", "docker")
+        kwargs.setdefault("retries", 3)  # one more than there are strikes: the last try hears that it is left out
+        kwargs.setdefault("max_devices", worker.cores)
+        kwargs.setdefault("mem_limit", int(worker.memory_gib * 2**30))
+        kwargs.setdefault("docker_conn_id", worker.docker_conn_id)
+        if worker.queue is not None:
+            kwargs.setdefault("queue", worker.queue)
+        super().__init__(**kwargs)
+        self.worker = worker
+        self.plan = plan
+        self.server_task_id = server_task_id
+        self.training = training
+        self.key_conn_id = key_conn_id
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Train, unless the schedule or the server leaves this machine out."""
+        plan = read_plan(self.plan)
+        if self.worker.name not in plan["workers"]:
+            why = plan.get("left_out", {}).get(self.worker.name, "the schedule does not choose it")
+            raise AirflowSkipException(f"{self.worker.name} does not train: {why}")
+        try:
+            return super().execute(context)
+        except AirflowException as error:
+            code = getattr(error.__cause__, "exit_code", None)
+            if code == _EXIT_SENT_AWAY or (code == _EXIT_NO_SERVER and self._all_is_done(context)):
+                self._discard(context)
+                raise AirflowSkipException(f"{self.worker.name} trains no more: {error}") from error
+            raise
+
+    def job_spec(
+        self,
+        context: Context,
+        scratch: Path,
+        devices: float,
+        *,
+        inputs: Mapping[str, str] | None = None,
+        suffix: str = "",
+    ) -> JobSpec:
+        """The worker's container, in the training's own network and on its part of the machine."""
+        spec = super().job_spec(context, scratch, devices, inputs=inputs, suffix=suffix)
+        place = {"PACELINE_SERVER": f"{SERVER}:{_PORT}", "PACELINE_WORKER": self.worker.name}
+        return replace(
+            spec,
+            environment={**spec.environment, **place, **server_key(self.key_conn_id)},
+            own_network=network_name(context, self.training),
+            cgroup_parent=self.worker.cgroup_parent,
+        )
+
+    def _all_is_done(self, context: Context) -> bool:
+        ti = context["ti"]
+        states = ti.get_task_states(dag_id=ti.dag_id, task_ids=[self.server_task_id], run_ids=[ti.run_id])
+        return bool(states.get(ti.run_id, {}).get(self.server_task_id) == "success")

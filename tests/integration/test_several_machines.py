@@ -1,0 +1,105 @@
+"""A training on several machines in a real Airflow: a container for the parameter server and for each worker.
+
+The model counts on which samples it was trained, see ``tests/unit/train/counted.py``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+import torch
+
+from paceline.demo.airflow_process import AirflowProcess
+
+pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.timeout(400)]
+
+SCRIPT = Path(__file__).parents[1] / "unit" / "train" / "counted.py"
+SAMPLES, EPOCHS = 120, 4
+DAG = f"""
+from airflow.sdk import DAG
+from paceline.fleet import Fleet, Worker
+from paceline.operators import train_on_fleet
+
+machines = [Worker(name=name, kind="part", cores=0.5, memory_gib=1) for name in "abcd"]
+plan = {{
+    "workers": {{name: {{"samples": 40, "batch_size": 4}} for name in "abc"}},
+    "left_out": {{"d": "its application would miss its objective"}},
+}}
+with DAG("machines", schedule=None):
+    train_on_fleet(
+        fleet=Fleet(workers=machines, parameter_server=machines[0]),
+        plan=plan,
+        server={{"cores": 0.5}},
+        script={str(SCRIPT)!r},
+        arguments=["{SAMPLES}", "{EPOCHS}", "0.3"],
+        deadline="60s",
+        deadline_from="task",
+    )
+"""
+SERVER, A, B, C, D = (f"train.{name}" for name in ("parameter_server", *"abcd"))
+
+
+@pytest.fixture(scope="module")
+def dag(airflow: AirflowProcess) -> str:
+    (airflow.dags_folder / "machines.py").write_text(DAG)
+    return "machines"
+
+
+@pytest.fixture
+def containers(docker_client: docker.APIClient) -> Iterator[Callable[..., list[dict[str, Any]]]]:
+    """The containers of a task of the DAG; neither one nor a network may be left after the test."""
+
+    def find(task: str | None = None) -> list[dict[str, Any]]:
+        labels = ["paceline.dag=machines"] + ([f"paceline.task={task}"] if task else [])
+        return docker_client.containers(all=True, filters={"label": labels})
+
+    yield find
+    left = find()
+    for container in left:
+        docker_client.remove_container(container["Id"], force=True, v=True)
+    networks = docker_client.networks(filters={"label": "paceline.network"})
+    for network in networks:
+        docker_client.remove_network(network["Id"])
+    assert (left, networks) == ([], [])
+
+
+def wait_for_progress(airflow: AirflowProcess, dag: str, run_id: str, task: str, progress_pct: float) -> None:
+    give_up = time.monotonic() + 120
+    while not (pace := airflow.task_state(dag, run_id, task, "pace")) or pace["progress_pct"] < progress_pct:
+        assert time.monotonic() < give_up, airflow.task_log(dag, run_id, task)
+        time.sleep(0.3)
+
+
+def counts(airflow: AirflowProcess, dag: str, run_id: str, task: str) -> list[float]:
+    model = Path(airflow.xcom(dag, run_id, task)["model"]) / "model.pt"
+    return torch.load(model, weights_only=True)["counts"].tolist()
+
+
+def test_a_worker_that_dies_comes_back_and_every_sample_counts_once(airflow, dag, containers, docker_client):
+    run_id = airflow.run_dag(dag)
+    wait_for_progress(airflow, dag, run_id, B, 20)
+    assert len(docker_client.networks(filters={"label": "paceline.network"})) == 1
+    docker_client.kill(containers(B)[0]["Id"])
+    assert airflow.wait(dag, run_id, timeout_s=240) == "success", airflow.task_log(dag, run_id, B)
+    states = airflow.task_states(dag, run_id)
+    assert states[SERVER] == states[A] == states[C] == "success"
+    assert states[D] == "skipped"
+    assert "its application would miss its objective" in airflow.task_log(dag, run_id, D)
+    assert states[B] in ("success", "skipped")  # skipped, where the others were done before it was back
+    trained = [name for name in (A, B, C) if states[name] == "success"]
+    assert [counts(airflow, dag, run_id, name) for name in trained] == [[EPOCHS] * SAMPLES] * len(trained)
+    assert airflow.xcom(dag, run_id, SERVER)["metrics"]["failures"] == 1
+
+
+def test_a_parameter_server_that_dies_is_started_again_from_its_checkpoint(airflow, dag, containers, docker_client):
+    run_id = airflow.run_dag(dag)
+    wait_for_progress(airflow, dag, run_id, SERVER, 45)
+    docker_client.kill(containers(SERVER)[0]["Id"])
+    assert airflow.wait(dag, run_id, timeout_s=300) == "success", airflow.task_log(dag, run_id, SERVER, 2)
+    assert "going on from checkpoint" in airflow.task_log(dag, run_id, SERVER, 2)
+    assert counts(airflow, dag, run_id, A) == [EPOCHS] * SAMPLES

@@ -1,0 +1,32 @@
+"""Learns to read scikit-learn's digits and says how well. Started by ``test_asynchronous``, alone or as a worker.
+
+``python digits_model.py EPOCHS``
+"""
+
+import json
+import sys
+
+import torch
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from paceline.train import checkpoint, output_dir, track
+
+images, labels = load_digits(return_X_y=True)
+split = train_test_split(images / 16, labels, test_size=0.3, random_state=0, stratify=labels)
+seen, unseen, seen_labels, unseen_labels = map(torch.tensor, split)
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(seen.float(), seen_labels), 16, shuffle=True)
+checkpoint(model=model, optimizer=optimizer)
+for x, y in track(loader, epochs=int(sys.argv[1])):
+    loss = nn.functional.cross_entropy(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+with torch.no_grad():
+    accuracy = (model(unseen.float()).argmax(1) == unseen_labels).float().mean()
+(output_dir() / "accuracy.json").write_text(json.dumps(float(accuracy)))

@@ -19,34 +19,40 @@ from paceline.demo.airflow_process import AirflowProcess
 pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.timeout(400)]
 
 SCRIPT = Path(__file__).parents[1] / "unit" / "train" / "counted.py"
+DIGITS = Path(__file__).parent / "training" / "digits.py"
 SAMPLES, EPOCHS = 120, 4
-DAG = f"""
+SERVER, A, B, C, D = (f"train.{name}" for name in ("parameter_server", *"abcd"))
+
+
+def dag_of(dag_id: str, script: Path, arguments: list[str], parts: dict[str, int], batch_size: int) -> str:
+    return f"""
 from airflow.sdk import DAG
 from paceline.fleet import Fleet, Worker
 from paceline.operators import train_on_fleet
 
 machines = [Worker(name=name, kind="part", cores=0.5, memory_gib=1) for name in "abcd"]
 plan = {{
-    "workers": {{name: {{"samples": 40, "batch_size": 4}} for name in "abc"}},
+    "workers": {{name: {{"samples": part, "batch_size": {batch_size}}} for name, part in {parts}.items()}},
     "left_out": {{"d": "its application would miss its objective"}},
 }}
-with DAG("machines", schedule=None):
+with DAG({dag_id!r}, schedule=None):
     train_on_fleet(
         fleet=Fleet(workers=machines, parameter_server=machines[0]),
         plan=plan,
         server={{"cores": 0.5}},
-        script={str(SCRIPT)!r},
-        arguments=["{SAMPLES}", "{EPOCHS}", "0.3"],
+        script={str(script)!r},
+        arguments={arguments},
         deadline="60s",
-        deadline_from="task",
+        deadline_from="run",
     )
 """
-SERVER, A, B, C, D = (f"train.{name}" for name in ("parameter_server", *"abcd"))
 
 
 @pytest.fixture(scope="module")
 def dag(airflow: AirflowProcess) -> str:
-    (airflow.dags_folder / "machines.py").write_text(DAG)
+    equal = dict.fromkeys("abc", 40)
+    text = dag_of("machines", SCRIPT, [str(SAMPLES), str(EPOCHS), "0.3"], equal, batch_size=4)
+    (airflow.dags_folder / "machines.py").write_text(text)
     return "machines"
 
 
@@ -103,3 +109,15 @@ def test_a_parameter_server_that_dies_is_started_again_from_its_checkpoint(airfl
     assert airflow.wait(dag, run_id, timeout_s=300) == "success", airflow.task_log(dag, run_id, SERVER, 2)
     assert "going on from checkpoint" in airflow.task_log(dag, run_id, SERVER, 2)
     assert counts(airflow, dag, run_id, A) == [EPOCHS] * SAMPLES
+
+
+@pytest.mark.alone
+def test_workers_with_unequal_parts_end_together_at_the_deadline(airflow, containers):
+    parts = {"a": 50, "b": 40, "c": 30}
+    text = dag_of("unequal", DIGITS, ["--batches=600", "--batch-size=64"], parts, batch_size=64)
+    (airflow.dags_folder / "unequal.py").write_text(text)
+    run_id = airflow.run_dag("unequal")
+    assert airflow.wait("unequal", run_id, timeout_s=240) == "success", airflow.task_states("unequal", run_id)
+    results = {name: airflow.xcom("unequal", run_id, name) for name in (A, B, C)}
+    assert all(abs(result["error_pct"]) <= 3.0 for result in results.values()), results
+    assert results[A]["device_seconds"] > 1.2 * results[C]["device_seconds"]

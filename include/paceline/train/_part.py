@@ -114,11 +114,11 @@ def loader_over(loader: Any, batch_sampler: Any) -> Any:
     )
 
 
-def check_divisible(loader: object) -> None:
+def check_divisible(loader: object, purpose: str = "data_parallel()") -> None:
     """Raise ``ValueError`` unless batches of ``loader`` can be divided among processes without reading them whole."""
     from torch.utils.data import DataLoader, IterableDataset
 
-    accepted = "a torch DataLoader with a batch size, over a data set with indices, for data_parallel()"
+    accepted = f"a torch DataLoader with a batch size, over a data set with indices, for {purpose}"
     if not isinstance(loader, DataLoader):
         raise bad_value("loader", type(loader).__name__, accepted)
     if loader.batch_sampler is None or isinstance(loader.dataset, IterableDataset):

@@ -1,6 +1,6 @@
 """A training whose state counts how often each sample was trained on. Started by ``test_asynchronous``.
 
-``python counted.py SAMPLES EPOCHS BATCH_S [WORKERS] [STOP_AFTER]``
+``python counted.py SAMPLES EPOCHS BATCH_S [WORKERS] [STOP_AFTER] [STEP]``
 """
 
 import sys
@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline.train import checkpoint, output_dir, report, stop_early, track
 
-samples, epochs, batch_s, workers, stop_after = (*map(float, sys.argv[1:]), 0, 0)[:5]
+samples, epochs, batch_s, workers, stop_after, step = (*map(float, sys.argv[1:]), *[0, 0, 1][len(sys.argv) - 4 :])
 torch.manual_seed(0)
 
 
@@ -30,7 +30,7 @@ loop = track(loader, epochs=int(epochs))
 ends = 0
 for (indices,) in loop:
     with torch.no_grad():
-        model.counts[indices] += 1
+        model.counts[indices] += step
     model.batches += 1
     time.sleep(batch_s)
     ends += loop.epoch_end

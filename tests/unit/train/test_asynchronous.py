@@ -232,6 +232,17 @@ def test_an_early_stop_of_one_ends_the_training_of_all_with_the_same_model(train
     assert training.server.progress[-1].percent == 100
 
 
+def test_what_is_not_finite_spoils_nothing(train):
+    training = train("a", "b", batch_s=0.15)
+    other = training.work("a")
+    spoiling = training.work("b", [HERE / "counted.py", SAMPLES, EPOCHS, 0.15, 0, 0, "nan"])
+    assert spoiling.end() == 5
+    assert "b is lost (what it has learned is not finite" in training.server.said
+    assert "b has failed 3 times and is left out" in spoiling.said
+    assert other.end() == 0
+    assert_each_counts_once(other)
+
+
 def test_who_does_not_belong_is_sent_away_and_told_why(train):
     training = train("a", "b", batch_s=0.2)
     training.work("a").until(has_begun)

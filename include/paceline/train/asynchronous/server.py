@@ -178,8 +178,7 @@ class Server:
                 change = torch.empty_like(self._state)
                 while self._answer(peer, worker, guest, change):
                     pass
-        except (GoneError, ValueError, KeyError, TypeError, AttributeError) as error:
-            # What is said may be wrong in any way: it costs whoever said it the connection, and nobody else.
+        except Exception as error:  # what is said may be wrong in any way: it costs whoever said it the connection
             why = str(error) if isinstance(error, (GoneError, ValueError)) else f"it said what cannot be: {error!r}"
             if worker is None:
                 say(f"a connection has ended: {why}")
@@ -287,6 +286,8 @@ class Server:
 
     def _take_in(self, worker: str, guest: int, words: dict[str, Any], change: torch.Tensor) -> bool:
         """Add what a worker has learned from a batch, if the batch is still its own."""
+        if not torch.isfinite(change).all():
+            raise ValueError("what it has learned is not finite: is its learning rate too high, or its data damaged?")
         with self._lock:
             assert self._shards is not None
             assert self._state is not None

@@ -68,7 +68,7 @@ class Worker:
 
     def batches(self, loop: Loop[Any], loader: Any, session: Session) -> Iterator[Any]:
         """Give the batches that the server lends to this worker, and send what was learned from each."""
-        check_divisible(loader)
+        check_divisible(loader, "a training on several machines")
         self._loader, self._session, self._vector = loader, session, StateVector(session.parts)
         self._seen = self._vector.read()
         part = loader_over(loader, _Lent(self))

@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import InvalidInputError
+from paceline.runtime.base import ENV_SERVER_KEY
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-# The parameter server's name in the training's own network.
-SERVER = "parameter-server"
+# The parameter server's name in the training's own network, and its port there.
+SERVER, PORT = "parameter-server", 29500
 
 
 def read_plan(plan: object) -> dict[str, Any]:
@@ -57,7 +58,7 @@ def server_key(conn_id: str | None) -> dict[str, str]:
     password = Connection.get(conn_id).password
     if not password:
         raise InvalidInputError("key_conn_id", conn_id, "a connection with a password")
-    return {"PACELINE_SERVER_KEY": password}
+    return {ENV_SERVER_KEY: password}
 
 
 def _is_part(part: object) -> bool:

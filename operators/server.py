@@ -8,15 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._team import SERVER, network_name, read_plan, server_key
+from ._team import PORT, SERVER, network_name, read_plan, server_key
 from .train import DeadlineTrainingOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from paceline.runtime.base import JobSpec
-
-_PORT = 29500
 
 
 class ParameterServerOperator(DeadlineTrainingOperator):
@@ -67,9 +65,9 @@ class ParameterServerOperator(DeadlineTrainingOperator):
         kwargs.setdefault("runtime", "docker")
         # Workers wait for it: where slots are few, it must not wait for theirs.
         kwargs.setdefault("priority_weight", 1000)
-        module = "paceline.train.asynchronous.server"
+        module = "paceline.train.asynchronous"
         super().__init__(
-            command=["python", "-m", module, "plan.json", "--host", "0.0.0.0", "--port", str(_PORT)],  # noqa: S104
+            command=["python", "-m", module, "plan.json", "--host", "0.0.0.0", "--port", str(PORT)],  # noqa: S104
             min_devices=cores,
             max_devices=cores,
             **kwargs,

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from paceline.fleet import Worker
+from paceline.runtime.base import ENV_SERVER, ENV_WORKER
 
-from ._team import SERVER, network_name, read_plan, server_key
-from .server import _PORT
+from ._team import PORT, SERVER, network_name, read_plan, server_key
 from .train import DeadlineTrainingOperator
 
 if TYPE_CHECKING:
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from paceline.runtime.base import JobSpec
 
-# How a worker's process ends when the server has sent it away, and when there is no server (any more).
+# How a worker's process ends when the server has sent it away, and when there is no server (any more): as
+# `paceline.train.asynchronous.worker` has it, which is not imported here as it imports torch.
 _EXIT_SENT_AWAY, _EXIT_NO_SERVER = 5, 6
 
 
@@ -114,7 +115,7 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
     ) -> JobSpec:
         """The worker's container, in the training's own network and on its part of the machine."""
         spec = super().job_spec(context, scratch, devices, inputs=inputs, suffix=suffix)
-        place = {"PACELINE_SERVER": f"{SERVER}:{_PORT}", "PACELINE_WORKER": self.worker.name}
+        place = {ENV_SERVER: f"{SERVER}:{PORT}", ENV_WORKER: self.worker.name}
         return replace(
             spec,
             environment={**spec.environment, **place, **server_key(self.key_conn_id)},

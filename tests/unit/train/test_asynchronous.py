@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from paceline.train.asynchronous.server import read_plan
+from paceline.train.asynchronous.__main__ import read_plan
 from paceline.train.progress import parse_line
 
 HERE = Path(__file__).parent
@@ -80,7 +80,7 @@ class Training:
         self.server = self.serve()
 
     def serve(self, *options):
-        command = ["-m", "paceline.train.asynchronous.server", self.plan, "--port", self.port, *options]
+        command = ["-m", "paceline.train.asynchronous", self.plan, "--port", self.port, *options]
         checkpoint = {"PACELINE_CHECKPOINT": str(self.folder / "checkpoint")}
         return self._started(Process(self.folder / "server", command, **checkpoint))
 

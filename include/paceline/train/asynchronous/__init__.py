@@ -1,5 +1,6 @@
-"""Training on several machines: a parameter server, and workers that take turns with nobody.
+"""Training on several machines: a parameter server, and workers that come and go.
 
-``server`` runs in a container of its own; ``worker`` is what a ``track`` loop does where there is a server. The two
-speak through ``peer``; which samples are whose is in ``shards``, what is trained is in ``vector``.
+``__main__`` runs a ``server`` in a container of its own; ``worker`` is what a ``track`` loop does where there is one.
+The two speak through ``peer``. What the server knows is in ``training``, which samples are whose in ``shards``;
+``vector`` is what is trained, as a row of numbers.
 """

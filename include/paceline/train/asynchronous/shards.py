@@ -1,4 +1,4 @@
-"""Which worker trains on which samples: its part of each epoch, lent out batch by batch. Kept by ``server``.
+"""Which worker trains on which samples: its part of each epoch, lent out batch by batch. Kept by ``training``.
 
 There is no clock and no I/O in here.
 """

@@ -1,0 +1,83 @@
+"""Runs a parameter server: ``python -m paceline.train.asynchronous PLAN``.
+
+The plan is the schedule as JSON: ``{"workers": {NAME: {"samples": 600, "batch_size": 32}}}``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from paceline.train._checkpoint import folder_for
+from paceline.train._display import choose_display
+from paceline.train._paths import ENV_SERVER_KEY
+from paceline.train._store import Store
+from paceline.train._values import bad_value, say
+
+from .server import Server
+from .shards import Part
+
+PORT = 29500
+_STUCK_S, _PATIENCE_S = 60.0, 600.0
+_EXIT_TERMINATED = 143
+
+
+def read_plan(text: str) -> dict[str, Part]:
+    """Read a schedule: worker to its part. Raises ``ValueError`` for anything else."""
+    accepted = '{"workers": {NAME: {"samples": a number, "batch_size": a whole number}}}'
+    try:
+        workers = json.loads(text)["workers"]
+        parts = {name: Part(float(one["samples"]), int(one["batch_size"])) for name, one in workers.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise bad_value("plan", text[:200], accepted) from None
+    if not parts or any(part.samples <= 0 or part.batch_size < 1 for part in parts.values()):
+        raise bad_value("plan", text[:200], accepted)
+    return parts
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a parameter server until the training is done."""
+    parser = argparse.ArgumentParser(prog="python -m paceline.train.asynchronous", description=__doc__)
+    parser.add_argument("plan", type=Path, help="JSON file with the schedule")
+    parser.add_argument("--host", default="127.0.0.1", help="where to listen (127.0.0.1)")
+    parser.add_argument("--port", type=int, default=PORT, help=f"where to listen ({PORT}; 0 takes a free one)")
+    help_text = f"seconds after which a batch that does not come back is given to another worker ({_STUCK_S:g})"
+    parser.add_argument("--stuck-s", type=float, default=_STUCK_S, help=help_text)
+    help_text = f"seconds after which a server without workers gives up ({_PATIENCE_S:g})"
+    parser.add_argument("--patience-s", type=float, default=_PATIENCE_S, help=help_text)
+    chosen = parser.parse_args(arguments)
+    folder = folder_for(None)
+    display = choose_display()
+    server = Server(
+        read_plan(chosen.plan.read_text()),
+        chosen.host,
+        chosen.port,
+        key=os.environ.get(ENV_SERVER_KEY, "").encode(),
+        store=Store(folder) if folder is not None else None,
+        display=display,
+        stuck_s=chosen.stuck_s,
+        patience_s=chosen.patience_s,
+    )
+    say(f"the parameter server listens on {chosen.host}:{server.port}")
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(_EXIT_TERMINATED)
+
+    signal.signal(signal.SIGTERM, leave)
+    try:
+        return server.run()
+    except SystemExit:
+        server.save()
+        raise
+    finally:
+        display.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

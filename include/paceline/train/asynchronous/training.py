@@ -1,0 +1,260 @@
+"""What a parameter server knows: the state of the training, who trains, and which batches are under way.
+
+Asked by one thread for each worker and by ``server``'s own; it does no I/O but for what it tells people.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import Any
+
+import torch
+
+from paceline.train._values import say
+from paceline.train.progress import Progress
+
+from .shards import STRIKES, Part, Shards
+
+# A worker that is told to wait asks again after this time.
+_WAIT_S = 0.5
+# Whose batch takes so many times as long as its batches mostly do has come to a stand.
+_STUCK = 10.0
+
+
+class Training:
+    """One training, shared by the threads of a server.
+
+    Workers are told apart by their name and by the number of the connection that they came with (``guest``): what an
+    earlier connection of a worker says does not count any more once it has come again.
+
+    Parameters
+    ----------
+    parts:
+        Worker to what the schedule gives it.
+    stuck_s:
+        A batch that takes so long, and ten times as long as the worker's batches mostly do, is given to another one.
+    """
+
+    def __init__(self, parts: dict[str, Part], stuck_s: float) -> None:
+        self._parts = parts
+        self._stuck_s = stuck_s
+        self._shards: Shards | None = None  # known with the first worker, which tells how many epochs there are
+        self._state: torch.Tensor | None = None
+        self._lock = threading.Condition()
+        self._connection: dict[str, int] = {}
+        self._lent_s: dict[int, tuple[str, float]] = {}  # lease to who has it and since when
+        self._batch_s: dict[str, float] = {}
+        self._reported: dict[str, float] = {}
+        self._asked_for_order: str | None = None
+        self._know: set[str] = set()  # that it is over, or have been asked to end
+
+    # --- who trains -----------------------------------------------------------------------------------------------
+
+    def why_not(self, worker: str, epochs: int, size: int) -> str | None:
+        """Why a worker may not train here; ``None`` if it may."""
+        with self._lock:
+            if self._shards is None:
+                self._shards = Shards(self._parts, epochs)
+            shards = self._shards
+            if not shards.knows(worker):
+                return f"the schedule gives nothing to {worker}"
+            if shards.excluded(worker):
+                return f"{worker} has failed {STRIKES} times and is left out for the rest of this training"
+            if epochs != shards.epochs:
+                return f"{worker} is to train {epochs} epochs, the others {shards.epochs}: run the same script"
+            others = size if self._state is None else len(self._state)
+            if others != size:
+                return f"the model of {worker} has {size} numbers, that of the others {others}: run the same script"
+            return None
+
+    @property
+    def has_state(self) -> bool:
+        """Whether there is a state to begin with."""
+        return self._state is not None
+
+    def begin_with(self, state: torch.Tensor) -> None:
+        """Take a worker's state to begin with, unless another one was quicker."""
+        with self._lock:
+            if self._state is None:
+                self._state = state
+
+    def join(self, worker: str, guest: int) -> None:
+        """A worker begins to train, or comes again."""
+        with self._lock:
+            assert self._shards is not None
+            if worker in self._connection:
+                self._lose(worker, "it has come again", strike=True)
+            self._connection[worker] = guest
+            self._shards.join(worker)
+            self._know.discard(worker)
+            self._lock.notify_all()
+            failures = self._shards.strikes[worker]
+            say(f"{worker} trains" + (f" (failures so far: {failures})" if failures else ""))
+
+    def lost(self, worker: str, guest: int, why: str, *, strike: bool = True) -> None:
+        """A worker's connection has ended; without a strike it was meant to."""
+        with self._lock:
+            if self._connection.get(worker) == guest:
+                self._lose(worker, why, strike=strike)
+                if not strike:
+                    self._know.add(worker)
+
+    def _lose(self, worker: str, why: str, *, strike: bool) -> None:
+        assert self._shards is not None
+        del self._connection[worker]
+        handed_on = self._shards.lose(worker, strike=strike)
+        self._lent_s = {number: held for number, held in self._lent_s.items() if held[0] != worker}
+        if self._asked_for_order == worker:
+            self._asked_for_order = None
+        self._lock.notify_all()
+        if strike:
+            count = self._shards.strikes[worker]
+            left_out = ", which leaves it out for the rest of this training" if count >= STRIKES else ""
+            say(f"{worker} is lost ({why}), {handed_on} samples go to the others; failure {count}{left_out}")
+
+    # --- what they do ---------------------------------------------------------------------------------------------
+
+    def lend(self, worker: str, guest: int) -> dict[str, Any]:
+        """What a worker is to do next, in words for it."""
+        with self._lock:
+            shards = self._shards
+            assert shards is not None
+            limit_s = time.monotonic() + _WAIT_S
+            while self._connection.get(worker) == guest:
+                if shards.wants_order and self._asked_for_order is None:
+                    self._asked_for_order = worker
+                    return {"kind": "order"}
+                lease = shards.lease(worker)
+                if lease is not None:
+                    self._lent_s[lease.number] = (worker, time.monotonic())
+                    about = {"number": lease.number, "epoch": lease.epoch, "indices": list(lease.indices)}
+                    return {"kind": "lease", **about, **self._place_of(worker)}
+                if shards.ended:
+                    return {"kind": "over", **self._place_of(worker)}
+                # Who still has work must not be kept from it, and who has none asks again.
+                if shards.holds(worker) or time.monotonic() >= limit_s:
+                    return {"kind": "nothing"}
+                self._lock.wait(_WAIT_S)
+            return {"kind": "sent away", "why": f"another {worker} has taken its place"}
+
+    def begin_epoch(self, worker: str, guest: int, order: list[int]) -> None:
+        """Begin an epoch with the order that a worker was asked for."""
+        with self._lock:
+            assert self._shards is not None
+            if self._connection.get(worker) == guest and self._asked_for_order == worker:
+                self._asked_for_order = None
+                self._shards.begin_epoch(order)
+                self._lock.notify_all()
+
+    def take_in(self, worker: str, guest: int, number: int, change: torch.Tensor, reported: dict[str, float]) -> bool:
+        """Add what a worker has learned from a batch; returns whether it counts: not if another one does the batch."""
+        if not torch.isfinite(change).all():
+            raise ValueError("what it has learned is not finite: is its learning rate too high, or its data damaged?")
+        with self._lock:
+            assert self._shards is not None
+            assert self._state is not None
+            if self._connection.get(worker) != guest or not self._shards.finish(worker, number):
+                return False
+            self._state += change
+            took_s = time.monotonic() - self._lent_s.pop(number)[1]
+            self._batch_s[worker] = 0.8 * self._batch_s.get(worker, took_s) + 0.2 * took_s
+            self._reported.update(reported)
+            self._lock.notify_all()
+            return True
+
+    def stop(self) -> None:
+        """End it all: a worker has seen that it is good enough."""
+        with self._lock:
+            assert self._shards is not None
+            self._shards.stop()
+            self._lock.notify_all()
+
+    def take_back_stuck(self) -> None:
+        """Give batches to others that do not come back."""
+        now_s = time.monotonic()
+        with self._lock:
+            for number, (worker, since_s) in list(self._lent_s.items()):
+                if now_s - since_s > max(self._stuck_s, _STUCK * self._batch_s.get(worker, 0.0)):
+                    assert self._shards is not None
+                    say(f"{worker} has not come back with a batch for {now_s - since_s:.0f} s: another one does it")
+                    self._shards.take_back(number)
+                    del self._lent_s[number]
+                    self._lock.notify_all()
+
+    # --- how it stands --------------------------------------------------------------------------------------------
+
+    @property
+    def ended(self) -> bool:
+        """Whether every sample of every epoch is done."""
+        with self._lock:
+            return self._shards is not None and self._shards.ended
+
+    @property
+    def alone(self) -> bool:
+        """Whether nobody trains."""
+        return not self._connection
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether every worker has failed too often."""
+        with self._lock:
+            return self._shards is not None and all(self._shards.excluded(name) for name in self._parts)
+
+    @property
+    def all_know(self) -> bool:
+        """Whether everybody who has ever come knows that it is over."""
+        with self._lock:
+            assert self._shards is not None
+            come = (name for name, strikes in self._shards.strikes.items() if strikes or name in self._connection)
+            return all(name in self._know or self._shards.excluded(name) for name in come)
+
+    def snapshot(self) -> torch.Tensor:
+        """The newest state."""
+        with self._lock:
+            assert self._state is not None
+            return self._state.clone()
+
+    def place_of(self, worker: str) -> dict[str, int]:
+        """How many batches a worker has done and will have done."""
+        with self._lock:
+            return self._place_of(worker)
+
+    def _place_of(self, worker: str) -> dict[str, int]:
+        assert self._shards is not None
+        return {"done": self._shards.done[worker], "total": self._shards.total(worker)}
+
+    def progress(self, event: str) -> Progress:
+        """Samples done of all samples in all epochs, and what the workers have reported."""
+        with self._lock:
+            shards = self._shards or Shards(self._parts, 1)
+            values: dict[str, float] = {**self._reported, "workers": len(shards.present)}
+            values["failures"] = sum(shards.strikes.values())
+            done, total = shards.samples_done, max(shards.samples, 1)
+            return Progress(
+                done=done,
+                total=total,
+                epoch=min(done * shards.epochs // total, shards.epochs - 1),
+                epochs=shards.epochs,
+                event=event,
+                loss=values.pop("loss", None),
+                metrics=values,
+                threads=torch.get_num_threads(),
+                monotonic_s=time.monotonic(),
+                wall_s=time.time(),
+            )
+
+    def content(self) -> dict[str, Any] | None:
+        """What a checkpoint has to hold; ``None`` while there is nothing."""
+        with self._lock:
+            if self._shards is None or self._state is None:
+                return None
+            shards = json.dumps(self._shards.state())
+            return {"state": self._state.clone(), "shards": shards, "epochs": self._shards.epochs}
+
+    def restore(self, content: dict[str, Any]) -> None:
+        """Go on from what ``content`` returned."""
+        self._shards = Shards(self._parts, content["epochs"])
+        self._shards.load_state(json.loads(content["shards"]))
+        self._state = content["state"]

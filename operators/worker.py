@@ -95,6 +95,8 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
         if self.worker.name not in plan["workers"]:
             why = plan.get("left_out", {}).get(self.worker.name, "the schedule does not choose it")
             raise AirflowSkipException(f"{self.worker.name} does not train: {why}")
+        if self._all_is_done(context):
+            raise AirflowSkipException(f"{self.worker.name} does not train: the others were done before it began")
         try:
             return super().execute(context)
         except AirflowException as error:

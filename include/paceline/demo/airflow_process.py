@@ -241,9 +241,10 @@ class AirflowProcess(AirflowApi):
                 if process.poll() is not None:
                     raise AirflowStartError(f"{name} ended with {process.returncode}:\n{self._tail(name)}")
             if time.monotonic() > end:
-                raise AirflowStartError(
-                    f"after {timeout_s:g} s not healthy: {', '.join(late)}\n{self._tail('api-server')}"
-                )
+                # One that failed may hang while it ends, and then only its log tells.
+                logs = dict.fromkeys([*(name.replace("_", "-") for name in late), "api-server"])
+                said = "\n".join(self._tail(name) for name in logs if name in self.processes)
+                raise AirflowStartError(f"after {timeout_s:g} s not healthy: {', '.join(late)}\n{said}")
             time.sleep(0.2)
         # Airflow builds its execution API at the first call, for longer than a task waits for an answer; that
         # would cost the first task a time-out and a retry.

@@ -5,6 +5,7 @@
 
 import json
 import sys
+import time
 
 import torch
 from sklearn.datasets import load_digits
@@ -19,7 +20,7 @@ split = train_test_split(images / 16, labels, test_size=0.3, random_state=0, str
 seen, unseen, seen_labels, unseen_labels = map(torch.tensor, split)
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
 loader = DataLoader(TensorDataset(seen.float(), seen_labels), 16, shuffle=True)
 checkpoint(model=model, optimizer=optimizer)
 for x, y in track(loader, epochs=int(sys.argv[1])):
@@ -27,6 +28,7 @@ for x, y in track(loader, epochs=int(sys.argv[1])):
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
+    time.sleep(0.01)  # else one worker is through before the next has begun
 with torch.no_grad():
     accuracy = (model(unseen.float()).argmax(1) == unseen_labels).float().mean()
 (output_dir() / "accuracy.json").write_text(json.dumps(float(accuracy)))

@@ -283,7 +283,7 @@ def test_a_server_that_nobody_comes_to_gives_up(train):
 
 
 def test_three_workers_learn_as_well_as_one_alone(train, tmp_path):
-    script = [HERE / "digits_model.py", 12]
+    script = [HERE / "digits_model.py", 16]
     alone = Process(tmp_path / "alone", script)
     assert alone.end() == 0, alone.said
     training = train("a", "b", "c")
@@ -294,7 +294,7 @@ def test_three_workers_learn_as_well_as_one_alone(train, tmp_path):
     workers = [training.work(name, script) for name in "abc"]
     assert [worker.end() for worker in workers] == [0, 0, 0], training.server.said
     accuracy = [json.loads((one.output / "accuracy.json").read_text()) for one in (alone, *workers)]
-    assert accuracy[0] > 0.95
+    assert accuracy[0] > 0.9
     assert min(accuracy[1:]) == max(accuracy[1:]) > accuracy[0] - 0.01
     assert all(worker.progress[-1].done > 30 for worker in workers)  # all of them took part
 

@@ -1,0 +1,77 @@
+"""A part of this machine in place of a machine: containers in it truly compete for its cores and its memory.
+
+Used by tests, benchmarks and the demo of a fleet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+
+from paceline.errors import PacelineError
+from paceline.runtime import cgroups
+from paceline.runtime.base import Usage
+
+_ANY_PATH = re.compile(r"^(\d+:[^:]*:).*$", re.MULTILINE)
+
+
+class EmulatedDevice:
+    """A control group with so many cores and so much memory, as the parent of containers.
+
+    Containers that are started with its ``cgroup_parent`` share what it has; each alone may have all of it, not more.
+    It needs root, and an engine on this machine that manages control groups itself (driver ``cgroupfs``).
+
+    Parameters
+    ----------
+    name:
+        Unique on this machine.
+    cores, memory_bytes:
+        What it has.
+
+    Raises
+    ------
+    PacelineError
+        Where control groups cannot be made.
+
+    Examples
+    --------
+    >>> with EmulatedDevice("gate-1", cores=0.6, memory_bytes=2**30) as device:  # doctest: +SKIP
+    ...     worker = Worker(name="gate-1", kind="nano", cores=0.6, memory_gib=1, cgroup_parent=device.cgroup_parent)
+    """
+
+    def __init__(self, name: str, cores: float, memory_bytes: int) -> None:
+        self.cgroup_parent = f"/paceline-device-{name}"
+        # Engines count from the top of the hierarchy, wherever in it this process is.
+        top = _ANY_PATH.sub(r"\1/", Path("/proc/self/cgroup").read_text())
+        group = cgroups.create(self.cgroup_parent.lstrip("/"), own=top)
+        if group is None:
+            raise PacelineError(
+                f"no control group for device {name}: is there one of that name, or is this process not root?"
+            )
+        self._group = group
+        try:
+            group.set_devices(cores)
+            if not group.set_memory(memory_bytes):
+                raise PacelineError(f"no memory limit for device {name}: this kernel's control groups have none")
+        except BaseException:
+            self.close()
+            raise
+
+    def usage(self, now_s: float) -> Usage:
+        """What all containers in it have used; ``now_s`` is noted as the time of the reading."""
+        return Usage(self._group.cpu_seconds() or 0.0, self._group.memory_bytes() or 0, measured_s=now_s)
+
+    def close(self) -> None:
+        """Remove it; its containers have to be gone."""
+        self._group.remove()
+        # An engine makes folders of the same name for the other controllers (v1).
+        for folder in Path("/sys/fs/cgroup").glob(f"*{self.cgroup_parent}"):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+    def __enter__(self) -> EmulatedDevice:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 # How a worker's process ends when the server has sent it away, and when there is no server (any more): as
 # `paceline.train.asynchronous.worker` has it, which is not imported here as it imports torch.
 _EXIT_SENT_AWAY, _EXIT_NO_SERVER = 5, 6
+_SERVER_PATIENCE_S = 300.0
 
 
 class WorkerTrainingOperator(DeadlineTrainingOperator):
@@ -105,6 +107,18 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
                 self._discard(context)
                 raise AirflowSkipException(f"{self.worker.name} trains no more: {error}") from error
             raise
+
+    def submit_job(self, context: Context) -> Any:
+        """Start the worker once the parameter server has made their network."""
+        from paceline.runtime import DockerRuntime
+
+        runtime = DockerRuntime(self._connect)
+        network = network_name(context, self.training)
+        give_up_s = time.monotonic() + _SERVER_PATIENCE_S
+        while not self._patiently(lambda: runtime.has_network(network)):
+            if self._killed.wait(0.5) or time.monotonic() > give_up_s:
+                raise AirflowException(f"{self.server_task_id} has not begun within {_SERVER_PATIENCE_S:.0f} s")
+        return super().submit_job(context)
 
     def job_spec(
         self,

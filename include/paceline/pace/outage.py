@@ -12,7 +12,7 @@ from paceline.runtime.base import Job, JobStatus
 
 _MOST_RESTARTS = 3
 _ENDED_BY_SIGNAL = (137, 143)  # SIGKILL, SIGTERM
-_MOMENTS, _MOMENT_S = 10, 0.3
+_MOMENTS, _MOMENT_S = 25, 0.3
 
 
 class Outage:

@@ -61,8 +61,8 @@ class JobSpec:
     network:
         Network to join; ``None`` means no network at all.
     own_network:
-        Name of a network for the jobs of one training, in place of ``network``: whoever comes first makes it, without
-        a way out of it, and whoever leaves last removes it.
+        Name of a network for the jobs of one training, in place of ``network``, without a way out of it: the one with
+        an ``alias`` makes it, the others need it to be there, and whoever leaves last removes it.
     alias:
         The job's name in ``own_network``, by which the others reach it.
     cgroup_parent:

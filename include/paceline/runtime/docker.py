@@ -96,6 +96,10 @@ class DockerRuntime:
             except JobLostError:
                 raise InvalidInputError("network", spec.network, "a network of the engine, or None for none") from None
 
+    def has_network(self, name: str) -> bool:
+        """Whether the engine has a network of that name."""
+        return docker_network.is_there(self._client, name)
+
     def start(self, spec: JobSpec) -> DockerJob:
         """Start ``spec``, or find it again if the same spec was started by somebody who died before saying so."""
         self.check(spec)
@@ -105,7 +109,7 @@ class DockerRuntime:
             job = self._adopt(found, spec, digest)
             if job is not None:
                 return job
-        if spec.own_network is not None:
+        if spec.own_network is not None and spec.alias is not None:
             docker_network.make(self._client, spec.own_network)
         container = self._create(spec, digest)
         try:

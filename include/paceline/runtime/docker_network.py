@@ -17,15 +17,13 @@ LABEL = "paceline.network"
 
 
 def make(client: APIClient, name: str) -> None:
-    """Make the network unless it is there. Containers in it reach each other and nothing else."""
-    if _is_there(client, name):
-        return
-    try:
+    """Make the network unless it is there. Containers in it reach each other and nothing else.
+
+    Only one may try: engines let two who come at the same time make two networks of one name.
+    """
+    if not is_there(client, name):
         with engine_call(f"make the network {name}"):
             client.create_network(name, driver="bridge", internal=True, check_duplicate=True, labels={LABEL: name})
-    except PacelineError:
-        if not _is_there(client, name):  # else somebody else was quicker
-            raise
 
 
 def leave(client: APIClient, name: str) -> None:
@@ -37,7 +35,8 @@ def leave(client: APIClient, name: str) -> None:
         pass  # the others still need it, or it has gone
 
 
-def _is_there(client: APIClient, name: str) -> bool:
+def is_there(client: APIClient, name: str) -> bool:
+    """Whether there is a network of that name."""
     try:
         with engine_call("look for the network"):
             client.inspect_network(name)

@@ -21,7 +21,6 @@ def train_on_fleet(
     fleet: Fleet,
     plan: Mapping[str, Any] | str | Any,
     group_id: str = "train",
-    key_conn_id: str | None = None,
     server: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> TaskGroup:
@@ -38,8 +37,6 @@ def train_on_fleet(
         The schedule: a mapping, JSON out of a template, or the output of the task that makes it.
     group_id:
         Name of the group.
-    key_conn_id:
-        Connection whose password server and workers prove to each other.
     server:
         Arguments for the :class:`ParameterServerOperator` alone, such as ``{"cores": 2}``.
     **kwargs:
@@ -74,7 +71,6 @@ def train_on_fleet(
             task_id=SERVER_TASK,
             plan=plan,
             training=group_id,
-            key_conn_id=key_conn_id,
             docker_conn_id=fleet.parameter_server.docker_conn_id,
             **{**for_all, **(server or {})},
         )
@@ -85,7 +81,6 @@ def train_on_fleet(
                 plan=plan,
                 server_task_id=runs.task_id,
                 training=group_id,
-                key_conn_id=key_conn_id,
                 **for_all,
                 **kwargs,
             )

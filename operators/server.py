@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._team import PORT, SERVER, network_name, read_plan, server_key
+from ._team import SERVER, in_containers, network_name, parts_of
 from .train import DeadlineTrainingOperator
 
 if TYPE_CHECKING:
@@ -32,9 +32,6 @@ class ParameterServerOperator(DeadlineTrainingOperator):
         Tells several trainings of one DAG apart.
     cores:
         Cores of the server.
-    key_conn_id:
-        Connection whose password server and workers prove to each other. Not needed where they have a network of
-        their own, as on one engine.
     **kwargs:
         As for :class:`~paceline.operators.DeadlineTrainingOperator`; ``deadline`` is that of the workers.
 
@@ -59,40 +56,20 @@ class ParameterServerOperator(DeadlineTrainingOperator):
         plan: Mapping[str, Any] | str | Any,
         training: str = "training",
         cores: float = 1.0,
-        key_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("runtime", "docker")
         # Workers wait for it: where slots are few, it must not wait for theirs.
         kwargs.setdefault("priority_weight", 1000)
-        module = "paceline.train.asynchronous"
-        super().__init__(
-            command=["python", "-m", module, "plan.json", "--host", "0.0.0.0", "--port", str(PORT)],  # noqa: S104
-            min_devices=cores,
-            max_devices=cores,
-            **kwargs,
-        )
+        # All addresses of a container whose only network has no way in or out.
+        command = ["python", "-m", "paceline.train.asynchronous", "plan.json", "--host", "0.0.0.0"]  # noqa: S104
+        super().__init__(command=command, min_devices=cores, max_devices=cores, **in_containers(kwargs))
         self.plan = plan
         self.training = training
-        self.key_conn_id = key_conn_id
 
-    def job_spec(
-        self,
-        context: Context,
-        scratch: Path,
-        devices: float,
-        *,
-        inputs: Mapping[str, str] | None = None,
-        suffix: str = "",
-    ) -> JobSpec:
-        """The server's container, in the training's own network."""
-        spec = super().job_spec(context, scratch, devices, inputs=inputs, suffix=suffix)
+    def placed(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
+        """With its plan, and in the training's own network."""
         plan = scratch / "plan.json"
-        plan.write_text(json.dumps({"workers": read_plan(self.plan)["workers"]}, sort_keys=True))
-        return replace(
-            spec,
-            files={**spec.files, plan.name: plan},
-            environment={**spec.environment, **server_key(self.key_conn_id)},
-            own_network=network_name(context, self.training),
-            alias=SERVER,
-        )
+        workers = {name: asdict(part) for name, part in parts_of(self.plan).items()}
+        plan.write_text(json.dumps({"workers": workers}, sort_keys=True))
+        files = {**spec.files, plan.name: plan}
+        return replace(spec, files=files, own_network=network_name(context, self.training), alias=SERVER)

@@ -33,7 +33,7 @@ from ._values import is_local, is_template, number, optional_number, storage_pat
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from paceline.runtime.base import Job, Runtime
+    from paceline.runtime.base import Job, JobSpec, Runtime
 
 T = TypeVar("T")
 _ENGINE_PATIENCE_S = 300.0
@@ -233,7 +233,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         controller = self._controller(limits, deadline.seconds_after(begin), self._past_run(context))
         devices = controller.start(datetime.now(timezone.utc).timestamp() - begin.timestamp())
         with tempfile.TemporaryDirectory(prefix="paceline-") as scratch:
-            spec = self.job_spec(context, Path(scratch), devices)
+            spec = self.placed(context, self.job_spec(context, Path(scratch), devices), Path(scratch))
             runtime.check(spec)
             job = self._job = runtime.start(spec)
         if self._killed.is_set():
@@ -254,6 +254,10 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
             begin,
         )
         return {"runtime": runtime.name, "id": job.id, "origin": begin.isoformat(), "devices": devices}
+
+    def placed(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
+        """The job with what a kind of training needs besides; files for it may be made in ``scratch``."""
+        return spec
 
     def get_job_status(self, external_id: Any, context: Context) -> str:
         """Ask the engine, with patience: one that is being restarted is no reason to start a second job."""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
+from paceline.errors import InvalidInputError
 from paceline.fleet import Worker
 from paceline.runtime.base import ENV_SERVER, ENV_WORKER
+from paceline.train.asynchronous.plan import EXIT_LEFT_OUT, EXIT_NO_SERVER, EXIT_SENT_AWAY, PORT
 
-from ._team import PORT, SERVER, network_name, read_plan, server_key
+from ._team import SERVER, in_containers, network_name, parts_of
 from .train import DeadlineTrainingOperator
 
 if TYPE_CHECKING:
@@ -21,9 +24,6 @@ if TYPE_CHECKING:
 
     from paceline.runtime.base import JobSpec
 
-# How a worker's process ends when the server has sent it away, and when there is no server (any more): as
-# `paceline.train.asynchronous.worker` has it, which is not imported here as it imports torch.
-_EXIT_SENT_AWAY, _EXIT_NO_SERVER = 5, 6
 _SERVER_PATIENCE_S = 300.0
 
 
@@ -42,7 +42,7 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
         The schedule. A machine that it leaves out is skipped. (templated)
     server_task_id:
         The task of the parameter server.
-    training, key_conn_id:
+    training:
         As for the :class:`~paceline.operators.ParameterServerOperator`.
     **kwargs:
         As for :class:`~paceline.operators.DeadlineTrainingOperator`.
@@ -74,38 +74,40 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
         plan: Mapping[str, Any] | str | Any,
         server_task_id: str,
         training: str = "training",
-        key_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("runtime", "docker")
         kwargs.setdefault("retries", 3)  # one more than there are strikes: the last try hears that it is left out
         kwargs.setdefault("max_devices", worker.cores)
         kwargs.setdefault("mem_limit", int(worker.memory_gib * 2**30))
         kwargs.setdefault("docker_conn_id", worker.docker_conn_id)
         if worker.queue is not None:
             kwargs.setdefault("queue", worker.queue)
-        super().__init__(**kwargs)
+        super().__init__(**in_containers(kwargs))
         self.worker = worker
         self.plan = plan
         self.server_task_id = server_task_id
         self.training = training
-        self.key_conn_id = key_conn_id
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Train, unless the schedule or the server leaves this machine out."""
-        plan = read_plan(self.plan)
-        if self.worker.name not in plan["workers"]:
-            why = plan.get("left_out", {}).get(self.worker.name, "the schedule does not choose it")
-            raise AirflowSkipException(f"{self.worker.name} does not train: {why}")
+        try:
+            chosen = self.worker.name in parts_of(self.plan)
+        except InvalidInputError as error:
+            raise AirflowFailException(str(error)) from error
+        if not chosen:
+            raise AirflowSkipException(f"{self.worker.name} does not train: {self._why_left_out()}")
         if self._all_is_done(context):
             raise AirflowSkipException(f"{self.worker.name} does not train: the others were done before it began")
         try:
             return super().execute(context)
         except AirflowException as error:
             code = getattr(error.__cause__, "exit_code", None)
-            if code == _EXIT_SENT_AWAY or (code == _EXIT_NO_SERVER and self._all_is_done(context)):
+            if code == EXIT_LEFT_OUT or (code == EXIT_NO_SERVER and self._all_is_done(context)):
                 self._discard(context)
                 raise AirflowSkipException(f"{self.worker.name} trains no more: {error}") from error
+            if code == EXIT_SENT_AWAY:  # another script, another model: another try would find the same
+                self._discard(context)
+                raise AirflowFailException(str(error)) from error
             raise
 
     def submit_job(self, context: Context) -> Any:
@@ -120,24 +122,18 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
                 raise AirflowException(f"{self.server_task_id} has not begun within {_SERVER_PATIENCE_S:.0f} s")
         return super().submit_job(context)
 
-    def job_spec(
-        self,
-        context: Context,
-        scratch: Path,
-        devices: float,
-        *,
-        inputs: Mapping[str, str] | None = None,
-        suffix: str = "",
-    ) -> JobSpec:
-        """The worker's container, in the training's own network and on its part of the machine."""
-        spec = super().job_spec(context, scratch, devices, inputs=inputs, suffix=suffix)
-        place = {ENV_SERVER: f"{SERVER}:{PORT}", ENV_WORKER: self.worker.name}
+    def placed(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
+        """In the training's own network, on its part of the machine, and told where the server is."""
         return replace(
             spec,
-            environment={**spec.environment, **place, **server_key(self.key_conn_id)},
+            environment={**spec.environment, ENV_SERVER: f"{SERVER}:{PORT}", ENV_WORKER: self.worker.name},
             own_network=network_name(context, self.training),
             cgroup_parent=self.worker.cgroup_parent,
         )
+
+    def _why_left_out(self) -> str:
+        plan = json.loads(self.plan) if isinstance(self.plan, str) else self.plan
+        return str((plan.get("left_out") or {}).get(self.worker.name, "the schedule does not choose it"))
 
     def _all_is_done(self, context: Context) -> bool:
         ti = context["ti"]

@@ -16,7 +16,6 @@ ENV_INPUT = "PACELINE_INPUT"  # folder with the files named in JobSpec.inputs
 ENV_OUTPUT = "PACELINE_OUTPUT"  # what the job leaves here is collected after it has ended
 ENV_CHECKPOINT = "PACELINE_CHECKPOINT"  # survives a restart of the same job
 ENV_SERVER = "PACELINE_SERVER"  # of a worker among several: host:port of the parameter server
-ENV_SERVER_KEY = "PACELINE_SERVER_KEY"  # what workers and server prove to each other
 ENV_WORKER = "PACELINE_WORKER"  # the worker's name
 ENV_CONTROL = "PACELINE_CONTROL"  # JSON file {"devices": x}, rewritten atomically; unset where a cgroup says it
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from paceline.train.asynchronous.__main__ import read_plan
+from paceline.train.asynchronous.plan import read_plan
 from paceline.train.progress import parse_line
 
 HERE = Path(__file__).parent
@@ -248,11 +248,11 @@ def test_who_does_not_belong_is_sent_away_and_told_why(train):
     training.work("a").until(has_begun)
     stranger = training.work("stranger")
     other_model = training.work("b", [HERE / "counted.py", SAMPLES + 1, EPOCHS, 0])
-    assert (stranger.end(), other_model.end()) == (5, 5)
+    assert (stranger.end(), other_model.end()) == (7, 7)
     assert "the schedule gives nothing to stranger" in stranger.said
     assert f"the model of b has {SAMPLES + 2} numbers, that of the others {SAMPLES + 1}" in other_model.said
     other_length = training.work("b", [HERE / "counted.py", SAMPLES, EPOCHS + 1, 0])
-    assert other_length.end() == 5
+    assert other_length.end() == 7
     assert f"b is to train {EPOCHS + 1} epochs, the others {EPOCHS}" in other_length.said
 
 
@@ -301,7 +301,15 @@ def test_three_workers_learn_as_well_as_one_alone(train, tmp_path):
 
 @pytest.mark.parametrize(
     "plan",
-    ["", "[]", "{}", '{"workers": {}}', '{"workers": {"a": {"samples": 0, "batch_size": 1}}}', '{"workers": {"a": 3}}'],
+    [
+        "",
+        "[]",
+        "{}",
+        '{"workers": {"a": {"samples": 1, "batch_size": 1.5}}}',
+        '{"workers": {}}',
+        '{"workers": {"a": {"samples": 0, "batch_size": 1}}}',
+        '{"workers": {"a": 3}}',
+    ],
 )
 def test_a_plan_that_is_none_is_refused(plan):
     with pytest.raises(ValueError, match=r"^plan: got .*, expected \{\"workers\""):

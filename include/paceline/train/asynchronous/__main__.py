@@ -6,7 +6,6 @@ The plan is the schedule as JSON: ``{"workers": {NAME: {"samples": 600, "batch_s
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import sys
@@ -18,27 +17,13 @@ from paceline.train._checkpoint import folder_for
 from paceline.train._display import choose_display
 from paceline.train._paths import ENV_SERVER_KEY
 from paceline.train._store import Store
-from paceline.train._values import bad_value, say
+from paceline.train._values import say
 
+from .plan import PORT, read_plan
 from .server import Server
-from .shards import Part
 
-PORT = 29500
 _STUCK_S, _PATIENCE_S = 60.0, 600.0
 _EXIT_TERMINATED = 143
-
-
-def read_plan(text: str) -> dict[str, Part]:
-    """Read a schedule: worker to its part. Raises ``ValueError`` for anything else."""
-    accepted = '{"workers": {NAME: {"samples": a number, "batch_size": a whole number}}}'
-    try:
-        workers = json.loads(text)["workers"]
-        parts = {name: Part(float(one["samples"]), int(one["batch_size"])) for name, one in workers.items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise bad_value("plan", text[:200], accepted) from None
-    if not parts or any(part.samples <= 0 or part.batch_size < 1 for part in parts.values()):
-        raise bad_value("plan", text[:200], accepted)
-    return parts
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -163,7 +163,7 @@ class Server:
             training.begin_with(given)
             why = training.why_not(worker, words["epochs"], size)  # another one may have been quicker
         if why is not None:
-            peer.send({"kind": "sent away", "why": why})
+            peer.send({"kind": "left out" if training.has_left_out(worker) else "sent away", "why": why})
             return False
         training.join(worker, guest)
         peer.send({"kind": "welcome", "guest": guest, **training.place_of(worker)}, training.snapshot())

@@ -69,6 +69,12 @@ class Training:
                 return f"the model of {worker} has {size} numbers, that of the others {others}: run the same script"
             return None
 
+    def has_left_out(self, worker: str) -> bool:
+        """Whether a worker has failed too often."""
+        with self._lock:
+            shards = self._shards
+            return shards is not None and shards.knows(worker) and shards.excluded(worker)
+
     @property
     def has_state(self) -> bool:
         """Whether there is a state to begin with."""

@@ -15,6 +15,7 @@ from paceline.train._paths import ENV_SERVER, ENV_SERVER_KEY, ENV_WORKER
 from paceline.train._values import bad_value, say
 
 from .peer import GoneError, Peer, reach
+from .plan import EXIT_LEFT_OUT, EXIT_NO_SERVER, EXIT_SENT_AWAY
 from .shards import Lease
 from .vector import StateVector
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 # A server that was lost is started again by somebody; who has waited so long for it gives up.
 _PATIENCE_S = 120.0
 _AGAIN_S = 1.0
-_EXIT_SENT_AWAY, _EXIT_NO_SERVER = 5, 6
 
 
 class Worker:
@@ -148,8 +148,9 @@ class Worker:
         assert self._peer is not None
         self._peer.send(words, row)
         answer = self._peer.receive(self._seen)
-        if answer["kind"] == "sent away":
-            self._send_away(answer)
+        if answer["kind"] in ("left out", "sent away"):
+            say(f"{answer['kind']} by the parameter server: {answer['why']}")
+            raise SystemExit(EXIT_LEFT_OUT if answer["kind"] == "left out" else EXIT_SENT_AWAY)
         if "done" in answer:
             self._place = (answer["done"], max(answer["total"], answer["done"], 1))
         return answer
@@ -174,17 +175,13 @@ class Worker:
             except GoneError as error:
                 if time.monotonic() > give_up_s:
                     say(f"no parameter server at {self._host}:{self._port} for {self._patience_s:.0f} s: {error}")
-                    raise SystemExit(_EXIT_NO_SERVER) from None
+                    raise SystemExit(EXIT_NO_SERVER) from None
                 time.sleep(_AGAIN_S)
 
     def _hang_up(self) -> None:
         if self._peer is not None:
             self._peer.close()
             self._peer = None
-
-    def _send_away(self, answer: dict[str, Any]) -> None:
-        say(f"sent away by the parameter server: {answer['why']}")
-        raise SystemExit(_EXIT_SENT_AWAY)
 
 
 class _Lent:

@@ -1,0 +1,42 @@
+"""What a parameter server, its workers and whoever starts them have agreed on. Standard library only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from paceline.train._values import bad_value
+
+from .shards import Part
+
+PORT = 29500
+# How a worker's process ends that is left out after too many failures, that does not fit to the others, and that finds
+# no server (any more).
+EXIT_LEFT_OUT, EXIT_NO_SERVER, EXIT_SENT_AWAY = 5, 6, 7
+
+
+def read_plan(plan: object) -> dict[str, Part]:
+    """Read a schedule, a mapping or JSON: worker to its part. Raises ``ValueError`` for anything else.
+
+    >>> read_plan('{"workers": {"gate-1": {"samples": 600, "batch_size": 32}}}')
+    {'gate-1': Part(samples=600.0, batch_size=32)}
+    """
+    accepted = '{"workers": {NAME: {"samples": a number, "batch_size": a whole number}}} with at least one worker'
+    content = plan
+    if isinstance(plan, str):
+        try:
+            content = json.loads(plan)
+        except ValueError:
+            raise bad_value("plan", plan[:200], accepted) from None
+    workers = content.get("workers") if isinstance(content, Mapping) else None
+    if not isinstance(workers, Mapping) or not workers or not all(map(_is_part, workers.values())):
+        raise bad_value("plan", plan, accepted)
+    return {str(name): Part(float(part["samples"]), part["batch_size"]) for name, part in workers.items()}
+
+
+def _is_part(part: object) -> bool:
+    if not isinstance(part, Mapping):
+        return False
+    samples, size = part.get("samples"), part.get("batch_size")
+    whole = isinstance(size, int) and not isinstance(size, bool) and size >= 1
+    return whole and isinstance(samples, (int, float)) and not isinstance(samples, bool) and 0 < samples < float("inf")

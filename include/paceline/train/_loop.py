@@ -152,6 +152,7 @@ class Loop(Generic[T]):
         clock = session.clock
         session.loop = self
         session.listen()
+        session.leave_quickly()
         lead = self._lead = session.team if isinstance(session.team, Lead) else None
         worker = self._worker = session.join_others() if lead is None and self._number == 0 else None
         try:

@@ -90,3 +90,18 @@ def test_folders_are_the_jobs_in_a_job_and_the_current_one_outside(monkeypatch, 
     assert folder() == Path.cwd()
     monkeypatch.setenv(name, str(tmp_path))
     assert folder() == tmp_path
+
+
+@pytest.mark.parametrize("in_a_job", [True, False])
+def test_a_jobs_process_ends_without_a_search_for_garbage(tmp_path, in_a_job):
+    # Registered first, so asked last: torch's objects would be searched after that.
+    code = """
+import atexit, gc
+atexit.register(lambda: print(gc.get_freeze_count() > 1000))
+from paceline.train import track
+for _ in track(range(3)):
+    pass
+"""
+    environment = {"PYTHONPATH": str(INCLUDE)} | ({"PACELINE_OUTPUT": str(tmp_path)} if in_a_job else {})
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
+    assert done.stdout.splitlines()[-1] == str(in_a_job), done.stderr

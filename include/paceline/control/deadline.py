@@ -26,7 +26,7 @@ _NEARLY_ALL = 0.9
 _RESERVE = 0.02
 # Who uses so much of what it holds is held back by it; the rest is lost between two looks of the scheduler.
 _FULLY_BUSY, _LEAST_BUSY = 0.9, 0.05
-_EARLY = 0.001  # of the deadline: late is worse than early
+_EARLY = 0.0005  # of the deadline: late is worse than early
 # Saving a small model and leaving a container, where no earlier run has shown how long that takes.
 _UNKNOWN_TAIL_S, _UNKNOWN_TAIL = 1.0, 0.02
 _FORECAST_SD = 0.005  # a deadline that may be missed by less than this is not given up

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,6 +36,7 @@ class Position:
 
     ``loop`` counts the ``track`` loops of a script from 0, ``batch`` the batches done in ``epoch``. ``epoch_length`` is
     ``None`` if the loader cannot tell. ``ended`` says that the loop is over, ``stopped`` that ``stop_early`` ended it.
+    ``curve`` has what a monitored metric was: epochs done, value.
     """
 
     loop: int
@@ -46,6 +47,7 @@ class Position:
     epoch_length: int | None
     ended: bool = False
     stopped: bool = False
+    curve: Sequence[Sequence[float]] = ()
 
 
 @dataclass(frozen=True)

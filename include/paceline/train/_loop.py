@@ -15,6 +15,7 @@ from ._checkpoint import Position, Resume
 from ._display import Display, choose_display
 from ._follower import Follower
 from ._lead import Lead
+from ._monitor import Converged, Monitor
 from ._paths import run_by_paceline
 from ._share import CpuShare
 from ._values import bad_value, say, whole
@@ -39,7 +40,7 @@ class Loop(Generic[T]):
 
     Parameters
     ----------
-    loader, epochs, total, device, threads:
+    loader, epochs, total, device, threads, until:
         As for ``track``.
     display:
         Where progress goes; chosen by the environment if ``None``.
@@ -53,6 +54,7 @@ class Loop(Generic[T]):
         total: int | None = None,
         device: object = None,
         threads: int | None = None,
+        until: Converged | None = None,
         display: Display | None = None,
     ) -> None:
         self.epochs = whole("epochs", epochs)
@@ -73,6 +75,9 @@ class Loop(Generic[T]):
         self._device = None if device is None else str(device)
         self._share = CpuShare()
         self._threads = _threads.Threads(None if threads is None else whole("threads", threads), self._share)
+        if until is not None and not isinstance(until, Converged):
+            raise bad_value("until", until, 'a paceline.train.Converged, such as Converged("accuracy")')
+        self.monitor = None if until is None else Monitor(until, self.epochs)
         self._display = display
         self._epoch_done = 0  # batches done when the epoch began
         self._epoch_batches = self._length or 0
@@ -88,6 +93,7 @@ class Loop(Generic[T]):
         self._began = (0, 0.0)  # batches done and time when the loop began in this process
         self._epoch_start: dict[str, Any] = {}
         self._number = 0
+        self._reports = 0  # of the metric that is monitored, so far
         self.total = self._planned_total()
 
     def __len__(self) -> int:
@@ -130,9 +136,9 @@ class Loop(Generic[T]):
         """Stand where another process of the same training stands."""
         self.epoch, self.done, self._epoch_done = epoch, done, done - batch
 
-    def stand_in(self, epoch: int, done: int, total: int, *, last: bool) -> None:
+    def stand_in(self, epoch: int, done: int, total: int, epochs: int, *, last: bool) -> None:
         """Stand where the server of a training on several machines says."""
-        self.epoch, self.done, self.total, self._last = epoch, done, total, last
+        self.epoch, self.done, self.total, self.epochs, self._last = epoch, done, total, epochs, last
 
     def _plain(self) -> Iterator[T]:
         for epoch in range(self.epochs):
@@ -216,6 +222,9 @@ class Loop(Generic[T]):
             accepted = f"{position.epoch_length} batches in an epoch as in the checkpoint, or another checkpoint folder"
             raise bad_value("loader", f"{self._length} batches", accepted)
         self.epoch, self.done, self._stopped = position.epoch, position.done, position.stopped
+        if self.monitor is not None:
+            self.monitor.restore(position.curve)
+            self.epochs = max(self.monitor.epochs, self.epoch)
         self._epoch_done = position.done - position.batch
         self.total = self.done if self._stopped else self._planned_total()
         if position.ended and self._over():
@@ -252,14 +261,35 @@ class Loop(Generic[T]):
             self._look_s = self._next_show_s = _NOW
         self.epoch += 1
         self._epoch_done = self.done
+        if self.monitor is not None:
+            self._follow(self.monitor, _session.current)
         self.total = self._planned_total()
+
+    def _follow(self, monitor: Monitor, session: _session.Session) -> None:
+        """Let the number of epochs follow what the metric says, after an epoch."""
+        metric = monitor.until.metric
+        times, value = session.newest(metric)
+        if times == self._reports:
+            if self.epoch == 2 and not monitor.points:
+                say(f"until: {metric} was not reported in two epochs, so nothing can be said of it")
+            return
+        self._reports = times
+        before = self.epochs
+        monitor.add(self.epoch, value)
+        self.epochs = max(monitor.epochs, self.epoch)
+        if monitor.enough is not None:
+            say(f"the training ends after {self.epoch} epochs: {monitor.enough}")
+        elif self.epochs != before:
+            say(f"{metric} is expected to need {self.epochs} epochs")
 
     def _over(self) -> bool:
         return self._stopped or self.epoch >= self.epochs
 
     def _planned_total(self) -> int:
         if self._given_total is not None or self._length is None:
-            return max(self._given_total or 1, self.done)
+            # What the epochs have become of the epochs that it was given for.
+            share = self.epochs / self.monitor.most if self.monitor is not None else 1
+            return max(round((self._given_total or 1) * share), self.done, 1)
         return max(self._epoch_done + max(self.epochs - self.epoch, 0) * self._epoch_batches, self.done)
 
     def _look(self, session: _session.Session, now_s: float) -> bool:
@@ -317,6 +347,7 @@ class Loop(Generic[T]):
             epoch_length=self._length,
             ended=ended,
             stopped=self._stopped,
+            curve=self.monitor.points if self.monitor is not None else (),
         )
 
     def _form_group(self, session: _session.Session, lead: Lead) -> Resume:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import atexit
 import gc
+import math
 import os
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -45,6 +47,7 @@ class Session:
         self.worker: Worker | None = None  # where there is a parameter server, since the loop began
         self.terminating = False
         self._values: dict[str, Callable[[], float]] = {}
+        self._times: Counter[str] = Counter()
         self._display: Display | None = None
         self._next_report_s = float("-inf")
         self._report_waits = False
@@ -55,6 +58,11 @@ class Session:
         """Everything reported so far, the newest value of each name."""
         return {name: value() for name, value in self._values.items()}
 
+    def newest(self, name: str) -> tuple[int, float]:
+        """How often something was reported in this process, and its newest value; NaN if never."""
+        value = self._values.get(name)
+        return self._times[name], math.nan if value is None else value()
+
     def put_back_reported(self, values: dict[str, float]) -> None:
         """Take what was reported before a restart as reported."""
         self._values = {name: deferred_number(name, value) for name, value in values.items()} | self._values
@@ -63,6 +71,7 @@ class Session:
         """Keep values for the next line; outside of a loop, write one now or as soon as the rate allows."""
         for name, value in values.items():
             self._values[name] = deferred_number(name, value)
+            self._times[name] += 1
         if self.loop is not None or not values:
             return
         now_s = self.clock()

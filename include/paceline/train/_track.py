@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from ._loop import Loop
+from ._monitor import Converged
 
 T = TypeVar("T")
 
@@ -17,6 +18,7 @@ def track(
     total: int | None = None,
     device: object = None,
     threads: int | None = None,
+    until: Converged | None = None,
 ) -> Loop[T]:
     """Loop over the batches of all epochs, and let the world outside know how far it is.
 
@@ -28,13 +30,15 @@ def track(
     loader:
         A ``DataLoader``, or anything that can be iterated over once for each epoch.
     epochs:
-        How often to go through it.
+        How often to go through it; the most often, where there is an ``until``.
     total:
         Number of batches in all epochs together, where ``len(loader)`` is not known or not right.
     device:
         What the training runs on, for display. Default: found out.
     threads:
         A fixed number of threads for torch. Default: the share of the processor, rounded up, as it changes.
+    until:
+        End when a metric that is reported after each epoch has levelled off; see :class:`Converged`.
 
     Returns
     -------
@@ -55,4 +59,4 @@ def track(
     epoch 0 ends with b, 4 batches in all
     epoch 1 ends with b, 4 batches in all
     """
-    return Loop(loader, epochs=epochs, total=total, device=device, threads=threads)
+    return Loop(loader, epochs=epochs, total=total, device=device, threads=threads, until=until)

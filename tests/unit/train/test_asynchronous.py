@@ -108,8 +108,12 @@ def train(tmp_path):
             started.process.wait()
 
 
+def has_done(process, number):
+    return process.progress and process.progress[-1].done > number
+
+
 def has_begun(worker):
-    return worker.progress and worker.progress[-1].done > 0
+    return has_done(worker, 0)
 
 
 def assert_each_counts_once(worker):
@@ -297,6 +301,24 @@ def test_three_workers_learn_as_well_as_one_alone(train, tmp_path):
     assert accuracy[0] > 0.9
     assert min(accuracy[1:]) == max(accuracy[1:]) > accuracy[0] - 0.01
     assert all(worker.progress[-1].done > 30 for worker in workers)  # all of them took part
+
+
+def test_the_server_ends_what_has_levelled_off_and_a_restarted_one_remembers_the_curve(train):
+    training = train("a", "b")
+    workers = [training.work(name, [HERE / "levels_off.py", SAMPLES, 200, 0.005]) for name in "ab"]
+    training.server.until(lambda server: has_done(server, 6 * SAMPLES))
+    training.server.process.kill()
+    training.server.end()
+    training.server = training.serve()
+    assert [worker.end() for worker in workers] == [0, 0], training.server.said
+    assert training.server.end() == 0
+    counts = torch.load(workers[0].output / "model.pt", weights_only=True)["counts"].tolist()
+    assert set(counts) == {counts[0]}  # every epoch that has begun is done
+    assert 9 <= counts[0] <= 16  # half of what is missing after 10 epochs is a gain of 0.005 in one
+    assert "the training ends after" in training.server.said
+    first, last = training.server.progress[0], training.server.progress[-1]
+    assert first.epochs < 200
+    assert (last.epochs, last.percent) == (counts[0], 100)
 
 
 @pytest.mark.parametrize(

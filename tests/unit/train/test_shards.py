@@ -156,3 +156,24 @@ def test_a_stop_ends_it_all():
     shards.stop()
     assert shards.ended
     assert not shards.finish("a", lease.number)
+
+
+def test_an_epoch_that_is_not_wanted_any_more_does_not_begin():
+    shards = Shards({"a": Part(1, batch_size=2)}, epochs=9)
+    shards.join("a")
+    shards.begin_epoch([0, 1])
+    lease = shards.lease("a")
+    assert shards.wants_order  # somebody draws the next order
+    shards.set_epochs(1)
+    shards.begin_epoch([1, 0])
+    assert shards.finish("a", lease.number)
+    assert shards.ended
+    assert (shards.samples_done, shards.samples) == (2, 2)
+
+
+def test_epochs_that_have_begun_are_done():
+    shards = Shards({"a": Part(1, batch_size=2)}, epochs=9)
+    shards.join("a")
+    shards.begin_epoch([0, 1])
+    shards.set_epochs(0)
+    assert (shards.epochs, shards.ended) == (1, False)

@@ -99,8 +99,7 @@ class Server:
             if not training.ended and waited_s > self._patience_s:
                 say(f"no worker for {self._patience_s:g} s: nobody is there to train")
                 return _EXIT_NOBODY
-            if now_s >= next_save_s:
-                self.save()
+            if now_s >= next_save_s and self.save():
                 next_save_s = now_s + max(_SAVE_EVERY_S, (time.monotonic() - now_s) / _SAVE_SHARE)
             if now_s >= next_show_s:
                 self._display.show(training.progress("progress"))
@@ -110,15 +109,18 @@ class Server:
         self._display.show(training.progress("finish"))
         return 0
 
-    def save(self) -> None:
-        """Write the training's state: what the next server goes on from."""
+    def save(self) -> bool:
+        """Write the training's state, what the next server goes on from; returns whether there is any yet."""
         content = self._training.content()
-        if self._store is None or content is None:
-            return
+        if content is None:
+            return False
+        if self._store is None:
+            return True
         try:
             self._store.save(content)
         except OSError as error:  # a full disk costs the checkpoint, not the training
             say(f"the checkpoint could not be written, the next one may be: {error}")
+        return True
 
     def _accept(self) -> None:
         guest = 0
@@ -155,7 +157,7 @@ class Server:
     def _welcome(self, peer: Peer, worker: str, words: dict[str, Any], guest: int) -> bool:
         """Let a worker in; returns whether it may stay."""
         training, size = self._training, words["size"]
-        why = training.why_not(worker, words["epochs"], size)
+        why = training.why_not(worker, words["epochs"], size, words.get("until"))
         if why is None and not training.has_state:
             given = torch.zeros(size, dtype=getattr(torch, words["dtype"]))
             peer.send({"kind": "begin"})
@@ -182,7 +184,8 @@ class Server:
                 training.lost(worker, guest, "all is done", strike=False)
             return answer["kind"] not in ("over", "sent away")
         if kind == "done":
-            counts = training.take_in(worker, guest, words["number"], change, words["reported"])
+            about = words["number"], change, words["reported"], words["reports"]
+            counts = training.take_in(worker, guest, *about)
             peer.send({"kind": "taken", "counts": counts, **training.place_of(worker)}, training.snapshot())
         elif kind == "order":
             training.begin_epoch(worker, guest, words["indices"])

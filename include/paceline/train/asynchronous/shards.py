@@ -142,7 +142,9 @@ class Shards:
                 self._put_back(epoch, number)
 
     def begin_epoch(self, order: Sequence[int]) -> None:
-        """Begin the next epoch with the samples in that order."""
+        """Begin the next epoch with the samples in that order, unless none is wanted any more."""
+        if self._begun >= self.epochs or self._done_when_stopped is not None:
+            return
         if self._newest is not None:
             self._follow(self._newest)
         self._size = len(order)
@@ -173,6 +175,10 @@ class Shards:
                 return True
         return False
 
+    def set_epochs(self, epochs: int) -> None:
+        """Let there be so many epochs from now on; those that have begun are done in any case."""
+        self.epochs = max(epochs, self._begun)
+
     def stop(self) -> None:
         """Nothing more is to be done; what is lent out does not count any more."""
         self._done_when_stopped = self.samples_done
@@ -199,6 +205,11 @@ class Shards:
             return self._done_when_stopped
         closed = self._begun - len(self._open)
         return closed * self._size + sum(sum(epoch.done.values()) for epoch in self._open)
+
+    @property
+    def epochs_done(self) -> float:
+        """How often all samples have been gone through; a fraction in the middle of an epoch."""
+        return self.samples_done / self._size if self._size else 0.0
 
     @property
     def samples(self) -> int:

@@ -6,12 +6,14 @@ Asked by one thread for each worker and by ``server``'s own; it does no I/O but 
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from typing import Any
 
 import torch
 
+from paceline.train._monitor import Converged, Monitor
 from paceline.train._values import say
 from paceline.train.progress import Progress
 
@@ -47,23 +49,28 @@ class Training:
         self._lent_s: dict[int, tuple[str, float]] = {}  # lease to who has it and since when
         self._batch_s: dict[str, float] = {}
         self._reported: dict[str, float] = {}
+        self._monitor: Monitor | None = None  # where the script says when the training has learned enough
+        self._most_epochs = 0  # what the script asks for
+        self._reports: dict[str, int] = {}  # how often each worker has reported the metric that is monitored
         self._asked_for_order: str | None = None
         self._know: set[str] = set()  # that it is over, or have been asked to end
 
     # --- who trains -----------------------------------------------------------------------------------------------
 
-    def why_not(self, worker: str, epochs: int, size: int) -> str | None:
+    def why_not(self, worker: str, epochs: int, size: int, until: dict[str, Any] | None = None) -> str | None:
         """Why a worker may not train here; ``None`` if it may."""
         with self._lock:
             if self._shards is None:
+                self._monitor = Monitor(Converged(**until), epochs) if until else None
                 self._shards = Shards(self._parts, epochs)
+                self._most_epochs = epochs
             shards = self._shards
             if not shards.knows(worker):
                 return f"the schedule gives nothing to {worker}"
             if shards.excluded(worker):
                 return f"{worker} has failed {STRIKES} times and is left out for the rest of this training"
-            if epochs != shards.epochs:
-                return f"{worker} is to train {epochs} epochs, the others {shards.epochs}: run the same script"
+            if epochs != self._most_epochs:
+                return f"{worker} is to train {epochs} epochs, the others {self._most_epochs}: run the same script"
             others = size if self._state is None else len(self._state)
             if others != size:
                 return f"the model of {worker} has {size} numbers, that of the others {others}: run the same script"
@@ -93,6 +100,7 @@ class Training:
             if worker in self._connection:
                 self._lose(worker, "it has come again", strike=True)
             self._connection[worker] = guest
+            self._reports[worker] = 0
             self._shards.join(worker)
             self._know.discard(worker)
             self._lock.notify_all()
@@ -154,8 +162,19 @@ class Training:
                 self._shards.begin_epoch(order)
                 self._lock.notify_all()
 
-    def take_in(self, worker: str, guest: int, number: int, change: torch.Tensor, reported: dict[str, float]) -> bool:
-        """Add what a worker has learned from a batch; returns whether it counts: not if another one does the batch."""
+    def take_in(
+        self,
+        worker: str,
+        guest: int,
+        number: int,
+        change: torch.Tensor,
+        reported: dict[str, float],
+        reports: int = 0,
+    ) -> bool:
+        """Add what a worker has learned from a batch; returns whether it counts: not if another one does the batch.
+
+        ``reports`` is how often the worker has reported the metric that is monitored.
+        """
         if not torch.isfinite(change).all():
             raise ValueError("what it has learned is not finite: is its learning rate too high, or its data damaged?")
         with self._lock:
@@ -167,8 +186,21 @@ class Training:
             took_s = time.monotonic() - self._lent_s.pop(number)[1]
             self._batch_s[worker] = 0.8 * self._batch_s.get(worker, took_s) + 0.2 * took_s
             self._reported.update(reported)
+            if self._monitor is not None and reports > self._reports[worker]:
+                self._reports[worker] = reports
+                self._follow(self._monitor, self._shards)
             self._lock.notify_all()
             return True
+
+    def _follow(self, monitor: Monitor, shards: Shards) -> None:
+        """Let the number of epochs follow the metric that a worker has reported anew."""
+        metric, before = monitor.until.metric, shards.epochs
+        monitor.add(shards.epochs_done, self._reported.get(metric, math.nan))
+        shards.set_epochs(monitor.epochs)
+        if monitor.enough is not None:
+            say(f"the training ends after {shards.epochs} epochs: {monitor.enough}")
+        elif shards.epochs != before:
+            say(f"{metric} is expected to need {shards.epochs} epochs")
 
     def stop(self) -> None:
         """End it all: a worker has seen that it is good enough."""
@@ -229,7 +261,8 @@ class Training:
 
     def _place_of(self, worker: str) -> dict[str, int]:
         assert self._shards is not None
-        return {"done": self._shards.done[worker], "total": self._shards.total(worker)}
+        shards = self._shards
+        return {"done": shards.done[worker], "total": shards.total(worker), "epochs": shards.epochs}
 
     def progress(self, event: str) -> Progress:
         """Samples done of all samples in all epochs, and what the workers have reported."""
@@ -256,11 +289,23 @@ class Training:
         with self._lock:
             if self._shards is None or self._state is None:
                 return None
-            shards = json.dumps(self._shards.state())
-            return {"state": self._state.clone(), "shards": shards, "epochs": self._shards.epochs}
+            monitor = self._monitor
+            followed = {"until": monitor.until.to_dict(), "curve": monitor.points} if monitor is not None else None
+            return {
+                "state": self._state.clone(),
+                "shards": json.dumps(self._shards.state()),
+                "epochs": self._most_epochs,
+                "monitor": json.dumps(followed),
+            }
 
     def restore(self, content: dict[str, Any]) -> None:
         """Go on from what ``content`` returned."""
-        self._shards = Shards(self._parts, content["epochs"])
+        self._most_epochs = content["epochs"]
+        self._shards = Shards(self._parts, self._most_epochs)
         self._shards.load_state(json.loads(content["shards"]))
+        followed = json.loads(content["monitor"])
+        if followed is not None:
+            self._monitor = Monitor(Converged(**followed["until"]), self._most_epochs)
+            self._monitor.restore(followed["curve"])
+            self._shards.set_epochs(self._monitor.epochs)
         self._state = content["state"]

@@ -21,6 +21,7 @@ from .vector import StateVector
 
 if TYPE_CHECKING:
     from paceline.train._loop import Loop
+    from paceline.train._monitor import Converged
     from paceline.train._session import Session
 
 # A server that was lost is started again by somebody; who has waited so long for it gives up.
@@ -55,9 +56,10 @@ class Worker:
         self._leases: deque[Lease] = deque()  # read, or about to be, and not done
         self._next: Lease | None = None  # asked for ahead: it tells whether an epoch ends
         self._over = False
-        self._place = (0, 1)  # batches done and to do
+        self._place = (0, 1, 1)  # batches done and to do, epochs
         self._seen: Any = None  # the state that the batch under way was begun with
         self._loader: Any = None
+        self._until: Converged | None = None
 
     @classmethod
     def in_this_process(cls, environ: Mapping[str, str] = os.environ) -> Worker | None:
@@ -72,7 +74,9 @@ class Worker:
         self._loader, self._session, self._vector = loader, session, StateVector(session.parts)
         self._seen = self._vector.read()
         part = loader_over(loader, _Lent(self))
-        self._come(loop.epochs)
+        self._until = loop.monitor.until if loop.monitor is not None else None
+        epochs = loop.epochs  # what the script asks for: it may become fewer
+        self._come(epochs)
         while not self._over:
             try:
                 for batch in part:
@@ -84,9 +88,9 @@ class Worker:
                     self._give_back()
             except GoneError as error:
                 say(f"the parameter server is lost ({error}): looking for it")
-                self._come(loop.epochs)
+                self._come(epochs)
         self._vector.write(self._seen)
-        loop.stand_in(loop.epochs - 1, *self._place, last=True)
+        loop.stand_in(self._place[2] - 1, *self._place, last=True)
 
     def stop(self) -> None:
         """End the training of all after the batch under way: ``stop_early`` was called here."""
@@ -140,7 +144,9 @@ class Worker:
         """Send by how much a batch has changed the state, and go on from the newest."""
         lease = self._leases.popleft()
         change = self._vector.read() - self._seen
-        self._ask({"kind": "done", "number": lease.number, "reported": self._session.reported()}, change)
+        reports = self._session.newest(self._until.metric)[0] if self._until is not None else 0
+        about = {"number": lease.number, "reported": self._session.reported(), "reports": reports}
+        self._ask({"kind": "done", **about}, change)
         self._vector.write(self._seen)
 
     def _ask(self, words: dict[str, Any], row: Any = None) -> dict[str, Any]:
@@ -152,7 +158,7 @@ class Worker:
             say(f"{answer['kind']} by the parameter server: {answer['why']}")
             raise SystemExit(EXIT_LEFT_OUT if answer["kind"] == "left out" else EXIT_SENT_AWAY)
         if "done" in answer:
-            self._place = (answer["done"], max(answer["total"], answer["done"], 1))
+            self._place = (answer["done"], max(answer["total"], answer["done"], 1), answer["epochs"])
         return answer
 
     def _come(self, epochs: int) -> None:
@@ -164,6 +170,7 @@ class Worker:
             self._hang_up()
             try:
                 about: dict[str, Any] = {"epochs": epochs, "size": self._vector.size}
+                about["until"] = self._until.to_dict() if self._until is not None else None
                 about["dtype"] = str(self._vector.dtype).removeprefix("torch.")
                 self._peer = reach(self._host, self._port, self._key)
                 answer = self._ask({"kind": "hello", "worker": self.name, **about})

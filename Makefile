@@ -9,6 +9,7 @@ TORCH_INDEX ?=
 # The trainer image: what it is built on, its name, and a folder of wheels if the build must not ask an index.
 BASE ?= python:3.11-slim
 IMAGE ?= paceline-trainer:latest
+NEIGHBOUR ?= paceline-neighbour:latest
 WHEELS ?=
 IMAGE_PYTHON ?= 3.11
 # Compose v2 where the engine has it, else the older program.
@@ -23,9 +24,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # pip says a thousand things when all is well; when something is not, its last words are shown.
 QUIETLY := >>build/install.log 2>&1 || { tail -n 30 build/install.log; exit 1; }
 TORCH := 2.13.0
+OPENCV := 5.0.0.93
 CHECKED := include/paceline operators sensors plugins
 
-.PHONY: help install demo up test check format image wheels compose-wheels compose-data env lock wheel clean
+.PHONY: help install demo up test check format image neighbour-image wheels compose-wheels compose-data env lock wheel clean
 
 help: ## Show this list
 	@echo "Paceline: retrain models when they drift, by the time you need them"
@@ -97,9 +99,23 @@ image: ## Build the trainer image (BASE=..., WHEELS=... where no registry or ind
 	    --build-arg TORCH=$(TORCH) --tag $(IMAGE) --file trainer.Dockerfile -
 	@docker run --rm --network none $(IMAGE) python -c 'import torch; print("==> trainer image has torch", torch.__version__)'
 
-wheels: $(STAMP) ## Fetch what the trainer image installs into build/wheels, for make image WHEELS=build/wheels
+neighbour-image: ## Build the image of what runs beside a training while devices are profiled (BASE, WHEELS as for image)
+	@command -v docker >/dev/null || { echo "no docker command here; on Debian: apt-get install docker.io"; exit 1; }
+	@echo "==> $(NEIGHBOUR) on $(BASE)$(if $(WHEELS), with wheels from $(WHEELS))"
+	@add=(); \
+	if [ -n "$(WHEELS)" ]; then \
+	  add=($$(cd "$(WHEELS)" && ls opencv_python_headless-*.whl numpy-*.whl)) || exit 1; \
+	  add=(--transform 's#.*\.whl$$#wheels/&#' -C "$(abspath $(WHEELS))" "$${add[@]}"); \
+	fi; \
+	tar -c -C docker neighbour.Dockerfile "$${add[@]}" | \
+	  docker build --quiet --network host --build-arg BASE=$(BASE) --build-arg OPENCV=$(OPENCV) \
+	    --tag $(NEIGHBOUR) --file neighbour.Dockerfile -
+	@docker run --rm --network none $(NEIGHBOUR) sh -c 'stress-ng --version && \
+	  python -c "import cv2; cv2.SIFT_create(); print(\"==> neighbour image has OpenCV\", cv2.__version__)"'
+
+wheels: $(STAMP) ## Fetch what the images install into build/wheels, for make image WHEELS=build/wheels
 	@mkdir -p build/wheels
-	@$(PIP) download --only-binary :all: --python-version $(IMAGE_PYTHON) --dest build/wheels torch==$(TORCH) numpy $(QUIETLY)
+	@$(PIP) download --only-binary :all: --python-version $(IMAGE_PYTHON) --dest build/wheels torch==$(TORCH) opencv-python-headless==$(OPENCV) numpy $(QUIETLY)
 	@ls build/wheels | sed 's/^/  /'
 
 compose-wheels: $(STAMP) ## Fetch what the Airflow image installs into build/compose-wheels, for docker compose without an index

@@ -26,6 +26,9 @@ _NEARLY_ALL = 0.9
 _RESERVE = 0.02
 # Who uses so much of what it holds is held back by it; the rest is lost between two looks of the scheduler.
 _FULLY_BUSY, _LEAST_BUSY = 0.9, 0.05
+# Where a job cannot use all it might be given (another machine's work, its own data), so much more is tried, no more.
+_TRY = 1.5
+_NEWEST = 0.3  # how fast what it can use follows what it uses
 _EARLY = 0.0005  # of the deadline: late is worse than early
 # Saving a small model and leaving a container, where no earlier run has shown how long that takes.
 _UNKNOWN_TAIL_S, _UNKNOWN_TAIL = 1.0, 0.02
@@ -102,6 +105,8 @@ class DeadlineController:
         if past is not None:
             self._speed.expect(past.batches_per_s, past.devices, past.exponent)
         self._start_devices = start_devices
+        self._usable = (past.usable_devices if past else None) or math.inf
+        self._trained = (0.0, 0.0)  # seconds that were watched, device-seconds in use meanwhile
         self._began_s = 0.0
         self._wanted: float | None = None  # what the last step decided
         self._held = (0.0, 0.0, 0.0)  # when the last step was, devices then, device-seconds up to then
@@ -157,6 +162,8 @@ class DeadlineController:
             return Decision(devices, 0.0, 0.0, None, None, now_s < self.deadline_s, self.period_s)
         # What a job holds and does not use makes it no faster: it is as if it held as much less.
         in_use = held_devices * (1.0 if busy is None else min(max(busy, _LEAST_BUSY) / _FULLY_BUSY, 1.0))
+        if not (pending or resting) and busy is not None and done < total:
+            self._learn_usable(held_devices, in_use, busy)
         now_done = self._watch(now_s, done, total, done_s, held_devices, in_use, seeing=not (pending or resting))
         progress_pct = 100.0 * done / total
         if self._ramp is None:
@@ -185,15 +192,28 @@ class DeadlineController:
         """The job stood still or began again from a checkpoint: the observation under way is dropped."""
         self._speed.interrupt(now_s)
 
-    def learned(self) -> dict[str, float] | None:
+    def learned(self) -> dict[str, float | None] | None:
         """The speed of the job, as :class:`PastRun` has it; ``None`` while it is not known."""
         if not self._speed.known:
             return None
+        # There the speed is known best: elsewhere it depends on the exponent.
+        seconds, device_s = self._trained
+        devices = round(device_s / seconds, 3) if seconds else 1.0
         return {
-            "devices": 1.0,
-            "batches_per_s": round(self._speed.at(1.0), 6),
+            "devices": devices,
+            "batches_per_s": round(self._speed.at(devices), 6),
             "exponent": round(self._speed.exponent, 4),
+            "usable_devices": round(self._usable, 3) if math.isfinite(self._usable) else None,
         }
+
+    def _learn_usable(self, held: float, in_use: float, busy: float) -> None:
+        """Learn how much the job can make use of: that much and no more brings it forward, whatever it is given."""
+        if busy >= _FULLY_BUSY:
+            self._usable = max(self._usable, held)
+        elif math.isinf(self._usable):
+            self._usable = in_use
+        else:
+            self._usable += _NEWEST * (in_use - self._usable)
 
     def _watch(
         self, now_s: float, done: int, total: int, done_s: float, held: float, in_use: float, *, seeing: bool
@@ -205,6 +225,9 @@ class DeadlineController:
         if not seeing:
             self._speed.interrupt(now_s)
             return float(done)
+        seconds, used_s = self._trained
+        if last_s > 0:
+            self._trained = (seconds + now_s - last_s, used_s + in_use * (now_s - last_s))
         if held != last_held and self._resize_s:
             self._speed.interrupt(last_s + self._resize_s)  # it stood still so long
         unseen_s = max(now_s - done_s, 0.0)
@@ -224,8 +247,9 @@ class DeadlineController:
             # Saving the model is the work of one thread, and short; it should stay so, unless the change takes longer.
             return self.limits.quantize(held if self._resize_s else max(1.0, self.limits.min_devices), ceiling)
         most = self.limits.quantize(self.limits.max_devices, ceiling)
-        if most > 0 and left / self._speed.at(most) > (1 - _RESERVE) * (left_s - self._resize_s * (most != held)):
-            return most
+        tried = min(self._usable, most)
+        if tried > 0 and left / self._speed.at(tried) > (1 - _RESERVE) * (left_s - self._resize_s * (most != held)):
+            return self.limits.quantize(min(max(_TRY * tried, held), most), ceiling)
         wanted = self._quantized(left, left_s, held, ceiling)
         if wanted == held or held != self.limits.quantize(held, ceiling):
             return wanted
@@ -265,6 +289,7 @@ class DeadlineController:
             "ramp": [ramp.start_s, ramp.start_pct, ramp.end_s] if ramp else None,
             "total": self._total,
             "speed": self._speed.state(),
+            "usable": self._usable if math.isfinite(self._usable) else None,
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -275,3 +300,4 @@ class DeadlineController:
             self._ramp = Ramp(end_s=end_s, start_s=start_s, start_pct=start_pct)
         self._total = state["total"]
         self._speed.restore(state["speed"])
+        self._usable = state.get("usable") or math.inf

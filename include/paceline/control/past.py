@@ -25,6 +25,8 @@ class PastRun:
         Its speed on so many devices, which grew as ``devices ** exponent``.
     pauses_s:
         Seconds that it stood still at the ends of its epochs, all together.
+    usable_devices:
+        The most it could make use of, where that is less than it held; ``None`` where it used all it ever had.
 
     Examples
     --------
@@ -42,6 +44,7 @@ class PastRun:
     batches_per_s: float
     exponent: float
     pauses_s: float
+    usable_devices: float | None = None
 
     @classmethod
     def read(cls, data: object) -> PastRun | None:
@@ -49,12 +52,18 @@ class PastRun:
         if not isinstance(data, Mapping):
             return None
         try:
-            past = cls(batches=int(data["batches"]), **{name: float(data[name]) for name in _SECONDS + _SPEED})
+            usable = data.get("usable_devices")
+            past = cls(
+                batches=int(data["batches"]),
+                usable_devices=None if usable is None else float(usable),
+                **{name: float(data[name]) for name in _SECONDS + _SPEED},
+            )
         except (KeyError, TypeError, ValueError, OverflowError):
             return None
-        values = past.to_dict()
+        values = {name: value for name, value in past.to_dict().items() if value is not None}
         sound = all(map(math.isfinite, values.values())) and all(values[name] >= 0 for name in _SECONDS)
-        return past if sound and past.batches > 0 and all(values[name] > 0 for name in _SPEED) else None
+        positive = all(values[name] > 0 for name in _SPEED) and values.get("usable_devices", 1.0) > 0
+        return past if sound and past.batches > 0 and positive else None
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-safe."""

@@ -89,6 +89,20 @@ def test_what_a_job_cannot_use_it_is_not_given(keeps_busy, d_c):
     assert run.device_seconds <= 1.03 * min(cores * plant.shortest_s(cores) for cores in enough)
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("keeps_busy", [1.2, 1.45, 1.7])
+def test_a_deadline_that_takes_all_a_job_can_use_is_not_left_to_what_more_cores_would_do(keeps_busy, seed):
+    """What it cannot use brings it no further, whatever the exponent says of those cores."""
+    plant = Plant(340, 0.24, lambda cores: cores**0.9, startup_s=3.0, tail_s=1.0, noise=0.05, keeps_busy=keeps_busy)
+    first = DeadlineController(Limits(2.0, 2.0), deadline_s=1e4)
+    pace(plant, first, seed=seed)
+    learned = first.learned()
+    assert learned["usable_devices"] == pytest.approx(keeps_busy / 0.9, rel=0.05)
+    past = PastRun(plant.batches, 3.0, 1.0, pauses_s=0.0, **learned)
+    run = pace(plant, DeadlineController(Limits(0.1, 2.0), plant.shortest_s(2.0), past=past), seed=seed + 10)
+    assert -0.5 <= run.error_pct <= 1.0
+
+
 def test_the_controller_of_the_paper_misses_by_several_times_more_on_the_same_jobs():
     ours, theirs = [], []
     for options in KINDS.values():

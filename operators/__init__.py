@@ -2,7 +2,9 @@
 
 from .evaluate import EvaluateOperator
 from .fleet_training import train_on_fleet
+from .profile import ProfileOperator
 from .promote import PromoteOperator
+from .schedule import ScheduleOperator
 from .server import ParameterServerOperator
 from .train import DeadlineTrainingOperator
 from .worker import WorkerTrainingOperator
@@ -11,7 +13,9 @@ __all__ = [
     "DeadlineTrainingOperator",
     "EvaluateOperator",
     "ParameterServerOperator",
+    "ProfileOperator",
     "PromoteOperator",
+    "ScheduleOperator",
     "WorkerTrainingOperator",
     "train_on_fleet",
 ]

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 
-from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
+from paceline.errors import InvalidInputError, RuntimeUnavailableError
 from paceline.runtime.base import JobSpec, Runtime
 
+from ._engine import connect, docker_hook
 from ._values import is_template, local_copies, memory_bytes
 
 if TYPE_CHECKING:
@@ -148,17 +149,14 @@ class JobOperator(BaseOperator):
         """The Docker provider's hook, with this operator's connection."""
         from airflow.providers.docker.hooks.docker import DockerHook
 
-        return DockerHook(
-            docker_conn_id=self.docker_conn_id,
-            base_url=self.docker_url or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock",
-            version=self.api_version,
-            tls=DockerHook.construct_tls_config(
-                ca_cert=self.tls_ca_cert,
-                client_cert=self.tls_client_cert,
-                client_key=self.tls_client_key,
-                verify=self.tls_verify,
-            ),
-            timeout=self.timeout,
+        tls = DockerHook.construct_tls_config(
+            ca_cert=self.tls_ca_cert,
+            client_cert=self.tls_client_cert,
+            client_key=self.tls_client_key,
+            verify=self.tls_verify,
+        )
+        return docker_hook(
+            self.docker_conn_id, self.docker_url, version=self.api_version, tls=tls, timeout=self.timeout
         )
 
     def make_runtime(self, name: str | None = None) -> Runtime:
@@ -183,15 +181,7 @@ class JobOperator(BaseOperator):
         return ProcessRuntime()
 
     def _connect(self) -> Any:
-        try:
-            return self.hook.api_client
-        except PacelineError:
-            raise
-        except Exception as error:  # the hook wraps what the engine said in an AirflowException without a type
-            if "Failed to establish connection" in str(error):
-                where = self.docker_url or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
-                raise RuntimeUnavailableError(f"no Docker engine answers at {where}") from error
-            raise InvalidInputError("docker_conn_id", self.docker_conn_id, f"a usable connection ({error})") from error
+        return connect(lambda: self.hook, self.docker_conn_id, self.docker_url)
 
     def _choose_runtime(self) -> str:
         from paceline.runtime import DockerRuntime

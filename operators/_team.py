@@ -12,6 +12,7 @@ from paceline.train.asynchronous.plan import read_plan
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from paceline.fleet import Fleet
     from paceline.train.asynchronous.shards import Part
 
 # The parameter server's name in the training's own network.
@@ -38,6 +39,14 @@ def network_name(context: Context, training: str) -> str:
     readable = re.sub(r"[^a-z0-9]+", "-", f"{ti.dag_id}-{training}".lower()).strip("-")
     digest = hashlib.sha256(f"{ti.dag_id}\0{ti.run_id}\0{training}".encode()).hexdigest()[:12]
     return f"paceline-{readable[:40].strip('-')}-{digest}"
+
+
+def of_one_engine(fleet: Fleet) -> None:
+    """Raise for machines of several engines."""
+    engines = {machine.docker_conn_id for machine in (fleet.parameter_server, *fleet.workers)}
+    if len(engines) > 1:
+        accepted = "machines of one engine: workers on other engines cannot reach the parameter server's network yet"
+        raise InvalidInputError("fleet", ", ".join(sorted(map(str, engines))), accepted)
 
 
 def in_containers(kwargs: dict[str, Any]) -> dict[str, Any]:

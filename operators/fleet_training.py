@@ -7,9 +7,9 @@ from typing import Any
 
 from airflow.sdk import TaskGroup
 
-from paceline.errors import InvalidInputError
 from paceline.fleet import Fleet
 
+from ._team import of_one_engine
 from .server import ParameterServerOperator
 from .worker import WorkerTrainingOperator
 
@@ -61,10 +61,7 @@ def train_on_fleet(
     >>> sorted(group.children)
     ['train.gate-1', 'train.gate-2', 'train.parameter_server']
     """
-    engines = {machine.docker_conn_id for machine in (fleet.parameter_server, *fleet.workers)}
-    if len(engines) > 1:
-        accepted = "machines of one engine: workers on other engines cannot reach the parameter server's network yet"
-        raise InvalidInputError("fleet", ", ".join(sorted(map(str, engines))), accepted)
+    of_one_engine(fleet)
     for_all = {name: kwargs.pop(name) for name in _OF_BOTH if name in kwargs}
     with TaskGroup(group_id) as group:
         runs = ParameterServerOperator(

@@ -34,7 +34,7 @@ class Result:
     cpu_seconds: float
     resizes: int
     step_ms_mean: float
-    learned: dict[str, float | None] | None
+    learned: dict[str, Any] | None
     samples: list[list[float]] = field(repr=False)
 
     def to_dict(self) -> dict[str, Any]:

@@ -82,7 +82,7 @@ class Controller(Protocol):
     def interrupt(self, now_s: float) -> None:
         """The job stood still or began again from a checkpoint: what was seen since the last step says nothing."""
 
-    def learned(self) -> dict[str, float | None] | None:
+    def learned(self) -> dict[str, Any] | None:
         """The speed of the job, as :class:`PastRun` has it; ``None`` while it is not known."""
 
     def state(self) -> dict[str, Any]:

@@ -192,7 +192,7 @@ class DeadlineController:
         """The job stood still or began again from a checkpoint: the observation under way is dropped."""
         self._speed.interrupt(now_s)
 
-    def learned(self) -> dict[str, float | None] | None:
+    def learned(self) -> dict[str, Any] | None:
         """The speed of the job, as :class:`PastRun` has it; ``None`` while it is not known."""
         if not self._speed.known:
             return None

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from pathlib import Path
 
-from paceline.errors import PacelineError
+from paceline.errors import InvalidInputError, PacelineError
 from paceline.runtime import cgroups
 from paceline.runtime.base import Usage
 
+# In the kernel's usual 100 ms a quick device that stands still would not look like a slow one that goes on.
+_PERIOD_US = 20_000
 _ANY_PATH = re.compile(r"^(\d+:[^:]*:).*$", re.MULTILINE)
 
 
@@ -28,6 +31,9 @@ class EmulatedDevice:
         Unique on this machine.
     cores, memory_bytes:
         What it has.
+    processor:
+        Which one of this machine's processors it is a part of; without one, its containers run on any. On one
+        processor who gets how much of a device is the scheduler's doing alone; on several it is chance as well.
 
     Raises
     ------
@@ -40,7 +46,9 @@ class EmulatedDevice:
     ...     worker = Worker(name="gate-1", kind="nano", cores=0.6, memory_gib=1, cgroup_parent=device.cgroup_parent)
     """
 
-    def __init__(self, name: str, cores: float, memory_bytes: int) -> None:
+    def __init__(self, name: str, cores: float, memory_bytes: int, processor: int | None = None) -> None:
+        if processor is not None and cores > 1:
+            raise InvalidInputError("cores", cores, "at most 1 for a device that is a part of one processor")
         self.cgroup_parent = f"/paceline-device-{name}"
         # Engines count from the top of the hierarchy, wherever in it this process is.
         top = _ANY_PATH.sub(r"\1/", Path("/proc/self/cgroup").read_text())
@@ -51,16 +59,19 @@ class EmulatedDevice:
             )
         self._group = group
         try:
-            group.set_devices(cores)
+            group.set_devices(cores, _PERIOD_US)
             if not group.set_memory(memory_bytes):
                 raise PacelineError(f"no memory limit for device {name}: this kernel's control groups have none")
+            if processor is not None and not cgroups.pin(group, processor):
+                raise PacelineError(f"device {name} cannot be put on processor {processor} of this machine")
         except BaseException:
             self.close()
             raise
 
-    def usage(self, now_s: float) -> Usage:
-        """What all containers in it have used; ``now_s`` is noted as the time of the reading."""
-        return Usage(self._group.cpu_seconds() or 0.0, self._group.memory_bytes() or 0, measured_s=now_s)
+    def read(self) -> Usage:
+        """What all containers in it have used up to now."""
+        cpu_s, memory_bytes = self._group.cpu_seconds() or 0.0, self._group.memory_bytes() or 0
+        return Usage(cpu_s, memory_bytes, measured_s=time.monotonic())
 
     def close(self) -> None:
         """Remove it; its containers have to be gone."""

@@ -26,10 +26,15 @@ class BackgroundApp(_Described):
         Of the application, the same in the profiles.
     latency_ms:
         Its objective, ``delta`` of constraint (4) in Deep-Edge: one execution may take so long.
+    image, script:
+        How it is run while a device is profiled: a script that says ``report(execution_s=...)`` after each execution
+        (``paceline.train.report``), and an image with what the script needs. Not needed where a profile is there.
     """
 
     name: _Name
     latency_ms: _Positive
+    image: str | None = None
+    script: str | None = None
 
 
 class Link(_Described):

@@ -322,7 +322,7 @@ class PaceLoop:
             learned=self._learned(finished_s),
         )
 
-    def _learned(self, finished_s: float) -> dict[str, float | None] | None:
+    def _learned(self, finished_s: float) -> dict[str, Any] | None:
         """What the next run of this job can begin with; nothing after an interruption, which will not come again."""
         reader, speed = self._reader, self._controller.learned()
         if reader.first_s is None or reader.trained_s is None or speed is None:

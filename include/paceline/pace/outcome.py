@@ -32,7 +32,7 @@ class Outcome:
     store_ms_mean: float
     loss: float | None
     metrics: dict[str, float]
-    learned: dict[str, float | None] | None
+    learned: dict[str, Any] | None
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-safe."""

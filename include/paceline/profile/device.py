@@ -81,7 +81,11 @@ class DeviceProfile:
     ) -> DeviceProfile:
         """Learn all functions of a kind from its measurements, those of background applications included."""
         functions = [*FUNCTIONS, *map(execution, apps)]
-        learned = {one.name: learn(one, measurements, seed=seed) for one in functions}
+        # An application may have had no execution within a measurement.
+        learned = {
+            one.name: learn(one, measurements.dropna(subset=list({one.target} & set(measurements))), seed=seed)
+            for one in functions
+        }
         sizes = sorted({int(size) for size in measurements["batch_size"]})
         return cls(kind, learned, sizes, origin)
 

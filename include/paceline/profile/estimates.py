@@ -79,7 +79,8 @@ class ProfileEstimates:
         sizes = self.max_batch(candidates).astype(float)
         for profile, places, members in self._by_kind(candidates):
             states = _states(members, np.maximum(sizes[places], 1.0))
-            new = np.column_stack([profile[one](states) for one in (_CPU, _GPU, _MEMORY)])
+            before = [[one.state.cpu for one in members], [one.state.memory for one in members]]
+            new = np.column_stack([*before, *(profile[one](states) for one in (_CPU, _GPU, _MEMORY))])
             for app in sorted({app for one in members for app in one.latency_s}):
                 seconds = profile[execution(app)](new)
                 for place, one, each_s in zip(places, members, seconds, strict=True):

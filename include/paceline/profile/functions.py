@@ -43,7 +43,10 @@ FUNCTIONS = (
 def execution(app: str) -> Function:
     """``EstExecTime`` of one background application: seconds for an execution, of the state while training runs.
 
+    And of the state before: a training that takes all there is left makes the new state the same whatever else runs,
+    but an application shares the processor with all of it.
+
     >>> execution("stitching").target
     'execution_s.stitching'
     """
-    return Function(f"EstExecTime[{app}]", f"execution_s.{app}", ("new_cpu", "new_gpu", "new_memory"))
+    return Function(f"EstExecTime[{app}]", f"execution_s.{app}", ("cpu", "memory", "new_cpu", "new_gpu", "new_memory"))

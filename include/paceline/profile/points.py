@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +85,12 @@ def first_points(axes: Axes, count: int, seed: int = 0) -> list[Point]:
 
 
 def choose_more(
-    axes: Axes, measured: pd.DataFrame, functions: Sequence[Function], count: int, seed: int = 0
+    axes: Axes,
+    measured: pd.DataFrame,
+    functions: Sequence[Function],
+    count: int,
+    seed: int = 0,
+    among: Callable[[Point], bool] = lambda point: True,
 ) -> list[Point]:
     """The points of the grid that are worth measuring next.
 
@@ -102,10 +107,12 @@ def choose_more(
         What will be learned.
     count:
         How many points are wanted; fewer are returned once the grid is used up.
+    among:
+        Which points of the grid may be chosen.
     """
     grid = axes.grid
     known = {tuple(row) for row in measured[list(axes.values)].to_numpy(dtype=float)}
-    open_points = [point for point in grid if tuple(point.values()) not in known]
+    open_points = [point for point in grid if tuple(point.values()) not in known and among(point)]
     if not open_points:
         return []
     seen = axes.scaled(measured[list(axes.values)].to_dict("records"))

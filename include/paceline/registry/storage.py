@@ -1,7 +1,7 @@
 """The few things a registry needs of a file system, local or object store, and what each of them promises.
 
-Called by ``Registry`` only. Local folders use the kernel's atomic link and rename; any other fsspec file system
-its single put, and its conditional put ("create only") where something must be written by one writer alone.
+Called by ``Registry`` and ``ProfileStore``. Local folders use the kernel's atomic link and rename; any other fsspec
+file system its single put, and its conditional put ("create only") where one writer alone must write something.
 """
 
 from __future__ import annotations

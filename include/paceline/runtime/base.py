@@ -17,6 +17,7 @@ ENV_OUTPUT = "PACELINE_OUTPUT"  # what the job leaves here is collected after it
 ENV_CHECKPOINT = "PACELINE_CHECKPOINT"  # survives a restart of the same job
 ENV_SERVER = "PACELINE_SERVER"  # of a worker among several: host:port of the parameter server
 ENV_WORKER = "PACELINE_WORKER"  # the worker's name
+ENV_EPOCHS = "PACELINE_EPOCHS"  # train so many epochs, whatever the script asks for: it is measured
 ENV_CONTROL = "PACELINE_CONTROL"  # JSON file {"devices": x}, rewritten atomically; unset where a cgroup says it
 
 # Defaults for a job's environment. Memory that a batch gives back is kept for the next: fetched from the kernel anew it

@@ -32,13 +32,13 @@ class Group:
         paths = (self.cpu, self.memory, self.account, self.processes)
         return list(dict.fromkeys(path for path in paths if path is not None))
 
-    def set_devices(self, devices: float) -> None:
-        """Set the CFS quota."""
-        quota = max(_QUOTA_MIN_US, round(devices * PERIOD_US))
+    def set_devices(self, devices: float, period_us: int = PERIOD_US) -> None:
+        """Set the CFS quota, in each period anew."""
+        quota = max(_QUOTA_MIN_US, round(devices * period_us))
         if self.unified:
-            _write(self.cpu / "cpu.max", f"{quota} {PERIOD_US}")
+            _write(self.cpu / "cpu.max", f"{quota} {period_us}")
         else:
-            _write(self.cpu / "cpu.cfs_period_us", str(PERIOD_US))
+            _write(self.cpu / "cpu.cfs_period_us", str(period_us))
             _write(self.cpu / "cpu.cfs_quota_us", str(quota))
 
     def set_memory(self, limit: int) -> bool:
@@ -162,6 +162,24 @@ def create(name: str, mounts: str | None = None, own: str | None = None) -> Grou
     if "" in places:
         return _create_unified(places[""], name)
     return None
+
+
+def pin(group: Group, processor: int) -> bool:
+    """Let everything in a cgroup run on one processor only; return whether that is possible here."""
+    try:
+        if group.unified:
+            folder = group.cpu
+            with contextlib.suppress(OSError):
+                _write(folder.parent / "cgroup.subtree_control", "+cpuset")
+        else:  # another hierarchy, where the same folder has to be made first
+            mount = Path("/sys/fs/cgroup/cpuset")
+            folder = mount / group.cpu.name
+            folder.mkdir(exist_ok=True)
+            _write(folder / "cpuset.mems", (mount / "cpuset.mems").read_text())
+        _write(folder / "cpuset.cpus", str(processor))
+    except OSError:
+        return False
+    return True
 
 
 def own_quota(mounts: str | None = None, own: str | None = None) -> float | None:

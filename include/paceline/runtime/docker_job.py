@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.errors import JobLostError, PacelineError, TrainingFailedError
+from paceline.errors import JobLostError, PacelineError, RuntimeUnavailableError, TrainingFailedError
 from paceline.runtime import docker_network
 from paceline.runtime.archive import extract_output
 from paceline.runtime.base import JobStatus, Usage
@@ -32,6 +32,7 @@ _QUOTA_MIN_US = 1_000  # the kernel refuses less
 _OUTPUT = "/paceline/output"
 _LOOK_S = 5.0  # how often to ask the engine for the end, should the output stream not tell it
 _DRAIN_S = 30.0
+_FREEZES = 5
 
 
 def quota_us(devices: float) -> int:
@@ -84,6 +85,23 @@ class DockerJob:
         """Change the CFS quota of the running container."""
         with engine_call("change the container's CPU quota"):
             self._client.update_container(self._container, cpu_period=PERIOD_US, cpu_quota=quota_us(devices))
+
+    def pause(self) -> None:
+        """Let the container stand still; its memory stays."""
+        for attempt in range(1, _FREEZES + 1):
+            try:
+                with engine_call("pause the container"):
+                    self._client.pause(self._container)
+                return
+            except RuntimeUnavailableError:
+                # Processes that are throttled just then cannot be frozen (control groups v1).
+                if attempt == _FREEZES or self.status().state != "running":
+                    raise
+
+    def unpause(self) -> None:
+        """Let a container that stands still go on."""
+        with engine_call("let the container go on"):
+            self._client.unpause(self._container)
 
     def status(self) -> JobStatus:
         """Ask the engine how the container is."""

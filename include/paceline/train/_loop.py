@@ -377,6 +377,7 @@ class Loop(Generic[T]):
             event=event,
             loss=values.pop("loss", None),
             metrics=values,
+            spent=self._worker.spent if self._worker is not None else {},
             device=self._device or _default_device(),
             threads=_threads.current(),
             devices=self._lead.world if self._lead is not None else None,

@@ -15,6 +15,8 @@ ENV_CONTROL = "PACELINE_CONTROL"
 ENV_SERVER = "PACELINE_SERVER"
 ENV_SERVER_KEY = "PACELINE_SERVER_KEY"
 ENV_WORKER = "PACELINE_WORKER"
+# Where a worker trains to be measured: so many epochs, whatever its code asks for.
+ENV_EPOCHS = "PACELINE_EPOCHS"
 
 
 def input_dir() -> Path:

@@ -20,7 +20,9 @@ class Progress:
 
     ``done`` and ``total`` count batches over all epochs (equation (2) of DECOR-NN gives ``total``); ``total`` may
     change while the job runs, for instance when it stops early. ``epoch`` counts from 0. ``loss`` and ``metrics``
-    are the last that the job reported. ``devices`` are the whole devices that train now, for a job that sees to that
+    are the last that the job reported. ``spent`` is where the time of a parameter server's worker has gone since it
+    began: ``samples`` done, ``compute_s`` on them, ``update_s`` to send what was learned and to get the newest state;
+    empty for a job that trains alone. ``devices`` are the whole devices that train now, for a job that sees to that
     itself (``data_parallel``), else ``None``. ``monotonic_s`` and ``wall_s`` are the job's clocks.
 
     ``event`` is one of
@@ -43,6 +45,7 @@ class Progress:
     event: str = "progress"
     loss: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    spent: dict[str, float] = field(default_factory=dict)
     device: str = "cpu"
     threads: int = 1
     devices: int | None = None
@@ -97,9 +100,6 @@ def parse_line(line: str) -> Progress | None:
     total = _whole(data, "total", least=1)
     if done > total:
         raise ValueError(f"done: got {done}, expected at most total = {total}")
-    metrics = data.get("metrics") or {}
-    if not isinstance(metrics, dict):
-        raise ValueError(f"metrics: got {metrics!r}, expected an object")
     return Progress(
         done=done,
         total=total,
@@ -107,13 +107,21 @@ def parse_line(line: str) -> Progress | None:
         epochs=_whole(data, "epochs", least=1, default=1),
         event=str(data.get("event", "progress")),
         loss=_finite(data.get("loss")),
-        metrics={str(k): v for k, v in ((k, _finite(v)) for k, v in metrics.items()) if v is not None},
+        metrics=_numbers(data, "metrics"),
+        spent=_numbers(data, "spent"),
         device=str(data.get("device", "cpu")),
         threads=_whole(data, "threads", least=1, default=1),
         devices=_whole(data, "devices", least=1) if data.get("devices") is not None else None,
         monotonic_s=_finite(data.get("monotonic_s")) or 0.0,
         wall_s=_finite(data.get("wall_s")) or 0.0,
     )
+
+
+def _numbers(data: dict[str, object], name: str) -> dict[str, float]:
+    values = data.get(name) or {}
+    if not isinstance(values, dict):
+        raise ValueError(f"{name}: got {values!r}, expected an object")
+    return {str(key): number for key, value in values.items() if (number := _finite(value)) is not None}
 
 
 def _whole(data: dict[str, object], name: str, *, least: int, default: int | None = None) -> int:

@@ -137,6 +137,18 @@ def test_workers_share_the_samples_and_end_with_the_same_model(train, loader_wor
     assert last.loss == 1.0
 
 
+def test_a_worker_tells_where_its_time_has_gone(train):
+    training = train("a", batch_s=0.05)
+    worker = training.work("a", PACELINE_EPOCHS="2")  # not the four of the script
+    assert worker.end() == 0, worker.said
+    last = worker.progress[-1]
+    assert last.spent["samples"] == 2 * SAMPLES
+    batches = 2 * SAMPLES / 3
+    assert 0.05 * batches <= last.spent["compute_s"] <= 0.08 * batches
+    assert 0 < last.spent["update_s"] < 0.02 * batches
+    assert training.server.progress[-1].spent == {}
+
+
 def test_one_worker_does_it_all_and_sees_where_epochs_end(train):
     training = train("a", "b", batch_s=0.0)
     worker = training.work("a")

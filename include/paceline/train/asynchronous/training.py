@@ -135,7 +135,7 @@ class Training:
         with self._lock:
             shards = self._shards
             assert shards is not None
-            limit_s = time.monotonic() + _WAIT_S
+            asked_s = time.monotonic()
             while self._connection.get(worker) == guest:
                 if shards.wants_order and self._asked_for_order is None:
                     self._asked_for_order = worker
@@ -143,12 +143,13 @@ class Training:
                 lease = shards.lease(worker)
                 if lease is not None:
                     self._lent_s[lease.number] = (worker, time.monotonic())
-                    about = {"number": lease.number, "epoch": lease.epoch, "indices": list(lease.indices)}
+                    about: dict[str, Any] = {"number": lease.number, "epoch": lease.epoch}
+                    about |= {"indices": list(lease.indices), "waited_s": round(time.monotonic() - asked_s, 4)}
                     return {"kind": "lease", **about, **self._place_of(worker)}
                 if shards.ended:
                     return {"kind": "over", **self._place_of(worker)}
                 # Who still has work must not be kept from it, and who has none asks again.
-                if shards.holds(worker) or time.monotonic() >= limit_s:
+                if shards.holds(worker) or time.monotonic() >= asked_s + _WAIT_S:
                     return {"kind": "nothing"}
                 self._lock.wait(_WAIT_S)
             return {"kind": "sent away", "why": f"another {worker} has taken its place"}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.train import _rng
 from paceline.train._part import check_divisible, loader_over
-from paceline.train._paths import ENV_SERVER, ENV_SERVER_KEY, ENV_WORKER
+from paceline.train._paths import ENV_EPOCHS, ENV_SERVER, ENV_SERVER_KEY, ENV_WORKER
 from paceline.train._values import bad_value, say
 
 from .peer import GoneError, Peer, reach
@@ -42,9 +42,18 @@ class Worker:
         The secret that the server asks for; empty for none.
     patience_s:
         How long to look for a server that does not answer.
+    epochs:
+        Train so many epochs, whatever the training code asks for.
     """
 
-    def __init__(self, name: str, server: str, key: bytes = b"", patience_s: float = _PATIENCE_S) -> None:
+    def __init__(
+        self,
+        name: str,
+        server: str,
+        key: bytes = b"",
+        patience_s: float = _PATIENCE_S,
+        epochs: int | None = None,
+    ) -> None:
         self.name = name
         host, _, port = server.rpartition(":")
         if not host or not port.isdigit():
@@ -60,13 +69,18 @@ class Worker:
         self._seen: Any = None  # the state that the batch under way was begun with
         self._loader: Any = None
         self._until: Converged | None = None
+        self._epochs = epochs
+        self._began_s = self._update_s = self._idle_s = 0.0
+        self.spent = {"samples": 0.0, "compute_s": 0.0, "update_s": 0.0}
+        """Where the time has gone, as of the last batch; see :class:`~paceline.train.progress.Progress`."""
 
     @classmethod
     def in_this_process(cls, environ: Mapping[str, str] = os.environ) -> Worker | None:
         """The worker that this process is to be; ``None`` if it trains alone."""
         server = environ.get(ENV_SERVER)
         key = environ.get(ENV_SERVER_KEY, "").encode()
-        return cls(environ.get(ENV_WORKER, ""), server, key) if server else None
+        epochs = environ.get(ENV_EPOCHS)
+        return cls(environ.get(ENV_WORKER, ""), server, key, epochs=int(epochs) if epochs else None) if server else None
 
     def batches(self, loop: Loop[Any], loader: Any, session: Session) -> Iterator[Any]:
         """Give the batches that the server lends to this worker, and send what was learned from each."""
@@ -75,8 +89,9 @@ class Worker:
         self._seen = self._vector.read()
         part = loader_over(loader, _Lent(self))
         self._until = loop.monitor.until if loop.monitor is not None else None
-        epochs = loop.epochs  # what the script asks for: it may become fewer
+        epochs = self._epochs or loop.epochs  # what the script asks for: it may become fewer
         self._come(epochs)
+        self._began_s = time.monotonic()
         while not self._over:
             try:
                 for batch in part:
@@ -88,7 +103,9 @@ class Worker:
                     self._give_back()
             except GoneError as error:
                 say(f"the parameter server is lost ({error}): looking for it")
+                lost_s = time.monotonic()
                 self._come(epochs)
+                self._idle_s += time.monotonic() - lost_s
         self._vector.write(self._seen)
         loop.stand_in(self._place[2] - 1, *self._place, last=True)
 
@@ -128,26 +145,38 @@ class Worker:
 
     def _lease(self) -> Lease | None:
         while not self._over:
+            asked_s = time.monotonic()
             words = self._ask({"kind": "lease"})
             if words["kind"] == "lease":
+                self._update_s += time.monotonic() - asked_s - words["waited_s"]
+                self._idle_s += words["waited_s"]
                 return Lease(words["number"], words["epoch"], words["indices"])
             if words["kind"] == "order":
                 order = [index for batch in self._loader.batch_sampler for index in batch]
                 self._ask({"kind": "order", "indices": order})
             elif words["kind"] == "over":
                 self._over = True
-            elif self._leases:
+            self._idle_s += time.monotonic() - asked_s
+            if words["kind"] == "nothing" and self._leases:
                 return None  # what is read already is to be done first
         return None
 
     def _give_back(self) -> None:
         """Send by how much a batch has changed the state, and go on from the newest."""
+        began_s = time.monotonic()
         lease = self._leases.popleft()
         change = self._vector.read() - self._seen
         reports = self._session.newest(self._until.metric)[0] if self._until is not None else 0
         about = {"number": lease.number, "reported": self._session.reported(), "reports": reports}
         self._ask({"kind": "done", **about}, change)
         self._vector.write(self._seen)
+        now_s = time.monotonic()
+        self._update_s += now_s - began_s
+        self.spent = {
+            "samples": self.spent["samples"] + len(lease.indices),
+            "compute_s": round(now_s - self._began_s - self._update_s - self._idle_s, 4),
+            "update_s": round(self._update_s, 4),
+        }
 
     def _ask(self, words: dict[str, Any], row: Any = None) -> dict[str, Any]:
         """Say something and return the answer; a state that comes with it is put into ``_seen``."""

@@ -1,0 +1,77 @@
+"""An emulated fleet like the one of Deep-Edge: a quick device, two slow ones, and a parameter server."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paceline.fleet import BackgroundApp, Worker
+from paceline.fleet.emulated import EmulatedDevice
+from paceline.profile.bench import Training
+
+HERE = Path(__file__).parent
+TRAINER, NEIGHBOUR = "paceline-trainer:latest", "paceline-neighbour:latest"
+MEMORY_GIB = 1.5
+LATENCY_MS = 200
+# Name to kind, cores, and the processor that it is a part of: what a processor has is never all given away.
+DEVICES = {"tx2": ("tx2", 0.5, 0), "nano-1": ("nano", 0.35, 1), "nano-2": ("nano", 0.35, 1)}
+SERVER = ("pi", 0.2, 0)
+# Devices that are parts of a virtual machine's processor are as quick as that is now.
+_REFERENCE = 60_000
+
+
+@dataclass(frozen=True)
+class EmulatedFleet:
+    """The devices that train, the parameter server, and what reads their usage."""
+
+    machines: list[Worker]
+    server: Worker
+    devices: dict[str, EmulatedDevice]
+
+
+@contextmanager
+def emulated_fleet(name: str = "bench") -> Iterator[EmulatedFleet]:
+    """Make the devices; needs root, and an engine on this machine."""
+    app = BackgroundApp(name="stitching", latency_ms=LATENCY_MS, image=NEIGHBOUR, script=str(HERE / "stitching.py"))
+    with ExitStack() as stack:
+        devices, machines = {}, []
+        for machine, (kind, cores, processor) in {**DEVICES, "server": SERVER}.items():
+            device = EmulatedDevice(f"{name}-{machine}", cores, int(MEMORY_GIB * 2**30), processor)
+            devices[machine] = stack.enter_context(device)
+            machines.append(
+                Worker(
+                    name=machine,
+                    kind=kind,
+                    cores=cores,
+                    memory_gib=MEMORY_GIB,
+                    cgroup_parent=device.cgroup_parent,
+                    background=() if machine == "server" else (app,),
+                )
+            )
+        yield EmulatedFleet(machines[:-1], machines[-1], devices)
+
+
+def training() -> Training:
+    """What is trained."""
+    return Training(HERE / "train.py", TRAINER)
+
+
+def reference() -> float:
+    """The same work each time, and the CPU seconds it took: how fast the machine is now."""
+    began_s = time.thread_time()
+    total = 0
+    for number in range(_REFERENCE):
+        total += number * number
+    return time.thread_time() - began_s
+
+
+def connect() -> Any:
+    """A client of the engine that ``$DOCKER_HOST`` names."""
+    import docker
+
+    return docker.APIClient(os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock", version="auto", timeout=60)

@@ -1,0 +1,37 @@
+"""The application beside the training: SIFT features of a frame every 200 ms, as in Deep-Edge. Runs in a container.
+
+Frames are drawn, not recorded: rectangles and circles of random grey on noise, as large as the paper's (640 x 320).
+"""
+
+import time
+
+import cv2
+import numpy as np
+
+from paceline.train import report
+
+PERIOD_S = 0.2
+WIDTH, HEIGHT = 640, 320
+
+cv2.setNumThreads(1)
+draw = np.random.default_rng(0)
+frames = []
+for _ in range(16):
+    frame = draw.integers(0, 40, (HEIGHT, WIDTH), dtype=np.uint8)
+    for _ in range(60):
+        x, y, size = (int(draw.integers(0, end)) for end in (WIDTH, HEIGHT, 60))
+        grey = int(draw.integers(40, 255))
+        cv2.rectangle(frame, (x, y), (x + size, y + size), grey, -1)
+        cv2.circle(frame, (WIDTH - x, y), size // 2, 255 - grey, -1)
+    frames.append(frame)
+
+sift = cv2.SIFT_create()
+next_s = time.monotonic()
+number = 0
+while True:
+    began_s = time.monotonic()
+    sift.detectAndCompute(frames[number % len(frames)], None)
+    report(execution_s=time.monotonic() - began_s)
+    number += 1
+    next_s = max(next_s + PERIOD_S, time.monotonic())
+    time.sleep(max(next_s - time.monotonic(), 0.0))

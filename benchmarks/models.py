@@ -1,0 +1,119 @@
+"""How well the functions of Deep-Edge are learned from few points: its Table I on an emulated fleet.
+
+``python -m benchmarks.models`` (about 25 minutes; ``--quick``: 6) measures real trainings, with SIFT beside them, in
+containers that compete for the cores of an emulated device. The points to learn from are a part of the full grid; the
+points to test with are drawn from all of it, and measured among the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tqdm import tqdm
+
+from benchmarks.edge.fleet import EmulatedFleet, connect, emulated_fleet, reference, training
+from paceline.profile import FUNCTIONS, execution, learn
+from paceline.profile.bench import Bench
+from paceline.profile.learn import errors_pct
+from paceline.profile.survey import Survey, default_axes
+from paceline.runtime import DockerRuntime
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+POINTS, HELD_OUT = 96, 36
+_TIMES = ("compute_s", "update_s", "execution_s.stitching")
+
+
+def survey(fleet: EmulatedFleet, points: int, held_out: int, keep: Path) -> pd.DataFrame:
+    """Measure; every row is written down at once, so that what was measured outlives an interruption."""
+    runtime = DockerRuntime(connect)
+    axes = default_axes(workers=len(fleet.machines))
+    with (
+        tqdm(total=points + held_out, unit="point") as bar,
+        keep.open("w") as file,
+        Bench(fleet.machines, fleet.server, training(), runtime, fleet.devices, reference=reference) as bench,
+    ):
+
+        def note(rows: list[dict[str, Any]]) -> None:
+            for row in rows:
+                file.write(json.dumps(row) + "\n")
+            file.flush()
+            bar.update()
+
+        return Survey(bench, fleet.machines, axes, on_rows=note).run(points, held_out)
+
+
+def table(measured: pd.DataFrame) -> list[dict[str, Any]]:
+    """Learn each function of each kind, and test it on the points that were held out."""
+    rows = []
+    functions = [one for one in FUNCTIONS if not one.name.endswith("gpu")]  # there is none
+    for kind, of_kind in measured.groupby("kind"):
+        train, test = of_kind[~of_kind.held_out], of_kind[of_kind.held_out]
+        for function in [*functions, execution("stitching")]:
+            usable, tested = train.dropna(subset=[function.target]), test.dropna(subset=[function.target])
+            learned = learn(function, usable)
+            predicted = learned(tested[list(function.features)].to_numpy(dtype=float))
+            errors = errors_pct(function, predicted, tested[function.target].to_numpy(dtype=float))
+            rows.append(
+                {
+                    "device": kind,
+                    "function": function.name,
+                    "train_points": len(usable),
+                    "test_points": len(tested),
+                    "regression": learned.regression,
+                    "mape_pct": round(float(np.mean(errors)), 3),
+                    "sd_pct": round(float(np.std(errors)), 3),
+                }
+            )
+    return rows
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, learn, print the table and write it."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.models", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a third of the points")
+    parser.add_argument("--points", type=int, default=None, help=f"measurements to learn from ({POINTS})")
+    parser.add_argument("--held-out", type=int, default=None, help=f"measurements to test with ({HELD_OUT})")
+    parser.add_argument("--folder", type=Path, default=Path("build/models"), help="where measurements are kept")
+    parser.add_argument("--measured", type=Path, default=None, metavar="FILE", help="learn from what was measured then")
+    parser.add_argument("--json", type=Path, default=None, metavar="FILE")
+    chosen = parser.parse_args(arguments)
+    import pandas as pd
+
+    if chosen.measured is not None:
+        measured = pd.read_json(chosen.measured, lines=True)
+    else:
+        chosen.folder.mkdir(parents=True, exist_ok=True)
+        points = chosen.points or (POINTS // 3 if chosen.quick else POINTS)
+        held_out = chosen.held_out or (HELD_OUT // 3 if chosen.quick else HELD_OUT)
+        with emulated_fleet() as fleet:
+            measured = survey(fleet, points, held_out, chosen.folder / "measured.jsonl")
+    # The machine's own speed changes while it is measured: times are given as at its median speed.
+    speed = measured["reference_s"] / measured["reference_s"].median()
+    for name in _TIMES:
+        measured[name] /= speed
+    rows = table(measured)
+    print(f"{'device':8} {'function':24} {'train':>6} {'test':>6} {'MAPE %':>16}  regression")
+    for row in rows:
+        error = f"{row['mape_pct']:.3f} ± {row['sd_pct']:.3f}"
+        numbers = f"{row['train_points']:6} {row['test_points']:6} {error:>16}"
+        print(f"{row['device']:8} {row['function']:24} {numbers}  {row['regression']}")
+    grid = len(default_axes(workers=3).grid)
+    used = int(measured[~measured.held_out].groupby("kind").size().max())
+    overall = float(np.mean([row["mape_pct"] for row in rows]))
+    print(f"overall {overall:.3f} % (Deep-Edge: 3.433 %), at most {used} of the {grid} points of the grid for a kind")
+    result = {"functions": rows, "overall_mape_pct": round(overall, 3), "grid_points": grid, "used_points": used}
+    if chosen.json:
+        chosen.json.write_text(json.dumps(result, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

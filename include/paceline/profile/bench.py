@@ -1,0 +1,384 @@
+"""Measures a training, and what runs beside it, at stress points: section IV of Deep-Edge.
+
+A bench has a parameter server and some machines. The training is the real one, its script unchanged; between two
+measurements it stands still, so that a point costs seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Protocol
+
+from paceline.errors import InvalidInputError, TrainingFailedError
+from paceline.fleet import Worker
+from paceline.profile.neighbours import IMAGE, Load, Neighbours
+from paceline.runtime import DockerRuntime, JobSpec
+from paceline.runtime.base import ENV_EPOCHS, ENV_SERVER, ENV_WORKER, Usage
+from paceline.runtime.docker_job import DockerJob
+from paceline.train.asynchronous.plan import PORT
+from paceline.train.progress import Progress, parse_line
+
+_SERVER = "parameter-server"
+_FOR_EVER = 10**6  # epochs: a training is measured for as long as it takes
+_BEGIN_S = 180.0
+_LEAST_BATCHES = 3
+_LOOK_S = 0.1
+_PERCENTILE = 95  # of node states and execution times, as in the paper
+
+
+class Gauge(Protocol):
+    """Reads what a machine uses: :class:`paceline.fleet.usage.EngineUsage`, or an emulated device."""
+
+    def read(self) -> Usage:
+        """CPU time since any moment, memory now, and when."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is trained: a script, the image it runs in, and what it is given."""
+
+    script: Path
+    image: str
+    arguments: Sequence[str] = ()
+    files: Mapping[str, Path] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long to look, in seconds: after a change, at a machine without training, and with."""
+
+    settle_s: float = 0.5
+    before_s: float = 2.0
+    training_s: float = 4.0
+    every_s: float = 1.0
+
+
+class Bench:
+    """Machines on which a training is measured.
+
+    Parameters
+    ----------
+    machines:
+        The machines; all are reached through one engine, as for a training.
+    server:
+        The machine of the parameter server.
+    training:
+        What is trained.
+    runtime:
+        Their engine.
+    gauges:
+        Machine name to what reads its usage.
+    image:
+        Image with stress-ng.
+    timing:
+        How long to look.
+    reference:
+        Does the same work each time and returns how long it took; for machines whose own speed changes, such as parts
+        of a virtual one. Its median goes into each row as ``reference_s``.
+    labels:
+        Labels for every container.
+
+    Examples
+    --------
+    >>> with Bench(machines, server, training, runtime, gauges) as bench:  # doctest: +SKIP
+    ...     bench.train({"gate-1": 16, "gate-2": 32})
+    ...     rows = bench.measure({"gate-1": Load(cpu=0.5)}, active=["gate-1", "gate-2"])
+    """
+
+    def __init__(
+        self,
+        machines: Sequence[Worker],
+        server: Worker,
+        training: Training,
+        runtime: DockerRuntime,
+        gauges: Mapping[str, Gauge],
+        *,
+        image: str = IMAGE,
+        timing: Timing | None = None,
+        reference: Callable[[], float] | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
+        self._machines = {machine.name: machine for machine in machines}
+        if len(self._machines) < len(machines) or server.name in self._machines:
+            names = [*(machine.name for machine in machines), server.name]
+            raise InvalidInputError("machines", names, "a name for each, and the server apart from them")
+        self._server_machine = server
+        self._training = training
+        self._runtime = runtime
+        self._gauges = gauges
+        self._timing = timing or Timing()
+        self._reference = reference
+        self._labels = dict(labels or {})
+        self._run = f"profile-{uuid.uuid4().hex[:8]}"
+        self._neighbours = {
+            name: Neighbours(runtime, machine, f"{self._run}-{name}", image, labels)
+            for name, machine in {**self._machines, server.name: server}.items()
+        }
+        self._batch: dict[str, int] = {}
+        self._server: DockerJob | None = None
+        self._trainers: dict[str, _Trainer] = {}
+
+    def __enter__(self) -> Bench:
+        try:
+            for neighbours in self._neighbours.values():
+                neighbours.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def train(self, batch: Mapping[str, int]) -> None:
+        """Begin a training with these batch sizes, and let it stand still; the one before is ended."""
+        self._end_training()
+        for neighbours in self._neighbours.values():
+            neighbours.set(Load())
+        self._batch = dict(batch)
+        network = f"{self._run}-{uuid.uuid4().hex[:6]}"
+        plan = {"workers": {name: {"samples": 1, "batch_size": size} for name, size in batch.items()}}
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "plan.json"
+            file.write_text(json.dumps(plan))
+            self._server = self._start(
+                self._server_machine,
+                ["python", "-m", "paceline.train.asynchronous", file.name, "--host", "0.0.0.0"],  # noqa: S104
+                network,
+                files={file.name: file},
+                alias=_SERVER,
+            )
+        training = self._training
+        for name in batch:
+            environment = {
+                **training.environment,
+                ENV_SERVER: f"{_SERVER}:{PORT}",
+                ENV_WORKER: name,
+                ENV_EPOCHS: str(_FOR_EVER),
+            }
+            job = self._start(
+                self._machines[name],
+                ["python", training.script.name, *training.arguments],
+                network,
+                files={training.script.name: training.script, **training.files},
+                environment=environment,
+            )
+            self._trainers[name] = _Trainer(name, job)
+        give_up_s = time.monotonic() + _BEGIN_S
+        for trainer in self._trainers.values():
+            trainer.wait_for(_LEAST_BATCHES * batch[trainer.name], give_up_s)
+        for trainer in self._trainers.values():
+            trainer.job.pause()
+
+    def measure(
+        self, loads: Mapping[str, Load], *, active: Sequence[str], server: Load | None = None
+    ) -> list[dict[str, Any]]:
+        """Measure one point: with load on some machines, ``active`` ones train.
+
+        Parameters
+        ----------
+        loads:
+            Machine to its load; the others have none.
+        active:
+            Who trains; the others stand still.
+        server:
+            Load on the parameter server's machine.
+
+        Returns
+        -------
+        list
+            A row for each active machine, with the columns that ``paceline.profile.learn`` wants: shares from 0 to 1,
+            seconds. ``stress_cpu``, ``stress_memory`` and ``server_stress`` are the loads.
+        """
+        timing = self._timing
+        server = server or Load()
+        for name, neighbours in self._neighbours.items():
+            neighbours.set(server if name == self._server_machine.name else loads.get(name, Load()))
+        time.sleep(timing.settle_s)
+        names = [*active, self._server_machine.name]
+        before, _ = self._watch(names, timing.before_s)
+        for name in active:
+            self._trainers[name].now()
+            self._trainers[name].job.unpause()
+        try:
+            give_up_s = time.monotonic() + _BEGIN_S
+            for name in active:
+                # The first word after the standstill is of before it, and the batch after that has it in its time.
+                told = self._trainers[name].wait_for_news(give_up_s)
+                self._trainers[name].wait_for(told.spent["samples"] + 2 * self._batch[name], give_up_s)
+            for neighbours in self._neighbours.values():
+                neighbours.take_times()
+            first = {name: self._trainers[name].now() for name in active}
+            during, reference_s = self._watch(names, timing.training_s)
+            for name in active:
+                wanted = first[name].spent["samples"] + _LEAST_BATCHES * self._batch[name]
+                self._trainers[name].wait_for(wanted, give_up_s)
+            last = {name: self._trainers[name].now() for name in active}
+            times = {name: self._neighbours[name].take_times() for name in active}
+        finally:
+            for name in active:
+                self._trainers[name].job.pause()
+        pushes = sum(1 / self._batch[name] for name in active)
+        rows = []
+        for name in active:
+            spent = {key: last[name].spent[key] - first[name].spent[key] for key in last[name].spent}
+            batches = spent["samples"] / self._batch[name]
+            load, machine = loads.get(name, Load()), self._machines[name]
+            # The training that stands still holds memory: it is not of the state before.
+            paused = self._trainers[name].memory_bytes / (machine.memory_gib * 2**30)
+            row = {
+                "machine": name,
+                "kind": machine.kind,
+                "stress_cpu": load.cpu,
+                "stress_memory": load.memory,
+                "server_stress": server.cpu,
+                "batch_size": float(self._batch[name]),
+                "workers": float(len(active)),
+                "pushes_per_sample": pushes,
+                "server_cpu": before[self._server_machine.name].mean_cpu,
+                "cpu": before[name].mean_cpu,
+                "gpu": 0.0,
+                "memory": max(before[name].most_memory - paused, 0.0),
+                "new_cpu": during[name].high_cpu,
+                "new_gpu": 0.0,
+                "new_memory": during[name].most_memory,
+                "compute_s": spent["compute_s"] / spent["samples"],
+                "update_s": spent["update_s"] / batches,
+            }
+            if reference_s is not None:
+                row["reference_s"] = reference_s
+            for app, executions in times[name].items():
+                row[f"execution_s.{app}"] = percentile(executions)
+            rows.append(row)
+        return rows
+
+    def close(self) -> None:
+        """Remove every container, all at the same time: whoever ends this may not have long."""
+        with ThreadPoolExecutor(len(self._neighbours) + 1) as pool:
+            ends = [self._end_training, *(neighbours.close for neighbours in self._neighbours.values())]
+            for end in [pool.submit(end) for end in ends]:
+                end.result()
+
+    def _end_training(self) -> None:
+        jobs = [*(trainer.job for trainer in self._trainers.values()), self._server]
+        self._trainers, self._server = {}, None
+        with ThreadPoolExecutor(len(jobs)) as pool:
+            for end in [pool.submit(job.remove) for job in jobs if job is not None]:
+                end.result()
+
+    def _start(self, machine: Worker, command: list[str], network: str, **more: Any) -> DockerJob:
+        spec = JobSpec(
+            name=f"{self._run}-{machine.name}-{uuid.uuid4().hex[:6]}",
+            command=command,
+            devices=machine.cores,
+            image=self._training.image,
+            memory_bytes=int(machine.memory_gib * 2**30),
+            own_network=network,
+            cgroup_parent=machine.cgroup_parent,
+            labels=self._labels,
+            **more,
+        )
+        return self._runtime.start(spec)
+
+    def _watch(self, names: Sequence[str], for_s: float) -> tuple[dict[str, _Seen], float | None]:
+        """Read what machines use every now and then, and how fast this machine is meanwhile."""
+        readings: dict[str, list[Usage]] = {name: [self._gauges[name].read()] for name in names}
+        reference_s = []
+        end_s = time.monotonic() + for_s
+        while (now_s := time.monotonic()) < end_s - _LOOK_S / 2:
+            if self._reference is not None:
+                reference_s.append(self._reference())
+            time.sleep(max(min(self._timing.every_s, end_s - now_s) - (time.monotonic() - now_s), 0.0))
+            for name in names:
+                readings[name].append(self._gauges[name].read())
+        machines = {**self._machines, self._server_machine.name: self._server_machine}
+        seen = {name: _Seen.of(readings[name], machines[name]) for name in names}
+        return seen, statistics.median(reference_s) if reference_s else None
+
+
+@dataclass(frozen=True)
+class _Seen:
+    mean_cpu: float
+    high_cpu: float
+    most_memory: float
+
+    @classmethod
+    def of(cls, readings: Sequence[Usage], machine: Worker) -> _Seen:
+        shares = [
+            (after.cpu_s - before.cpu_s) / (after.measured_s - before.measured_s) / machine.cores
+            for before, after in pairwise(readings)
+        ]
+        whole = (readings[-1].cpu_s - readings[0].cpu_s) / (readings[-1].measured_s - readings[0].measured_s)
+        most = max(reading.memory_bytes for reading in readings) / (machine.memory_gib * 2**30)
+        return cls(min(whole / machine.cores, 1.0), min(percentile(shares), 1.0), min(most, 1.0))
+
+
+class _Trainer:
+    """One machine's training, and what it says."""
+
+    def __init__(self, name: str, job: DockerJob) -> None:
+        self.name = name
+        self.job = job
+        self._newest: Progress | None = None
+        self._said = ""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory that it holds."""
+        return self.job.usage().memory_bytes
+
+    def now(self) -> Progress:
+        """What it has said last."""
+        for line in self.job.read_lines():
+            told = parse_line(line)
+            if told is None:
+                self._said = line
+            elif told.spent:
+                self._newest = told
+        return self._newest or Progress(done=0, total=1, spent={"samples": 0.0, "compute_s": 0.0, "update_s": 0.0})
+
+    def wait_for_news(self, give_up_s: float) -> Progress:
+        """Wait until it says something new."""
+        before = self._newest
+        self._wait_until(lambda: self.now() is not before, give_up_s)
+        return self.now()
+
+    def wait_for(self, samples: float, give_up_s: float) -> None:
+        """Wait until so many samples are done."""
+        self._wait_until(lambda: self.now().spent["samples"] >= samples, give_up_s)
+
+    def _wait_until(self, true: Callable[[], bool], give_up_s: float) -> None:
+        while not true():
+            if self.job.wait(_LOOK_S):
+                self.now()
+                status = self.job.status()
+                why = status.reason or f"exit code {status.exit_code}"
+                raise TrainingFailedError(f"the training on {self.name} has ended: {why}. {self._said}")
+            if time.monotonic() > give_up_s:
+                raise TrainingFailedError(f"the training on {self.name} has not come so far in {_BEGIN_S:.0f} s")
+
+
+def percentile(values: Sequence[float], percent: float = _PERCENTILE) -> float:
+    """A percentile between the two values next to it; NaN of no values.
+
+    >>> percentile([1.0, 2.0, 3.0], 50), percentile([1.0, 2.0], 75)
+    (2.0, 1.75)
+    """
+    if not values:
+        return math.nan
+    ordered = sorted(values)
+    place = (len(ordered) - 1) * percent / 100
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])

@@ -1,0 +1,155 @@
+"""What runs on a device besides a training while it is profiled: its applications, and load that is set at will.
+
+Driven by ``bench``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.errors import InvalidInputError, TrainingFailedError
+from paceline.fleet import Worker
+from paceline.runtime import DockerRuntime, JobSpec
+from paceline.runtime.docker_job import DockerJob
+from paceline.train.progress import parse_line
+
+IMAGE = "paceline-neighbour:latest"
+_MIB = 2**20
+_SPARE_BYTES = 64 * _MIB  # of the program that fills memory, besides what it fills
+_LEAST_SHARE = 0.01
+
+
+@dataclass(frozen=True)
+class Load:
+    """Load besides the applications: so much of the device's cores and of its memory, as shares from 0 to 1."""
+
+    cpu: float = 0.0
+    memory: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("cpu", self.cpu), ("memory", self.memory)):
+            if not 0 <= value <= 1:
+                raise InvalidInputError(f"load.{name}", value, "a share from 0 to 1")
+
+
+class Neighbours:
+    """The applications of one device, and load.
+
+    Parameters
+    ----------
+    runtime:
+        The device's engine.
+    device:
+        The device; its ``background`` says which applications.
+    name:
+        A name for its containers that no others have.
+    image:
+        Image with stress-ng.
+    labels:
+        Labels for its containers.
+    """
+
+    def __init__(
+        self,
+        runtime: DockerRuntime,
+        device: Worker,
+        name: str,
+        image: str = IMAGE,
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
+        self._runtime = runtime
+        self._device = device
+        self._name = name
+        self._image = image
+        self._labels = dict(labels or {})
+        self._apps: dict[str, DockerJob] = {}
+        self._cpu: DockerJob | None = None
+        self._cpu_share = 0.0
+        self._memory: DockerJob | None = None
+        self._memory_share = 0.0
+        self._times: defaultdict[str, list[float]] = defaultdict(list)
+
+    def start(self) -> None:
+        """Start the applications."""
+        for app in self._device.background:
+            if app.image is None or app.script is None:
+                accepted = "an image and a script: how the application is run to be measured"
+                raise InvalidInputError(f"background.{app.name}", f"{app.image}, {app.script}", accepted)
+            script = Path(app.script)
+            self._apps[app.name] = self._run(app.name, ["python", script.name], app.image, {script.name: script})
+
+    def set(self, load: Load) -> None:
+        """Let there be so much load from now on."""
+        if load.cpu != self._cpu_share:
+            self._set_cpu(load.cpu)
+            self._cpu_share = load.cpu
+        if load.memory != self._memory_share:
+            if self._memory is not None:
+                self._memory.remove()
+                self._memory = None
+            fill = int(load.memory * self._device.memory_gib * 2**30)
+            if fill:
+                command = ["stress-ng", "--vm", "1", "--vm-bytes", f"{fill}", "--vm-keep", "--vm-hang", "0", "--quiet"]
+                self._memory = self._run("memory", command, self._image, {}, memory_bytes=fill + _SPARE_BYTES)
+            self._memory_share = load.memory
+
+    def take_times(self) -> dict[str, list[float]]:
+        """Seconds that each application's executions took since the last call."""
+        for app, job in self._apps.items():
+            for line in job.read_lines():
+                told = parse_line(line)
+                if told is not None and "execution_s" in told.metrics:
+                    self._times[app].append(told.metrics["execution_s"])
+            if job.wait(0):
+                status = job.status()
+                why = status.reason or f"exit code {status.exit_code}"
+                raise TrainingFailedError(f"background.{app} of {self._device.name} has ended: {why}")
+        times, self._times = dict(self._times), defaultdict(list)
+        return times
+
+    def close(self) -> None:
+        """Remove everything."""
+        for job in (*self._apps.values(), self._cpu, self._memory):
+            if job is not None:
+                job.remove()
+        self._apps, self._cpu, self._memory = {}, None, None
+
+    def _set_cpu(self, share: float) -> None:
+        cores = share * self._device.cores
+        if share < _LEAST_SHARE:
+            if self._cpu is not None:
+                self._cpu.remove()
+                self._cpu = None
+        elif self._cpu is None:
+            hands = math.ceil(self._device.cores)
+            command = ["stress-ng", "--cpu", f"{hands}", "--cpu-method", "matrixprod", "--quiet"]
+            self._cpu = self._run("cpu", command, self._image, {}, devices=cores)
+        else:
+            self._cpu.resize(cores)
+
+    def _run(
+        self,
+        part: str,
+        command: list[str],
+        image: str,
+        files: dict[str, Path],
+        *,
+        devices: float | None = None,
+        memory_bytes: int | None = None,
+    ) -> DockerJob:
+        return self._runtime.start(
+            JobSpec(
+                name=f"{self._name}-{part}",
+                command=command,
+                devices=devices or self._device.cores,
+                image=image,
+                files=files,
+                memory_bytes=memory_bytes or int(self._device.memory_gib * 2**30),
+                cgroup_parent=self._device.cgroup_parent,
+                labels=self._labels,
+            )
+        )

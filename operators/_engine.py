@@ -1,0 +1,35 @@
+"""How operators reach a Docker engine: through the Docker provider's hook and its connection."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
+
+if TYPE_CHECKING:
+    from airflow.providers.docker.hooks.docker import DockerHook
+
+_LOCAL = "unix:///var/run/docker.sock"
+
+
+def docker_hook(conn_id: str | None, url: str | list[str] | None = None, **kwargs: Any) -> DockerHook:
+    """The provider's hook for a connection; without a URL, for ``$DOCKER_HOST``'s engine or the local one."""
+    from airflow.providers.docker.hooks.docker import DockerHook
+
+    kwargs.setdefault("version", "auto")
+    return DockerHook(docker_conn_id=conn_id, base_url=url or os.environ.get("DOCKER_HOST") or _LOCAL, **kwargs)
+
+
+def connect(make: Callable[[], DockerHook], conn_id: str | None, url: str | list[str] | None = None) -> Any:
+    """A client of the engine. Raises RuntimeUnavailableError where none answers."""
+    try:
+        return make().api_client
+    except PacelineError:
+        raise
+    except Exception as error:  # the hook wraps what the engine said in an AirflowException without a type
+        if "Failed to establish connection" in str(error):
+            where = conn_id or url or os.environ.get("DOCKER_HOST") or _LOCAL
+            raise RuntimeUnavailableError(f"no Docker engine answers at {where}") from error
+        raise InvalidInputError("docker_conn_id", conn_id, f"a usable connection ({error})") from error

@@ -1,0 +1,252 @@
+"""``ProfileOperator``: measures how a training, and what runs beside it, behaves on each kind of device."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
+from paceline.fleet import Fleet, Worker
+
+from ._engine import connect, docker_hook
+from ._job import JobOperator
+from ._team import in_containers, of_one_engine
+from ._values import number, storage_path
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from airflow.sdk import Context
+
+    from paceline.profile.bench import Bench, Training
+    from paceline.profile.device import DeviceProfile
+    from paceline.profile.store import ProfileStore
+
+NEIGHBOUR_IMAGE = "paceline-neighbour:latest"
+# As many machines at a time as there may be workers in the measured trainings.
+_MOST_MACHINES = 3
+
+
+class ProfileOperator(JobOperator):
+    """Measures each kind of device whose profile is missing or does not hold any more; otherwise it costs nothing.
+
+    The training is the real one: its script runs on machines of the fleet, with their background applications beside
+    it, under load that is set at will. From what it takes there, the functions of Deep-Edge are learned: how long a
+    sample and an update take, how busy the machine becomes, and how long the applications then take.
+
+    Parameters
+    ----------
+    fleet:
+        The machines, see :func:`paceline.fleet.load`. Background applications need an ``image`` and a ``script``.
+    profiles:
+        Where profiles are kept: a path or an object storage URL. (templated)
+    points:
+        How many measurements; each takes about eight seconds. (templated)
+    batch_sizes:
+        Batch sizes that a schedule may choose among.
+    max_age:
+        A profile older than this is made anew.
+    neighbour_image:
+        Image with stress-ng, which makes the load.
+    **kwargs:
+        What is trained, as for :class:`~paceline.operators.DeadlineTrainingOperator`: ``script``, ``arguments``,
+        ``files``, ``image``, ``environment``.
+
+    Returns
+    -------
+    dict
+        ``profiled`` and ``kept``: kind to the reason; ``report``: a row for each function of the new profiles, with
+        its error in percent as in the paper's Table I.
+
+    Examples
+    --------
+    >>> from paceline.fleet import Fleet, Worker
+    >>> from paceline.operators import ProfileOperator
+    >>> gate = Worker(name="gate-1", kind="nano", cores=4, memory_gib=4)
+    >>> hall = Worker(name="hall", kind="server", cores=32, memory_gib=128)
+    >>> profile = ProfileOperator(
+    ...     task_id="profile",
+    ...     fleet=Fleet(workers=[gate], parameter_server=hall),
+    ...     profiles="profiles",
+    ...     script="train.py",
+    ... )
+    """
+
+    template_fields: Sequence[str] = (*JobOperator.template_fields, "profiles", "points")
+    ui_color = "#ffe9d6"
+
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        profiles: str,
+        points: int | str = 60,
+        batch_sizes: Sequence[int] = (4, 8, 16, 32),
+        max_age: timedelta = timedelta(days=90),
+        neighbour_image: str = NEIGHBOUR_IMAGE,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**in_containers(kwargs))
+        if self.script is None:
+            raise InvalidInputError("script", None, "a Python file: the training that is measured")
+        of_one_engine(fleet)
+        self.fleet = fleet
+        self.profiles = profiles
+        self.points = points
+        self.batch_sizes = list(batch_sizes)
+        self.max_age = max_age
+        self.neighbour_image = neighbour_image
+        self._bench: Bench | None = None
+        self._killed = threading.Event()
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Measure what has to be, learn from it, and keep that."""
+        from paceline.profile.store import ProfileStore
+
+        try:
+            training = self._training()
+            fingerprint = self._fingerprint(training)
+            store = ProfileStore(storage_path(self.profiles))
+            stale, kept = self._look_up(store, fingerprint)
+            for kind, why in stale.items():
+                self.log.info("%s is measured: %s", kind, why)
+            report = []
+            if stale:
+                measured = self._measure(context, training, list(stale))
+                for kind in stale:
+                    profile = self._learn(kind, measured, fingerprint)
+                    store.save(profile)
+                    report += profile.report()
+        except RuntimeUnavailableError as error:
+            raise AirflowException(str(error)) from error
+        except (PacelineError, ValueError) as error:
+            raise AirflowFailException(str(error)) from error
+        for row in report:
+            self.log.info("%(device)s %(function)s: %(mape_pct).1f %% off on %(points)d points, %(regression)s", row)
+        return {"profiled": stale, "kept": kept, "report": report}
+
+    def on_kill(self) -> None:
+        """Leave nothing running."""
+        self._killed.set()
+        if self._bench is not None:
+            self._bench.close()
+
+    def _training(self) -> Training:
+        from paceline.profile.bench import Training
+
+        assert self.script is not None
+        return Training(
+            script=self._local_file("script", self.script),
+            image=self.image,
+            arguments=[str(word) for word in self.arguments],
+            files={name: self._local_file(f"files[{name!r}]", path) for name, path in self.files.items()},
+            environment={name: str(value) for name, value in self.environment.items()} | self._private_environment,
+        )
+
+    def _fingerprint(self, training: Training) -> str:
+        """Changes with everything that may make the training another."""
+        contents = {name: path.read_bytes() for name, path in {"": training.script, **training.files}.items()}
+        digest = hashlib.sha256()
+        for name in sorted(contents):
+            digest.update(f"{name}\0{hashlib.sha256(contents[name]).hexdigest()}\0".encode())
+        about = [training.image, list(training.arguments), self.environment, self.batch_sizes]
+        digest.update(json.dumps(about, sort_keys=True).encode())
+        return digest.hexdigest()[:16]
+
+    def _look_up(self, store: ProfileStore, fingerprint: str) -> tuple[dict[str, str], dict[str, str]]:
+        stale, kept = {}, {}
+        for kind in self.fleet.kinds:
+            profile = store.load(kind)
+            machine = self._of_kind(kind)[0]
+            if profile is None:
+                stale[kind] = "it has no profile"
+                continue
+            why = profile.stale(
+                datetime.now(timezone.utc),
+                training=fingerprint,
+                cores=machine.cores,
+                memory_gib=machine.memory_gib,
+                gpus=machine.gpus,
+                max_age=self.max_age,
+            )
+            if why is None:
+                kept[kind] = f"measured at {profile.origin.measured_at}"
+            else:
+                stale[kind] = why
+        return stale, kept
+
+    def _measure(self, context: Context, training: Training, kinds: Sequence[str]) -> pd.DataFrame:
+        from paceline.fleet.usage import EngineUsage
+        from paceline.profile.bench import Bench
+        from paceline.profile.survey import Survey, default_axes
+        from paceline.runtime import DockerRuntime
+
+        machines, server = self._chosen(kinds), self.fleet.parameter_server
+        if server.name in {machine.name for machine in machines}:
+            server = server.model_copy(update={"name": f"{server.name}-server", "background": ()})
+        hook = docker_hook(server.docker_conn_id, self.docker_url, version=self.api_version, timeout=self.timeout)
+        client = connect(lambda: hook, server.docker_conn_id, self.docker_url)
+        ti = context["ti"]
+        labels = {"paceline.dag": ti.dag_id, "paceline.run": ti.run_id, "paceline.task": ti.task_id}
+        _remove_leftovers(client, labels)
+        points, done = int(number("points", self.points, "a whole number")), 0
+
+        def note(rows: list[dict[str, Any]]) -> None:
+            nonlocal done
+            done += 1
+            if self._killed.is_set():
+                raise PacelineError("the task was asked to end")
+            what = ", ".join(f"{row['machine']} {1000 * row['compute_s']:.2g} ms a sample" for row in rows)
+            self.log.info("Point %d of %d: %s", done, points, what)
+
+        axes = default_axes(len(machines), self.batch_sizes)
+        with Bench(
+            machines,
+            server,
+            training,
+            DockerRuntime(lambda: client),
+            {machine.name: EngineUsage(client, machine) for machine in (*machines, server)},
+            image=self.neighbour_image,
+            labels={**self.labels, **labels},
+        ) as self._bench:
+            return Survey(self._bench, machines, axes, on_rows=note).run(points)
+
+    def _learn(self, kind: str, measured: pd.DataFrame, fingerprint: str) -> DeviceProfile:
+        from paceline.profile.device import DeviceProfile, Origin
+
+        machine = self._of_kind(kind)[0]
+        origin = Origin(
+            training=fingerprint,
+            cores=machine.cores,
+            memory_gib=machine.memory_gib,
+            gpus=machine.gpus,
+            measured_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        )
+        apps = sorted({app.name for one in self._of_kind(kind) for app in one.background})
+        rows = measured[measured["kind"] == kind]
+        return DeviceProfile.fit(kind, rows, origin, apps=apps)
+
+    def _chosen(self, kinds: Sequence[str]) -> list[Worker]:
+        """Machines to measure on: one of each kind in question first, then more, as many as train together."""
+        first = [self._of_kind(kind)[0] for kind in kinds]
+        chosen = {machine.name for machine in first}
+        more = sorted(
+            (machine for machine in self.fleet.workers if machine.name not in chosen),
+            key=lambda machine: machine.kind not in kinds,
+        )
+        return [*first, *more[: max(_MOST_MACHINES - len(first), 0)]]
+
+    def _of_kind(self, kind: str) -> list[Worker]:
+        return [machine for machine in self.fleet.workers if machine.kind == kind]
+
+
+def _remove_leftovers(client: Any, labels: Mapping[str, str]) -> None:
+    """Remove what an earlier try of this task, which died, has left."""
+    filters = {"label": [f"{name}={value}" for name, value in labels.items()]}
+    for container in client.containers(all=True, filters=filters):
+        client.remove_container(container["Id"], force=True, v=True)

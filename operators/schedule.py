@@ -1,0 +1,208 @@
+"""``ScheduleOperator``: chooses the machines that train, and each one's part of the samples."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
+from paceline.fleet import Fleet, Worker
+
+from ._engine import connect, docker_hook
+from ._values import is_template, number, storage_path
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from paceline.schedule import Plan, State
+
+SCHEDULERS = ("default", "deep_edge", "fair")
+_WHOLE = "a whole number of at least 1"
+
+
+class ScheduleOperator(BaseOperator):
+    """Looks how busy each machine of a fleet is, and chooses who trains on how many samples.
+
+    No machine is taken whose applications would miss their objective beside a training; it needs a profile of each
+    kind of device, see :class:`~paceline.operators.ProfileOperator`. A machine whose engine does not answer is left
+    out.
+
+    Parameters
+    ----------
+    fleet:
+        The machines, see :func:`paceline.fleet.load`.
+    profiles:
+        Where their profiles are: a path or an object storage URL. (templated)
+    samples:
+        How many samples there are. (templated)
+    epochs:
+        How often they are gone through; decides whether a costly transfer is worth it. (templated)
+    sample_bytes:
+        Size of a sample, for what it costs to carry it to machines that do not have it. (templated)
+    data:
+        Name of the data set; machines whose ``data`` has it need no transfer. (templated)
+    initialize_s:
+        Seconds from the data's arrival to the first batch.
+    scheduler:
+        ``"default"``, ``"deep_edge"`` (Algorithm 1 as published) or ``"fair"``. (templated)
+    watch_s:
+        How long to look how busy the machines are.
+    docker_url:
+        Engine of machines without a connection, as in the Docker provider's ``DockerOperator``.
+
+    Returns
+    -------
+    dict
+        The plan for :func:`~paceline.operators.train_on_fleet`: ``workers`` (name to ``samples``, ``batch_size``,
+        ``sample_s``, ``epoch_s``), ``left_out`` (name to the reason), ``epoch_s``, ``total_s``, and ``states``.
+
+    Examples
+    --------
+    >>> from paceline.fleet import Fleet, Worker
+    >>> from paceline.operators import ScheduleOperator
+    >>> gate = Worker(name="gate-1", kind="nano", cores=4, memory_gib=4)
+    >>> schedule = ScheduleOperator(
+    ...     task_id="schedule", fleet=Fleet(workers=[gate], parameter_server=gate), profiles="profiles", samples=3855
+    ... )
+    """
+
+    template_fields: Sequence[str] = ("profiles", "samples", "epochs", "sample_bytes", "data", "scheduler")
+    ui_color = "#fff3cf"
+
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        profiles: str,
+        samples: int | str,
+        epochs: int | str = 1,
+        sample_bytes: float | str = 0,
+        data: str | None = None,
+        initialize_s: float = 0.0,
+        scheduler: str = "default",
+        watch_s: float = 5.0,
+        docker_url: str | list[str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.fleet = fleet
+        self.profiles = profiles
+        self.samples = samples
+        self.epochs = epochs
+        self.sample_bytes = sample_bytes
+        self.data = data
+        self.initialize_s = initialize_s
+        self.scheduler = scheduler
+        self.watch_s = watch_s
+        self.docker_url = docker_url
+        if not is_template(scheduler) and scheduler not in SCHEDULERS:
+            raise InvalidInputError("scheduler", scheduler, "one of " + ", ".join(SCHEDULERS))
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Look, choose, and say why."""
+        try:
+            plan, states = self._schedule()
+        except (PacelineError, ValueError) as error:
+            if isinstance(error, RuntimeUnavailableError):
+                raise
+            raise AirflowFailException(str(error)) from error
+        for part in plan.assignments:
+            self.log.info(
+                "%s trains on %d samples, %d at a time: %.1f s an epoch",
+                part.worker,
+                part.samples,
+                part.batch_size,
+                part.epoch_s,
+            )
+        for name, why in plan.left_out.items():
+            self.log.info("%s does not train: %s", name, why)
+        shares = {name: {"cpu": round(one.cpu, 3), "memory": round(one.memory, 3)} for name, one in states.items()}
+        return {**plan.to_dict(), "states": shares}
+
+    def _schedule(self) -> tuple[Plan, dict[str, State]]:
+        from paceline import schedule
+        from paceline.profile import NoProfileError, ProfileEstimates
+        from paceline.profile.store import ProfileStore
+
+        store = ProfileStore(storage_path(self.profiles))
+        found = {kind: store.load(kind) for kind in self.fleet.kinds}
+        missing = [kind for kind, profile in found.items() if profile is None]
+        if missing:
+            raise NoProfileError(f"profiles: {self.profiles} has none of {', '.join(missing)}: run a ProfileOperator")
+        states, silent = self._look()
+        answering = [worker for worker in self.fleet.workers if worker.name in states]
+        candidates = [self._candidate(worker, states[worker.name]) for worker in answering]
+        if not candidates:
+            raise RuntimeUnavailableError("no machine's engine answers: " + "; ".join(silent.values()))
+        server = states.get(self.fleet.parameter_server.name)
+        if server is None:
+            raise RuntimeUnavailableError(silent[self.fleet.parameter_server.name])
+        problem = schedule.Problem(
+            samples=self._whole("samples"), candidates=candidates, server=server, epochs=self._whole("epochs")
+        )
+        choose: Callable[..., Plan] = {
+            "default": schedule.schedule,
+            "deep_edge": schedule.deep_edge,
+            "fair": schedule.fair,
+        }[self.scheduler]
+        plan = choose(problem, ProfileEstimates({kind: one for kind, one in found.items() if one is not None}))
+        return schedule.Plan(plan.assignments, {**plan.left_out, **silent}, plan.total_s), states
+
+    def _look(self) -> tuple[dict[str, State], dict[str, str]]:
+        """How busy each machine is; and why nothing is known of the others."""
+        from paceline.fleet.usage import EngineUsage
+        from paceline.schedule import State
+
+        machines = {one.name: one for one in (*self.fleet.workers, self.fleet.parameter_server)}
+        silent: dict[str, str] = {}
+        first = {}
+        gauges = {}
+        for name, machine in machines.items():
+            try:
+                gauges[name] = EngineUsage(self._connect(machine), machine)
+                first[name] = gauges[name].read()
+            except RuntimeUnavailableError as error:
+                silent[name] = f"its engine does not answer: {error}"
+        time.sleep(self.watch_s)
+        states = {}
+        for name, before in first.items():
+            try:
+                after = gauges[name].read()
+            except RuntimeUnavailableError as error:
+                silent[name] = f"its engine does not answer: {error}"
+                continue
+            machine = machines[name]
+            cores = (after.cpu_s - before.cpu_s) / (after.measured_s - before.measured_s)
+            memory = after.memory_bytes / (machine.memory_gib * 2**30)
+            states[name] = State(cpu=min(max(cores / machine.cores, 0.0), 1.0), memory=min(memory, 1.0))
+        return states, silent
+
+    def _candidate(self, worker: Worker, state: State) -> Any:
+        from paceline.schedule import Candidate
+
+        at_hand = self.data is not None and self.data in worker.data
+        sample_bytes = number("sample_bytes", self.sample_bytes, "a number of bytes")
+        # The delay is of the whole transfer, not of each sample.
+        transfer_s = 0.0 if at_hand else worker.link.transfer_s(sample_bytes) - worker.link.transfer_s(0)
+        return Candidate(
+            worker.name,
+            worker.kind,
+            state,
+            {app.name: app.latency_ms / 1000 for app in worker.background},
+            transfer_s,
+            self.initialize_s + (0.0 if at_hand else worker.link.transfer_s(0)),
+        )
+
+    def _connect(self, machine: Worker) -> Any:
+        hook = docker_hook(machine.docker_conn_id, self.docker_url)
+        return connect(lambda: hook, machine.docker_conn_id, self.docker_url)
+
+    def _whole(self, field: str) -> int:
+        value = number(field, getattr(self, field), _WHOLE)
+        if value != int(value) or value < 1:
+            raise InvalidInputError(field, getattr(self, field), _WHOLE)
+        return int(value)

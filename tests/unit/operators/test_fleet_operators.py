@@ -1,0 +1,128 @@
+"""``ProfileOperator`` and ``ScheduleOperator`` where no engine is needed; for all else see ``test_edge``."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+from upath import UPath
+
+from paceline.errors import InvalidInputError, RuntimeUnavailableError
+from paceline.fleet import Fleet, Worker
+from paceline.operators import ProfileOperator, ScheduleOperator
+from paceline.profile import DeviceProfile, Origin
+from paceline.profile.store import ProfileStore
+
+GATE = Worker(name="gate", kind="nano", cores=1, memory_gib=1)
+FLEET = Fleet(workers=(GATE,), parameter_server=GATE.model_copy(update={"name": "server"}))
+CONTEXT = {"ti": SimpleNamespace(dag_id="dag", run_id="run", task_id="task", map_index=-1)}
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text("print('trains')")
+    return path
+
+
+@pytest.fixture
+def profiles(tmp_path):
+    return str(tmp_path / "profiles")
+
+
+@pytest.fixture(autouse=True)
+def no_engine(monkeypatch, tmp_path):
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
+
+
+def profile_task(profiles, script, **arguments):
+    return ProfileOperator(task_id="profile", fleet=FLEET, profiles=profiles, script=str(script), **arguments)
+
+
+def schedule_task(profiles, **arguments):
+    arguments = {"samples": 100, "watch_s": 0.0} | arguments
+    return ScheduleOperator(task_id="schedule", fleet=FLEET, profiles=profiles, **arguments)
+
+
+def keep_profile(profiles, task, *, days_old=1):
+    rnd = np.random.default_rng(0)
+    columns = ["cpu", "gpu", "memory", "new_cpu", "new_gpu", "new_memory", "pushes_per_sample", "server_cpu"]
+    rows = pd.DataFrame({name: rnd.random(20) for name in columns})
+    rows["batch_size"], rows["workers"] = rnd.choice([4, 8, 16, 32], 20), 1.0
+    rows["compute_s"], rows["update_s"] = 0.01 + rnd.random(20), 0.01 + rnd.random(20)
+    measured_at = (datetime.now(timezone.utc) - timedelta(days=days_old)).isoformat()
+    origin = Origin(task._fingerprint(task._training()), cores=1, memory_gib=1, gpus=0, measured_at=measured_at)
+    ProfileStore(UPath(profiles)).save(DeviceProfile.fit("nano", rows, origin))
+
+
+def test_a_profile_that_holds_is_kept_without_asking_an_engine(profiles, script):
+    task = profile_task(profiles, script)
+    keep_profile(profiles, task)
+    result = task.execute(CONTEXT)
+    assert (result["profiled"], result["report"]) == ({}, [])
+    assert result["kept"]["nano"].startswith("measured at ")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda script: {}, "more than 90"),
+        (lambda script: {"arguments": ["--more"]}, "with another training"),
+        (lambda script: {"image": "another"}, "with another training"),
+        (lambda script: script.write_text("print('otherwise')") and {}, "with another training"),
+        (lambda script: {"batch_sizes": [64]}, "with another training"),
+    ],
+)
+def test_a_profile_that_does_not_hold_any_more_is_made_anew_and_the_log_says_why(profiles, script, caplog, change, why):
+    keep_profile(profiles, profile_task(profiles, script), days_old=100 if "90" in why else 1)
+    task = profile_task(profiles, script, **change(script))
+    stale, kept = task._look_up(ProfileStore(UPath(profiles)), task._fingerprint(task._training()))
+    assert kept == {}
+    assert why in stale["nano"]
+
+
+def test_without_an_engine_a_profile_is_for_another_try(profiles, script):
+    from airflow.sdk.exceptions import AirflowException
+
+    with pytest.raises(AirflowException, match="no Docker engine answers") as raised:
+        profile_task(profiles, script).execute(CONTEXT)
+    assert not isinstance(raised.value, AirflowFailException)
+
+
+def test_a_script_that_is_not_there_is_for_no_other_try(profiles, tmp_path):
+    with pytest.raises(AirflowFailException, match=r"script: got .*none.py"):
+        profile_task(profiles, tmp_path / "none.py").execute(CONTEXT)
+
+
+def test_a_profile_needs_a_script_and_containers(profiles):
+    with pytest.raises(InvalidInputError, match="script: got None, expected a Python file"):
+        ProfileOperator(task_id="profile", fleet=FLEET, profiles=profiles, command="python -m app.train")
+    with pytest.raises(InvalidInputError, match="runtime: got 'process'"):
+        profile_task(profiles, "train.py", runtime="process")
+
+
+def test_a_schedule_without_profiles_says_what_makes_them(profiles):
+    with pytest.raises(AirflowFailException, match="has none of nano: run a ProfileOperator"):
+        schedule_task(profiles).execute(CONTEXT)
+
+
+def test_a_profile_that_is_damaged_is_named(profiles):
+    UPath(profiles).mkdir()
+    (UPath(profiles) / "nano.skops").write_bytes(b"not a profile")
+    with pytest.raises(AirflowFailException, match=r"profiles: got '.*nano.skops', expected a device profile"):
+        schedule_task(profiles).execute(CONTEXT)
+
+
+def test_a_schedule_without_an_engine_is_for_another_try(profiles, script):
+    keep_profile(profiles, profile_task(profiles, script))
+    with pytest.raises(RuntimeUnavailableError, match="no machine's engine answers"):
+        schedule_task(profiles).execute(CONTEXT)
+
+
+def test_a_scheduler_that_is_not_known_is_refused(profiles):
+    with pytest.raises(InvalidInputError, match="scheduler: got 'best', expected one of default, deep_edge, fair"):
+        schedule_task(profiles, scheduler="best")

@@ -46,7 +46,9 @@ class ProfileOperator(JobOperator):
     profiles:
         Where profiles are kept: a path or an object storage URL. (templated)
     points:
-        How many measurements; each takes about eight seconds. (templated)
+        How many measurements, at least eight for each machine that is measured. (templated)
+    look_s:
+        Seconds to look at each point, and half as long before it; a measurement takes about two seconds more.
     batch_sizes:
         Batch sizes that a schedule may choose among.
     max_age:
@@ -86,6 +88,7 @@ class ProfileOperator(JobOperator):
         fleet: Fleet,
         profiles: str,
         points: int | str = 60,
+        look_s: float = 4.0,
         batch_sizes: Sequence[int] = (4, 8, 16, 32),
         max_age: timedelta = timedelta(days=90),
         neighbour_image: str = NEIGHBOUR_IMAGE,
@@ -98,6 +101,7 @@ class ProfileOperator(JobOperator):
         self.fleet = fleet
         self.profiles = profiles
         self.points = points
+        self.look_s = look_s
         self.batch_sizes = list(batch_sizes)
         self.max_age = max_age
         self.neighbour_image = neighbour_image
@@ -182,7 +186,7 @@ class ProfileOperator(JobOperator):
 
     def _measure(self, context: Context, training: Training, kinds: Sequence[str]) -> pd.DataFrame:
         from paceline.fleet.usage import EngineUsage
-        from paceline.profile.bench import Bench
+        from paceline.profile.bench import Bench, Timing
         from paceline.profile.survey import Survey, default_axes
         from paceline.runtime import DockerRuntime
 
@@ -212,6 +216,7 @@ class ProfileOperator(JobOperator):
             DockerRuntime(lambda: client),
             {machine.name: EngineUsage(client, machine) for machine in (*machines, server)},
             image=self.neighbour_image,
+            timing=Timing(before_s=self.look_s / 2, training_s=self.look_s),
             labels={**self.labels, **labels},
         ) as self._bench:
             return Survey(self._bench, machines, axes, on_rows=note).run(points)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from paceline.errors import JobLostError
 from paceline.fleet.worker import Worker
 from paceline.runtime.base import Usage
 from paceline.runtime.docker_errors import engine_call
+from paceline.runtime.docker_stats import usage_of
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -35,21 +38,29 @@ class EngineUsage:
         self._cpu_s: dict[str, float] = {}
 
     def read(self) -> Usage:
-        """CPU time since any moment and memory now; ``measured_s`` is on the monotonic clock."""
-        memory, seen = 0, {}
+        """CPU time since any moment and memory, as of the engine's next measurement: it makes one a second."""
         with engine_call("ask what the machine's containers use"):
-            for found in self._client.containers():
-                if not self._is_ours(found["Id"]):
-                    continue
-                said = self._client.stats(found["Id"], stream=False, one_shot=True)
-                seen[found["Id"]] = said.get("cpu_stats", {}).get("cpu_usage", {}).get("total_usage", 0) / 1e9
-                used = said.get("memory_stats", {})
-                details = used.get("stats", {})
-                cache = details.get("total_inactive_file", details.get("inactive_file", 0))
-                memory += max(0, used.get("usage", 0) - cache)
-        self._gone_s += sum(used_s for container, used_s in self._cpu_s.items() if container not in seen)
-        self._cpu_s = seen
-        return Usage(self._gone_s + sum(seen.values()), memory, measured_s=time.monotonic())
+            running = [found["Id"] for found in self._client.containers() if self._is_ours(found["Id"])]
+        # Each answer waits for the measurement: asked at the same time, they wait for the same one.
+        with ThreadPoolExecutor(max(len(running), 1)) as pool:
+            read = dict(zip(running, pool.map(self._one, running), strict=True))
+        found = {container: usage for container, usage in read.items() if usage is not None}
+        self._gone_s += sum(used_s for container, used_s in self._cpu_s.items() if container not in found)
+        self._cpu_s = {container: usage.cpu_s for container, usage in found.items()}
+        measured_s = [usage.measured_s for usage in found.values()]
+        return Usage(
+            self._gone_s + sum(self._cpu_s.values()),
+            sum(usage.memory_bytes for usage in found.values()),
+            sum(measured_s) / len(measured_s) if measured_s else time.time(),
+        )
+
+    def _one(self, container: str) -> Usage | None:
+        """What one container uses; ``None`` if it has ended meanwhile."""
+        try:
+            with engine_call("ask what a container uses"):
+                return usage_of(self._client.stats(container, stream=False, one_shot=True))
+        except JobLostError:
+            return None
 
     def _is_ours(self, container: str) -> bool:
         if self._parent is None:

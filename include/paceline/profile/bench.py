@@ -293,15 +293,21 @@ class Bench:
 
     def _watch(self, names: Sequence[str], for_s: float) -> tuple[dict[str, _Seen], float | None]:
         """Read what machines use every now and then, and how fast this machine is meanwhile."""
-        readings: dict[str, list[Usage]] = {name: [self._gauges[name].read()] for name in names}
+        readings: dict[str, list[Usage]] = {name: [] for name in names}
         reference_s = []
-        end_s = time.monotonic() + for_s
-        while (now_s := time.monotonic()) < end_s - _LOOK_S / 2:
-            if self._reference is not None:
-                reference_s.append(self._reference())
-            time.sleep(max(min(self._timing.every_s, end_s - now_s) - (time.monotonic() - now_s), 0.0))
-            for name in names:
-                readings[name].append(self._gauges[name].read())
+        with ThreadPoolExecutor(len(names)) as pool:  # an engine may take a second to answer
+
+            def read() -> None:
+                for name, usage in zip(names, pool.map(lambda name: self._gauges[name].read(), names), strict=True):
+                    readings[name].append(usage)
+
+            read()
+            end_s = time.monotonic() + for_s
+            while (now_s := time.monotonic()) < end_s - _LOOK_S / 2:
+                if self._reference is not None:
+                    reference_s.append(self._reference())
+                time.sleep(max(min(self._timing.every_s, end_s - now_s) - (time.monotonic() - now_s), 0.0))
+                read()
         machines = {**self._machines, self._server_machine.name: self._server_machine}
         seen = {name: _Seen.of(readings[name], machines[name]) for name in names}
         return seen, statistics.median(reference_s) if reference_s else None

@@ -10,6 +10,7 @@ import numpy as np
 
 from paceline.errors import InvalidInputError
 from paceline.profile.functions import FUNCTIONS, Function, execution
+from paceline.profile.learn import LEAST_POINTS
 from paceline.profile.neighbours import Load
 from paceline.profile.points import Axes, Point, choose_more, first_points
 
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 # What is varied: load on a machine, its batch size, how many train, load on the parameter server.
 CPU, MEMORY, BATCH, WORKERS, SERVER = "stress_cpu", "stress_memory", "batch_size", "workers", "server_stress"
-_ROUNDS = 3
+# A training has to be begun anew for each batch size of a round, which takes as long as several measurements.
+_MOST_ROUNDS, _LEAST_IN_TRAINING = 3, 6
 
 
 class Measures(Protocol):
@@ -89,14 +91,24 @@ class Survey:
         self.rows: list[dict[str, Any]] = []
         """What was measured; ``held_out`` says which rows are for testing what was learned from the others."""
 
-    def run(self, points: int, held_out: int = 0, rounds: int = _ROUNDS) -> pd.DataFrame:
+    def run(self, points: int, held_out: int = 0) -> pd.DataFrame:
         """Measure so many points to learn from, and so many drawn at random to test what was learned.
 
-        A training is begun anew for each batch size in each round: the rest is varied while it stands still.
+        A training is begun for each batch size in each of up to three rounds; the rest is varied while it stands still.
+
+        Raises
+        ------
+        InvalidInputError
+            For so few points that a machine would have too few to learn from.
         """
         import pandas as pd
 
+        least = LEAST_POINTS * len(self._machines)
+        if points < least:
+            accepted = f"at least {least}: {LEAST_POINTS} for each of {len(self._machines)} machines"
+            raise InvalidInputError("points", points, accepted)
         sizes = [int(size) for size in self._axes.values[BATCH]]
+        rounds = min(max(points // (len(sizes) * _LEAST_IN_TRAINING), 1), _MOST_ROUNDS)
         trainings = rounds * len(sizes)
         for number in range(trainings):
             batch = {machine.name: sizes[(number + place) % len(sizes)] for place, machine in enumerate(self._machines)}

@@ -61,12 +61,18 @@ class StatsFollower:
             return  # the next question finds no thread, asks the engine and hears what is wrong
 
     def _take(self, said: Mapping[str, Any]) -> bool:
-        cpu = said.get("cpu_stats", {}).get("cpu_usage", {}).get("total_usage", 0) / 1e9
+        usage = usage_of(said)
         self._taken_s = time.monotonic()
-        if cpu <= 0:  # all zero: the container has ended
+        if usage is None:
             return False
-        self._newest = Usage(cpu, memory_bytes(said.get("memory_stats", {})), _read_s(said))
+        self._newest = usage
         return True
+
+
+def usage_of(said: Mapping[str, Any]) -> Usage | None:
+    """What an engine says of a container; ``None`` if all is zero: it has ended."""
+    cpu_s = said.get("cpu_stats", {}).get("cpu_usage", {}).get("total_usage", 0) / 1e9
+    return Usage(cpu_s, memory_bytes(said.get("memory_stats", {})), _read_s(said)) if cpu_s > 0 else None
 
 
 def _read_s(said: Mapping[str, Any]) -> float:

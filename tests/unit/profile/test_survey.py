@@ -75,8 +75,8 @@ def survey(points, held_out=0, seed=0):
 
 
 def test_so_many_points_are_measured_with_a_training_for_each_batch_size_and_round():
-    bench, measured = survey(points=50, held_out=13)
-    assert len(bench.asked) == 63
+    bench, measured = survey(points=75, held_out=13)
+    assert len(bench.asked) == 88
     assert len(bench.trainings) == 12
     sizes = Counter((name, size) for training in bench.trainings for name, size in training.items())
     assert set(sizes.values()) == {3}  # every machine has every size as often
@@ -108,7 +108,7 @@ def test_from_a_part_of_the_grid_every_function_is_learned_for_all_of_it(kind):
 
 
 def test_the_same_seed_measures_the_same():
-    assert survey(points=20, seed=3)[0].asked == survey(points=20, seed=3)[0].asked
+    assert survey(points=24, seed=3)[0].asked == survey(points=24, seed=3)[0].asked
 
 
 def test_an_application_that_had_no_execution_costs_that_row_only():
@@ -121,6 +121,13 @@ def test_an_application_that_had_no_execution_costs_that_row_only():
 def test_more_workers_than_machines_are_refused():
     with pytest.raises(InvalidInputError, match=r"axes.workers: got 4, expected at most 3"):
         Survey(Formulas(), MACHINES, default_axes(workers=4))
+
+
+def test_too_few_points_to_learn_from_are_refused_before_anything_is_measured():
+    bench = Formulas()
+    with pytest.raises(InvalidInputError, match=r"points: got 23, expected at least 24: 8 for each of 3 machines"):
+        Survey(bench, MACHINES, default_axes(workers=3)).run(points=23)
+    assert bench.trainings == []
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])

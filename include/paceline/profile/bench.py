@@ -33,6 +33,7 @@ _FOR_EVER = 10**6  # epochs: a training is measured for as long as it takes
 _BEGIN_S = 180.0
 _LEAST_BATCHES = 3
 _LOOK_S = 0.1
+_FULLEST = 0.9  # load takes no more of a machine's memory: a profile must not kill what runs there
 _PERCENTILE = 95  # of node states and execution times, as in the paper
 
 
@@ -126,6 +127,7 @@ class Bench:
             for name, machine in {**self._machines, server.name: server}.items()
         }
         self._batch: dict[str, int] = {}
+        self._memory: dict[str, float] = {}  # share in use where a training runs without load
         self._server: DockerJob | None = None
         self._trainers: dict[str, _Trainer] = {}
 
@@ -178,6 +180,8 @@ class Bench:
         give_up_s = time.monotonic() + _BEGIN_S
         for trainer in self._trainers.values():
             trainer.wait_for(_LEAST_BATCHES * batch[trainer.name], give_up_s)
+        seen, _ = self._watch(list(self._neighbours), 0.0)
+        self._memory = {name: one.most_memory for name, one in seen.items()}
         for trainer in self._trainers.values():
             trainer.job.pause()
 
@@ -204,7 +208,9 @@ class Bench:
         timing = self._timing
         server = server or Load()
         for name, neighbours in self._neighbours.items():
-            neighbours.set(server if name == self._server_machine.name else loads.get(name, Load()))
+            load = server if name == self._server_machine.name else loads.get(name, Load())
+            room = max(_FULLEST - self._memory[name], 0.0)
+            neighbours.set(Load(load.cpu, min(load.memory, room)))
         time.sleep(timing.settle_s)
         names = [*active, self._server_machine.name]
         before, _ = self._watch(names, timing.before_s)
@@ -324,10 +330,13 @@ class _Seen:
         shares = [
             (after.cpu_s - before.cpu_s) / (after.measured_s - before.measured_s) / machine.cores
             for before, after in pairwise(readings)
+            if after.measured_s > before.measured_s
         ]
-        whole = (readings[-1].cpu_s - readings[0].cpu_s) / (readings[-1].measured_s - readings[0].measured_s)
+        passed_s = readings[-1].measured_s - readings[0].measured_s
+        whole = (readings[-1].cpu_s - readings[0].cpu_s) / passed_s if passed_s > 0 else 0.0
         most = max(reading.memory_bytes for reading in readings) / (machine.memory_gib * 2**30)
-        return cls(min(whole / machine.cores, 1.0), min(percentile(shares), 1.0), min(most, 1.0))
+        high = percentile(shares) if shares else 0.0
+        return cls(min(whole / machine.cores, 1.0), min(high, 1.0), min(most, 1.0))
 
 
 class _Trainer:

@@ -49,6 +49,17 @@ def of_one_engine(fleet: Fleet) -> None:
         raise InvalidInputError("fleet", ", ".join(sorted(map(str, engines))), accepted)
 
 
+def told_apart(fleet: Fleet) -> None:
+    """Raise for machines of one engine that cannot be told apart by their containers."""
+    seen: dict[tuple[str | None, str | None], str] = {}
+    for machine in {one.name: one for one in (*fleet.workers, fleet.parameter_server)}.values():
+        place = (machine.docker_conn_id, machine.cgroup_parent)
+        if place in seen:
+            accepted = f"a cgroup_parent of its own: {seen[place]} has the same engine, and would be measured with it"
+            raise InvalidInputError(f"fleet.{machine.name}.cgroup_parent", machine.cgroup_parent, accepted)
+        seen[place] = machine.name
+
+
 def in_containers(kwargs: dict[str, Any]) -> dict[str, Any]:
     """Operator arguments for a job in a container: as a local process, a server would listen to everybody."""
     runtime = kwargs.get("runtime", "docker")

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
-from paceline.fleet import Fleet, Worker
+from paceline.errors import InvalidInputError, JobLostError, PacelineError, RuntimeUnavailableError
+from paceline.fleet import BackgroundApp, Fleet, Worker
+from paceline.runtime.docker_errors import engine_call
 
-from ._engine import connect, docker_hook
 from ._job import JobOperator
-from ._team import in_containers, of_one_engine
-from ._values import number, storage_path
+from ._team import in_containers, of_one_engine, told_apart
+from ._values import local_copies, number, storage_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,10 +29,12 @@ if TYPE_CHECKING:
     from paceline.profile.bench import Bench, Training
     from paceline.profile.device import DeviceProfile
     from paceline.profile.store import ProfileStore
+    from paceline.runtime import DockerRuntime
 
 NEIGHBOUR_IMAGE = "paceline-neighbour:latest"
 # As many machines at a time as there may be workers in the measured trainings.
 _MOST_MACHINES = 3
+_KILL_S = 4.0  # Airflow ends a task 5 s after it was asked to go
 
 
 class ProfileOperator(JobOperator):
@@ -57,7 +62,7 @@ class ProfileOperator(JobOperator):
         Image with stress-ng, which makes the load.
     **kwargs:
         What is trained, as for :class:`~paceline.operators.DeadlineTrainingOperator`: ``script``, ``arguments``,
-        ``files``, ``image``, ``environment``.
+        ``files``, ``inputs``, ``image``, ``environment``, ``user``; and how to reach the engine.
 
     Returns
     -------
@@ -70,10 +75,9 @@ class ProfileOperator(JobOperator):
     >>> from paceline.fleet import Fleet, Worker
     >>> from paceline.operators import ProfileOperator
     >>> gate = Worker(name="gate-1", kind="nano", cores=4, memory_gib=4)
-    >>> hall = Worker(name="hall", kind="server", cores=32, memory_gib=128)
     >>> profile = ProfileOperator(
     ...     task_id="profile",
-    ...     fleet=Fleet(workers=[gate], parameter_server=hall),
+    ...     fleet=Fleet(workers=[gate], parameter_server=gate),
     ...     profiles="profiles",
     ...     script="train.py",
     ... )
@@ -94,10 +98,12 @@ class ProfileOperator(JobOperator):
         neighbour_image: str = NEIGHBOUR_IMAGE,
         **kwargs: Any,
     ) -> None:
+        kwargs.setdefault("docker_conn_id", fleet.parameter_server.docker_conn_id)
         super().__init__(**in_containers(kwargs))
         if self.script is None:
             raise InvalidInputError("script", None, "a Python file: the training that is measured")
         of_one_engine(fleet)
+        told_apart(fleet)
         self.fleet = fleet
         self.profiles = profiles
         self.points = points
@@ -113,19 +119,19 @@ class ProfileOperator(JobOperator):
         from paceline.profile.store import ProfileStore
 
         try:
-            training = self._training()
-            fingerprint = self._fingerprint(training)
-            store = ProfileStore(storage_path(self.profiles))
-            stale, kept = self._look_up(store, fingerprint)
-            for kind, why in stale.items():
-                self.log.info("%s is measured: %s", kind, why)
-            report = []
-            if stale:
-                measured = self._measure(context, training, list(stale))
-                for kind in stale:
-                    profile = self._learn(kind, measured, fingerprint)
-                    store.save(profile)
-                    report += profile.report()
+            with tempfile.TemporaryDirectory() as scratch:
+                training = self._training(Path(scratch))
+                store = ProfileStore(storage_path(self.profiles))
+                stale, kept = self._look_up(store, training)
+                for kind, why in stale.items():
+                    self.log.info("%s is measured: %s", kind, why)
+                report = []
+                if stale:
+                    measured = self._measure(context, training, list(stale))
+                    for kind in stale:
+                        profile = self._learn(kind, measured, training)
+                        store.save(profile)
+                        report += profile.report()
         except RuntimeUnavailableError as error:
             raise AirflowException(str(error)) from error
         except (PacelineError, ValueError) as error:
@@ -137,10 +143,14 @@ class ProfileOperator(JobOperator):
     def on_kill(self) -> None:
         """Leave nothing running."""
         self._killed.set()
-        if self._bench is not None:
-            self._bench.close()
+        bench = self._bench
+        if bench is not None:
+            # In a thread of its own: what was interrupted by this may hold a lock that is needed.
+            ending = threading.Thread(target=bench.close, daemon=True)
+            ending.start()
+            ending.join(_KILL_S)
 
-    def _training(self) -> Training:
+    def _training(self, scratch: Path) -> Training:
         from paceline.profile.bench import Training
 
         assert self.script is not None
@@ -150,19 +160,27 @@ class ProfileOperator(JobOperator):
             arguments=[str(word) for word in self.arguments],
             files={name: self._local_file(f"files[{name!r}]", path) for name, path in self.files.items()},
             environment={name: str(value) for name, value in self.environment.items()} | self._private_environment,
+            inputs=local_copies("inputs", self.inputs, scratch),
+            user=self.user,
         )
 
-    def _fingerprint(self, training: Training) -> str:
-        """Changes with everything that may make the training another."""
-        contents = {name: path.read_bytes() for name, path in {"": training.script, **training.files}.items()}
+    def _fingerprint(self, training: Training, kind: str) -> str:
+        """Changes with everything that may make the training, or what runs beside it, another."""
+        apps = {app.name: app for machine in self._of_kind(kind) for app in machine.background}
+        files = {"": training.script, **training.files}
+        files |= {f"background {name}": self._app_script(app) for name, app in apps.items() if app.script is not None}
         digest = hashlib.sha256()
-        for name in sorted(contents):
-            digest.update(f"{name}\0{hashlib.sha256(contents[name]).hexdigest()}\0".encode())
-        about = [training.image, list(training.arguments), self.environment, self.batch_sizes]
+        for name in sorted(files):
+            digest.update(f"{name}\0{hashlib.sha256(files[name].read_bytes()).hexdigest()}\0".encode())
+        images = {name: app.image for name, app in apps.items()}
+        about = [training.image, list(training.arguments), self.environment, self.inputs, self.batch_sizes, images]
         digest.update(json.dumps(about, sort_keys=True).encode())
         return digest.hexdigest()[:16]
 
-    def _look_up(self, store: ProfileStore, fingerprint: str) -> tuple[dict[str, str], dict[str, str]]:
+    def _app_script(self, app: BackgroundApp) -> Path:
+        return self._local_file(f"background.{app.name}.script", str(app.script))
+
+    def _look_up(self, store: ProfileStore, training: Training) -> tuple[dict[str, str], dict[str, str]]:
         stale, kept = {}, {}
         for kind in self.fleet.kinds:
             profile = store.load(kind)
@@ -172,7 +190,7 @@ class ProfileOperator(JobOperator):
                 continue
             why = profile.stale(
                 datetime.now(timezone.utc),
-                training=fingerprint,
+                training=self._fingerprint(training, kind),
                 cores=machine.cores,
                 memory_gib=machine.memory_gib,
                 gpus=machine.gpus,
@@ -193,11 +211,16 @@ class ProfileOperator(JobOperator):
         machines, server = self._chosen(kinds), self.fleet.parameter_server
         if server.name in {machine.name for machine in machines}:
             server = server.model_copy(update={"name": f"{server.name}-server", "background": ()})
-        hook = docker_hook(server.docker_conn_id, self.docker_url, version=self.api_version, timeout=self.timeout)
-        client = connect(lambda: hook, server.docker_conn_id, self.docker_url)
+        client = self._connect()
         ti = context["ti"]
-        labels = {"paceline.dag": ti.dag_id, "paceline.run": ti.run_id, "paceline.task": ti.task_id}
-        _remove_leftovers(client, labels)
+        labels = {
+            "paceline.dag": ti.dag_id,
+            "paceline.run": ti.run_id,
+            "paceline.task": ti.task_id,
+            "paceline.map_index": str(ti.map_index),
+        }
+        runtime = DockerRuntime(lambda: client, pull=self.force_pull)
+        _remove_leftovers(client, runtime, labels)
         points, done = int(number("points", self.points, "a whole number")), 0
 
         def note(rows: list[dict[str, Any]]) -> None:
@@ -209,24 +232,25 @@ class ProfileOperator(JobOperator):
             self.log.info("Point %d of %d: %s", done, points, what)
 
         axes = default_axes(len(machines), self.batch_sizes)
-        with Bench(
+        self._bench = Bench(
             machines,
             server,
             training,
-            DockerRuntime(lambda: client),
+            runtime,
             {machine.name: EngineUsage(client, machine) for machine in (*machines, server)},
             image=self.neighbour_image,
             timing=Timing(before_s=self.look_s / 2, training_s=self.look_s),
             labels={**self.labels, **labels},
-        ) as self._bench:
-            return Survey(self._bench, machines, axes, on_rows=note).run(points)
+        )
+        with self._bench as bench:
+            return Survey(bench, machines, axes, on_rows=note).run(points)
 
-    def _learn(self, kind: str, measured: pd.DataFrame, fingerprint: str) -> DeviceProfile:
+    def _learn(self, kind: str, measured: pd.DataFrame, training: Training) -> DeviceProfile:
         from paceline.profile.device import DeviceProfile, Origin
 
         machine = self._of_kind(kind)[0]
         origin = Origin(
-            training=fingerprint,
+            training=self._fingerprint(training, kind),
             cores=machine.cores,
             memory_gib=machine.memory_gib,
             gpus=machine.gpus,
@@ -237,21 +261,41 @@ class ProfileOperator(JobOperator):
         return DeviceProfile.fit(kind, rows, origin, apps=apps)
 
     def _chosen(self, kinds: Sequence[str]) -> list[Worker]:
-        """Machines to measure on: one of each kind in question first, then more, as many as train together."""
-        first = [self._of_kind(kind)[0] for kind in kinds]
-        chosen = {machine.name for machine in first}
-        more = sorted(
-            (machine for machine in self.fleet.workers if machine.name not in chosen),
-            key=lambda machine: machine.kind not in kinds,
+        """Machines to measure on, as many as train together: some of each kind in question, with all its applications.
+
+        Of the other machines only those are asked to help whose applications can be run, or that have none.
+        """
+        chosen: dict[str, Worker] = {}
+        for kind in kinds:
+            of_kind = self._of_kind(kind)
+            chosen[of_kind[0].name] = of_kind[0]
+            for app in {app.name for machine in of_kind for app in machine.background}:
+                has_it = [one for one in of_kind if app in {other.name for other in one.background}]
+                if not any(one.name in chosen for one in has_it):
+                    chosen[has_it[0].name] = has_it[0]
+        others = [machine for machine in self.fleet.workers if machine.name not in chosen]
+        others = [one for one in others if one.kind in kinds or all(app.script for app in one.background)]
+        others.sort(key=lambda machine: machine.kind not in kinds)
+        picked = [*chosen.values(), *others[: max(_MOST_MACHINES - len(chosen), 0)]]
+        return [self._with_scripts(machine) for machine in picked]
+
+    def _with_scripts(self, machine: Worker) -> Worker:
+        """The machine with whole paths of its applications' scripts: in a fleet they are as in a DAG."""
+        apps = tuple(
+            app.model_copy(update={"script": str(self._app_script(app))}) if app.script is not None else app
+            for app in machine.background
         )
-        return [*first, *more[: max(_MOST_MACHINES - len(first), 0)]]
+        return machine.model_copy(update={"background": apps})
 
     def _of_kind(self, kind: str) -> list[Worker]:
         return [machine for machine in self.fleet.workers if machine.kind == kind]
 
 
-def _remove_leftovers(client: Any, labels: Mapping[str, str]) -> None:
+def _remove_leftovers(client: Any, runtime: DockerRuntime, labels: Mapping[str, str]) -> None:
     """Remove what an earlier try of this task, which died, has left."""
     filters = {"label": [f"{name}={value}" for name, value in labels.items()]}
-    for container in client.containers(all=True, filters=filters):
-        client.remove_container(container["Id"], force=True, v=True)
+    with engine_call("look for what an earlier try has left"):
+        left = [found["Id"] for found in client.containers(all=True, filters=filters)]
+    for container in left:
+        with contextlib.suppress(JobLostError):
+            runtime.reattach(container).remove()

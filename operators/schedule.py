@@ -13,6 +13,7 @@ from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailable
 from paceline.fleet import Fleet, Worker
 
 from ._engine import connect, docker_hook
+from ._team import told_apart
 from ._values import is_template, number, storage_path
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ class ScheduleOperator(BaseOperator):
         self.scheduler = scheduler
         self.watch_s = watch_s
         self.docker_url = docker_url
+        told_apart(fleet)
         if not is_template(scheduler) and scheduler not in SCHEDULERS:
             raise InvalidInputError("scheduler", scheduler, "one of " + ", ".join(SCHEDULERS))
 
@@ -176,7 +178,8 @@ class ScheduleOperator(BaseOperator):
                 silent[name] = f"its engine does not answer: {error}"
                 continue
             machine = machines[name]
-            cores = (after.cpu_s - before.cpu_s) / (after.measured_s - before.measured_s)
+            passed_s = after.measured_s - before.measured_s
+            cores = (after.cpu_s - before.cpu_s) / passed_s if passed_s > 0 else 0.0
             memory = after.memory_bytes / (machine.memory_gib * 2**30)
             states[name] = State(cpu=min(max(cores / machine.cores, 0.0), 1.0), memory=min(memory, 1.0))
         return states, silent

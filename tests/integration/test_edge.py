@@ -16,6 +16,7 @@ from paceline.fleet.emulated import EmulatedDevice
 pytestmark = [
     pytest.mark.airflow,
     pytest.mark.docker,
+    pytest.mark.alone,  # it measures how fast things go, and keeps the machine busy
     pytest.mark.timeout(600),
     pytest.mark.skipif(os.geteuid() != 0, reason="emulated devices are control groups, which only root can make"),
 ]

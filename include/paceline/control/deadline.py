@@ -162,7 +162,9 @@ class DeadlineController:
             return Decision(devices, 0.0, 0.0, None, None, now_s < self.deadline_s, self.period_s)
         # What a job holds and does not use makes it no faster: it is as if it held as much less.
         in_use = held_devices * (1.0 if busy is None else min(max(busy, _LEAST_BUSY) / _FULLY_BUSY, 1.0))
-        if not (pending or resting) and busy is not None and done < total:
+        # Whole devices are processes of their own: one that waits says nothing of what another would bring.
+        whole = self.limits.quantum >= 1
+        if not (pending or resting or whole) and busy is not None and done < total:
             self._learn_usable(held_devices, in_use, busy)
         now_done = self._watch(now_s, done, total, done_s, held_devices, in_use, seeing=not (pending or resting))
         progress_pct = 100.0 * done / total

@@ -66,6 +66,10 @@ class EngineUsage:
         if self._parent is None:
             return True
         if container not in self._ours:
-            host = self._client.inspect_container(container)["HostConfig"]
+            try:
+                with engine_call("ask where a container belongs"):
+                    host = self._client.inspect_container(container)["HostConfig"]
+            except JobLostError:  # it has ended meanwhile
+                return False
             self._ours[container] = host.get("CgroupParent") == self._parent
         return self._ours[container]

@@ -6,42 +6,35 @@ measurements it stands still, so that a point costs seconds.
 
 from __future__ import annotations
 
+import contextlib
 import json
-import math
-import statistics
 import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from paceline.errors import InvalidInputError, TrainingFailedError
+from paceline.errors import InvalidInputError, PacelineError, TrainingFailedError
 from paceline.fleet import Worker
 from paceline.profile.neighbours import IMAGE, Load, Neighbours
+from paceline.profile.readings import Gauge, Seen, percentile, watch
+from paceline.profile.trainer import Trainer
 from paceline.runtime import DockerRuntime, JobSpec
-from paceline.runtime.base import ENV_EPOCHS, ENV_SERVER, ENV_WORKER, Usage
+from paceline.runtime.base import ENV_EPOCHS, ENV_SERVER, ENV_WORKER
 from paceline.runtime.docker_job import DockerJob
 from paceline.train.asynchronous.plan import PORT
-from paceline.train.progress import Progress, parse_line
 
 _SERVER = "parameter-server"
+# Who stands still holds batches, without which the others may not go on to the next epoch.
+_SOON = ("--stuck-s", "3")
 _FOR_EVER = 10**6  # epochs: a training is measured for as long as it takes
 _BEGIN_S = 180.0
+_EXECUTION_S = 30.0  # an application's execution that takes longer is not waited for
 _LEAST_BATCHES = 3
-_LOOK_S = 0.1
 _FULLEST = 0.9  # load takes no more of a machine's memory: a profile must not kill what runs there
-_PERCENTILE = 95  # of node states and execution times, as in the paper
-
-
-class Gauge(Protocol):
-    """Reads what a machine uses: :class:`paceline.fleet.usage.EngineUsage`, or an emulated device."""
-
-    def read(self) -> Usage:
-        """CPU time since any moment, memory now, and when."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +46,8 @@ class Training:
     arguments: Sequence[str] = ()
     files: Mapping[str, Path] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    inputs: Mapping[str, Path] = field(default_factory=dict)
+    user: str = "65532:65532"
 
 
 @dataclass(frozen=True)
@@ -129,7 +124,8 @@ class Bench:
         self._batch: dict[str, int] = {}
         self._memory: dict[str, float] = {}  # share in use where a training runs without load
         self._server: DockerJob | None = None
-        self._trainers: dict[str, _Trainer] = {}
+        self._trainers: dict[str, Trainer] = {}
+        self._closed = False
 
     def __enter__(self) -> Bench:
         try:
@@ -156,7 +152,7 @@ class Bench:
             file.write_text(json.dumps(plan))
             self._server = self._start(
                 self._server_machine,
-                ["python", "-m", "paceline.train.asynchronous", file.name, "--host", "0.0.0.0"],  # noqa: S104
+                ["python", "-m", "paceline.train.asynchronous", file.name, "--host", "0.0.0.0", *_SOON],  # noqa: S104
                 network,
                 files={file.name: file},
                 alias=_SERVER,
@@ -175,8 +171,9 @@ class Bench:
                 network,
                 files={training.script.name: training.script, **training.files},
                 environment=environment,
+                inputs=training.inputs,
             )
-            self._trainers[name] = _Trainer(name, job)
+            self._trainers[name] = Trainer(name, job)
         give_up_s = time.monotonic() + _BEGIN_S
         for trainer in self._trainers.values():
             trainer.wait_for(_LEAST_BATCHES * batch[trainer.name], give_up_s)
@@ -227,19 +224,19 @@ class Bench:
                 neighbours.take_times()
             first = {name: self._trainers[name].now() for name in active}
             during, reference_s = self._watch(names, timing.training_s)
+            times = self._executions(active)
             for name in active:
                 wanted = first[name].spent["samples"] + _LEAST_BATCHES * self._batch[name]
                 self._trainers[name].wait_for(wanted, give_up_s)
             last = {name: self._trainers[name].now() for name in active}
-            times = {name: self._neighbours[name].take_times() for name in active}
         finally:
             for name in active:
-                self._trainers[name].job.pause()
+                with contextlib.suppress(PacelineError):  # one that has ended is told of by what ended this
+                    self._trainers[name].job.pause()
         pushes = sum(1 / self._batch[name] for name in active)
         rows = []
         for name in active:
             spent = {key: last[name].spent[key] - first[name].spent[key] for key in last[name].spent}
-            batches = spent["samples"] / self._batch[name]
             load, machine = loads.get(name, Load()), self._machines[name]
             # The training that stands still holds memory: it is not of the state before.
             paused = self._trainers[name].memory_bytes / (machine.memory_gib * 2**30)
@@ -260,7 +257,7 @@ class Bench:
                 "new_gpu": 0.0,
                 "new_memory": during[name].most_memory,
                 "compute_s": spent["compute_s"] / spent["samples"],
-                "update_s": spent["update_s"] / batches,
+                "update_s": spent["update_s"] / spent["batches"],
             }
             if reference_s is not None:
                 row["reference_s"] = reference_s
@@ -269,8 +266,22 @@ class Bench:
             rows.append(row)
         return rows
 
+    def _executions(self, active: Sequence[str]) -> dict[str, dict[str, list[float]]]:
+        """What the applications' executions took; waits for one of each, else the slow ones would be missing."""
+        times: dict[str, dict[str, list[float]]] = {name: {} for name in active}
+        give_up_s = time.monotonic() + _EXECUTION_S
+        while True:
+            for name in active:
+                for app, seconds in self._neighbours[name].take_times().items():
+                    times[name].setdefault(app, []).extend(seconds)
+            missing = [name for name in active if len(times[name]) < len(self._machines[name].background)]
+            if not missing or time.monotonic() > give_up_s:
+                return times
+            time.sleep(0.1)
+
     def close(self) -> None:
         """Remove every container, all at the same time: whoever ends this may not have long."""
+        self._closed = True
         with ThreadPoolExecutor(len(self._neighbours) + 1) as pool:
             ends = [self._end_training, *(neighbours.close for neighbours in self._neighbours.values())]
             for end in [pool.submit(end) for end in ends]:
@@ -289,111 +300,20 @@ class Bench:
             command=command,
             devices=machine.cores,
             image=self._training.image,
+            user=self._training.user,
             memory_bytes=int(machine.memory_gib * 2**30),
             own_network=network,
             cgroup_parent=machine.cgroup_parent,
             labels=self._labels,
             **more,
         )
-        return self._runtime.start(spec)
+        job = self._runtime.start(spec)
+        if self._closed:  # by another thread meanwhile, which could not know of this job
+            job.remove()
+            raise TrainingFailedError("the bench was closed")
+        return job
 
-    def _watch(self, names: Sequence[str], for_s: float) -> tuple[dict[str, _Seen], float | None]:
-        """Read what machines use every now and then, and how fast this machine is meanwhile."""
-        readings: dict[str, list[Usage]] = {name: [] for name in names}
-        reference_s = []
-        with ThreadPoolExecutor(len(names)) as pool:  # an engine may take a second to answer
-
-            def read() -> None:
-                for name, usage in zip(names, pool.map(lambda name: self._gauges[name].read(), names), strict=True):
-                    readings[name].append(usage)
-
-            read()
-            end_s = time.monotonic() + for_s
-            while (now_s := time.monotonic()) < end_s - _LOOK_S / 2:
-                if self._reference is not None:
-                    reference_s.append(self._reference())
-                time.sleep(max(min(self._timing.every_s, end_s - now_s) - (time.monotonic() - now_s), 0.0))
-                read()
+    def _watch(self, names: Sequence[str], for_s: float) -> tuple[dict[str, Seen], float | None]:
         machines = {**self._machines, self._server_machine.name: self._server_machine}
-        seen = {name: _Seen.of(readings[name], machines[name]) for name in names}
-        return seen, statistics.median(reference_s) if reference_s else None
-
-
-@dataclass(frozen=True)
-class _Seen:
-    mean_cpu: float
-    high_cpu: float
-    most_memory: float
-
-    @classmethod
-    def of(cls, readings: Sequence[Usage], machine: Worker) -> _Seen:
-        shares = [
-            (after.cpu_s - before.cpu_s) / (after.measured_s - before.measured_s) / machine.cores
-            for before, after in pairwise(readings)
-            if after.measured_s > before.measured_s
-        ]
-        passed_s = readings[-1].measured_s - readings[0].measured_s
-        whole = (readings[-1].cpu_s - readings[0].cpu_s) / passed_s if passed_s > 0 else 0.0
-        most = max(reading.memory_bytes for reading in readings) / (machine.memory_gib * 2**30)
-        high = percentile(shares) if shares else 0.0
-        return cls(min(whole / machine.cores, 1.0), min(high, 1.0), min(most, 1.0))
-
-
-class _Trainer:
-    """One machine's training, and what it says."""
-
-    def __init__(self, name: str, job: DockerJob) -> None:
-        self.name = name
-        self.job = job
-        self._newest: Progress | None = None
-        self._said = ""
-
-    @property
-    def memory_bytes(self) -> int:
-        """Memory that it holds."""
-        return self.job.usage().memory_bytes
-
-    def now(self) -> Progress:
-        """What it has said last."""
-        for line in self.job.read_lines():
-            told = parse_line(line)
-            if told is None:
-                self._said = line
-            elif told.spent:
-                self._newest = told
-        return self._newest or Progress(done=0, total=1, spent={"samples": 0.0, "compute_s": 0.0, "update_s": 0.0})
-
-    def wait_for_news(self, give_up_s: float) -> Progress:
-        """Wait until it says something new."""
-        before = self._newest
-        self._wait_until(lambda: self.now() is not before, give_up_s)
-        return self.now()
-
-    def wait_for(self, samples: float, give_up_s: float) -> None:
-        """Wait until so many samples are done."""
-        self._wait_until(lambda: self.now().spent["samples"] >= samples, give_up_s)
-
-    def _wait_until(self, true: Callable[[], bool], give_up_s: float) -> None:
-        while not true():
-            if self.job.wait(_LOOK_S):
-                self.now()
-                status = self.job.status()
-                why = status.reason or f"exit code {status.exit_code}"
-                raise TrainingFailedError(f"the training on {self.name} has ended: {why}. {self._said}")
-            if time.monotonic() > give_up_s:
-                raise TrainingFailedError(f"the training on {self.name} has not come so far in {_BEGIN_S:.0f} s")
-
-
-def percentile(values: Sequence[float], percent: float = _PERCENTILE) -> float:
-    """A percentile between the two values next to it; NaN of no values.
-
-    >>> percentile([1.0, 2.0, 3.0], 50), percentile([1.0, 2.0], 75)
-    (2.0, 1.75)
-    """
-    if not values:
-        return math.nan
-    ordered = sorted(values)
-    place = (len(ordered) - 1) * percent / 100
-    below = math.floor(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+        every_s, reference = self._timing.every_s, self._reference
+        return watch([machines[name] for name in names], self._gauges, for_s, every_s=every_s, reference=reference)

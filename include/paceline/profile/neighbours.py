@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.errors import InvalidInputError, TrainingFailedError
+from paceline.errors import InvalidInputError, PacelineError, TrainingFailedError
 from paceline.fleet import Worker
 from paceline.runtime import DockerRuntime, JobSpec
 from paceline.runtime.docker_job import DockerJob
@@ -21,6 +21,8 @@ IMAGE = "paceline-neighbour:latest"
 _MIB = 2**20
 _SPARE_BYTES = 64 * _MIB  # of the program that fills memory, besides what it fills
 _LEAST_SHARE = 0.01
+# Should nobody be there any more to end it, load ends by itself.
+_AT_MOST = ("--timeout", "3600")
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class Neighbours:
         self._name = name
         self._image = image
         self._labels = dict(labels or {})
+        self._closed = False
         self._apps: dict[str, DockerJob] = {}
         self._cpu: DockerJob | None = None
         self._cpu_share = 0.0
@@ -93,7 +96,18 @@ class Neighbours:
                 self._memory = None
             fill = int(load.memory * self._device.memory_gib * 2**30)
             if fill:
-                command = ["stress-ng", "--vm", "1", "--vm-bytes", f"{fill}", "--vm-keep", "--vm-hang", "0", "--quiet"]
+                command = [
+                    "stress-ng",
+                    "--vm",
+                    "1",
+                    "--vm-bytes",
+                    f"{fill}",
+                    "--vm-keep",
+                    "--vm-hang",
+                    "0",
+                    "--quiet",
+                    *_AT_MOST,
+                ]
                 self._memory = self._run("memory", command, self._image, {}, memory_bytes=fill + _SPARE_BYTES)
             self._memory_share = load.memory
 
@@ -113,10 +127,18 @@ class Neighbours:
 
     def close(self) -> None:
         """Remove everything."""
-        for job in (*self._apps.values(), self._cpu, self._memory):
-            if job is not None:
-                job.remove()
+        self._closed = True
+        jobs = [*self._apps.values(), self._cpu, self._memory]
         self._apps, self._cpu, self._memory = {}, None, None
+        problem = None
+        for job in jobs:
+            if job is not None:
+                try:
+                    job.remove()
+                except PacelineError as error:
+                    problem = error
+        if problem is not None:
+            raise problem
 
     def _set_cpu(self, share: float) -> None:
         cores = share * self._device.cores
@@ -126,7 +148,7 @@ class Neighbours:
                 self._cpu = None
         elif self._cpu is None:
             hands = math.ceil(self._device.cores)
-            command = ["stress-ng", "--cpu", f"{hands}", "--cpu-method", "matrixprod", "--quiet"]
+            command = ["stress-ng", "--cpu", f"{hands}", "--cpu-method", "matrixprod", "--quiet", *_AT_MOST]
             self._cpu = self._run("cpu", command, self._image, {}, devices=cores)
         else:
             self._cpu.resize(cores)
@@ -141,7 +163,7 @@ class Neighbours:
         devices: float | None = None,
         memory_bytes: int | None = None,
     ) -> DockerJob:
-        return self._runtime.start(
+        job = self._runtime.start(
             JobSpec(
                 name=f"{self._name}-{part}",
                 command=command,
@@ -153,3 +175,7 @@ class Neighbours:
                 labels=self._labels,
             )
         )
+        if self._closed:  # by another thread meanwhile, which could not know of this job
+            job.remove()
+            raise TrainingFailedError("the bench was closed")
+        return job

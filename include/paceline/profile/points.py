@@ -132,7 +132,13 @@ def choose_more(
 
 def _process(function: Function, seen: Floats, measured: pd.DataFrame, seed: int) -> Any:
     """The kernel of a process fitted to a function's target, ``None`` for a target that does not vary."""
+    if function.target not in measured.columns:
+        return None  # an application that none of these machines has
     target = measured[function.target].to_numpy(dtype=float)
+    there = np.isfinite(target)  # an application may have had no execution in a measurement
+    seen, target = seen[there], target[there]
+    if len(target) < 2:
+        return None
     target = target if function.share else np.log(np.maximum(target, 1e-9))
     if np.ptp(target) < 1e-9:
         return None

@@ -156,6 +156,8 @@ class Survey:
         }
 
     def _filling(self, place: int, machine: Worker, size: int, count: int) -> list[Point]:
+        if not count:
+            return []
         rest = Axes({axis: values for axis, values in self._axes.values.items() if axis != BATCH})
         sizes = list(self._axes.values[BATCH])
         wanted = min(count * len(sizes), len(rest.grid))

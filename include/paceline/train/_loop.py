@@ -113,6 +113,8 @@ class Loop(Generic[T]):
 
     def stop_early(self) -> None:
         """End the loop after this batch. See ``paceline.train.stop_early``."""
+        if self._worker is not None and self._worker.measured:
+            return
         self._stopped = True
         self._look_s = _NOW
 
@@ -224,6 +226,8 @@ class Loop(Generic[T]):
         self.epoch, self.done, self._stopped = position.epoch, position.done, position.stopped
         if self.monitor is not None:
             self.monitor.restore(position.curve)
+            if position.batch == self._length:  # its metric is in what was reported, and not yet in the curve
+                self._reports = -1
             self.epochs = max(self.monitor.epochs, self.epoch)
         self._epoch_done = position.done - position.batch
         self.total = self.done if self._stopped else self._planned_total()

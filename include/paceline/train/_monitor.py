@@ -39,8 +39,8 @@ class Converged:
     better:
         Whether ``"higher"`` or ``"lower"`` is better.
     patience:
-        The word of the curve is not enough: so many epochs have to have gained less than ``gain`` each. Where the curve
-        does not say so, three times as many that have gained less than ``gain`` all together end the training.
+        The word of the curve is not enough: so many epochs have to have gained less than ``gain`` on average. Where the
+        curve does not say so, three times as many that have gained less than ``gain`` all together end the training.
 
     Examples
     --------
@@ -63,10 +63,13 @@ class Converged:
         if not isinstance(self.metric, str) or not self.metric:
             raise bad_value("metric", self.metric, 'the name of what is reported, such as "accuracy"')
         gain = deferred_number("gain", self.gain)()
+        object.__setattr__(self, "gain", gain)  # JSON knows no other kind of number
         if not 0 < gain < math.inf:
             raise bad_value("gain", self.gain, "more than 0")
-        if self.target is not None and not math.isfinite(deferred_number("target", self.target)()):
-            raise bad_value("target", self.target, "a finite number, or None")
+        if self.target is not None:
+            object.__setattr__(self, "target", deferred_number("target", self.target)())
+            if not math.isfinite(self.target):
+                raise bad_value("target", self.target, "a finite number, or None")
         if self.better not in ("higher", "lower"):
             raise bad_value("better", self.better, '"higher" or "lower"')
         whole("patience", self.patience)
@@ -108,16 +111,15 @@ class Monitor:
 
     def add(self, epochs_done: float, value: float) -> None:
         """Take in the metric's value after so many epochs; one that is no finite number tells nothing."""
-        if not math.isfinite(value):
+        if not math.isfinite(value) or self.enough is not None:
             return
         self.points.append((epochs_done, value))
         self._judge()
 
     def restore(self, points: Sequence[Sequence[float]]) -> None:
         """Go on with the points of an earlier process."""
-        self.points = [(float(epochs), float(value)) for epochs, value in points]
-        if self.points:
-            self._judge()
+        for epochs, value in points:
+            self.add(float(epochs), float(value))
 
     def _judge(self) -> None:
         until, (now, value) = self.until, self.points[-1]
@@ -184,7 +186,7 @@ def fit(points: Sequence[tuple[float, float]]) -> Curve | None:
         return None
     values = [value for _, value in points]
     best, spread = max(values), max(values) - min(values)
-    if spread < _FLAT:
+    if spread < _FLAT * max(1.0, abs(best)):
         return None
     found: dict[float, Curve] = {}
     low, high = _LEAST, _MOST

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
+import io
 import math
 import os
 import signal
@@ -120,7 +122,7 @@ class Session:
     def leave_quickly(self) -> None:
         """Let a job's process end without a search for garbage: among torch's objects that takes most of a second."""
         if run_by_paceline():
-            atexit.register(gc.freeze)
+            atexit.register(_forgo_garbage)
 
     def listen(self) -> None:
         """Answer SIGTERM from now on, unless the training code answers it itself."""
@@ -151,6 +153,15 @@ class Session:
             self.loop.look_now()
         else:
             raise SystemExit(EXIT_TERMINATED)
+
+
+def _forgo_garbage() -> None:
+    """Keep the interpreter from looking for garbage; files in it would have been written out."""
+    for found in gc.get_objects():
+        if issubclass(type(found), io.IOBase):
+            with contextlib.suppress(Exception):
+                found.flush()
+    gc.freeze()
 
 
 current = Session()

@@ -103,6 +103,19 @@ def test_a_deadline_that_takes_all_a_job_can_use_is_not_left_to_what_more_cores_
     assert -0.5 <= run.error_pct <= 1.0
 
 
+def test_whole_devices_that_wait_are_still_joined_by_others():
+    """A process that waits for its GPU or its data says nothing of what another process would bring."""
+    controller = DeadlineController(Limits(1.0, 8.0, quantum=1.0), deadline_s=200.0, start_devices=1)
+    devices, done, most = controller.start(0.0), 0.0, 0.0
+    for second in range(200):
+        now_s = float(second)
+        decision = controller.step(now_s, int(done), 800, done_s=now_s, held_devices=devices, busy=0.3)
+        devices = decision.devices
+        most = max(most, devices)
+        done = min(done + 1.0 * devices, 800)
+    assert most == 8
+
+
 def test_the_controller_of_the_paper_misses_by_several_times_more_on_the_same_jobs():
     ours, theirs = [], []
     for options in KINDS.values():

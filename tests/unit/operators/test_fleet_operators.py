@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,13 +13,14 @@ from airflow.sdk.exceptions import AirflowFailException
 from upath import UPath
 
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
-from paceline.fleet import Fleet, Worker
+from paceline.fleet import BackgroundApp, Fleet, Worker
 from paceline.operators import ProfileOperator, ScheduleOperator
 from paceline.profile import DeviceProfile, Origin
 from paceline.profile.store import ProfileStore
 
-GATE = Worker(name="gate", kind="nano", cores=1, memory_gib=1)
-FLEET = Fleet(workers=(GATE,), parameter_server=GATE.model_copy(update={"name": "server"}))
+GATE = Worker(name="gate", kind="nano", cores=1, memory_gib=1, cgroup_parent="/gate")
+SERVER = GATE.model_copy(update={"name": "server", "cgroup_parent": "/server"})
+FLEET = Fleet(workers=(GATE,), parameter_server=SERVER)
 CONTEXT = {"ti": SimpleNamespace(dag_id="dag", run_id="run", task_id="task", map_index=-1)}
 
 
@@ -55,7 +57,8 @@ def keep_profile(profiles, task, *, days_old=1):
     rows["batch_size"], rows["workers"] = rnd.choice([4, 8, 16, 32], 20), 1.0
     rows["compute_s"], rows["update_s"] = 0.01 + rnd.random(20), 0.01 + rnd.random(20)
     measured_at = (datetime.now(timezone.utc) - timedelta(days=days_old)).isoformat()
-    origin = Origin(task._fingerprint(task._training()), cores=1, memory_gib=1, gpus=0, measured_at=measured_at)
+    fingerprint = task._fingerprint(task._training(Path(profiles).parent), "nano")
+    origin = Origin(fingerprint, cores=1, memory_gib=1, gpus=0, measured_at=measured_at)
     ProfileStore(UPath(profiles)).save(DeviceProfile.fit("nano", rows, origin))
 
 
@@ -77,10 +80,10 @@ def test_a_profile_that_holds_is_kept_without_asking_an_engine(profiles, script)
         (lambda script: {"batch_sizes": [64]}, "with another training"),
     ],
 )
-def test_a_profile_that_does_not_hold_any_more_is_made_anew_and_the_log_says_why(profiles, script, caplog, change, why):
+def test_a_profile_that_does_not_hold_any_more_is_made_anew(profiles, script, tmp_path, change, why):
     keep_profile(profiles, profile_task(profiles, script), days_old=100 if "90" in why else 1)
     task = profile_task(profiles, script, **change(script))
-    stale, kept = task._look_up(ProfileStore(UPath(profiles)), task._fingerprint(task._training()))
+    stale, kept = task._look_up(ProfileStore(UPath(profiles)), task._training(tmp_path))
     assert kept == {}
     assert why in stale["nano"]
 
@@ -126,3 +129,43 @@ def test_a_schedule_without_an_engine_is_for_another_try(profiles, script):
 def test_a_scheduler_that_is_not_known_is_refused(profiles):
     with pytest.raises(InvalidInputError, match="scheduler: got 'best', expected one of default, deep_edge, fair"):
         schedule_task(profiles, scheduler="best")
+
+
+def test_an_application_that_comes_or_changes_makes_the_profile_anew(profiles, script, tmp_path):
+    app_script = tmp_path / "app.py"
+    app_script.write_text("first")
+
+    def fingerprint(*apps):
+        fleet = Fleet(workers=(GATE.model_copy(update={"background": apps}),), parameter_server=SERVER)
+        task = ProfileOperator(task_id="profile", fleet=fleet, profiles=profiles, script=str(script))
+        return task._fingerprint(task._training(tmp_path), "nano")
+
+    app = BackgroundApp(name="app", latency_ms=10, image="app", script=str(app_script))
+    found = [fingerprint(), fingerprint(app), fingerprint(app.model_copy(update={"image": "another"}))]
+    app_script.write_text("second")
+    found.append(fingerprint(app))
+    assert len(set(found)) == 4
+
+
+def test_a_machine_with_every_application_of_a_kind_is_measured(profiles, script):
+    def machine(name, *apps):
+        background = tuple(BackgroundApp(name=app, latency_ms=10, image="app", script=str(script)) for app in apps)
+        return GATE.model_copy(update={"name": name, "cgroup_parent": f"/{name}", "background": background})
+
+    machines = [machine("a"), machine("b", "one"), machine("c", "one"), machine("d", "two")]
+    task = ProfileOperator(
+        task_id="profile",
+        fleet=Fleet(workers=machines, parameter_server=SERVER),
+        profiles=profiles,
+        script=str(script),
+    )
+    assert {chosen.name for chosen in task._chosen(["nano"])} == {"a", "b", "d"}
+
+
+def test_machines_of_one_engine_that_cannot_be_told_apart_are_refused(profiles, script):
+    twin = GATE.model_copy(update={"name": "twin"})
+    fleet = Fleet(workers=(GATE, twin), parameter_server=GATE)
+    for operator in (ProfileOperator, ScheduleOperator):
+        more = {"script": str(script)} if operator is ProfileOperator else {"samples": 10}
+        with pytest.raises(InvalidInputError, match=r"fleet.twin.cgroup_parent: got '/gate', expected .* gate has"):
+            operator(task_id="task", fleet=fleet, profiles=profiles, **more)

@@ -118,6 +118,29 @@ def test_an_application_that_had_no_execution_costs_that_row_only():
     assert profile[execution("sift")].points < profile[FUNCTIONS[0]].points
 
 
+def test_machines_of_a_kind_need_not_run_the_same_applications():
+    bench, formulas = Formulas(), Formulas.measure
+
+    def measure(loads, *, active, server):
+        rows = formulas(bench, loads, active=active, server=server)
+        for row in rows:
+            if row["machine"] == "nano-2":
+                del row["execution_s.sift"]
+        return rows
+
+    bench.measure = measure
+    machines = [*MACHINES[:2], MACHINES[2].model_copy(update={"background": ()})]
+    measured = Survey(bench, machines, default_axes(workers=3)).run(points=60)
+    profile = DeviceProfile.fit("nano", measured[measured.kind == "nano"], ORIGIN, apps=["sift"])
+    assert profile[execution("sift")].mape_pct < 5
+
+
+def test_more_batch_sizes_than_points_are_no_reason_to_fail():
+    bench = Formulas()
+    survey = Survey(bench, MACHINES[:1], default_axes(workers=1, batch_sizes=range(1, 17)))
+    assert len(survey.run(points=8)) == 8
+
+
 def test_more_workers_than_machines_are_refused():
     with pytest.raises(InvalidInputError, match=r"axes.workers: got 4, expected at most 3"):
         Survey(Formulas(), MACHINES, default_axes(workers=4))

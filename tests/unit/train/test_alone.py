@@ -70,6 +70,7 @@ def test_it_imports_nothing_else_of_ours(source):
 
 def test_the_public_face_is_small_and_sorted():
     names = [
+        "Converged",
         "Loop",
         "checkpoint",
         "data_parallel",

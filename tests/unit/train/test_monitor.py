@@ -171,3 +171,34 @@ def test_a_restarted_training_knows_what_the_metric_was(tmp_path, monkeypatch, c
     assert len(ended.monitor.points) == uninterrupted
     again = life(until_epoch=None)
     assert (again.epochs, again.done) == (uninterrupted, 10 * uninterrupted)  # there is nothing left to do
+
+
+def test_what_stands_still_far_from_zero_is_no_reason_to_fail():
+    assert fit([(1, 1e5), (2, 1e5 + 1.5e-11), (3, 1e5 + 3e-11), (4, 1e5 + 3e-11)]) is None
+
+
+def test_a_target_that_was_reached_stays_reached_after_a_restart():
+    monitor = Monitor(Converged("accuracy", target=0.9), most=50)
+    for epochs, value in ((1, 0.5), (2, 0.91), (3, 0.88)):
+        monitor.add(epochs, value)
+    again = Monitor(monitor.until, most=50)
+    again.restore(monitor.points)
+    assert (again.enough, again.epochs) == (monitor.enough, 2)
+
+
+def test_the_metric_of_an_epoch_that_was_saved_at_its_end_is_not_lost(tmp_path, monkeypatch, clock):
+    def life(die_after):
+        monkeypatch.setattr(_session, "current", _session.Session(clock))
+        checkpoint(model=torch.nn.Linear(1, 1), path=tmp_path, every_s=0)
+        loop = track(range(10), epochs=50, until=Converged("accuracy", 0.002))
+        for _ in loop:
+            if loop.done == die_after:  # the first batch after the save at the epoch's end
+                raise KeyboardInterrupt
+            if loop.epoch_end:
+                report(accuracy=hyperbola(loop.epoch + 1))
+        return loop
+
+    with pytest.raises(KeyboardInterrupt):
+        life(die_after=50)
+    ended = life(die_after=None)
+    assert [epochs for epochs, _ in ended.monitor.points] == list(range(1, ended.epochs + 1))

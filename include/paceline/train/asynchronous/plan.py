@@ -10,6 +10,8 @@ from paceline.train._values import bad_value
 from .shards import Part
 
 PORT = 29500
+# Where the time of a worker has gone when it begins: see ``Progress.spent``.
+NOTHING = {"samples": 0.0, "batches": 0.0, "compute_s": 0.0, "update_s": 0.0}
 # How a worker's process ends that is left out after too many failures, that does not fit to the others, and that finds
 # no server (any more).
 EXIT_LEFT_OUT, EXIT_NO_SERVER, EXIT_SENT_AWAY = 5, 6, 7

@@ -196,6 +196,8 @@ class Training:
     def _follow(self, monitor: Monitor, shards: Shards) -> None:
         """Let the number of epochs follow the metric that a worker has reported anew."""
         metric, before = monitor.until.metric, shards.epochs
+        if monitor.enough is not None:
+            return
         monitor.add(shards.epochs_done, self._reported.get(metric, math.nan))
         shards.set_epochs(monitor.epochs)
         if monitor.enough is not None:
@@ -304,7 +306,7 @@ class Training:
         self._most_epochs = content["epochs"]
         self._shards = Shards(self._parts, self._most_epochs)
         self._shards.load_state(json.loads(content["shards"]))
-        followed = json.loads(content["monitor"])
+        followed = json.loads(content.get("monitor", "null"))
         if followed is not None:
             self._monitor = Monitor(Converged(**followed["until"]), self._most_epochs)
             self._monitor.restore(followed["curve"])

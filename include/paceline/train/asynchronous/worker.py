@@ -15,7 +15,7 @@ from paceline.train._paths import ENV_EPOCHS, ENV_SERVER, ENV_SERVER_KEY, ENV_WO
 from paceline.train._values import bad_value, say
 
 from .peer import GoneError, Peer, reach
-from .plan import EXIT_LEFT_OUT, EXIT_NO_SERVER, EXIT_SENT_AWAY
+from .plan import EXIT_LEFT_OUT, EXIT_NO_SERVER, EXIT_SENT_AWAY, NOTHING
 from .shards import Lease
 from .vector import StateVector
 
@@ -71,7 +71,8 @@ class Worker:
         self._until: Converged | None = None
         self._epochs = epochs
         self._began_s = self._update_s = self._idle_s = 0.0
-        self.spent = {"samples": 0.0, "compute_s": 0.0, "update_s": 0.0}
+        self._last_of_epoch = False
+        self.spent = dict(NOTHING)
         """Where the time has gone, as of the last batch; see :class:`~paceline.train.progress.Progress`."""
 
     @classmethod
@@ -82,13 +83,18 @@ class Worker:
         epochs = environ.get(ENV_EPOCHS)
         return cls(environ.get(ENV_WORKER, ""), server, key, epochs=int(epochs) if epochs else None) if server else None
 
+    @property
+    def measured(self) -> bool:
+        """Whether it trains to be measured: for as long as that takes, whatever the training code thinks is enough."""
+        return self._epochs is not None
+
     def batches(self, loop: Loop[Any], loader: Any, session: Session) -> Iterator[Any]:
         """Give the batches that the server lends to this worker, and send what was learned from each."""
         check_divisible(loader, "a training on several machines")
         self._loader, self._session, self._vector = loader, session, StateVector(session.parts)
         self._seen = self._vector.read()
         part = loader_over(loader, _Lent(self))
-        self._until = loop.monitor.until if loop.monitor is not None else None
+        self._until = loop.monitor.until if loop.monitor is not None and not self.measured else None
         epochs = self._epochs or loop.epochs  # what the script asks for: it may become fewer
         self._come(epochs)
         self._began_s = time.monotonic()
@@ -98,7 +104,8 @@ class Worker:
                     if self._over:  # somebody has ended it all, or has done this batch meanwhile
                         break
                     lease = self._leases[0]
-                    loop.stand_in(lease.epoch, *self._place, last=self._is_last(lease))
+                    self._last_of_epoch = self._is_last(lease)
+                    loop.stand_in(lease.epoch, *self._place, last=self._last_of_epoch)
                     yield batch
                     self._give_back()
             except GoneError as error:
@@ -166,7 +173,9 @@ class Worker:
         began_s = time.monotonic()
         lease = self._leases.popleft()
         change = self._vector.read() - self._seen
-        reports = self._session.newest(self._until.metric)[0] if self._until is not None else 0
+        # As for a training alone, what the metric is at the end of an epoch counts.
+        follows = self._until if self._last_of_epoch else None
+        reports = self._session.newest(follows.metric)[0] if follows is not None else 0
         about = {"number": lease.number, "reported": self._session.reported(), "reports": reports}
         self._ask({"kind": "done", **about}, change)
         self._vector.write(self._seen)
@@ -174,6 +183,7 @@ class Worker:
         self._update_s += now_s - began_s
         self.spent = {
             "samples": self.spent["samples"] + len(lease.indices),
+            "batches": self.spent["batches"] + 1,
             "compute_s": round(now_s - self._began_s - self._update_s - self._idle_s, 4),
             "update_s": round(self._update_s, 4),
         }

@@ -149,6 +149,17 @@ class AirflowProcess(AirflowApi):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         self.processes.clear()
+        end = time.monotonic() + grace_s
+        while self._has_tasks() and time.monotonic() < end:  # one that ends its job may take a moment longer
+            time.sleep(0.05)
+
+    def _has_tasks(self) -> bool:
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                here = (process / "cwd").readlink().is_relative_to(self.home.resolve())
+                if here and (process / "cmdline").read_bytes().startswith(b"airflow worker"):
+                    return True
+        return False
 
     def cli(self, *arguments: str, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
         """Run an ``airflow`` command against this Airflow; standard output and error come back together."""

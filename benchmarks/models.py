@@ -1,6 +1,6 @@
 """How well the functions of Deep-Edge are learned from few points: its Table I on an emulated fleet.
 
-``python -m benchmarks.models`` (about 25 minutes; ``--quick``: 6) measures real trainings, with SIFT beside them, in
+``python -m benchmarks.models`` (about 25 minutes; ``--quick``: 8) measures real trainings, with SIFT beside them, in
 containers that compete for the cores of an emulated device. The points to learn from are a part of the full grid; the
 points to test with are drawn from all of it, and measured among the others.
 """
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks.edge.fleet import EmulatedFleet, connect, emulated_fleet, reference, training
+from benchmarks.edge.fleet import EmulatedFleet, emulated_fleet, reference, training
+from benchmarks.engine import connect
 from paceline.profile import FUNCTIONS, execution, learn
 from paceline.profile.bench import Bench
 from paceline.profile.learn import errors_pct

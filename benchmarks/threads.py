@@ -16,9 +16,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks.deadline.__main__ import MODEL_NAMES, connect
+from benchmarks.deadline.__main__ import MODEL_NAMES
 from benchmarks.deadline.cells import Record
 from benchmarks.deadline.run import Trainer
+from benchmarks.engine import connect
 
 SHARES = (0.5, 1.0, 1.25, 1.5)
 BATCHES = 100

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from tqdm import tqdm
 from benchmarks.deadline.cells import CONTROLLERS, REPEATS, Cell, Record, cells
 from benchmarks.deadline.report import draw, figures, summary, table
 from benchmarks.deadline.run import Trainer, was_out_of_cores
+from benchmarks.engine import connect
 from paceline.control import PastRun
 
 MODEL_NAMES = ("resnet50", "vgg19", "inception_v3")
@@ -175,13 +175,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.json:
         chosen.json.write_text(json.dumps(result, indent=1) + "\n")
     return 0
-
-
-def connect() -> Any:
-    """A client of the engine that ``$DOCKER_HOST`` names."""
-    import docker
-
-    return docker.APIClient(os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock", version="auto", timeout=60)
 
 
 if __name__ == "__main__":

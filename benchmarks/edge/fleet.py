@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from paceline.fleet import BackgroundApp, Worker
 from paceline.fleet.emulated import EmulatedDevice
@@ -68,10 +66,3 @@ def reference() -> float:
     for number in range(_REFERENCE):
         total += number * number
     return time.thread_time() - began_s
-
-
-def connect() -> Any:
-    """A client of the engine that ``$DOCKER_HOST`` names."""
-    import docker
-
-    return docker.APIClient(os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock", version="auto", timeout=60)

@@ -21,9 +21,9 @@ class Progress:
     ``done`` and ``total`` count batches over all epochs (equation (2) of DECOR-NN gives ``total``); ``total`` may
     change while the job runs, for instance when it stops early. ``epoch`` counts from 0. ``loss`` and ``metrics``
     are the last that the job reported. ``spent`` is where the time of a parameter server's worker has gone since it
-    began: ``samples`` done, ``compute_s`` on them, ``update_s`` to send what was learned and to get the newest state;
-    empty for a job that trains alone. ``devices`` are the whole devices that train now, for a job that sees to that
-    itself (``data_parallel``), else ``None``. ``monotonic_s`` and ``wall_s`` are the job's clocks.
+    began: ``samples`` and ``batches`` done, ``compute_s`` on them, ``update_s`` to send what was learned and to get the
+    newest state; empty for a job that trains alone. ``devices`` are the whole devices that train now, for a job that
+    sees to that itself (``data_parallel``), else ``None``. ``monotonic_s`` and ``wall_s`` are the job's clocks.
 
     ``event`` is one of
 

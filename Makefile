@@ -27,7 +27,7 @@ TORCH := 2.13.0
 OPENCV := 5.0.0.93
 CHECKED := include/paceline operators sensors plugins
 
-.PHONY: help install demo up test check format image neighbour-image wheels compose-wheels compose-data env lock wheel clean
+.PHONY: help install demo demo-edge up test check format image neighbour-image wheels compose-wheels compose-data env lock wheel clean
 
 help: ## Show this list
 	@echo "Paceline: retrain models when they drift, by the time you need them"
@@ -57,6 +57,9 @@ $(STAMP): constraints.txt pyproject.toml
 
 demo: $(STAMP) ## Run the whole story once on a real Airflow: drift, retraining by a deadline, promotion
 	@$(BIN)/python -m paceline.demo
+
+demo-edge: $(STAMP) ## Run the story of a fleet: machines are measured, chosen, and train one model (images: below)
+	@$(BIN)/python -m paceline.demo edge --folder build/demo-edge --deadline 90s
 
 up: $(STAMP) ## Keep an Airflow with the example DAGs running, until Ctrl-C
 	@$(BIN)/python -m paceline.demo up

@@ -15,40 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tqdm import tqdm
 
-from benchmarks.edge.fleet import EmulatedFleet, emulated_fleet, reference, training
-from benchmarks.engine import connect
+from benchmarks.edge.fleet import emulated_fleet
+from benchmarks.edge.measured import APP, FOLDER, measure, read
 from paceline.profile import FUNCTIONS, execution, learn
-from paceline.profile.bench import Bench
 from paceline.profile.learn import errors_pct
-from paceline.profile.survey import Survey, default_axes
-from paceline.runtime import DockerRuntime
+from paceline.profile.survey import default_axes
 
 if TYPE_CHECKING:
     import pandas as pd
 
 POINTS, HELD_OUT = 96, 36
-_TIMES = ("compute_s", "update_s", "execution_s.stitching")
-
-
-def survey(fleet: EmulatedFleet, points: int, held_out: int, keep: Path) -> pd.DataFrame:
-    """Measure; every row is written down at once, so that what was measured outlives an interruption."""
-    runtime = DockerRuntime(connect)
-    axes = default_axes(workers=len(fleet.machines))
-    with (
-        tqdm(total=points + held_out, unit="point") as bar,
-        keep.open("w") as file,
-        Bench(fleet.machines, fleet.server, training(), runtime, fleet.devices, reference=reference) as bench,
-    ):
-
-        def note(rows: list[dict[str, Any]]) -> None:
-            for row in rows:
-                file.write(json.dumps(row) + "\n")
-            file.flush()
-            bar.update()
-
-        return Survey(bench, fleet.machines, axes, on_rows=note).run(points, held_out)
 
 
 def table(measured: pd.DataFrame) -> list[dict[str, Any]]:
@@ -57,7 +34,7 @@ def table(measured: pd.DataFrame) -> list[dict[str, Any]]:
     functions = [one for one in FUNCTIONS if not one.name.endswith("gpu")]  # there is none
     for kind, of_kind in measured.groupby("kind"):
         train, test = of_kind[~of_kind.held_out], of_kind[of_kind.held_out]
-        for function in [*functions, execution("stitching")]:
+        for function in [*functions, execution(APP)]:
             usable, tested = train.dropna(subset=[function.target]), test.dropna(subset=[function.target])
             learned = learn(function, usable)
             predicted = learned(tested[list(function.features)].to_numpy(dtype=float))
@@ -82,24 +59,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="a third of the points")
     parser.add_argument("--points", type=int, default=None, help=f"measurements to learn from ({POINTS})")
     parser.add_argument("--held-out", type=int, default=None, help=f"measurements to test with ({HELD_OUT})")
-    parser.add_argument("--folder", type=Path, default=Path("build/models"), help="where measurements are kept")
     parser.add_argument("--measured", type=Path, default=None, metavar="FILE", help="learn from what was measured then")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE")
     chosen = parser.parse_args(arguments)
-    import pandas as pd
-
-    if chosen.measured is not None:
-        measured = pd.read_json(chosen.measured, lines=True)
-    else:
-        chosen.folder.mkdir(parents=True, exist_ok=True)
+    file = chosen.measured
+    if file is None:
+        file = FOLDER / "measured.jsonl"
         points = chosen.points or (POINTS // 3 if chosen.quick else POINTS)
         held_out = chosen.held_out or (HELD_OUT // 3 if chosen.quick else HELD_OUT)
         with emulated_fleet() as fleet:
-            measured = survey(fleet, points, held_out, chosen.folder / "measured.jsonl")
-    # The machine's own speed changes while it is measured: times are given as at its median speed.
-    speed = measured["reference_s"] / measured["reference_s"].median()
-    for name in _TIMES:
-        measured[name] /= speed
+            measure(fleet, points, held_out, file)
+    measured = read(file)
     rows = table(measured)
     print(f"{'device':8} {'function':24} {'train':>6} {'test':>6} {'MAPE %':>16}  regression")
     for row in rows:

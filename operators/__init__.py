@@ -1,6 +1,7 @@
 """Airflow operators of Paceline."""
 
 from .evaluate import EvaluateOperator
+from .fleet_result import FleetResultOperator
 from .fleet_training import train_on_fleet
 from .profile import ProfileOperator
 from .promote import PromoteOperator
@@ -12,6 +13,7 @@ from .worker import WorkerTrainingOperator
 __all__ = [
     "DeadlineTrainingOperator",
     "EvaluateOperator",
+    "FleetResultOperator",
     "ParameterServerOperator",
     "ProfileOperator",
     "PromoteOperator",

@@ -22,6 +22,12 @@ def docker_hook(conn_id: str | None, url: str | list[str] | None = None, **kwarg
     return DockerHook(docker_conn_id=conn_id, base_url=url or os.environ.get("DOCKER_HOST") or _LOCAL, **kwargs)
 
 
+def client_of(conn_id: str | None, url: str | list[str] | None = None, **kwargs: Any) -> Any:
+    """A client of a connection's engine. Raises RuntimeUnavailableError where none answers."""
+    hook = docker_hook(conn_id, url, **kwargs)
+    return connect(lambda: hook, conn_id, url)
+
+
 def connect(make: Callable[[], DockerHook], conn_id: str | None, url: str | list[str] | None = None) -> Any:
     """A client of the engine. Raises RuntimeUnavailableError where none answers."""
     try:

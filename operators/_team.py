@@ -7,16 +7,14 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import InvalidInputError
+from paceline.fleet.rendezvous import Rendezvous
 from paceline.train.asynchronous.plan import read_plan
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from paceline.fleet import Fleet
+    from paceline.fleet import Fleet, Worker
     from paceline.train.asynchronous.shards import Part
-
-# The parameter server's name in the training's own network.
-SERVER = "parameter-server"
 
 
 def parts_of(plan: object) -> dict[str, Part]:
@@ -41,12 +39,38 @@ def network_name(context: Context, training: str) -> str:
     return f"paceline-{readable[:40].strip('-')}-{digest}"
 
 
-def of_one_engine(fleet: Fleet) -> None:
-    """Raise for machines of several engines."""
-    engines = {machine.docker_conn_id for machine in (fleet.parameter_server, *fleet.workers)}
-    if len(engines) > 1:
-        accepted = "machines of one engine: workers on other engines cannot reach the parameter server's network yet"
-        raise InvalidInputError("fleet", ", ".join(sorted(map(str, engines))), accepted)
+def rendezvous(context: Context, fleet: Fleet, plan: object, training: str) -> Rendezvous:
+    """Where the tasks of one training in one run meet; open where a machine that trains has another engine."""
+    is_open = any(name in fleet.elsewhere for name in parts_of(plan))
+    secret = _password(fleet.key_conn_id) if is_open and fleet.key_conn_id else ""
+    return Rendezvous(network_name(context, training), fleet.parameter_server, open=is_open, secret=secret)
+
+
+def _password(conn_id: str) -> str:
+    from airflow.sdk import Connection
+    from airflow.sdk.exceptions import AirflowNotFoundException
+
+    try:
+        found = Connection.get(conn_id).password
+    except AirflowNotFoundException:
+        raise InvalidInputError("fleet.key_conn_id", conn_id, "a connection that exists") from None
+    if not found:
+        raise InvalidInputError("fleet.key_conn_id", conn_id, "a connection with a password")
+    return str(found)
+
+
+def reached_from_here(fleet: Fleet) -> None:
+    """Raise for machines whose engine only their own edge worker knows, where it has to be asked from elsewhere."""
+    for machine in (*fleet.workers, fleet.parameter_server):
+        if machine.queue is not None and machine.docker_conn_id is None:
+            accepted = f"a connection: its engine is asked from here as well, not on queue {machine.queue} alone"
+            raise InvalidInputError(f"fleet.{machine.name}.docker_conn_id", None, accepted)
+
+
+def where_to_run(machine: Worker) -> dict[str, Any]:
+    """Operator arguments for a task that runs on a machine's engine."""
+    found = {"docker_conn_id": machine.docker_conn_id, "queue": machine.queue, "executor": machine.executor}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def told_apart(fleet: Fleet) -> None:

@@ -8,12 +8,14 @@ from typing import Any
 from airflow.sdk import TaskGroup
 
 from paceline.fleet import Fleet
+from paceline.fleet.rendezvous import check_open
 
-from ._team import of_one_engine
+from .fleet_result import FleetResultOperator
 from .server import ParameterServerOperator
 from .worker import WorkerTrainingOperator
 
 SERVER_TASK = "parameter_server"
+RESULT_TASK = "result"
 
 
 def train_on_fleet(
@@ -26,8 +28,8 @@ def train_on_fleet(
 ) -> TaskGroup:
     """Make the tasks of a training on the machines of a fleet, so that the graph shows who trains.
 
-    There is a task for the parameter server and one for each machine. Machines that the schedule leaves out are
-    skipped with the reason, so what comes after the group needs ``trigger_rule="none_failed_min_one_success"``.
+    There is a task for the parameter server, one for each machine, and one that puts their results together. Machines
+    that the schedule leaves out are skipped with the reason.
 
     Parameters
     ----------
@@ -45,7 +47,8 @@ def train_on_fleet(
     Returns
     -------
     TaskGroup
-        The group. The result of each worker is in the XCom of its task, ``GROUP.MACHINE``.
+        The group. The training's result is the XCom of its last task, ``GROUP.result``, see
+        :class:`~paceline.operators.FleetResultOperator`; that of each worker of its own, ``GROUP.MACHINE``.
 
     Examples
     --------
@@ -59,28 +62,33 @@ def train_on_fleet(
     ...         fleet=Fleet(workers=gates, parameter_server=gates[0]), plan=plan, script="train.py", deadline="20m"
     ...     )
     >>> sorted(group.children)
-    ['train.gate-1', 'train.gate-2', 'train.parameter_server']
+    ['train.gate-1', 'train.gate-2', 'train.parameter_server', 'train.result']
     """
-    of_one_engine(fleet)
+    check_open(fleet)
     for_all = {name: kwargs.pop(name) for name in _OF_BOTH if name in kwargs}
     with TaskGroup(group_id) as group:
         runs = ParameterServerOperator(
             task_id=SERVER_TASK,
+            fleet=fleet,
             plan=plan,
             training=group_id,
-            docker_conn_id=fleet.parameter_server.docker_conn_id,
             **{**for_all, **(server or {})},
         )
-        for worker in fleet.workers:
+        workers = [
             WorkerTrainingOperator(
                 task_id=worker.name,
-                worker=worker,
+                fleet=fleet,
+                worker=worker.name,
                 plan=plan,
                 server_task_id=runs.task_id,
                 training=group_id,
                 **for_all,
                 **kwargs,
             )
+            for worker in fleet.workers
+        ]
+        tasks = {task.worker.name: task.task_id for task in workers}
+        [runs, *workers] >> FleetResultOperator(task_id=RESULT_TASK, worker_task_ids=tasks)
     return group
 
 

@@ -16,18 +16,21 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from paceline.errors import InvalidInputError, JobLostError, PacelineError, RuntimeUnavailableError
 from paceline.fleet import BackgroundApp, Fleet, Worker
+from paceline.fleet.rendezvous import check_open
 from paceline.runtime.docker_errors import engine_call
 
+from ._engine import client_of
 from ._job import JobOperator
-from ._team import in_containers, of_one_engine, told_apart
+from ._team import in_containers, reached_from_here, told_apart
 from ._values import local_copies, number, storage_path
 
 if TYPE_CHECKING:
     import pandas as pd
     from airflow.sdk import Context
 
-    from paceline.profile.bench import Bench, Training
+    from paceline.profile.bench import Bench
     from paceline.profile.device import DeviceProfile
+    from paceline.profile.rehearsal import Training
     from paceline.profile.store import ProfileStore
     from paceline.runtime import DockerRuntime
 
@@ -98,11 +101,11 @@ class ProfileOperator(JobOperator):
         neighbour_image: str = NEIGHBOUR_IMAGE,
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("docker_conn_id", fleet.parameter_server.docker_conn_id)
         super().__init__(**in_containers(kwargs))
         if self.script is None:
             raise InvalidInputError("script", None, "a Python file: the training that is measured")
-        of_one_engine(fleet)
+        check_open(fleet)
+        reached_from_here(fleet)
         told_apart(fleet)
         self.fleet = fleet
         self.profiles = profiles
@@ -151,7 +154,7 @@ class ProfileOperator(JobOperator):
             ending.join(_KILL_S)
 
     def _training(self, scratch: Path) -> Training:
-        from paceline.profile.bench import Training
+        from paceline.profile.rehearsal import Training
 
         assert self.script is not None
         return Training(
@@ -173,7 +176,9 @@ class ProfileOperator(JobOperator):
         for name in sorted(files):
             digest.update(f"{name}\0{hashlib.sha256(files[name].read_bytes()).hexdigest()}\0".encode())
         images = {name: app.image for name, app in apps.items()}
-        about = [training.image, list(training.arguments), self.environment, self.inputs, self.batch_sizes, images]
+        # Not which data, as each retraining has its own.
+        inputs = sorted(self.inputs)
+        about = [training.image, list(training.arguments), self.environment, inputs, self.batch_sizes, images]
         digest.update(json.dumps(about, sort_keys=True).encode())
         return digest.hexdigest()[:16]
 
@@ -211,7 +216,7 @@ class ProfileOperator(JobOperator):
         machines, server = self._chosen(kinds), self.fleet.parameter_server
         if server.name in {machine.name for machine in machines}:
             server = server.model_copy(update={"name": f"{server.name}-server", "background": ()})
-        client = self._connect()
+        clients = self._clients([*machines, server])
         ti = context["ti"]
         labels = {
             "paceline.dag": ti.dag_id,
@@ -219,8 +224,9 @@ class ProfileOperator(JobOperator):
             "paceline.task": ti.task_id,
             "paceline.map_index": str(ti.map_index),
         }
-        runtime = DockerRuntime(lambda: client, pull=self.force_pull)
-        _remove_leftovers(client, runtime, labels)
+        runtimes = {name: DockerRuntime(client, pull=self.force_pull) for name, client in clients.items()}
+        for name, client in clients.items():
+            _remove_leftovers(client, runtimes[name], labels)
         points, done = int(number("points", self.points, "a whole number")), 0
 
         def note(rows: list[dict[str, Any]]) -> None:
@@ -236,14 +242,25 @@ class ProfileOperator(JobOperator):
             machines,
             server,
             training,
-            runtime,
-            {machine.name: EngineUsage(client, machine) for machine in (*machines, server)},
+            runtimes,
+            {machine.name: EngineUsage(clients[machine.name], machine) for machine in (*machines, server)},
             image=self.neighbour_image,
             timing=Timing(before_s=self.look_s / 2, training_s=self.look_s),
             labels={**self.labels, **labels},
         )
         with self._bench as bench:
             return Survey(bench, machines, axes, on_rows=note).run(points)
+
+    def _clients(self, machines: Sequence[Worker]) -> dict[str, Any]:
+        """Machine to the client of its engine, one for each engine; without a connection, of the operator's own."""
+        made: dict[str | None, Any] = {}
+        for machine in machines:
+            conn_id = machine.docker_conn_id
+            if conn_id is None:
+                made[None] = made.get(None) or self._connect()
+            elif conn_id not in made:
+                made[conn_id] = client_of(conn_id, timeout=self.timeout)
+        return {machine.name: made[machine.docker_conn_id] for machine in machines}
 
     def _learn(self, kind: str, measured: pd.DataFrame, training: Training) -> DeviceProfile:
         from paceline.profile.device import DeviceProfile, Origin

@@ -12,8 +12,8 @@ from airflow.sdk.exceptions import AirflowFailException
 from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
 from paceline.fleet import Fleet, Worker
 
-from ._engine import connect, docker_hook
-from ._team import told_apart
+from ._engine import client_of
+from ._team import reached_from_here, told_apart
 from ._values import is_template, number, storage_path
 
 if TYPE_CHECKING:
@@ -100,6 +100,7 @@ class ScheduleOperator(BaseOperator):
         self.scheduler = scheduler
         self.watch_s = watch_s
         self.docker_url = docker_url
+        reached_from_here(fleet)
         told_apart(fleet)
         if not is_template(scheduler) and scheduler not in SCHEDULERS:
             raise InvalidInputError("scheduler", scheduler, "one of " + ", ".join(SCHEDULERS))
@@ -165,7 +166,7 @@ class ScheduleOperator(BaseOperator):
         gauges = {}
         for name, machine in machines.items():
             try:
-                gauges[name] = EngineUsage(self._connect(machine), machine)
+                gauges[name] = EngineUsage(client_of(machine.docker_conn_id, self.docker_url), machine)
                 first[name] = gauges[name].read()
             except RuntimeUnavailableError as error:
                 silent[name] = f"its engine does not answer: {error}"
@@ -199,10 +200,6 @@ class ScheduleOperator(BaseOperator):
             transfer_s,
             self.initialize_s + (0.0 if at_hand else worker.link.transfer_s(0)),
         )
-
-    def _connect(self, machine: Worker) -> Any:
-        hook = docker_hook(machine.docker_conn_id, self.docker_url)
-        return connect(lambda: hook, machine.docker_conn_id, self.docker_url)
 
     def _whole(self, field: str) -> int:
         value = number(field, getattr(self, field), _WHOLE)

@@ -8,12 +8,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._team import SERVER, in_containers, network_name, parts_of
+from ._team import in_containers, parts_of, rendezvous, where_to_run
 from .train import DeadlineTrainingOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from paceline.fleet import Fleet
     from paceline.runtime.base import JobSpec
 
 
@@ -26,12 +27,15 @@ class ParameterServerOperator(DeadlineTrainingOperator):
 
     Parameters
     ----------
+    fleet:
+        The machines, see :func:`paceline.fleet.load`. It runs on ``fleet.parameter_server``; where machines with other
+        engines train, its port is open at the address of that.
     plan:
         The schedule: which worker trains on how many of the samples, and how many at a time. (templated)
     training:
         Tells several trainings of one DAG apart.
     cores:
-        Cores of the server.
+        Cores of the server; 1 by default, or what its machine has.
     **kwargs:
         As for :class:`~paceline.operators.DeadlineTrainingOperator`; ``deadline`` is that of the workers.
 
@@ -42,9 +46,13 @@ class ParameterServerOperator(DeadlineTrainingOperator):
 
     Examples
     --------
+    >>> from paceline.fleet import Fleet, Worker
     >>> from paceline.operators import ParameterServerOperator
+    >>> gate = Worker(name="gate-1", kind="nano", cores=4, memory_gib=4)
     >>> plan = {"workers": {"gate-1": {"samples": 600, "batch_size": 32}}}
-    >>> server = ParameterServerOperator(task_id="server", plan=plan, deadline="20m")
+    >>> server = ParameterServerOperator(
+    ...     task_id="server", fleet=Fleet(workers=[gate], parameter_server=gate), plan=plan, deadline="20m"
+    ... )
     """
 
     template_fields: Sequence[str] = (*DeadlineTrainingOperator.template_fields, "plan")
@@ -53,16 +61,23 @@ class ParameterServerOperator(DeadlineTrainingOperator):
     def __init__(
         self,
         *,
+        fleet: Fleet,
         plan: Mapping[str, Any] | str | Any,
         training: str = "training",
-        cores: float = 1.0,
+        cores: float | None = None,
         **kwargs: Any,
     ) -> None:
+        machine = fleet.parameter_server
+        cores = min(1.0, machine.cores) if cores is None else cores
+        kwargs.setdefault("mem_limit", int(machine.memory_gib * 2**30))
         # Workers wait for it: where slots are few, it must not wait for theirs.
         kwargs.setdefault("priority_weight", 1000)
-        # All addresses of a container whose only network has no way in or out.
+        # All addresses of a container: its networks have no way in but for who has the key.
         command = ["python", "-m", "paceline.train.asynchronous", "plan.json", "--host", "0.0.0.0"]  # noqa: S104
-        super().__init__(command=command, min_devices=cores, max_devices=cores, **in_containers(kwargs))
+        super().__init__(
+            command=command, min_devices=cores, max_devices=cores, **{**where_to_run(machine), **in_containers(kwargs)}
+        )
+        self.fleet = fleet
         self.plan = plan
         self.training = training
 
@@ -72,4 +87,5 @@ class ParameterServerOperator(DeadlineTrainingOperator):
         workers = {name: asdict(part) for name, part in parts_of(self.plan).items()}
         plan.write_text(json.dumps({"workers": workers}, sort_keys=True))
         files = {**spec.files, plan.name: plan}
-        return replace(spec, files=files, own_network=network_name(context, self.training), alias=SERVER)
+        meeting = rendezvous(context, self.fleet, self.plan, self.training)
+        return meeting.serve(replace(spec, files=files))

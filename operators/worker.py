@@ -5,23 +5,21 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from paceline.errors import InvalidInputError
-from paceline.fleet import Worker
-from paceline.runtime.base import ENV_SERVER, ENV_WORKER
-from paceline.train.asynchronous.plan import EXIT_LEFT_OUT, EXIT_NO_SERVER, EXIT_SENT_AWAY, PORT
+from paceline.train.asynchronous.plan import EXIT_LEFT_OUT, EXIT_NO_SERVER, EXIT_SENT_AWAY
 
-from ._team import SERVER, in_containers, network_name, parts_of
+from ._team import in_containers, parts_of, rendezvous, where_to_run
 from .train import DeadlineTrainingOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from paceline.fleet import Fleet
     from paceline.runtime.base import JobSpec
 
 _SERVER_PATIENCE_S = 300.0
@@ -36,8 +34,10 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
 
     Parameters
     ----------
+    fleet:
+        The machines, see :func:`paceline.fleet.load`.
     worker:
-        The machine, as the fleet has it: its engine, its queue, its cores and memory are used.
+        Name of the machine: its engine, its queue, its cores and memory are used.
     plan:
         The schedule. A machine that it leaves out is skipped. (templated)
     server_task_id:
@@ -54,12 +54,18 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
 
     Examples
     --------
-    >>> from paceline.fleet import Worker
+    >>> from paceline.fleet import Fleet, Worker
     >>> from paceline.operators import WorkerTrainingOperator
     >>> gate = Worker(name="gate-1", kind="nano", cores=4, memory_gib=4)
     >>> plan = {"workers": {"gate-1": {"samples": 600, "batch_size": 32}}}
     >>> train = WorkerTrainingOperator(
-    ...     task_id="gate-1", worker=gate, plan=plan, server_task_id="server", script="train.py", deadline="20m"
+    ...     task_id="gate-1",
+    ...     fleet=Fleet(workers=[gate], parameter_server=gate),
+    ...     worker="gate-1",
+    ...     plan=plan,
+    ...     server_task_id="server",
+    ...     script="train.py",
+    ...     deadline="20m",
     ... )
     >>> train.max_devices
     4.0
@@ -70,20 +76,20 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
     def __init__(
         self,
         *,
-        worker: Worker,
+        fleet: Fleet,
+        worker: str,
         plan: Mapping[str, Any] | str | Any,
         server_task_id: str,
         training: str = "training",
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("retries", 3)  # one more than there are strikes: the last try hears that it is left out
-        kwargs.setdefault("max_devices", worker.cores)
-        kwargs.setdefault("mem_limit", int(worker.memory_gib * 2**30))
-        kwargs.setdefault("docker_conn_id", worker.docker_conn_id)
-        if worker.queue is not None:
-            kwargs.setdefault("queue", worker.queue)
-        super().__init__(**in_containers(kwargs))
-        self.worker = worker
+        machine = fleet.worker(worker)
+        kwargs.setdefault("max_devices", machine.cores)
+        kwargs.setdefault("mem_limit", int(machine.memory_gib * 2**30))
+        super().__init__(**{**where_to_run(machine), **in_containers(kwargs)})
+        self.fleet = fleet
+        self.worker = machine
         self.plan = plan
         self.server_task_id = server_task_id
         self.training = training
@@ -111,25 +117,21 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
             raise
 
     def submit_job(self, context: Context) -> Any:
-        """Start the worker once the parameter server has made their network."""
+        """Start the worker once the parameter server has made their network; elsewhere it looks for it itself."""
         from paceline.runtime import DockerRuntime
 
-        runtime = DockerRuntime(self._connect)
-        network = network_name(context, self.training)
-        give_up_s = time.monotonic() + _SERVER_PATIENCE_S
-        while not self._patiently(lambda: runtime.has_network(network)):
-            if self._killed.wait(0.5) or time.monotonic() > give_up_s:
-                raise AirflowException(f"{self.server_task_id} has not begun within {_SERVER_PATIENCE_S:.0f} s")
+        meeting = rendezvous(context, self.fleet, self.plan, self.training)
+        if meeting.beside(self.worker):
+            runtime = DockerRuntime(self._connect)
+            give_up_s = time.monotonic() + _SERVER_PATIENCE_S
+            while not self._patiently(lambda: runtime.has_network(meeting.network)):
+                if self._killed.wait(0.5) or time.monotonic() > give_up_s:
+                    raise AirflowException(f"{self.server_task_id} has not begun within {_SERVER_PATIENCE_S:.0f} s")
         return super().submit_job(context)
 
     def placed(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
         """In the training's own network, on its part of the machine, and told where the server is."""
-        return replace(
-            spec,
-            environment={**spec.environment, ENV_SERVER: f"{SERVER}:{PORT}", ENV_WORKER: self.worker.name},
-            own_network=network_name(context, self.training),
-            cgroup_parent=self.worker.cgroup_parent,
-        )
+        return rendezvous(context, self.fleet, self.plan, self.training).join(spec, self.worker)
 
     def _why_left_out(self) -> str:
         plan = json.loads(self.plan) if isinstance(self.plan, str) else self.plan

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from paceline.fleet import BackgroundApp, Worker
 from paceline.fleet.emulated import EmulatedDevice
-from paceline.profile.bench import Training
+from paceline.profile.rehearsal import Training
 
 HERE = Path(__file__).parent
+STITCHING = HERE.parents[1] / "dags" / "edge" / "stitching.py"
 TRAINER, NEIGHBOUR = "paceline-trainer:latest", "paceline-neighbour:latest"
 MEMORY_GIB = 1.5
 LATENCY_MS = 200
@@ -35,7 +36,7 @@ class EmulatedFleet:
 @contextmanager
 def emulated_fleet(name: str = "bench") -> Iterator[EmulatedFleet]:
     """Make the devices; needs root, and an engine on this machine."""
-    app = BackgroundApp(name="stitching", latency_ms=LATENCY_MS, image=NEIGHBOUR, script=str(HERE / "stitching.py"))
+    app = BackgroundApp(name="stitching", latency_ms=LATENCY_MS, image=NEIGHBOUR, script=str(STITCHING))
     with ExitStack() as stack:
         devices, machines = {}, []
         for machine, (kind, cores, processor) in {**DEVICES, "server": SERVER}.items():

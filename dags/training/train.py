@@ -1,17 +1,19 @@
 """Train a network that says, before departure, how likely a flight from New York is to arrive late.
 
-Runs wherever Paceline puts it (a container or a local process), and as plain ``python train.py`` too. Needs torch
-and the standard library only. Reads ``train.csv``; leaves ``model.json`` (how to read a flight) and ``weights.pt``.
+Runs wherever Paceline puts it (a container, several of them that train one model, or a local process), and as plain
+``python train.py`` too. Needs torch and the standard library only. Reads ``train.csv``; leaves ``model.json`` (how to
+read a flight) and ``weights.pt``.
 """
 
 import csv
 import json
+import math
 import os
 from pathlib import Path
 
 import torch
 from torch import nn
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from paceline.train import checkpoint, input_dir, output_dir, report, track
 
@@ -19,6 +21,7 @@ NUMERIC = ("dep_hour", "distance", "temp", "dewp", "humid", "wind_speed", "preci
 CATEGORICAL = ("carrier", "origin", "dest", "weekday")
 EPOCHS = int(os.environ.get("EPOCHS", "9"))
 BATCH = int(os.environ.get("BATCH", "512"))
+PEAK_RATE, WARM_UP = 3e-3, 0.3
 
 
 Columns = dict[str, tuple[str, ...]]
@@ -59,6 +62,31 @@ class Reader:
         return torch.stack(categories, dim=1), torch.stack(numbers, dim=1), late
 
 
+class Flights(TensorDataset):
+    """Gives a batch by one indexing of the tensors, not row by row."""
+
+    def __getitems__(self, indices: list[int]) -> tuple[torch.Tensor, ...]:
+        """Return the rows of a batch."""
+        chosen = torch.tensor(indices)
+        return tuple(column[chosen] for column in self.tensors)
+
+
+def as_it_is(batch: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Return the batch: nothing has to be put together."""
+    return batch
+
+
+def learning_rate(progress: float) -> float:
+    """Return the rate at a share of the training: up to the peak first, then down to nothing, along cosines.
+
+    By the progress and not by a number of batches: several machines take batches of other sizes.
+    """
+    turn = progress / WARM_UP if progress < WARM_UP else 1 + (progress - WARM_UP) / (1 - WARM_UP)
+    return PEAK_RATE * (
+        1 - 0.96 * (1 + math.cos(math.pi * turn)) / 2 if turn < 1 else (1 - math.cos(math.pi * turn)) / 2
+    )
+
+
 class Delays(nn.Module):
     """An embedding for each categorical column, then two hidden layers."""
 
@@ -83,21 +111,20 @@ def main() -> None:
     torch.manual_seed(2013)
     columns = read_columns(input_dir() / "train.csv")
     reader = Reader.fit(columns)
-    data = TensorDataset(*reader.read(columns))
-    # The sampler gives whole batches, so that a batch is one indexing of the tensors.
-    loader = DataLoader(data, sampler=BatchSampler(RandomSampler(data), BATCH, drop_last=False), batch_size=None)
+    loader = DataLoader(Flights(*reader.read(columns)), BATCH, shuffle=True, collate_fn=as_it_is)
 
     model = Delays(reader.plan)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.05)
-    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=EPOCHS * len(loader))
+    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.05)
     loss_of = nn.BCEWithLogitsLoss()
-    checkpoint(model=model, optimizer=optimizer, scheduler=scheduler)
-    for categories, numbers, late in track(loader, epochs=EPOCHS):
+    checkpoint(model=model, optimizer=optimizer)
+    loop = track(loader, epochs=EPOCHS)
+    for categories, numbers, late in loop:
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(loop.done / loop.total)
         loss = loss_of(model(categories, numbers), late)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        scheduler.step()
         report(loss=loss)
 
     (output_dir() / "model.json").write_text(json.dumps(reader.plan, indent=1))

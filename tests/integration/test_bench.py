@@ -12,7 +12,8 @@ import pytest
 from paceline.errors import PacelineError
 from paceline.fleet import Worker
 from paceline.fleet.usage import EngineUsage
-from paceline.profile.bench import Bench, Training
+from paceline.profile.bench import Bench
+from paceline.profile.rehearsal import Training
 from paceline.runtime import DockerRuntime
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(120)]
@@ -37,9 +38,8 @@ def test_a_bench_that_is_closed_by_another_thread_leaves_nothing(
         except PacelineError as error:
             raised.append(error)
 
-    bench = Bench(
-        machines, server, Training(SCRIPT, trainer_image), DockerRuntime(docker_client), gauges, labels=labels
-    )
+    runtimes = dict.fromkeys(gauges, DockerRuntime(docker_client))
+    bench = Bench(machines, server, Training(SCRIPT, trainer_image), runtimes, gauges, labels=labels)
     under_way = threading.Thread(target=train)
     under_way.start()
     time.sleep(after_s)  # from the first container's start to a training that has begun

@@ -250,8 +250,11 @@ class DeadlineController:
             return self.limits.quantize(held if self._resize_s else max(1.0, self.limits.min_devices), ceiling)
         most = self.limits.quantize(self.limits.max_devices, ceiling)
         tried = min(self._usable, most)
-        if tried > 0 and left / self._speed.at(tried) > (1 - _RESERVE) * (left_s - self._resize_s * (most != held)):
-            return self.limits.quantize(min(max(_TRY * tried, held), most), ceiling)
+        needed_s, spare_s = left / self._speed.at(tried) if tried > 0 else 0.0, left_s - self._resize_s * (most != held)
+        if needed_s > (1 - _RESERVE) * spare_s:
+            # Whoever is late gets everything: it may be able to use more than it has shown.
+            enough = most if needed_s > spare_s else min(max(_TRY * tried, held), most)
+            return self.limits.quantize(enough, ceiling)
         wanted = self._quantized(left, left_s, held, ceiling)
         if wanted == held or held != self.limits.quantize(held, ceiling):
             return wanted

@@ -1,16 +1,18 @@
-"""``python -m paceline.demo``: the whole story once. ``python -m paceline.demo up``: an Airflow to look around in."""
+"""``python -m paceline.demo``: the whole story once. With ``edge``: on a fleet. With ``up``: an Airflow to look at."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from paceline.demo.airflow_process import free_port
 from paceline.demo.screen import Screen
 from paceline.demo.story import Demo, alone, check_machine, give_up_runs, run
+from paceline.demo.watch import EDGE_TASKS
 from paceline.errors import PacelineError
 
 _REPOSITORY = Path(__file__).parents[3]
@@ -29,7 +31,9 @@ def main(arguments: list[str] | None = None) -> int:
     screen = Screen()
     try:
         with alone(demo.folder):
-            return _up(demo, screen, options.port) if options.what == "up" else _run(demo, screen)
+            if options.what == "up":
+                return _up(demo, screen, options.port)
+            return _edge(demo, screen) if options.what == "edge" else _run(demo, screen)
     except KeyboardInterrupt:
         if options.what == "up":
             screen.step("Stopped", "nothing is left running; `make up` goes on from here")
@@ -49,17 +53,30 @@ def _run(demo: Demo, screen: Screen) -> int:
         "A real Airflow, real flights of 2013, one run of the DAG retrain_on_drift.",
     )
     summary = run(demo, screen)
-    _tell(demo, screen, summary)
+    _tell(demo, screen, summary, "`make up` opens this run in Airflow; trigger it with a deadline of yours")
     return 0 if summary["dag_run_state"] == "success" else 1
 
 
-def _tell(demo: Demo, screen: Screen, summary: dict[str, Any]) -> None:
+def _edge(demo: Demo, screen: Screen) -> int:
+    from paceline.demo import edge
+
+    screen.title(
+        "Paceline: retrain a model on the machines at the edge, beside what they are there for",
+        f"A real Airflow, real containers on parts of this machine, one run of the DAG {edge.DAG}.",
+    )
+    demo = replace(demo, dag=edge.DAG, tasks=EDGE_TASKS, training=edge.TRAINING)
+    summary = edge.run_edge(demo, screen)
+    _tell(demo, screen, summary, "docs/fleet.md, to describe machines of yours")
+    return 0 if summary["dag_run_state"] == "success" else 1
+
+
+def _tell(demo: Demo, screen: Screen, summary: dict[str, Any], following: str) -> None:
     screen.plain("")
     for name in ("summary.json", "pace.png"):
         if (demo.folder / name).exists():
             screen.plain(f"  {_short(demo.folder / name)}")
     if summary["dag_run_state"] == "success":
-        screen.plain("  next: `make up` opens this run in Airflow; trigger retrain_on_drift with a deadline of yours")
+        screen.plain(f"  next: {following}")
     else:
         screen.plain(f"  logs: {_short(demo.home / 'logs')}")
 
@@ -111,10 +128,12 @@ def _short(path: Path) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m paceline.demo", description=__doc__)
-    parser.add_argument("what", nargs="?", choices=["run", "up"], default="run", help="run the story, or stay up")
+    parser.add_argument("what", nargs="?", choices=["run", "edge", "up"], default="run", help="what to run")
     parser.add_argument("--runtime", choices=["auto", "docker", "process"], default="auto", help="where to train")
     parser.add_argument(
-        "--deadline", default="60s", help="from the start of the run, such as 60s or 2m (default %(default)s)"
+        "--deadline",
+        default="60s",
+        help="from the start of the run, or of the training on a fleet (default %(default)s)",
     )
     parser.add_argument("--epochs", type=int, help="passes over the training data (default: the DAG's)")
     parser.add_argument("--folder", type=Path, default=Path("build/demo"), help="for all files (default %(default)s)")

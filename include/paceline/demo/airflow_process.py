@@ -119,13 +119,18 @@ class AirflowProcess(AirflowApi):
             raise
         return self
 
-    def start_component(self, name: str, arguments: Sequence[str] | None = None) -> None:
-        """Start one component (``scheduler``, ...), for instance again after a test has killed it."""
+    def start_component(
+        self, name: str, arguments: Sequence[str] | None = None, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Start a component: again after a test has killed it, or one more, such as an edge worker.
+
+        What is none of the four is told what to do by ``arguments``, and by more ``environment`` where it needs it.
+        """
         with self.log_path(name).open("ab") as log, signals_held():
             # A session of its own: Ctrl-C reaches this process alone, which then stops them in order.
             self.processes[name] = subprocess.Popen(
                 [*_AIRFLOW, *(arguments or _COMPONENTS[name])],
-                env=self.env,
+                env={**self.env, **(environment or {})},
                 cwd=self.home,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

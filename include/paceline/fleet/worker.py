@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Address
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 _Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=63)]
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -67,8 +68,12 @@ class Worker(_Described):
         What it has.
     docker_conn_id:
         Airflow connection to its engine; without one, the engine of the machine that asks.
-    queue:
-        Queue of the edge worker that runs its tasks, beside its engine; without one they run centrally.
+    queue, executor:
+        Queue of the edge worker that runs its tasks, beside its engine, and Airflow's executor for it where there are
+        several; without a queue they run centrally.
+    address:
+        IPv4 address at which the machines of other engines reach this one while it is the parameter server, with the
+        port that is opened there for as long as a training runs: ``10.0.0.5``, or ``10.0.0.5:29500``.
     cgroup_parent:
         Control group that its containers are put into; for devices that are parts of one machine.
     background:
@@ -95,6 +100,8 @@ class Worker(_Described):
     memory_gib: _Positive
     docker_conn_id: Annotated[str, Field(min_length=1)] | None = None
     queue: str | None = None
+    executor: str | None = None
+    address: str | None = None
     cgroup_parent: str | None = None
     background: tuple[BackgroundApp, ...] = ()
     link: Link = Link()
@@ -102,6 +109,22 @@ class Worker(_Described):
     price_per_kwh: _NotNegative = 0.0
     idle_watts: _NotNegative = 0.0
     busy_watts: _NotNegative = 0.0
+
+    @property
+    def engine(self) -> str:
+        """What tells its engine from others: its connection, else where it is asked from."""
+        return self.docker_conn_id or ("" if self.queue is None else f"queue {self.queue}")
+
+    @field_validator("address")
+    @classmethod
+    def _one_address(cls, value: str | None) -> str | None:
+        if value is not None:
+            host, _, port = value.partition(":")
+            if IPv4Address(host).is_unspecified:
+                raise ValueError("it would be open on every network of the machine: name one address of it")
+            if port and not (port.isdigit() and 0 < int(port) < 2**16):
+                raise ValueError(f"{port!r} is no port")
+        return value
 
     @model_validator(mode="after")
     def _apps_differ(self) -> Worker:
@@ -122,10 +145,14 @@ class Fleet(_Described):
         Those that may train.
     parameter_server:
         The machine that keeps the parameters; it may, but need not be a worker as well.
+    key_conn_id:
+        Airflow connection whose password parameter server and workers prove to each other that they have; needed
+        where machines have several engines.
     """
 
     workers: Annotated[tuple[Worker, ...], Field(min_length=1)]
     parameter_server: Worker
+    key_conn_id: Annotated[str, Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
     def _names_differ(self) -> Fleet:
@@ -133,6 +160,11 @@ class Fleet(_Described):
         if repeated:
             raise ValueError(f"two workers are called {repeated!r}")
         return self
+
+    @property
+    def elsewhere(self) -> list[str]:
+        """The workers that have another engine than the parameter server."""
+        return [worker.name for worker in self.workers if worker.engine != self.parameter_server.engine]
 
     @property
     def kinds(self) -> list[str]:

@@ -29,6 +29,7 @@ from paceline.runtime.base import Job, JobStatus
 
 _SLOW_KEYS_EVERY_S = 5.0  # history and controller state are larger and less urgent than the newest sample
 _PENDING_AT_MOST_S = 60.0  # a device that has not joined by then will not
+_NOTABLE = 0.05  # a total that has moved by more is an event
 
 
 class PaceLoop:
@@ -88,6 +89,7 @@ class PaceLoop:
         self._output = Output(self._log)
         self._reader = ProgressReader(self._output.take, self._malformed, past.pauses_s if past else 0.0)
         self._total: int | None = None
+        self._told_total = 0
         self._held = self._wanted = held_devices  # given to the job, and decided
         self._given_s = float("-inf")
         self._busy = Busy()
@@ -166,9 +168,14 @@ class PaceLoop:
         news = [one for one in self._reader.feed(self._job.read_lines(), now_s) if one.event != "report"]
         if news:
             total_before, self._total = self._total, news[-1].total
-            if total_before is not None and self._total != total_before:
-                self._journal.event(now_s, "total", "The job is now %d batches in all", self._total)
-            elif total_before is not None and any(one.event == "start" for one in news):
+            if total_before is None:
+                self._told_total = self._total
+            elif self._total != total_before:
+                # A worker among several is given a few more or fewer at every epoch: nothing that people want to know.
+                if abs(self._total - self._told_total) > _NOTABLE * self._told_total:
+                    self._journal.event(now_s, "total", "The job is now %d batches in all", self._total)
+                    self._told_total = self._total
+            elif any(one.event == "start" for one in news):
                 self._controller.interrupt(now_s)
                 self._journal.event(now_s, "resumed", "Training goes on at %.1f %%", news[-1].percent)
         return self._reader.position

@@ -18,6 +18,7 @@ from paceline.runtime.docker_job import DockerJob
 from paceline.train.progress import parse_line
 
 IMAGE = "paceline-neighbour:latest"
+BACKGROUND = "paceline.background"  # label of a container that is an application of its machine
 _MIB = 2**20
 _SPARE_BYTES = 64 * _MIB  # of the program that fills memory, besides what it fills
 _LEAST_SHARE = 0.01
@@ -40,6 +41,9 @@ class Load:
 
 class Neighbours:
     """The applications of one device, and load.
+
+    An application that runs there already, in a container with the label ``paceline.background`` and its name, is left
+    as it is and listened to; the others are started.
 
     Parameters
     ----------
@@ -70,6 +74,7 @@ class Neighbours:
         self._labels = dict(labels or {})
         self._closed = False
         self._apps: dict[str, DockerJob] = {}
+        self._not_ours: set[str] = set()
         self._cpu: DockerJob | None = None
         self._cpu_share = 0.0
         self._memory: DockerJob | None = None
@@ -77,8 +82,13 @@ class Neighbours:
         self._times: defaultdict[str, list[float]] = defaultdict(list)
 
     def start(self) -> None:
-        """Start the applications."""
+        """Start the applications that do not run there yet."""
         for app in self._device.background:
+            found = self._runtime.find({BACKGROUND: app.name}, self._device.cgroup_parent)
+            if found is not None:
+                self._apps[app.name] = found
+                self._not_ours.add(app.name)
+                continue
             if app.image is None or app.script is None:
                 accepted = "an image and a script: how the application is run to be measured"
                 raise InvalidInputError(f"background.{app.name}", f"{app.image}, {app.script}", accepted)
@@ -126,8 +136,11 @@ class Neighbours:
         return times
 
     def close(self) -> None:
-        """Remove everything."""
+        """Remove everything that was started here."""
         self._closed = True
+        for app in self._not_ours:
+            self._apps.pop(app).close()
+        self._not_ours.clear()
         jobs = [*self._apps.values(), self._cpu, self._memory]
         self._apps, self._cpu, self._memory = {}, None, None
         problem = None

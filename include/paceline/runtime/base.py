@@ -16,6 +16,7 @@ ENV_INPUT = "PACELINE_INPUT"  # folder with the files named in JobSpec.inputs
 ENV_OUTPUT = "PACELINE_OUTPUT"  # what the job leaves here is collected after it has ended
 ENV_CHECKPOINT = "PACELINE_CHECKPOINT"  # survives a restart of the same job
 ENV_SERVER = "PACELINE_SERVER"  # of a worker among several: host:port of the parameter server
+ENV_SERVER_KEY = "PACELINE_SERVER_KEY"  # what both prove to each other that they have it
 ENV_WORKER = "PACELINE_WORKER"  # the worker's name
 ENV_EPOCHS = "PACELINE_EPOCHS"  # train so many epochs, whatever the script asks for: it is measured
 ENV_CONTROL = "PACELINE_CONTROL"  # JSON file {"devices": x}, rewritten atomically; unset where a cgroup says it
@@ -65,6 +66,11 @@ class JobSpec:
         an ``alias`` makes it, the others need it to be there, and whoever leaves last removes it.
     alias:
         The job's name in ``own_network``, by which the others reach it.
+    way_out:
+        Whether the network that the job makes has a way out of it: to other machines, and from them to what is
+        ``published``.
+    published:
+        Port of the job to the address of the engine's machine, ``(IP, port)``, at which others reach it.
     cgroup_parent:
         Control group that the container's is put into: a device that is part of a machine, with limits of its own.
     labels:
@@ -84,6 +90,8 @@ class JobSpec:
     network: str | None = None
     own_network: str | None = None
     alias: str | None = None
+    way_out: bool = False
+    published: Mapping[int, tuple[str, int]] = field(default_factory=dict)
     cgroup_parent: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
 

@@ -106,6 +106,8 @@ def spec_digest(spec: JobSpec) -> str:
         "network": spec.network,
         "own_network": spec.own_network,
         "alias": spec.alias,
+        "way_out": spec.way_out,
+        "published": sorted((port, list(place)) for port, place in spec.published.items()),
         "cgroup_parent": spec.cgroup_parent,
     }
     digest.update(json.dumps(values, sort_keys=True).encode())

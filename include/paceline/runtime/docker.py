@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -110,7 +111,7 @@ class DockerRuntime:
             if job is not None:
                 return job
         if spec.own_network is not None and spec.alias is not None:
-            docker_network.make(self._client, spec.own_network)
+            docker_network.make(self._client, spec.own_network, way_out=spec.way_out)
         container = self._create(spec, digest)
         try:
             with engine_call("put the job's files into the container"):
@@ -133,6 +134,21 @@ class DockerRuntime:
         if found["State"]["Status"] == "created":
             raise JobLostError(f"container {job_id[:12]} was never started")
         return DockerJob(self._client, found["Id"], max_output_bytes=self._max_output_bytes, tail=200)
+
+    def find(self, labels: Mapping[str, str], cgroup_parent: str | None) -> DockerJob | None:
+        """A container with these labels that runs on a machine, or a part of one, whoever has started it.
+
+        Only what it writes from now on is read.
+        """
+        wanted = [f"{name}={value}" for name, value in labels.items()]
+        with engine_call("look for a container that runs already"):
+            running = [str(found["Id"]) for found in self._client.containers(filters={"label": wanted})]
+        for container in running:
+            with contextlib.suppress(JobLostError), engine_call("ask where a container belongs"):
+                parent = self._client.inspect_container(container)["HostConfig"].get("CgroupParent")
+                if (parent or None) == cgroup_parent:
+                    return DockerJob(self._client, container, max_output_bytes=self._max_output_bytes, tail=0)
+        return None
 
     def _check_image(self, image: str) -> None:
         try:
@@ -198,6 +214,7 @@ class DockerRuntime:
             pids_limit=spec.max_processes,
             network_mode=spec.own_network or spec.network or "none",
             cgroup_parent=spec.cgroup_parent,
+            port_bindings={port: (host, at) for port, (host, at) in spec.published.items()} or None,
             init=True,
             privileged=False,
             # PyTorch's data loaders pass batches through /dev/shm; the engine's default of 64 MiB kills them.
@@ -224,6 +241,7 @@ class DockerRuntime:
                 labels={**spec.labels, **labels},
                 stop_signal="SIGTERM",
                 host_config=host,
+                ports=list(spec.published) or None,
                 networking_config=networking,
             )
         return str(created["Id"])

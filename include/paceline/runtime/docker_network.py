@@ -16,14 +16,16 @@ if TYPE_CHECKING:
 LABEL = "paceline.network"
 
 
-def make(client: APIClient, name: str) -> None:
-    """Make the network unless it is there. Containers in it reach each other and nothing else.
+def make(client: APIClient, name: str, *, way_out: bool = False) -> None:
+    """Make the network unless it is there. Without a way out, containers in it reach each other and nothing else.
 
     Only one may try: engines let two who come at the same time make two networks of one name.
     """
     if not is_there(client, name):
         with engine_call(f"make the network {name}"):
-            client.create_network(name, driver="bridge", internal=True, check_duplicate=True, labels={LABEL: name})
+            client.create_network(
+                name, driver="bridge", internal=not way_out, check_duplicate=True, labels={LABEL: name}
+            )
 
 
 def leave(client: APIClient, name: str) -> None:

@@ -28,17 +28,27 @@ print(json.dumps([time.process_time() - began_s, sorted(set(sys.modules) - befor
 """
 
 
-@pytest.fixture(scope="module")
-def dag() -> DAG:
+def _read(name: str) -> DAG:
     import runpy
 
-    found: DAG = runpy.run_path(str(DAGS / "retrain_on_drift.py"))["dag"]
+    found: DAG = runpy.run_path(str(DAGS / f"{name}.py"))["dag"]
     return found
 
 
-def test_parsing_is_quick_and_imports_nothing_heavy() -> None:
+@pytest.fixture(scope="module")
+def dag() -> DAG:
+    return _read("retrain_on_drift")
+
+
+@pytest.fixture(scope="module")
+def edge() -> DAG:
+    return _read("retrain_on_edge")
+
+
+@pytest.mark.parametrize("name", ["retrain_on_drift", "retrain_on_edge", "watch_for_drift"])
+def test_parsing_is_quick_and_imports_nothing_heavy(name: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", _PARSE, DAGS / "retrain_on_drift.py"], capture_output=True, text=True, check=True
+        [sys.executable, "-c", _PARSE, DAGS / f"{name}.py"], capture_output=True, text=True, check=True
     )
     took_s, modules = json.loads(done.stdout.splitlines()[-1])
     heavy = {"torch", "pandas", "numpy", "sklearn", "scipy", "river", "matplotlib", "docker", "pyarrow"}
@@ -53,9 +63,20 @@ def test_the_way_is_drift_prepare_train_evaluate_promote(dag: DAG) -> None:
         assert after in dag.get_task(before).downstream_task_ids
 
 
-def test_every_param_has_a_title_for_the_form_and_the_defaults_are_valid(dag: DAG) -> None:
-    for name in dag.params:
-        assert dag.params.get_param(name).schema.get("title"), name
+def test_the_way_at_the_edge_has_the_machines_in_it(edge: DAG) -> None:
+    order = ["drift", "prepare", "profile", "schedule", "train.parameter_server", "train.result", "evaluate", "promote"]
+    for before, after in itertools.pairwise(order):
+        assert after in edge.get_task(before).downstream_task_ids
+    workers = {"train.ewr", "train.jfk", "train.lga"}
+    assert set(edge.task_ids) == {*order, *workers}
+    assert all(edge.get_task("train.result").task_id in edge.get_task(name).downstream_task_ids for name in workers)
+
+
+@pytest.mark.parametrize("name", ["retrain_on_drift", "retrain_on_edge"])
+def test_every_param_has_a_title_for_the_form_and_the_defaults_are_valid(name: str) -> None:
+    dag = _read(name)
+    for param in dag.params:
+        assert dag.params.get_param(param).schema.get("title"), param
     dag.params.validate()
 
 

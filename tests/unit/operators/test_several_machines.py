@@ -5,12 +5,14 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from paceline.errors import InvalidInputError, TrainingFailedError
 from paceline.fleet import Fleet, Worker
 from paceline.operators import (
     DeadlineTrainingOperator,
+    FleetResultOperator,
     ParameterServerOperator,
     WorkerTrainingOperator,
     train_on_fleet,
@@ -18,12 +20,15 @@ from paceline.operators import (
 from paceline.train.asynchronous.plan import EXIT_LEFT_OUT, EXIT_NO_SERVER, EXIT_SENT_AWAY
 
 GATE = Worker(name="gate", kind="nano", cores=1, memory_gib=1)
+HALL = GATE.model_copy(update={"name": "hall"})
+ELSEWHERE = GATE.model_copy(update={"name": "hall", "docker_conn_id": "hall_docker"})
+FLEET = Fleet(workers=(GATE, HALL), parameter_server=GATE)
 PLAN = {"workers": {"gate": {"samples": 10, "batch_size": 2}}, "left_out": {"hall": "it is too busy"}}
 
 
 def worker(machine=GATE, plan=PLAN, **arguments):
     arguments = {"task_id": "train", "script": "train.py", "deadline": "1m"} | arguments
-    return WorkerTrainingOperator(worker=machine, plan=plan, server_task_id="server", **arguments)
+    return WorkerTrainingOperator(fleet=FLEET, worker=machine.name, plan=plan, server_task_id="server", **arguments)
 
 
 def context(server_state="running"):
@@ -34,23 +39,53 @@ def context(server_state="running"):
 @pytest.mark.parametrize("runtime", ["process", "auto"])
 def test_a_server_that_would_listen_to_everybody_is_refused(runtime):
     with pytest.raises(InvalidInputError, match=f"runtime: got '{runtime}', expected 'docker'"):
-        ParameterServerOperator(task_id="server", plan=PLAN, deadline="1m", runtime=runtime)
+        ParameterServerOperator(task_id="server", fleet=FLEET, plan=PLAN, deadline="1m", runtime=runtime)
     with pytest.raises(InvalidInputError, match=f"runtime: got '{runtime}', expected 'docker'"):
         worker(runtime=runtime)
 
 
-def test_machines_of_several_engines_are_refused_with_the_reason():
-    other = GATE.model_copy(update={"name": "hall", "docker_conn_id": "hall_docker"})
-    with pytest.raises(InvalidInputError, match="fleet: got 'None, hall_docker', expected machines of one engine"):
-        train_on_fleet(fleet=Fleet(workers=(GATE, other), parameter_server=GATE), plan=PLAN, deadline="1m")
+def test_machines_of_several_engines_need_an_address_and_a_key():
+    fleet = Fleet(workers=(GATE, ELSEWHERE), parameter_server=GATE)
+    with pytest.raises(InvalidInputError, match=r"fleet.gate.address: got None, expected an address of it"):
+        train_on_fleet(fleet=fleet, plan=PLAN, deadline="1m")
+    server = GATE.model_copy(update={"address": "10.0.0.5"})
+    with pytest.raises(InvalidInputError, match=r"fleet.key_conn_id: got None, expected a connection whose password"):
+        train_on_fleet(fleet=Fleet(workers=(GATE, ELSEWHERE), parameter_server=server), plan=PLAN, deadline="1m")
+
+
+def test_tasks_run_where_their_machine_says():
+    machine = GATE.model_copy(update={"queue": "site", "executor": "EdgeExecutor", "docker_conn_id": "site_docker"})
+    fleet = Fleet(workers=(machine,), parameter_server=machine)
+    with DAG("edge", schedule=None):
+        group = train_on_fleet(fleet=fleet, plan=PLAN, script="train.py", deadline="1m")
+    for task in (one for one in group if not isinstance(one, FleetResultOperator)):
+        assert (task.queue, task.executor, task.docker_conn_id) == ("site", "EdgeExecutor", "site_docker")
+
+
+def result_of(results):
+    task = FleetResultOperator(task_id="result", worker_task_ids={name: f"train.{name}" for name in "abc"})
+    pulled = {f"train.{name}": result for name, result in results.items()}
+    ti = SimpleNamespace(xcom_pull=lambda task_ids, map_indexes: pulled.get(task_ids))
+    return task.execute({"ti": ti})
+
+
+def test_the_result_of_a_fleet_is_that_of_those_who_have_trained():
+    one = {"model": "of a", "deadline_s": 60.0, "finished_s": 60.3, "error_pct": 0.5, "device_seconds": 20.0}
+    result = result_of({"a": one, "c": {**one, "model": "of c", "finished_s": 59.0, "error_pct": -1.7}})
+    assert (result["model"], result["error_pct"], result["met"], result["device_seconds"]) == ("of a", 0.5, False, 40.0)
+    assert set(result["workers"]) == {"a", "c"}
+
+
+def test_a_fleet_of_which_nobody_has_trained_has_no_result():
+    with pytest.raises(AirflowFailException, match="no worker has trained to the end"):
+        result_of({})
 
 
 def test_a_machine_that_the_plan_leaves_out_is_skipped_with_its_reason():
-    hall = GATE.model_copy(update={"name": "hall"})
     with pytest.raises(AirflowSkipException, match="hall does not train: it is too busy"):
-        worker(hall).execute(context())
+        worker(HALL).execute(context())
     with pytest.raises(AirflowSkipException, match="the schedule does not choose it"):
-        worker(hall, {"workers": PLAN["workers"]}).execute(context())
+        worker(HALL, {"workers": PLAN["workers"]}).execute(context())
 
 
 def test_a_worker_that_comes_too_late_is_skipped():

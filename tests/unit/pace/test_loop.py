@@ -349,3 +349,12 @@ def test_a_store_that_fails_does_not_stop_control(make_job, clock, origin, caplo
     exchange.close()
     assert len(told) == 1
     assert isinstance(told[0], OSError)
+
+
+def test_a_total_that_moves_a_little_is_no_event_and_one_that_moves_much_is(make_job, run):
+    job, history = make_job(core_s=60), History()
+    job.at = [(10 + step, lambda step=step: setattr(job, "batches", 3000 + 10 * step)) for step in range(5)]
+    job.at.append((40, lambda: setattr(job, "batches", 2500)))
+    run(job, 80, history=history)
+    totals = [event for event in history.to_dict()["events"] if event["kind"] == "total"]
+    assert [event["t_s"] for event in totals] == pytest.approx([40], abs=2)

@@ -177,3 +177,18 @@ def test_epochs_that_have_begun_are_done():
     shards.begin_epoch([0, 1])
     shards.set_epochs(0)
     assert (shards.epochs, shards.ended) == (1, False)
+
+
+def test_with_fixed_parts_nobody_takes_over_but_from_who_is_lost() -> None:
+    shards = Shards({"a": Part(2, batch_size=2), "b": Part(2, batch_size=2)}, epochs=2, fixed=True)
+    shards.join("a")
+    shards.join("b")
+    shards.begin_epoch([0, 1, 2, 3])
+    mine = shards.lease("a")
+    assert mine is not None
+    assert shards.finish("a", mine.number)
+    assert shards.lease("a") is None, "what is left is b's"
+    shards.lose("b")
+    rest = shards.lease("a")
+    assert rest is not None
+    assert sorted([*mine.indices, *rest.indices]) == [0, 1, 2, 3]

@@ -36,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--stuck-s", type=float, default=_STUCK_S, help=help_text)
     help_text = f"seconds after which a server without workers gives up ({_PATIENCE_S:g})"
     parser.add_argument("--patience-s", type=float, default=_PATIENCE_S, help=help_text)
+    help_text = "nobody takes over from who is slower, as in Deep-Edge; to compare schedules by"
+    parser.add_argument("--fixed-parts", action="store_true", help=help_text)
     chosen = parser.parse_args(arguments)
     folder = folder_for(None)
     display = choose_display()
@@ -48,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         display=display,
         stuck_s=chosen.stuck_s,
         patience_s=chosen.patience_s,
+        fixed=chosen.fixed_parts,
     )
     say(f"the parameter server listens on {chosen.host}:{server.port}")
 

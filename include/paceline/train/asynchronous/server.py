@@ -51,6 +51,8 @@ class Server:
         A batch that takes so long, and ten times as long as the worker's batches mostly do, is given to another one.
     patience_s:
         How long to wait for workers while there is none.
+    fixed:
+        Nobody takes over what is another's.
     """
 
     def __init__(
@@ -64,8 +66,9 @@ class Server:
         display: Display,
         stuck_s: float,
         patience_s: float,
+        fixed: bool = False,
     ) -> None:
-        self._training = Training(parts, stuck_s)
+        self._training = Training(parts, stuck_s, fixed=fixed)
         self._key = key
         self._store = store
         self._display = display

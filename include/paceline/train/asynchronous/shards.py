@@ -63,6 +63,9 @@ class Shards:
         Worker to what the schedule gives it. Others may not join.
     epochs:
         How often all samples are gone through.
+    fixed:
+        Each does its own part of every epoch and no more, as in Deep-Edge; only what belonged to somebody who is lost
+        goes to the others.
 
     Examples
     --------
@@ -76,8 +79,9 @@ class Shards:
     (1, [3, 1])
     """
 
-    def __init__(self, parts: Mapping[str, Part], epochs: int) -> None:
+    def __init__(self, parts: Mapping[str, Part], epochs: int, *, fixed: bool = False) -> None:
         self.epochs = epochs
+        self._fixed = fixed
         self.strikes = dict.fromkeys(parts, 0)
         self.done = dict.fromkeys(parts, 0)  # batches of each
         self._batch_size = {name: part.batch_size for name, part in parts.items()}
@@ -145,7 +149,7 @@ class Shards:
         """Begin the next epoch with the samples in that order, unless none is wanted any more."""
         if self._begun >= self.epochs or self._done_when_stopped is not None:
             return
-        if self._newest is not None:
+        if self._newest is not None and not self._fixed:
             self._follow(self._newest)
         self._size = len(order)
         epoch = self._newest = _Epoch(self._begun, len(order), {"": deque(order)}, steady=set(self._present))
@@ -250,6 +254,8 @@ class Shards:
         own, size = epoch.left.get(worker), self._batch_size[worker]
         if own:
             return [own.popleft() for _ in range(min(size, len(own)))]
+        if self._fixed:
+            return []
         slowest = max(epoch.left, key=lambda name: len(epoch.left[name]), default=None)
         if slowest is None or not epoch.left[slowest]:
             return []

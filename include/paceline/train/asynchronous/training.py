@@ -37,10 +37,13 @@ class Training:
         Worker to what the schedule gives it.
     stuck_s:
         A batch that takes so long, and ten times as long as the worker's batches mostly do, is given to another one.
+    fixed:
+        Nobody takes over what is another's, see :class:`~paceline.train.asynchronous.shards.Shards`.
     """
 
-    def __init__(self, parts: dict[str, Part], stuck_s: float) -> None:
+    def __init__(self, parts: dict[str, Part], stuck_s: float, *, fixed: bool = False) -> None:
         self._parts = parts
+        self._fixed = fixed
         self._stuck_s = stuck_s
         self._shards: Shards | None = None  # known with the first worker, which tells how many epochs there are
         self._state: torch.Tensor | None = None
@@ -62,7 +65,7 @@ class Training:
         with self._lock:
             if self._shards is None:
                 self._monitor = Monitor(Converged(**until), epochs) if until else None
-                self._shards = Shards(self._parts, epochs)
+                self._shards = Shards(self._parts, epochs, fixed=self._fixed)
                 self._most_epochs = epochs
             shards = self._shards
             if not shards.knows(worker):
@@ -304,7 +307,7 @@ class Training:
     def restore(self, content: dict[str, Any]) -> None:
         """Go on from what ``content`` returned."""
         self._most_epochs = content["epochs"]
-        self._shards = Shards(self._parts, self._most_epochs)
+        self._shards = Shards(self._parts, self._most_epochs, fixed=self._fixed)
         self._shards.load_state(json.loads(content["shards"]))
         followed = json.loads(content.get("monitor", "null"))
         if followed is not None:

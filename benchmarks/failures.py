@@ -1,0 +1,153 @@
+"""Workers of a training on three machines are killed at random moments: what becomes of the samples and the deadline.
+
+``python -m benchmarks.failures`` (about 15 minutes) runs a DAG in a real Airflow: ten times one of three containers is
+killed, once the same one three times, once that of the parameter server. The model counts how often each sample was
+trained on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from benchmarks.engine import connect
+from paceline.demo.airflow_process import AirflowProcess
+
+HERE = Path(__file__).parent
+DAG, WORKERS = "failures", ("a", "b", "c")
+SAMPLES, EPOCHS, ROUNDS = 600, 8, 60
+DEADLINE_S = 60.0
+_LOOK_S = 0.2
+_DAG = """
+from airflow.sdk import DAG
+from paceline.fleet import Fleet, Worker
+from paceline.operators import train_on_fleet
+
+machines = [Worker(name=name, kind="part", cores=0.6, memory_gib=1) for name in {workers!r}]
+with DAG({dag!r}, schedule=None):
+    train_on_fleet(
+        fleet=Fleet(workers=machines, parameter_server=machines[0]),
+        plan={{"workers": {{one.name: {{"samples": {part}, "batch_size": 4}} for one in machines}}}},
+        server={{"cores": 0.3}},
+        script={script!r},
+        arguments=["{samples}", "{epochs}", "{rounds}"],
+        deadline="{deadline_s:g}s",
+        deadline_from="task",
+    )
+"""
+
+
+class Failures:
+    """Runs of the DAG, in which containers are killed."""
+
+    def __init__(self, airflow: AirflowProcess) -> None:
+        self._airflow = airflow
+        self._engine = connect()
+        text = _DAG.format(
+            workers=WORKERS,
+            dag=DAG,
+            part=SAMPLES // len(WORKERS),
+            script=str(HERE / "edge" / "counted.py"),
+            samples=SAMPLES,
+            epochs=EPOCHS,
+            rounds=ROUNDS,
+            deadline_s=DEADLINE_S,
+        )
+        (airflow.dags_folder / "failures.py").write_text(text)
+
+    def run(self, kills: Sequence[tuple[str, float]]) -> dict[str, Any]:
+        """One run, in which the container of each task is killed once it has come so far (percent)."""
+        run_id = self._airflow.run_dag(DAG)
+        killed = [self._kill(run_id, task, at_pct) for task, at_pct in kills]
+        state = self._airflow.wait(DAG, run_id, timeout_s=600)
+        states = self._airflow.task_states(DAG, run_id)
+        result = self._airflow.xcom(DAG, run_id, "train.result") if state == "success" else {}
+        return {
+            "killed": [{"task": task, "at_pct": round(at_pct, 1)} for task, at_pct in killed],
+            "state": state,
+            "workers": {name: states[f"train.{name}"] for name in WORKERS},
+            "error_pct": result.get("error_pct"),
+            "wrong_samples": _wrong(result.get("model")),
+        }
+
+    def _kill(self, run_id: str, task: str, at_pct: float) -> tuple[str, float]:
+        def far_enough() -> bool:
+            pace = self._airflow.task_state(DAG, run_id, f"train.{task}", "pace") or {}
+            return float(pace.get("progress_pct") or 0.0) >= at_pct and bool(self._container(task))
+
+        _wait(far_enough, f"{task} does not come to {at_pct:.0f} %")
+        (container,) = self._container(task)
+        self._engine.kill(container)
+        # The next kill is for the container that comes after this one.
+        _wait(lambda: not self._runs(container), f"{task} does not end")
+        pace = self._airflow.task_state(DAG, run_id, f"train.{task}", "pace") or {}
+        return task, float(pace.get("progress_pct") or 0.0)
+
+    def _container(self, task: str) -> list[str]:
+        labels = [f"paceline.dag={DAG}", f"paceline.task=train.{task}"]
+        return [str(found["Id"]) for found in self._engine.containers(filters={"label": labels})]
+
+    def _runs(self, container: str) -> bool:
+        return any(found["Id"] == container for found in self._engine.containers())
+
+
+def _wait(true: Callable[[], bool], otherwise: str) -> None:
+    give_up_s = time.monotonic() + 180
+    while not true():
+        if time.monotonic() > give_up_s:
+            raise TimeoutError(otherwise)
+        time.sleep(_LOOK_S)
+
+
+def _wrong(model: str | None) -> int | None:
+    """How many samples were not trained on exactly once in every epoch."""
+    import torch
+
+    if model is None:
+        return None
+    counts = torch.load(Path(model) / "model.pt", weights_only=True)["counts"]
+    return int((counts != EPOCHS).sum())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Kill, print and write it."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.failures", description=__doc__)
+    parser.add_argument("--runs", type=int, default=10, help="in which one worker is killed (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the moments (%(default)s)")
+    parser.add_argument("--folder", type=Path, default=Path("build/failures"))
+    parser.add_argument("--json", type=Path, default=None, metavar="FILE")
+    chosen = parser.parse_args(arguments)
+    draw = random.Random(chosen.seed)
+    plans = {f"a worker, {number + 1}": [(draw.choice(WORKERS), draw.uniform(2, 95))] for number in range(chosen.runs)}
+    plans["a worker, three times"] = [("b", 5.0), ("b", 0.0), ("b", 0.0)]
+    plans["the parameter server"] = [("parameter_server", draw.uniform(20, 80))]
+    done: dict[str, Any] = {}
+    with AirflowProcess(chosen.folder) as airflow:
+        failures = Failures(airflow)
+        for name, kills in tqdm(plans.items(), unit="run"):
+            done[name] = failures.run(kills)
+            tqdm.write(f"{name}: {json.dumps(done[name])}")
+    one = [done[name] for name in plans if name.startswith("a worker, ") and "times" not in name]
+    summary = {
+        "runs": len(done),
+        "ended": sum(run["state"] == "success" for run in done.values()),
+        "wrong_samples": sum(run["wrong_samples"] or 0 for run in done.values()),
+        "latest_pct": max((run["error_pct"] for run in one if run["error_pct"] is not None), default=None),
+        "excluded": done["a worker, three times"]["workers"]["b"],
+    }
+    print(json.dumps(summary, indent=1))
+    if chosen.json:
+        chosen.json.write_text(json.dumps({"runs": done, "summary": summary}, indent=1) + "\n")
+    return 0 if summary["ended"] == summary["runs"] and not summary["wrong_samples"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,217 @@
+"""What a schedule that knows the machines gains over one that is fair: section V-C of Deep-Edge.
+
+``python -m benchmarks.scheduling`` draws states of a fleet, every one of them bearable for its applications, and
+compares the epoch that the schedulers expect (seconds), then trains by some of the schedules on an emulated fleet, with
+SIFT and stress-ng beside it (about 15 minutes). Needs what ``python -m benchmarks.models`` has measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tqdm import tqdm
+
+from benchmarks.edge.fleet import LATENCY_MS, EmulatedFleet, emulated_fleet
+from benchmarks.edge.measured import APP, FOLDER, bench_of, estimates, read
+from paceline.profile.bench import Bench
+from paceline.profile.neighbours import Load
+from paceline.profile.readings import percentile
+from paceline.schedule import Candidate, NoFeasibleWorkerError, Plan, Problem, State, deep_edge, fair, schedule
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from paceline.profile import ProfileEstimates
+
+EXPERIMENTS, REAL = 120, 12
+SAMPLES = 3855  # as in the paper
+FLEET = {"tx2": "tx2", "nano-1": "nano", "nano-2": "nano", "nano-3": "nano"}  # as in the paper
+LIMIT_S = LATENCY_MS / 1000
+SCHEDULERS = {"default": schedule, "deep_edge": deep_edge, "fair": fair}
+# Stress that is drawn: shares of a device's cores and of its memory, and of the parameter server's cores.
+CPU, MEMORY, SERVER = (0.0, 0.25, 0.5, 0.75, 1.0), (0.0, 0.25, 0.5), (0.0, 0.5)
+
+
+def predicted(measured: pd.DataFrame, known: ProfileEstimates, number: int, seed: int = 0) -> dict[str, Any]:
+    """Compare the schedulers' epochs in so many states of the fleet, drawn from those that were measured."""
+    draw = np.random.default_rng(seed)
+    bearable = {kind: rows[rows[f"alone_s.{APP}"] <= LIMIT_S] for kind, rows in measured.groupby("kind")}
+    speedups: dict[str, list[float]] = {"default": [], "deep_edge": []}
+    violations = impossible = 0
+    while len(speedups["default"]) < number:
+        candidates = [_drawn(name, bearable[kind], draw) for name, kind in FLEET.items()]
+        server = State(cpu=float(draw.choice(measured["server_cpu"])))
+        problem = Problem(SAMPLES, candidates, server)
+        try:
+            plans = {name: choose(problem, known) for name, choose in SCHEDULERS.items()}
+        except NoFeasibleWorkerError:
+            impossible += 1
+            continue
+        for name, gained in speedups.items():
+            gained.append(plans["fair"].epoch_s / plans[name].epoch_s)
+        violations += _violations(plans["default"], candidates, known)
+    gained = speedups["default"]
+    return {
+        "experiments": number,
+        "mean_speedup": round(float(np.mean(gained)), 3),
+        "p10_speedup": round(float(np.percentile(gained, 10)), 3),
+        "violations": violations,
+        "mean_speedup_deep_edge": round(float(np.mean(speedups["deep_edge"])), 3),
+        "no_machine_bears_it": impossible,
+    }
+
+
+def _drawn(name: str, rows: pd.DataFrame, draw: np.random.Generator) -> Candidate:
+    row = rows.iloc[int(draw.integers(len(rows)))]
+    return Candidate(name, str(row["kind"]), State(cpu=row["cpu"], memory=row["memory"]), {APP: LIMIT_S})
+
+
+def _violations(plan: Plan, candidates: Sequence[Candidate], known: ProfileEstimates) -> int:
+    chosen = {part.worker for part in plan.assignments}
+    machines = [one for one in candidates if one.name in chosen]
+    return sum(times[APP] > LIMIT_S for times in known.execution_s(machines))
+
+
+def solver_ms(measured: pd.DataFrame, known: ProfileEstimates, workers: int = 1000, repeats: int = 5) -> float:
+    """Milliseconds to schedule so many workers, the median."""
+    draw = np.random.default_rng(1)
+    kinds = dict(list(measured.groupby("kind")))
+    names = sorted(kinds)
+    candidates = [_drawn(f"w{number}", kinds[names[number % len(names)]], draw) for number in range(workers)]
+    took_s = []
+    for _ in range(repeats):
+        began_s = time.perf_counter()
+        schedule(Problem(100 * workers, candidates), known)
+        took_s.append(time.perf_counter() - began_s)
+    return round(1000 * float(np.median(took_s)), 1)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A state of the emulated fleet that its applications bear."""
+
+    number: int
+    loads: Mapping[str, Load]
+    server_load: Load
+    problem: Problem
+    alone: list[float]
+
+
+def real(known: ProfileEstimates, wanted: int, keep: Path, seed: int = 0) -> dict[str, Any]:
+    """Train by the schedules on the emulated fleet; every experiment is written down at once."""
+    keep.parent.mkdir(parents=True, exist_ok=True)
+    done = [json.loads(line) for line in keep.read_text().splitlines()] if keep.exists() else []
+    with (
+        emulated_fleet() as fleet,
+        bench_of(fleet) as bench,
+        tqdm(total=wanted, initial=min(len(done), wanted), unit="experiment") as bar,
+        keep.open("a") as file,
+    ):
+        states = _bearable(bench, fleet, seed, skip=max((one["number"] for one in done), default=0))
+        while len(done) < wanted:
+            drawn = next(states)
+            try:
+                one = _experiment(bench, known, drawn)
+            except NoFeasibleWorkerError as error:
+                tqdm.write(str(error))
+                continue
+            done.append(one)
+            file.write(json.dumps(one) + "\n")
+            file.flush()
+            bar.update()
+            tqdm.write(f"fair {one['fair_s']:.1f} s, default {one['default_s']:.1f} s: {one['speedup']:.2f} times")
+
+    def mean(name: str) -> float:
+        return round(float(np.mean([one[name] for one in done[:wanted]])), 3)
+
+    def missed_pct(name: str) -> float:
+        seconds = [each_s for one in done[:wanted] for each_s in one[name]]
+        return round(100 * sum(each_s > LIMIT_S for each_s in seconds) / max(len(seconds), 1), 2)
+
+    return {
+        "experiments": len(done[:wanted]),
+        "mean_speedup": mean("speedup"),
+        "mean_speedup_as_in_use": mean("speedup_as_in_use"),
+        "missed_pct": missed_pct("beside"),
+        "missed_alone_pct": missed_pct("alone"),
+        "missed_fair_pct": missed_pct("beside_fair"),
+        "mean_error_pct": mean("error_pct"),
+    }
+
+
+def _bearable(bench: Bench, fleet: EmulatedFleet, seed: int, skip: int) -> Iterator[Drawn]:
+    """States of the fleet, drawn until every application bears them."""
+    for number in count(skip + 1):
+        draw = np.random.default_rng([seed, number])
+        loads = {one.name: Load(float(draw.choice(CPU)), float(draw.choice(MEMORY))) for one in fleet.machines}
+        server_load = Load(float(draw.choice(SERVER)))
+        seen, times = bench.look(loads, server=server_load)
+        states = {name: State(cpu=one.mean_cpu, memory=one.most_memory) for name, one in seen.items()}
+        alone = {one.name: times[one.name].get(APP, []) for one in fleet.machines}
+        if all(percentile(seconds) <= LIMIT_S for seconds in alone.values()):
+            candidates = [Candidate(one.name, one.kind, states[one.name], {APP: LIMIT_S}) for one in fleet.machines]
+            problem = Problem(SAMPLES, candidates, states[fleet.server.name])
+            yield Drawn(number, loads, server_load, problem, [each for seconds in alone.values() for each in seconds])
+
+
+def _experiment(bench: Bench, known: ProfileEstimates, drawn: Drawn) -> dict[str, Any]:
+    """Train by the fair schedule and by the default one; then as trainings really run: workers help each other."""
+    plans = {name: SCHEDULERS[name](drawn.problem, known) for name in ("fair", "default")}
+    runs = [("fair", "fair", True), ("default", "default", True), ("as_in_use", "default", False)]
+    took_s: dict[str, float] = {}
+    executions: dict[str, list[float]] = {}
+    for run, name, fixed in runs if drawn.number % 2 else reversed(runs):  # what changes with time changes for all
+        plan = plans[name].to_dict()["workers"]
+        took_s[run], times = bench.epoch(
+            plan, drawn.loads, samples=SAMPLES, server=drawn.server_load, fixed_parts=fixed
+        )
+        executions[run] = [each_s for apps in times.values() for seconds in apps.values() for each_s in seconds]
+    return {
+        "number": drawn.number,
+        "fair_s": took_s["fair"],
+        "default_s": took_s["default"],
+        "speedup": took_s["fair"] / took_s["default"],
+        "speedup_as_in_use": took_s["fair"] / took_s["as_in_use"],
+        "error_pct": 100 * abs(plans["default"].epoch_s / took_s["default"] - 1),
+        "chosen": [part.worker for part in plans["default"].assignments],
+        "alone": drawn.alone,
+        "beside": executions["default"] + executions["as_in_use"],
+        "beside_fair": executions["fair"],
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compare, print and write it."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scheduling", description=__doc__)
+    parser.add_argument("--measured", type=Path, default=FOLDER / "measured.jsonl", metavar="FILE")
+    parser.add_argument("--experiments", type=int, default=EXPERIMENTS, help="states to draw (%(default)s)")
+    parser.add_argument("--real", type=int, default=REAL, help="states to train in for real (%(default)s)")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where real experiments are kept, to go on from")
+    parser.add_argument("--json", type=Path, default=None, metavar="FILE")
+    chosen = parser.parse_args(arguments)
+    if not chosen.measured.exists():
+        parser.error(f"{chosen.measured} is not there: run python -m benchmarks.models first")
+    measured = read(chosen.measured)
+    known = estimates(measured)
+    result = predicted(measured, known, chosen.experiments)
+    result["solver_ms_1000_workers"] = solver_ms(measured, known)
+    print(json.dumps(result, indent=1))
+    if chosen.real:
+        result["real"] = real(known, chosen.real, chosen.folder / "scheduling.jsonl")
+        print(json.dumps(result["real"], indent=1))
+    if chosen.json:
+        chosen.json.write_text(json.dumps(result, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""``FleetResultOperator``: what a training on several machines has come to, as one result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+# What all workers have in common, and what is of each.
+_OF_ALL = ("model", "deadline_s", "runtime", "loss", "metrics")
+_OF_EACH = ("finished_s", "error_pct", "mean_devices", "device_seconds")
+
+
+class FleetResultOperator(BaseOperator):
+    """Puts together what the workers of a training return, so that what follows needs to know none of them.
+
+    Made by :func:`~paceline.operators.train_on_fleet` as the group's last task.
+
+    Parameters
+    ----------
+    worker_task_ids:
+        Worker to its task.
+
+    Returns
+    -------
+    dict
+        As :class:`~paceline.operators.DeadlineTrainingOperator`, of the worker that was done last: every worker ends
+        with the same model. ``device_seconds`` and ``mean_devices`` are of all together. ``workers`` has the figures
+        of each.
+
+    Examples
+    --------
+    >>> from paceline.operators import FleetResultOperator
+    >>> result = FleetResultOperator(task_id="result", worker_task_ids={"gate-1": "train.gate-1"})
+    """
+
+    ui_color = "#e6e0ff"
+
+    def __init__(self, *, worker_task_ids: Mapping[str, str], **kwargs: Any) -> None:
+        # Machines that the schedule left out are skipped; what comes after this is not.
+        kwargs.setdefault("trigger_rule", "none_failed_min_one_success")
+        super().__init__(**kwargs)
+        self.worker_task_ids = dict(worker_task_ids)
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Collect the results of those who have trained."""
+        results = {}
+        for worker, task_id in self.worker_task_ids.items():
+            result = context["ti"].xcom_pull(task_ids=task_id, map_indexes=-1)
+            if result:
+                results[worker] = result
+        if not results:
+            raise AirflowFailException("no worker has trained to the end: their tasks say why")
+        return together(results)
+
+
+def together(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """One result of several.
+
+    >>> one = {"model": "a", "deadline_s": 60.0, "finished_s": 59.0, "error_pct": -1.7, "device_seconds": 30.0}
+    >>> both = together({"a": one, "b": {**one, "model": "b", "finished_s": 59.5, "error_pct": -0.8}})
+    >>> both["model"], both["finished_s"], both["device_seconds"], sorted(both["workers"])
+    ('b', 59.5, 60.0, ['a', 'b'])
+    """
+    last = max(results.values(), key=lambda one: float(one["finished_s"]))
+    device_s = sum(float(one["device_seconds"]) for one in results.values())
+    return {
+        **{name: last[name] for name in _OF_ALL if name in last},
+        "finished_s": last["finished_s"],
+        "error_pct": last["error_pct"],
+        "met": float(last["error_pct"]) <= 0,
+        "device_seconds": round(device_s, 3),
+        "mean_devices": round(sum(float(one.get("mean_devices") or 0.0) for one in results.values()), 3),
+        "workers": {name: _each(result, _OF_EACH) for name, result in results.items()},
+    }
+
+
+def _each(result: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: result[name] for name in names if name in result}

@@ -44,8 +44,8 @@ PARAMS = {
         "90s",
         type=["string", "number"],
         title="Deadline",
-        description_md="When training has to be done, counted from its start: `90s`, `20m`, `PT20M`, a number of "
-        "seconds, or a time such as `2030-01-31T18:00:00Z`. All machines keep it together.",
+        description_md="When training has to be done, counted from its start on each machine: `90s`, `20m`, `PT20M`, "
+        "a number of seconds, or a time such as `2030-01-31T18:00:00Z`.",
     ),
     "scheduler": Param(
         "default",

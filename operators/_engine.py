@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
+from paceline.fleet.connection import engine_hook
 
 if TYPE_CHECKING:
     from airflow.providers.docker.hooks.docker import DockerHook
@@ -22,10 +23,11 @@ def docker_hook(conn_id: str | None, url: str | list[str] | None = None, **kwarg
     return DockerHook(docker_conn_id=conn_id, base_url=url or os.environ.get("DOCKER_HOST") or _LOCAL, **kwargs)
 
 
-def client_of(conn_id: str | None, url: str | list[str] | None = None, **kwargs: Any) -> Any:
-    """A client of a connection's engine. Raises RuntimeUnavailableError where none answers."""
-    hook = docker_hook(conn_id, url, **kwargs)
-    return connect(lambda: hook, conn_id, url)
+def client_of(engine_conn_id: str | None, url: str | list[str] | None = None, **kwargs: Any) -> Any:
+    """A client of a connection's engine, else of the one at ``url``; RuntimeUnavailableError where none answers."""
+    if engine_conn_id is None:
+        return connect(lambda: docker_hook(None, url, **kwargs), None, url)
+    return connect(lambda: engine_hook(engine_conn_id, **kwargs), engine_conn_id)
 
 
 def connect(make: Callable[[], DockerHook], conn_id: str | None, url: str | list[str] | None = None) -> Any:
@@ -38,4 +40,4 @@ def connect(make: Callable[[], DockerHook], conn_id: str | None, url: str | list
         if "Failed to establish connection" in str(error):
             where = conn_id or url or os.environ.get("DOCKER_HOST") or _LOCAL
             raise RuntimeUnavailableError(f"no Docker engine answers at {where}") from error
-        raise InvalidInputError("docker_conn_id", conn_id, f"a usable connection ({error})") from error
+        raise InvalidInputError("conn_id", conn_id, f"a usable connection ({error})") from error

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseOperator
 
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
+from paceline.fleet.connection import engine_hook
 from paceline.runtime.base import JobSpec, Runtime
 
 from ._engine import connect, docker_hook
@@ -51,8 +52,12 @@ class JobOperator(BaseOperator):
         process. (templated)
     image:
         Container image with Python and what the script needs; ``paceline-trainer:latest`` by default. (templated)
+    engine_conn_id:
+        Airflow connection that says where the engine is, see :func:`paceline.fleet.connection.engine_address`; in place
+        of what follows. (templated)
     docker_conn_id, docker_url, api_version, timeout, tls_ca_cert, tls_client_cert, tls_client_key, tls_verify:
-        How to reach the engine, as in the Docker provider's ``DockerOperator``.
+        How to reach the engine, as in the Docker provider's ``DockerOperator``; ``docker_conn_id`` is the login to a
+        registry of images.
     force_pull:
         Pull the image when the engine does not have it.
     environment, private_environment:
@@ -77,6 +82,7 @@ class JobOperator(BaseOperator):
         "inputs",
         "runtime",
         "image",
+        "engine_conn_id",
         "docker_conn_id",
         "docker_url",
         "environment",
@@ -94,6 +100,7 @@ class JobOperator(BaseOperator):
         inputs: Mapping[str, str] | None = None,
         runtime: str = "auto",
         image: str = DEFAULT_IMAGE,
+        engine_conn_id: str | None = None,
         docker_conn_id: str | None = None,
         docker_url: str | list[str] | None = None,
         api_version: str | None = "auto",
@@ -120,6 +127,7 @@ class JobOperator(BaseOperator):
         self.inputs = dict(inputs or {})
         self.runtime = runtime
         self.image = image
+        self.engine_conn_id = engine_conn_id
         self.docker_conn_id = docker_conn_id
         self.docker_url = docker_url
         self.api_version = api_version
@@ -149,6 +157,8 @@ class JobOperator(BaseOperator):
         """The Docker provider's hook, with this operator's connection."""
         from airflow.providers.docker.hooks.docker import DockerHook
 
+        if self.engine_conn_id is not None:
+            return engine_hook(self.engine_conn_id, version=self.api_version, timeout=self.timeout)
         tls = DockerHook.construct_tls_config(
             ca_cert=self.tls_ca_cert,
             client_cert=self.tls_client_cert,
@@ -181,7 +191,7 @@ class JobOperator(BaseOperator):
         return ProcessRuntime()
 
     def _connect(self) -> Any:
-        return connect(lambda: self.hook, self.docker_conn_id, self.docker_url)
+        return connect(lambda: self.hook, self.engine_conn_id or self.docker_conn_id, self.docker_url)
 
     def _choose_runtime(self) -> str:
         from paceline.runtime import DockerRuntime
@@ -191,7 +201,7 @@ class JobOperator(BaseOperator):
                 JobSpec(name="check", command=["python"], devices=0.1, image=self.image)
             )
         except (RuntimeUnavailableError, InvalidInputError) as error:
-            if self.docker_conn_id or self.command is not None:
+            if self.engine_conn_id or self.docker_conn_id or self.command is not None:
                 raise  # whoever names a connection or a command for an image means containers
             self.log.info("Running as a local process: %s", error)
             return "process"

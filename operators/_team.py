@@ -62,14 +62,14 @@ def _password(conn_id: str) -> str:
 def reached_from_here(fleet: Fleet) -> None:
     """Raise for machines whose engine only their own edge worker knows, where it has to be asked from elsewhere."""
     for machine in (*fleet.workers, fleet.parameter_server):
-        if machine.queue is not None and machine.docker_conn_id is None:
+        if machine.queue is not None and machine.engine_conn_id is None:
             accepted = f"a connection: its engine is asked from here as well, not on queue {machine.queue} alone"
-            raise InvalidInputError(f"fleet.{machine.name}.docker_conn_id", None, accepted)
+            raise InvalidInputError(f"fleet.{machine.name}.engine_conn_id", None, accepted)
 
 
 def where_to_run(machine: Worker) -> dict[str, Any]:
     """Operator arguments for a task that runs on a machine's engine."""
-    found = {"docker_conn_id": machine.docker_conn_id, "queue": machine.queue, "executor": machine.executor}
+    found = {"engine_conn_id": machine.engine_conn_id, "queue": machine.queue, "executor": machine.executor}
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -77,7 +77,7 @@ def told_apart(fleet: Fleet) -> None:
     """Raise for machines of one engine that cannot be told apart by their containers."""
     seen: dict[tuple[str | None, str | None], str] = {}
     for machine in {one.name: one for one in (*fleet.workers, fleet.parameter_server)}.values():
-        place = (machine.docker_conn_id, machine.cgroup_parent)
+        place = (machine.engine_conn_id, machine.cgroup_parent)
         if place in seen:
             accepted = f"a cgroup_parent of its own: {seen[place]} has the same engine, and would be measured with it"
             raise InvalidInputError(f"fleet.{machine.name}.cgroup_parent", machine.cgroup_parent, accepted)

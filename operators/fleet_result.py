@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
@@ -30,8 +31,8 @@ class FleetResultOperator(BaseOperator):
     -------
     dict
         As :class:`~paceline.operators.DeadlineTrainingOperator`, of the worker that was done last: every worker ends
-        with the same model. ``device_seconds`` and ``mean_devices`` are of all together. ``workers`` has the figures
-        of each.
+        with the same model. ``met`` is true if each has kept its deadline, ``device_seconds`` and ``mean_devices`` are
+        of all together. ``workers`` has the figures of each.
 
     Examples
     --------
@@ -67,17 +68,23 @@ def together(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     >>> both["model"], both["finished_s"], both["device_seconds"], sorted(both["workers"])
     ('b', 59.5, 60.0, ['a', 'b'])
     """
-    last = max(results.values(), key=lambda one: float(one["finished_s"]))
+    last = max(results.values(), key=_end_s)
     device_s = sum(float(one["device_seconds"]) for one in results.values())
     return {
         **{name: last[name] for name in _OF_ALL if name in last},
         "finished_s": last["finished_s"],
         "error_pct": last["error_pct"],
-        "met": float(last["error_pct"]) <= 0,
+        "met": all(float(one["error_pct"]) <= 0 for one in results.values()),
         "device_seconds": round(device_s, 3),
         "mean_devices": round(sum(float(one.get("mean_devices") or 0.0) for one in results.values()), 3),
         "workers": {name: _each(result, _OF_EACH) for name, result in results.items()},
     }
+
+
+def _end_s(result: Mapping[str, Any]) -> float:
+    """When it was done, on one clock: with a deadline from each task's start, each counts from another moment."""
+    origin = datetime.fromisoformat(result["origin"]).timestamp() if "origin" in result else 0.0
+    return origin + float(result["finished_s"])
 
 
 def _each(result: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:

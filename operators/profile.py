@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from paceline.errors import InvalidInputError, JobLostError, PacelineError, RuntimeUnavailableError
+from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
 from paceline.fleet import BackgroundApp, Fleet, Worker
 from paceline.fleet.rendezvous import check_open
-from paceline.runtime.docker_errors import engine_call
 
 from ._engine import client_of
 from ._job import JobOperator
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
     from paceline.profile.device import DeviceProfile
     from paceline.profile.rehearsal import Training
     from paceline.profile.store import ProfileStore
-    from paceline.runtime import DockerRuntime
 
 NEIGHBOUR_IMAGE = "paceline-neighbour:latest"
 # As many machines at a time as there may be workers in the measured trainings.
@@ -225,8 +222,8 @@ class ProfileOperator(JobOperator):
             "paceline.map_index": str(ti.map_index),
         }
         runtimes = {name: DockerRuntime(client, pull=self.force_pull) for name, client in clients.items()}
-        for name, client in clients.items():
-            _remove_leftovers(client, runtimes[name], labels)
+        for runtime in runtimes.values():  # what an earlier try of this task, which died, has left
+            runtime.remove_all(labels)
         points, done = int(number("points", self.points, "a whole number")), 0
 
         def note(rows: list[dict[str, Any]]) -> None:
@@ -255,12 +252,12 @@ class ProfileOperator(JobOperator):
         """Machine to the client of its engine, one for each engine; without a connection, of the operator's own."""
         made: dict[str | None, Any] = {}
         for machine in machines:
-            conn_id = machine.docker_conn_id
+            conn_id = machine.engine_conn_id
             if conn_id is None:
                 made[None] = made.get(None) or self._connect()
             elif conn_id not in made:
                 made[conn_id] = client_of(conn_id, timeout=self.timeout)
-        return {machine.name: made[machine.docker_conn_id] for machine in machines}
+        return {machine.name: made[machine.engine_conn_id] for machine in machines}
 
     def _learn(self, kind: str, measured: pd.DataFrame, training: Training) -> DeviceProfile:
         from paceline.profile.device import DeviceProfile, Origin
@@ -306,13 +303,3 @@ class ProfileOperator(JobOperator):
 
     def _of_kind(self, kind: str) -> list[Worker]:
         return [machine for machine in self.fleet.workers if machine.kind == kind]
-
-
-def _remove_leftovers(client: Any, runtime: DockerRuntime, labels: Mapping[str, str]) -> None:
-    """Remove what an earlier try of this task, which died, has left."""
-    filters = {"label": [f"{name}={value}" for name, value in labels.items()]}
-    with engine_call("look for what an earlier try has left"):
-        left = [found["Id"] for found in client.containers(all=True, filters=filters)]
-    for container in left:
-        with contextlib.suppress(JobLostError):
-            runtime.reattach(container).remove()

@@ -166,7 +166,7 @@ class ScheduleOperator(BaseOperator):
         gauges = {}
         for name, machine in machines.items():
             try:
-                gauges[name] = EngineUsage(client_of(machine.docker_conn_id, self.docker_url), machine)
+                gauges[name] = EngineUsage(client_of(machine.engine_conn_id, self.docker_url), machine)
                 first[name] = gauges[name].read()
             except RuntimeUnavailableError as error:
                 silent[name] = f"its engine does not answer: {error}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -20,8 +19,6 @@ LATENCY_MS = 200
 # Name to kind, cores, and the processor that it is a part of: what a processor has is never all given away.
 DEVICES = {"tx2": ("tx2", 0.5, 0), "nano-1": ("nano", 0.35, 1), "nano-2": ("nano", 0.35, 1)}
 SERVER = ("pi", 0.2, 0)
-# Devices that are parts of a virtual machine's processor are as quick as that is now.
-_REFERENCE = 60_000
 
 
 @dataclass(frozen=True)
@@ -58,12 +55,3 @@ def emulated_fleet(name: str = "bench") -> Iterator[EmulatedFleet]:
 def training() -> Training:
     """What is trained."""
     return Training(HERE / "train.py", TRAINER)
-
-
-def reference() -> float:
-    """The same work each time, and the CPU seconds it took: how fast the machine is now."""
-    began_s = time.thread_time()
-    total = 0
-    for number in range(_REFERENCE):
-        total += number * number
-    return time.thread_time() - began_s

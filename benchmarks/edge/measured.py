@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from benchmarks.edge.fleet import MEMORY_GIB, EmulatedFleet, reference, training
+from benchmarks.edge.fleet import MEMORY_GIB, EmulatedFleet, training
+from benchmarks.edge.reference import Reference
 from benchmarks.engine import connect
 from paceline.profile import DeviceProfile, Origin, ProfileEstimates
 from paceline.profile.bench import Bench, Timing
@@ -30,7 +31,7 @@ def bench_of(fleet: EmulatedFleet) -> Bench:
     """A bench on all of a fleet's devices."""
     runtimes = dict.fromkeys(fleet.devices, DockerRuntime(connect))
     gauges = fleet.devices
-    return Bench(fleet.machines, fleet.server, training(), runtimes, gauges, timing=TIMING, reference=reference)
+    return Bench(fleet.machines, fleet.server, training(), runtimes, gauges, timing=TIMING, reference=Reference())
 
 
 def measure(fleet: EmulatedFleet, points: int, held_out: int, keep: Path) -> None:
@@ -57,9 +58,10 @@ def read(file: Path) -> pd.DataFrame:
     import pandas as pd
 
     measured: pd.DataFrame = pd.read_json(file, lines=True)
-    speed = measured["reference_s"] / measured["reference_s"].median()
+    slow = measured["reference_s"] / measured["reference_s"].median()
     for name in _TIMES:
-        measured[name] /= speed
+        measured[name] /= slow
+    measured["pushes_per_s"] *= slow
     return measured
 
 

@@ -54,4 +54,6 @@ def test_unknown_machines_are_measured_chosen_and_train_one_model(
     ]
     assert docker_client.containers(all=True, filters={"label": f"paceline.dag={edge.DAG}"}) == []
     assert docker_client.containers(all=True, filters={"label": "paceline.background"}) == []
-    assert list(Path("/sys/fs/cgroup").glob("*/paceline-device-*")) == []
+    assert docker_client.networks(names=["paceline-retrain-on-edge", "profile-"]) == []
+    groups = Path("/sys/fs/cgroup")
+    assert [*groups.glob("paceline-device-*"), *groups.glob("*/paceline-device-*")] == []

@@ -56,6 +56,10 @@ def dag(airflow: AirflowProcess) -> str:
     return "machines"
 
 
+def networks_of(client: docker.APIClient) -> list[dict[str, Any]]:
+    return [found for dag in ("machines", "unequal") for found in client.networks(names=[f"paceline-{dag}-train"])]
+
+
 @pytest.fixture
 def containers(docker_client: docker.APIClient) -> Iterator[Callable[..., list[dict[str, Any]]]]:
     """The containers of a task of the DAG; neither one nor a network may be left after the test."""
@@ -68,7 +72,7 @@ def containers(docker_client: docker.APIClient) -> Iterator[Callable[..., list[d
     left = find()
     for container in left:
         docker_client.remove_container(container["Id"], force=True, v=True)
-    networks = docker_client.networks(filters={"label": "paceline.network"})
+    networks = networks_of(docker_client)
     for network in networks:
         docker_client.remove_network(network["Id"])
     assert (left, networks) == ([], [])
@@ -89,7 +93,7 @@ def counts(airflow: AirflowProcess, dag: str, run_id: str, task: str) -> list[fl
 def test_a_worker_that_dies_comes_back_and_every_sample_counts_once(airflow, dag, containers, docker_client):
     run_id = airflow.run_dag(dag)
     wait_for_progress(airflow, dag, run_id, B, 20)
-    (network,) = docker_client.networks(filters={"label": "paceline.network"})
+    (network,) = networks_of(docker_client)
     assert network["Internal"]  # no way out
     docker_client.kill(containers(B)[0]["Id"])
     assert airflow.wait(dag, run_id, timeout_s=240) == "success", airflow.task_log(dag, run_id, B)

@@ -105,7 +105,7 @@ def test_a_missing_image_is_named_with_how_to_get_it(run, leaves_no_container):
 
 @pytest.mark.docker
 def test_a_missing_connection_is_named(run, leaves_no_container):
-    with pytest.raises(AirflowFailException, match=r"docker_conn_id: got 'nobody', expected a usable connection"):
+    with pytest.raises(AirflowFailException, match=r"conn_id: got 'nobody', expected a usable connection"):
         run(TRACKED, runtime="docker", docker_conn_id="nobody")
 
 

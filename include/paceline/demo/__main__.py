@@ -22,7 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the demo; return the exit code."""
     options = _parser().parse_args(arguments)
     demo = Demo(
-        folder=options.folder.absolute(),
+        folder=(options.folder or Path("build/demo-edge" if options.what == "edge" else "build/demo")).absolute(),
         dags=options.dags.absolute(),
         runtime=options.runtime,
         deadline=options.deadline,
@@ -136,7 +136,7 @@ def _parser() -> argparse.ArgumentParser:
         help="from the start of the run, or of the training on a fleet (default %(default)s)",
     )
     parser.add_argument("--epochs", type=int, help="passes over the training data (default: the DAG's)")
-    parser.add_argument("--folder", type=Path, default=Path("build/demo"), help="for all files (default %(default)s)")
+    parser.add_argument("--folder", type=Path, help="for all files (default build/demo, or build/demo-edge)")
     parser.add_argument("--dags", type=Path, default=_REPOSITORY / "dags", help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help="of the page, with `up` (default 8080, or a free one)")
     return parser

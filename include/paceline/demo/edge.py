@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from paceline.demo.airflow_process import end_on_sigterm
 from paceline.demo.screen import Screen
 from paceline.demo.story import IMAGE, Demo, check_machine, docker_host, docker_runtime, play
-from paceline.errors import InvalidInputError, JobLostError, PacelineError, RuntimeUnavailableError
+from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
 from paceline.fleet import Fleet, Worker, load
 from paceline.fleet.emulated import emulate
 from paceline.profile.neighbours import BACKGROUND
@@ -22,6 +23,7 @@ from paceline.runtime.docker_errors import engine_call
 from paceline.runtime.docker_job import DockerJob
 
 DAG = "retrain_on_edge"
+LABEL = "paceline.demo"
 TRAINING = "train.result"
 
 
@@ -29,14 +31,16 @@ def run_edge(demo: Demo, screen: Screen) -> dict[str, Any]:
     """Run the demo and return its summary, also in ``summary.json``. Stops what it started, whatever happens."""
     check_machine(demo)
     _check_engine()
+    end_on_sigterm()  # from here on there is something to be removed
     fleet = load(demo.dags / "edge" / "fleet.yaml")
+    _remove({LABEL: "edge"})
     with emulate(fleet), _cameras(fleet, demo) as started:
         machines = ", ".join(f"{one.name} ({one.cores:g} of a core)" for one in fleet.workers)
         screen.step("Machines", f"{machines}; on each a camera's pictures are put together ({started} applications)")
         try:
             return play(demo, screen, {})
         finally:
-            _remove_jobs()
+            _remove({"paceline.dag": DAG})  # what tasks have left that were killed with Airflow
 
 
 def _check_engine() -> None:
@@ -65,7 +69,8 @@ def _cameras(fleet: Fleet, demo: Demo) -> Iterator[int]:
     started: list[DockerJob] = []
     try:
         for machine in fleet.workers:
-            started += [runtime.start(spec) for spec in _applications(machine, demo)]
+            for spec in _applications(machine, demo):
+                started.append(runtime.start(spec))
         yield len(started)
     finally:
         for job in started:
@@ -83,19 +88,15 @@ def _applications(machine: Worker, demo: Demo) -> Iterator[JobSpec]:
             files={script.name: script},
             memory_bytes=int(machine.memory_gib * 2**30),
             cgroup_parent=machine.cgroup_parent,
-            labels={BACKGROUND: app.name},
+            labels={BACKGROUND: app.name, LABEL: "edge"},
         )
 
 
-def _remove_jobs() -> None:
-    """Remove what tasks of the DAG have left that were killed with Airflow."""
+def _remove(labels: Mapping[str, str]) -> None:
+    """Remove the containers with these labels, if there are any left."""
     runtime = DockerRuntime(_client)
     with contextlib.suppress(PacelineError):
-        with engine_call("look for what tasks have left"):
-            left = _client().containers(all=True, filters={"label": f"paceline.dag={DAG}"})
-        for container in left:
-            with contextlib.suppress(JobLostError):
-                runtime.reattach(container["Id"]).remove()
+        runtime.remove_all(labels)
 
 
 def _client() -> Any:

@@ -71,7 +71,11 @@ class Demo:
     def airflow(self, port: int | None = None) -> AirflowProcess:
         """An Airflow that knows the store and the example DAGs; not started yet."""
         store = {"conn_type": "sqlite", "host": str(self.store)}
-        environment = {"AIRFLOW_CONN_PACELINE_STORE": json.dumps(store), "PACELINE_STORAGE": f"file://{self.storage}"}
+        environment = {
+            "AIRFLOW_CONN_PACELINE_STORE": json.dumps(store),
+            "PACELINE_STORAGE": f"file://{self.storage}",
+            "PACELINE_FLEET": "",  # not that of whoever runs the demo
+        }
         return AirflowProcess(self.home, dags_folder=self.dags, environment=environment, port=port)
 
     def begin(self) -> Future[Seed]:

@@ -35,10 +35,14 @@ def _check(chosen: argparse.Namespace) -> int:
 
 def _connect(worker: Worker) -> Any:
     """A client of a worker's engine, through its Airflow connection."""
-    from airflow.providers.docker.hooks.docker import DockerHook
+    from docker import APIClient
 
+    from paceline.fleet.connection import engine_hook
+
+    if worker.engine_conn_id is not None:
+        return engine_hook(worker.engine_conn_id).api_client
     here = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
-    return DockerHook(docker_conn_id=worker.docker_conn_id, base_url=here).api_client
+    return APIClient(base_url=here, version="auto")
 
 
 def table(fleet: Fleet, found: list[Reached]) -> str:

@@ -81,10 +81,7 @@ class EmulatedDevice:
     def close(self) -> None:
         """Remove it; its containers have to be gone."""
         self._group.remove()
-        # An engine makes folders of the same name for the other controllers (v1).
-        for folder in Path("/sys/fs/cgroup").glob(f"*{self.cgroup_parent}"):
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+        remove_empty(self.cgroup_parent)
 
     def __enter__(self) -> EmulatedDevice:
         return self
@@ -97,7 +94,8 @@ class EmulatedDevice:
 def emulate(fleet: Fleet) -> Iterator[dict[str, EmulatedDevice]]:
     """Make a device for each machine of a fleet whose ``cgroup_parent`` is that of one: ``/paceline-device-NAME``.
 
-    Each is a part of one processor, the next one where that is full.
+    Each is a part of one processor, the next one where that is full. What somebody who was killed has left of them is
+    removed first.
 
     Raises
     ------
@@ -110,6 +108,7 @@ def emulate(fleet: Fleet) -> Iterator[dict[str, EmulatedDevice]]:
         made = {}
         for machine, processor in _on_processors(wanted):
             name = str(machine.cgroup_parent).removeprefix(_PREFIX)
+            remove_empty(_PREFIX + name)
             device = EmulatedDevice(name, machine.cores, int(machine.memory_gib * 2**30), processor)
             made[machine.name] = stack.enter_context(device)
         yield made
@@ -124,3 +123,13 @@ def _on_processors(machines: list[Worker]) -> Iterator[tuple[Worker, int]]:
             raise InvalidInputError(f"fleet.{machine.name}.cores", machine.cores, accepted)
         free[processor] -= machine.cores
         yield machine, processor
+
+
+def remove_empty(cgroup_parent: str) -> None:
+    """Remove a device's control groups unless a container is in them: of every controller (v1), and what is below."""
+    for top in (Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").glob("*/")):
+        folder = top / cgroup_parent.lstrip("/")
+        if folder.is_dir():
+            for found in sorted(folder.glob("**/"), key=lambda one: -len(one.parts)):
+                with contextlib.suppress(OSError):
+                    found.rmdir()

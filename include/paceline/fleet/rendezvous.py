@@ -38,7 +38,7 @@ class Rendezvous:
     Examples
     --------
     >>> hall = Worker(name="hall", kind="server", cores=8, memory_gib=32, address="10.0.0.5")
-    >>> gate = Worker(name="gate", kind="nano", cores=4, memory_gib=4, docker_conn_id="gate_docker")
+    >>> gate = Worker(name="gate", kind="nano", cores=4, memory_gib=4, engine_conn_id="gate_docker")
     >>> meeting = Rendezvous("training-1", hall, open=True, secret="from a connection")
     >>> server = meeting.serve(JobSpec(name="server", command=["python"], devices=1))
     >>> server.published, server.way_out

@@ -66,7 +66,7 @@ class Worker(_Described):
         ``"edge"`` or ``"cloud"``.
     cores, gpus, memory_gib:
         What it has.
-    docker_conn_id:
+    engine_conn_id:
         Airflow connection to its engine; without one, the engine of the machine that asks.
     queue, executor:
         Queue of the edge worker that runs its tasks, beside its engine, and Airflow's executor for it where there are
@@ -98,7 +98,7 @@ class Worker(_Described):
     cores: _Positive
     gpus: Annotated[int, Field(ge=0)] = 0
     memory_gib: _Positive
-    docker_conn_id: Annotated[str, Field(min_length=1)] | None = None
+    engine_conn_id: Annotated[str, Field(min_length=1)] | None = None
     queue: str | None = None
     executor: str | None = None
     address: str | None = None
@@ -112,8 +112,9 @@ class Worker(_Described):
 
     @property
     def engine(self) -> str:
-        """What tells its engine from others: its connection, else where it is asked from."""
-        return self.docker_conn_id or ("" if self.queue is None else f"queue {self.queue}")
+        """What tells its engine from others: its connection, and where it is asked from."""
+        # One connection may name the local socket of several sites.
+        return f"{self.engine_conn_id or ''} {self.queue or ''}"
 
     @field_validator("address")
     @classmethod

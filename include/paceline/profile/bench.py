@@ -56,8 +56,9 @@ class Bench:
     timing:
         How long to look.
     reference:
-        Does the same work each time and returns how long it took; for machines whose own speed changes, such as parts
-        of a virtual one. Its median goes into each row as ``reference_s``.
+        Does the same work each time where a machine is and returns how long it took, for machines whose own speed
+        changes, such as parts of a virtual one; asked for each machine several times a second while it trains. The mean
+        goes into each row as ``reference_s``.
     labels:
         Labels for every container.
 
@@ -78,7 +79,7 @@ class Bench:
         *,
         image: str = IMAGE,
         timing: Timing | None = None,
-        reference: Callable[[], float] | None = None,
+        reference: Callable[[str], float] | None = None,
         labels: Mapping[str, str] | None = None,
     ) -> None:
         self._machines = {machine.name: machine for machine in machines}
@@ -159,7 +160,7 @@ class Bench:
                 trainers[name].wait_for(told.spent["samples"] + 2 * self._batch[name], give_up_s)
             self._take_times()
             first = {name: trainers[name].now() for name in active}
-            during, reference_s = self._watch(names, timing.training_s)
+            during, reference_s = self._watch(names, timing.training_s, self._reference)
             times = self._executions(active)
             for name in active:
                 wanted = first[name].spent["samples"] + LEAST_BATCHES * self._batch[name]
@@ -169,10 +170,13 @@ class Bench:
             for name in active:
                 with contextlib.suppress(PacelineError):  # one that has ended is told of by what ended this
                     trainers[name].job.pause()
-        pushes = sum(1 / self._batch[name] for name in active)
+        spent = {
+            name: {key: last[name].spent[key] - first[name].spent[key] for key in last[name].spent} for name in active
+        }
+        compute_s = {name: spent[name]["compute_s"] / spent[name]["samples"] for name in active}
+        pushes_per_s = sum(1 / (self._batch[name] * compute_s[name]) for name in active)
         rows = []
         for name in active:
-            spent = {key: last[name].spent[key] - first[name].spent[key] for key in last[name].spent}
             load, machine = loads.get(name, Load()), self._machines[name]
             # The training that stands still holds memory: it is not of the state before.
             paused = trainers[name].memory_bytes / (machine.memory_gib * 2**30)
@@ -184,7 +188,7 @@ class Bench:
                 "server_stress": server.cpu,
                 "batch_size": float(self._batch[name]),
                 "workers": float(len(active)),
-                "pushes_per_sample": pushes,
+                "pushes_per_s": pushes_per_s,
                 "server_cpu": before[self._server_machine.name].mean_cpu,
                 "cpu": before[name].mean_cpu,
                 "gpu": 0.0,
@@ -192,11 +196,11 @@ class Bench:
                 "new_cpu": during[name].high_cpu,
                 "new_gpu": 0.0,
                 "new_memory": during[name].most_memory,
-                "compute_s": spent["compute_s"] / spent["samples"],
-                "update_s": spent["update_s"] / spent["batches"],
+                "compute_s": compute_s[name],
+                "update_s": spent[name]["update_s"] / spent[name]["batches"],
             }
-            if reference_s is not None:
-                row["reference_s"] = reference_s
+            if reference_s:
+                row["reference_s"] = reference_s[name]
             for app, executions in times[name].items():
                 row[f"execution_s.{app}"] = percentile(executions)
                 row[f"alone_s.{app}"] = percentile(alone[name].get(app, []))
@@ -297,7 +301,9 @@ class Bench:
             for end in [pool.submit(end) for end in ends]:
                 end.result()
 
-    def _watch(self, names: Sequence[str], for_s: float) -> tuple[dict[str, Seen], float | None]:
+    def _watch(
+        self, names: Sequence[str], for_s: float, reference: Callable[[str], float] | None = None
+    ) -> tuple[dict[str, Seen], dict[str, float]]:
         machines = {**self._machines, self._server_machine.name: self._server_machine}
-        every_s, reference = self._timing.every_s, self._reference
-        return watch([machines[name] for name in names], self._gauges, for_s, every_s=every_s, reference=reference)
+        chosen = [machines[name] for name in names]
+        return watch(chosen, self._gauges, for_s, every_s=self._timing.every_s, reference=reference)

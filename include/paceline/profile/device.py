@@ -16,7 +16,7 @@ from paceline.profile.learn import Learned, learn
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMAT = 1
+FORMAT = 2
 _MAX_AGE = timedelta(days=90)
 # What scikit-learn's own models hold besides numbers, and what skops would not take unasked.
 _TRUSTED = [

@@ -58,7 +58,8 @@ class ProfileEstimates:
 
     def update_s(self, candidates: Sequence[Candidate], batch: Floats, server: State) -> Floats:
         """Seconds to push, update and pull when exactly these train, equation (6)."""
-        pushes, workers = float(np.sum(1 / batch)), len(candidates)
+        # Whoever computes quickly asks the server more often, and all wait longer.
+        pushes, workers = float(np.sum(1 / (batch * self.compute_s(candidates, batch)))), len(candidates)
         return self._each(
             candidates,
             lambda profile: profile[_UPDATE],

@@ -28,12 +28,12 @@ class Function:
 
 
 # Columns: `cpu`, `gpu`, `memory` say how busy the machine is before training, `new_*` while it trains (95th
-# percentile); `batch_size` is its own, `pushes_per_sample` the sum over all workers of 1 / batch size: how often the
-# server is asked.
+# percentile); `batch_size` is its own, `pushes_per_s` the sum over all workers of 1 / (batch size * seconds for a
+# sample): how often the server would be asked if it answered at once.
 _STATE = ("cpu", "gpu", "memory")
 FUNCTIONS = (
     Function("EstComputeTime", "compute_s", ("cpu", "gpu", "batch_size")),
-    Function("EstUpdateTime", "update_s", ("cpu", "batch_size", "pushes_per_sample", "server_cpu", "workers")),
+    Function("EstUpdateTime", "update_s", ("cpu", "batch_size", "pushes_per_s", "server_cpu", "workers")),
     Function("EstState^cpu", "new_cpu", (*_STATE, "batch_size"), share=True),
     Function("EstState^gpu", "new_gpu", (*_STATE, "batch_size"), share=True),
     Function("EstState^mem", "new_memory", (*_STATE, "batch_size"), share=True),

@@ -5,7 +5,9 @@ Driven by ``bench``.
 
 from __future__ import annotations
 
+import contextlib
 import math
+import time
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +24,8 @@ BACKGROUND = "paceline.background"  # label of a container that is an applicatio
 _MIB = 2**20
 _SPARE_BYTES = 64 * _MIB  # of the program that fills memory, besides what it fills
 _LEAST_SHARE = 0.01
+_LOOK_S = 0.1
+_FILLED, _FILLING_S = 0.95, 30.0
 # Should nobody be there any more to end it, load ends by itself.
 _AT_MOST = ("--timeout", "3600")
 
@@ -57,6 +61,8 @@ class Neighbours:
         Image with stress-ng.
     labels:
         Labels for its containers.
+    patience_s:
+        How long to wait for the first word of an application that runs already.
     """
 
     def __init__(
@@ -66,7 +72,10 @@ class Neighbours:
         name: str,
         image: str = IMAGE,
         labels: Mapping[str, str] | None = None,
+        *,
+        patience_s: float = 30.0,
     ) -> None:
+        self._patience_s = patience_s
         self._runtime = runtime
         self._device = device
         self._name = name
@@ -74,7 +83,7 @@ class Neighbours:
         self._labels = dict(labels or {})
         self._closed = False
         self._apps: dict[str, DockerJob] = {}
-        self._not_ours: set[str] = set()
+        self._listened_to: dict[str, DockerJob] = {}  # applications that were there before
         self._cpu: DockerJob | None = None
         self._cpu_share = 0.0
         self._memory: DockerJob | None = None
@@ -86,8 +95,8 @@ class Neighbours:
         for app in self._device.background:
             found = self._runtime.find({BACKGROUND: app.name}, self._device.cgroup_parent)
             if found is not None:
-                self._apps[app.name] = found
-                self._not_ours.add(app.name)
+                self._listened_to[app.name] = found
+                self._wait_for_word(app.name, found)
                 continue
             if app.image is None or app.script is None:
                 accepted = "an image and a script: how the application is run to be measured"
@@ -119,15 +128,13 @@ class Neighbours:
                     *_AT_MOST,
                 ]
                 self._memory = self._run("memory", command, self._image, {}, memory_bytes=fill + _SPARE_BYTES)
+                self._wait_until_filled(self._memory, fill)
             self._memory_share = load.memory
 
     def take_times(self) -> dict[str, list[float]]:
         """Seconds that each application's executions took since the last call."""
-        for app, job in self._apps.items():
-            for line in job.read_lines():
-                told = parse_line(line)
-                if told is not None and "execution_s" in told.metrics:
-                    self._times[app].append(told.metrics["execution_s"])
+        for app, job in [*self._apps.items(), *self._listened_to.items()]:
+            self._times[app] += _executions(job)
             if job.wait(0):
                 status = job.status()
                 why = status.reason or f"exit code {status.exit_code}"
@@ -138,9 +145,9 @@ class Neighbours:
     def close(self) -> None:
         """Remove everything that was started here."""
         self._closed = True
-        for app in self._not_ours:
-            self._apps.pop(app).close()
-        self._not_ours.clear()
+        listened_to, self._listened_to = self._listened_to, {}
+        for one in listened_to.values():
+            one.close()
         jobs = [*self._apps.values(), self._cpu, self._memory]
         self._apps, self._cpu, self._memory = {}, None, None
         problem = None
@@ -152,6 +159,25 @@ class Neighbours:
                     problem = error
         if problem is not None:
             raise problem
+
+    def _wait_until_filled(self, job: DockerJob, fill: int) -> None:
+        """Filling takes a slow device's processor for seconds: what is measured meanwhile is not of a full memory."""
+        give_up_s = time.monotonic() + _FILLING_S
+        while job.usage().memory_bytes < _FILLED * fill and time.monotonic() < give_up_s and not self._closed:
+            if job.wait(_LOOK_S):
+                raise TrainingFailedError(f"the load on the memory of {self._device.name} has ended at once")
+
+    def _wait_for_word(self, app: str, job: DockerJob) -> None:
+        give_up_s = time.monotonic() + self._patience_s
+        while not self._times[app]:
+            if self._closed or time.monotonic() > give_up_s:
+                raise TrainingFailedError(
+                    f"background.{app} of {self._device.name} runs already, and in {self._patience_s:g} s has not said "
+                    "what an execution takes: it has to call paceline.train.report(execution_s=...) after each, with "
+                    "PACELINE_PROGRESS=lines in its environment"
+                )
+            time.sleep(_LOOK_S)
+            self._times[app] += _executions(job)
 
     def _set_cpu(self, share: float) -> None:
         cores = share * self._device.cores
@@ -192,3 +218,14 @@ class Neighbours:
             job.remove()
             raise TrainingFailedError("the bench was closed")
         return job
+
+
+def _executions(job: DockerJob) -> list[float]:
+    """What the executions took that it has told of since the last call."""
+    found = []
+    for line in job.read_lines():
+        with contextlib.suppress(ValueError):  # of an application that is not ours, a line may say anything
+            told = parse_line(line)
+            if told is not None and "execution_s" in told.metrics:
+                found.append(told.metrics["execution_s"])
+    return found

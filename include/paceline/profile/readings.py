@@ -15,6 +15,7 @@ from paceline.fleet import Worker
 from paceline.runtime.base import Usage
 
 _LOOK_S = 0.1
+_REFERENCE_EVERY_S = 0.25
 _PERCENTILE = 95  # of node states and execution times, as in the paper
 
 
@@ -54,11 +55,11 @@ def watch(
     for_s: float,
     *,
     every_s: float = 1.0,
-    reference: Callable[[], float] | None = None,
-) -> tuple[dict[str, Seen], float | None]:
-    """Read what machines use every now and then; also the median of a reference that is measured meanwhile."""
+    reference: Callable[[str], float] | None = None,
+) -> tuple[dict[str, Seen], dict[str, float]]:
+    """Read what machines use every now and then; also the mean of each one's reference, which is measured meanwhile."""
     readings: dict[str, list[Usage]] = {machine.name: [] for machine in machines}
-    reference_s = []
+    reference_s: dict[str, list[float]] = {machine.name: [] for machine in machines}
     with ThreadPoolExecutor(len(machines)) as pool:  # an engine may take a second to answer
 
         def read() -> None:
@@ -68,12 +69,15 @@ def watch(
         read()
         end_s = time.monotonic() + for_s
         while (now_s := time.monotonic()) < end_s - _LOOK_S / 2:
-            if reference is not None:
-                reference_s.append(reference())
-            time.sleep(max(min(every_s, end_s - now_s) - (time.monotonic() - now_s), 0.0))
+            next_s = now_s + min(every_s, end_s - now_s)
+            while reference is not None and time.monotonic() + _REFERENCE_EVERY_S < next_s:
+                for name, taken_s in reference_s.items():
+                    taken_s.append(reference(name))
+                time.sleep(_REFERENCE_EVERY_S)
+            time.sleep(max(next_s - time.monotonic(), 0.0))
             read()
     seen = {machine.name: Seen.of(readings[machine.name], machine) for machine in machines}
-    return seen, statistics.median(reference_s) if reference_s else None
+    return seen, {name: statistics.fmean(taken_s) for name, taken_s in reference_s.items() if taken_s}
 
 
 def percentile(values: Sequence[float], percent: float = _PERCENTILE) -> float:

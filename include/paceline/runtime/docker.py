@@ -112,14 +112,16 @@ class DockerRuntime:
                 return job
         if spec.own_network is not None and spec.alias is not None:
             docker_network.make(self._client, spec.own_network, way_out=spec.way_out)
-        container = self._create(spec, digest)
+        container = None
         try:
+            container = self._create(spec, digest)
             with engine_call("put the job's files into the container"):
                 self._client.put_archive(container, "/", tar_stream(_entries(spec)))
             with engine_call("start the container"):
                 self._client.start(container)
         except BaseException:
-            self._discard(container)
+            if container is not None:
+                self._discard(container)
             if spec.own_network is not None:
                 docker_network.leave(self._client, spec.own_network)
             raise
@@ -149,6 +151,17 @@ class DockerRuntime:
                 if (parent or None) == cgroup_parent:
                     return DockerJob(self._client, container, max_output_bytes=self._max_output_bytes, tail=0)
         return None
+
+    def remove_all(self, labels: Mapping[str, str]) -> None:
+        """Remove all containers with these labels, in whatever state they are, and the networks that were theirs."""
+        wanted = [f"{name}={value}" for name, value in labels.items()]
+        with engine_call("look for containers to remove"):
+            found = self._client.containers(all=True, filters={"label": wanted})
+        for one in found:
+            self._discard(one["Id"])
+            network = (one["Labels"] or {}).get(docker_network.LABEL)
+            if network is not None:
+                docker_network.leave(self._client, network)
 
     def _check_image(self, image: str) -> None:
         try:

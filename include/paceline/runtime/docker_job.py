@@ -52,6 +52,7 @@ class DockerJob:
         self._client = client
         self._container = container
         self._max_output_bytes = max_output_bytes
+        self._own_network: str | None = None  # goes with the last container in it, also where this one has gone before
         self._stats = StatsFollower(client, container)
         self._follower = LogFollower(client, container, self._has_ended, tail)
         self._follower.start()
@@ -139,15 +140,14 @@ class DockerJob:
 
     def remove(self) -> None:
         """Remove the container and its anonymous volumes, running or not; its own network with the last one in it."""
-        found = self._inspect()
+        self._inspect()
         try:
             with engine_call("remove the container"):
                 self._client.remove_container(self._container, force=True, v=True)
         except JobLostError:
             pass
-        network = (found["Config"]["Labels"] or {}).get(docker_network.LABEL) if found is not None else None
-        if network is not None:
-            docker_network.leave(self._client, network)
+        if self._own_network is not None:
+            docker_network.leave(self._client, self._own_network)
         self.close()
 
     def close(self) -> None:
@@ -159,6 +159,7 @@ class DockerJob:
         try:
             with engine_call("ask how the container is"):
                 found: Mapping[str, Any] = self._client.inspect_container(self._container)
+                self._own_network = (found["Config"]["Labels"] or {}).get(docker_network.LABEL)
                 return found
         except JobLostError:
             return None

@@ -6,12 +6,13 @@ Called by ``_loop`` and ``_session``, which see to the rate.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol, TextIO
 
-from ._paths import run_by_paceline
+from ._paths import ENV_PROGRESS, run_by_paceline
 from ._values import say
 from .progress import Progress
 
@@ -34,11 +35,11 @@ class Display(Protocol):
 
 
 def choose_display() -> Display:
-    """Return what fits this process: lines on standard output if a Paceline runtime started it.
+    """Return what fits this process: lines on standard output if Paceline started it or ``$PACELINE_PROGRESS`` says so.
 
     Else, on standard error as tqdm does it, a bar on a terminal or a line of text now and then.
     """
-    if run_by_paceline():
+    if run_by_paceline() or os.environ.get(ENV_PROGRESS) == "lines":
         return Lines(sys.stdout)
     stream = sys.stderr
     return Bar(stream) if stream is not None and stream.isatty() else Text(stream)

@@ -17,6 +17,8 @@ ENV_SERVER_KEY = "PACELINE_SERVER_KEY"
 ENV_WORKER = "PACELINE_WORKER"
 # Where a worker trains to be measured: so many epochs, whatever its code asks for.
 ENV_EPOCHS = "PACELINE_EPOCHS"
+# ``lines``: progress goes out as what Paceline reads, also where it has not started the process.
+ENV_PROGRESS = "PACELINE_PROGRESS"
 
 
 def input_dir() -> Path:

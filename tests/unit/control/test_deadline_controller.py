@@ -103,6 +103,14 @@ def test_a_deadline_that_takes_all_a_job_can_use_is_not_left_to_what_more_cores_
     assert -0.5 <= run.error_pct <= 1.0
 
 
+@pytest.mark.parametrize(("deadline_s", "devices"), [(200, 0.55), (101, 1.5), (90, 4.0)])
+def test_who_is_late_gets_everything_and_who_is_nearly_so_half_as_much_again_as_it_can_use(deadline_s, devices):
+    past = PastRun(100, 0.0, 0.0, pauses_s=0.0, devices=1.0, batches_per_s=1.0, exponent=1.0, usable_devices=1.0)
+    controller = DeadlineController(Limits(0.1, 4.0), deadline_s, past=past)
+    controller.start(0.0)
+    assert controller.step(0.0, 0, 100, held_devices=1.0).devices == devices
+
+
 def test_whole_devices_that_wait_are_still_joined_by_others():
     """A process that waits for its GPU or its data says nothing of what another process would bring."""
     controller = DeadlineController(Limits(1.0, 8.0, quantum=1.0), deadline_s=200.0, start_devices=1)

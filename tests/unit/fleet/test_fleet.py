@@ -11,7 +11,7 @@ FLEET = """
 defaults: {kind: nano, tier: edge, cores: 4, memory_gib: 4, link: {mbit_per_s: 100, delay_ms: 2}}
 workers:
   - name: gate-1
-    docker_conn_id: gate_1_docker
+    engine_conn_id: gate_1_docker
     queue: gate-1
     background: [{name: stitching, latency_ms: 200}]
     price_per_kwh: 0.3

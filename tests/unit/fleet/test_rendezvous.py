@@ -10,7 +10,7 @@ from paceline.fleet.rendezvous import Rendezvous, check_open
 from paceline.runtime import JobSpec
 
 HALL = Worker(name="hall", kind="server", cores=8, memory_gib=32, address="10.0.0.5:7000", cgroup_parent="/hall")
-GATE = Worker(name="gate", kind="nano", cores=4, memory_gib=4, docker_conn_id="gate_docker", cgroup_parent="/gate")
+GATE = Worker(name="gate", kind="nano", cores=4, memory_gib=4, engine_conn_id="gate_docker", cgroup_parent="/gate")
 BESIDE = Worker(name="beside", kind="nano", cores=4, memory_gib=4)
 SPEC = JobSpec(name="job", command=["python"], devices=1)
 

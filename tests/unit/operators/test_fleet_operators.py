@@ -52,7 +52,7 @@ def schedule_task(profiles, **arguments):
 
 def keep_profile(profiles, task, *, days_old=1):
     rnd = np.random.default_rng(0)
-    columns = ["cpu", "gpu", "memory", "new_cpu", "new_gpu", "new_memory", "pushes_per_sample", "server_cpu"]
+    columns = ["cpu", "gpu", "memory", "new_cpu", "new_gpu", "new_memory", "pushes_per_s", "server_cpu"]
     rows = pd.DataFrame({name: rnd.random(20) for name in columns})
     rows["batch_size"], rows["workers"] = rnd.choice([4, 8, 16, 32], 20), 1.0
     rows["compute_s"], rows["update_s"] = 0.01 + rnd.random(20), 0.01 + rnd.random(20)

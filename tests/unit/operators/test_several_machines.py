@@ -21,7 +21,7 @@ from paceline.train.asynchronous.plan import EXIT_LEFT_OUT, EXIT_NO_SERVER, EXIT
 
 GATE = Worker(name="gate", kind="nano", cores=1, memory_gib=1)
 HALL = GATE.model_copy(update={"name": "hall"})
-ELSEWHERE = GATE.model_copy(update={"name": "hall", "docker_conn_id": "hall_docker"})
+ELSEWHERE = GATE.model_copy(update={"name": "hall", "engine_conn_id": "hall_docker"})
 FLEET = Fleet(workers=(GATE, HALL), parameter_server=GATE)
 PLAN = {"workers": {"gate": {"samples": 10, "batch_size": 2}}, "left_out": {"hall": "it is too busy"}}
 
@@ -54,12 +54,12 @@ def test_machines_of_several_engines_need_an_address_and_a_key():
 
 
 def test_tasks_run_where_their_machine_says():
-    machine = GATE.model_copy(update={"queue": "site", "executor": "EdgeExecutor", "docker_conn_id": "site_docker"})
+    machine = GATE.model_copy(update={"queue": "site", "executor": "EdgeExecutor", "engine_conn_id": "site_docker"})
     fleet = Fleet(workers=(machine,), parameter_server=machine)
     with DAG("edge", schedule=None):
         group = train_on_fleet(fleet=fleet, plan=PLAN, script="train.py", deadline="1m")
     for task in (one for one in group if not isinstance(one, FleetResultOperator)):
-        assert (task.queue, task.executor, task.docker_conn_id) == ("site", "EdgeExecutor", "site_docker")
+        assert (task.queue, task.executor, task.engine_conn_id) == ("site", "EdgeExecutor", "site_docker")
 
 
 def result_of(results):

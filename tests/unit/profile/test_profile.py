@@ -42,7 +42,7 @@ def measured(points, *, speed=0.02, noise=0.02, seed=0):
     rnd = np.random.default_rng(seed)
     frame = pd.DataFrame(points)
     frame["gpu"], frame["new_gpu"] = 0.0, 0.0
-    frame["pushes_per_sample"] = frame.workers / frame.batch_size
+    frame["pushes_per_s"] = frame.workers / frame.batch_size
     rough = lambda: np.exp(rnd.normal(0, noise, len(frame)))  # noqa: E731
     frame["compute_s"] = speed * (1 + 0.5 / frame.batch_size) / (1 - 0.7 * frame.cpu) * rough()
     contention = 1 + 0.4 * (frame.workers - 1) + frame.server_cpu

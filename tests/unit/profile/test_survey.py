@@ -52,7 +52,7 @@ class Formulas:
                     SERVER: server.cpu,
                     BATCH: float(size),
                     WORKERS: float(workers),
-                    "pushes_per_sample": sum(1 / batch[one] for one in active),
+                    "pushes_per_s": sum(1 / batch[one] for one in active),
                     "server_cpu": server.cpu,
                     "cpu": min(0.2 + 0.8 * load.cpu, 1.0) * rough(),
                     "gpu": 0.0,

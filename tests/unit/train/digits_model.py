@@ -20,7 +20,7 @@ split = train_test_split(images / 16, labels, test_size=0.3, random_state=0, str
 seen, unseen, seen_labels, unseen_labels = map(torch.tensor, split)
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 loader = DataLoader(TensorDataset(seen.float(), seen_labels), 16, shuffle=True)
 checkpoint(model=model, optimizer=optimizer)
 for x, y in track(loader, epochs=int(sys.argv[1])):

@@ -11,6 +11,7 @@ import ctypes
 import json
 import os
 import socket
+import struct
 from collections.abc import Callable
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
@@ -48,6 +49,12 @@ class Peer:
         # Rows go straight from and to memory: a ``Connection`` reads piece by piece and copies twice.
         self._socket = socket.socket(fileno=os.dup(connection.fileno()))
         _keep_alive(self._socket)
+
+    def be_patient(self, seconds: float | None) -> None:
+        """Wait so long at most for anything the other side is to send; ``None``: for ever."""
+        whole = int(seconds or 0)
+        waited = struct.pack("ll", whole, round(((seconds or 0) - whole) * 1e6))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, waited)
 
     def prove(self, key: bytes, *, first: bool) -> None:
         """Let both sides prove that they have the key, if there is one. Raises ``GoneError`` if the other has not.

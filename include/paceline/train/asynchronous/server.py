@@ -26,6 +26,9 @@ _SAVE_SHARE, _SAVE_EVERY_S = 0.02, 1.0
 # Who was lost shortly before the end comes again, and is to hear that it is over.
 _GOODBYE_S = 30.0
 _EXIT_NOBODY = 4
+# Whoever comes has to say soon who it is, and not too many may come at the same time: where there is a way in from
+# outside, it can be anybody.
+_INTRODUCTION_S, _MOST_STRANGERS = 10.0, 64
 
 
 class Server:
@@ -73,6 +76,7 @@ class Server:
         self._store = store
         self._display = display
         self._patience_s = patience_s
+        self._strangers = threading.BoundedSemaphore(_MOST_STRANGERS)  # who have not said who they are
         self._listener = listen(host, port)
         self.port: int = self._listener.address[1]
         found = store.load() if store is not None else None
@@ -130,8 +134,12 @@ class Server:
         while True:
             try:
                 connection = self._listener.accept()
-            except OSError as error:  # whoever came has gone again
+            except OSError as error:  # whoever came has gone again, or there are too many
                 say(f"somebody came and went: {error}")
+                time.sleep(_LOOK_S)
+                continue
+            if not self._strangers.acquire(blocking=False):
+                connection.close()
                 continue
             guest += 1
             threading.Thread(target=self._serve, args=(connection, guest), daemon=True).start()
@@ -141,8 +149,13 @@ class Server:
         worker = None
         peer = Peer(connection)
         try:
-            peer.prove(self._key, first=True)
-            words = peer.receive()
+            try:
+                peer.be_patient(_INTRODUCTION_S)
+                peer.prove(self._key, first=True)
+                words = peer.receive()
+                peer.be_patient(None)
+            finally:
+                self._strangers.release()
             worker = str(words["worker"])
             if self._welcome(peer, worker, words, guest):
                 change = torch.empty_like(self._training.snapshot())

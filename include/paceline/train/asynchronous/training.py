@@ -55,7 +55,7 @@ class Training:
         self._monitor: Monitor | None = None  # where the script says when the training has learned enough
         self._most_epochs = 0  # what the script asks for
         self._reports: dict[str, int] = {}  # how often each worker has reported the metric that is monitored
-        self._asked_for_order: str | None = None
+        self._asked_for_order: tuple[str, float] | None = None  # who, and when
         self._know: set[str] = set()  # that it is over, or have been asked to end
 
     # --- who trains -----------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class Training:
         del self._connection[worker]
         handed_on = self._shards.lose(worker, strike=strike)
         self._lent_s = {number: held for number, held in self._lent_s.items() if held[0] != worker}
-        if self._asked_for_order == worker:
+        if self._asked_for_order is not None and self._asked_for_order[0] == worker:
             self._asked_for_order = None
         self._lock.notify_all()
         if strike:
@@ -141,7 +141,7 @@ class Training:
             asked_s = time.monotonic()
             while self._connection.get(worker) == guest:
                 if shards.wants_order and self._asked_for_order is None:
-                    self._asked_for_order = worker
+                    self._asked_for_order = worker, time.monotonic()
                     return {"kind": "order"}
                 lease = shards.lease(worker)
                 if lease is not None:
@@ -161,7 +161,8 @@ class Training:
         """Begin an epoch with the order that a worker was asked for."""
         with self._lock:
             assert self._shards is not None
-            if self._connection.get(worker) == guest and self._asked_for_order == worker:
+            asked = self._asked_for_order
+            if self._connection.get(worker) == guest and asked is not None and asked[0] == worker:
                 self._asked_for_order = None
                 self._shards.begin_epoch(order)
                 self._lock.notify_all()
@@ -216,9 +217,13 @@ class Training:
             self._lock.notify_all()
 
     def take_back_stuck(self) -> None:
-        """Give batches to others that do not come back."""
+        """Give batches to others that do not come back; and ask another one for an order of samples that does not."""
         now_s = time.monotonic()
         with self._lock:
+            if self._asked_for_order is not None and now_s - self._asked_for_order[1] > self._stuck_s:
+                say(f"{self._asked_for_order[0]} has not said in which order its samples come: another one is asked")
+                self._asked_for_order = None
+                self._lock.notify_all()
             for number, (worker, since_s) in list(self._lent_s.items()):
                 if now_s - since_s > max(self._stuck_s, _STUCK * self._batch_s.get(worker, 0.0)):
                     assert self._shards is not None

@@ -1,4 +1,4 @@
-"""Edge sites for real: two edge workers of Airflow's EdgeExecutor, each with a Docker engine of its own.
+"""Sites for real: two Docker engines, with an edge worker of Airflow's EdgeExecutor beside each, or without.
 
 The parameter server and one worker are at the first site, the other worker reaches them from the second one.
 """
@@ -20,6 +20,11 @@ import pytest
 import torch
 
 from paceline.demo.airflow_process import AirflowProcess, free_port
+from paceline.fleet import Worker
+from paceline.fleet.usage import EngineUsage
+from paceline.profile.bench import Bench, Timing
+from paceline.profile.rehearsal import Training
+from paceline.runtime import DockerRuntime
 
 pytestmark = [
     pytest.mark.airflow,
@@ -70,7 +75,14 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, docker_host: str, other_en
         "edge.job_poll_interval": 1,
         "edge.heartbeat_interval": 5,
     }
-    environment = {"AIRFLOW_CONN_SITES_KEY": json.dumps({"conn_type": "generic", "password": "only these two know"})}
+    connections = {
+        "SITES_KEY": {"password": "only these two know"},
+        "ENGINE_A": {"host": docker_host},
+        "ENGINE_B": {"host": other_engine},
+    }
+    environment = {
+        f"AIRFLOW_CONN_{name}": json.dumps({"conn_type": "generic", **content}) for name, content in connections.items()
+    }
     home = tmp_path_factory.mktemp("edge")
     with AirflowProcess(home, config=config, environment=environment, port=port) as running:
         for site, host in zip(SITES, (docker_host, other_engine), strict=True):
@@ -79,20 +91,29 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, docker_host: str, other_en
         yield running
 
 
-def dag_of(address: str) -> str:
-    return f"""
+@pytest.fixture(params=["edge workers", "connections"])
+def dag(
+    request: pytest.FixtureRequest,
+    airflow: AirflowProcess,
+    docker_client: docker.APIClient,
+    gateway: str,
+) -> Iterator[str]:
+    """A training on both sites: with tasks on the edge worker of each, or all of them central; leaves nothing."""
+    dag_id = "sites_" + request.param.replace(" ", "_")
+    machines = {}
+    for site in SITES:
+        place = f"queue='site-{site}', executor='{_EXECUTOR}'"
+        if request.param == "connections":
+            place = f"engine_conn_id='engine_{site}'"
+        address = f", address='{gateway}:{free_port()}'" if site == "a" else ""
+        machines[site] = f"Worker(name='gate-{site}', kind='part', cores=0.5, memory_gib=1, {place}{address})"
+    text = f"""
 from airflow.sdk import DAG
 from paceline.fleet import Fleet, Worker
 from paceline.operators import train_on_fleet
 
-gates = [
-    Worker(
-        name="gate-" + site, kind="part", cores=0.5, memory_gib=1, queue="site-" + site, executor="{_EXECUTOR}",
-        address={address!r} if site == "a" else None,
-    )
-    for site in {SITES!r}
-]
-with DAG("sites", schedule=None):
+gates = [{", ".join(machines.values())}]
+with DAG("{dag_id}", schedule=None):
     train_on_fleet(
         fleet=Fleet(workers=gates, parameter_server=gates[0], key_conn_id="sites_key"),
         plan={{"workers": {{gate.name: {{"samples": {SAMPLES // 2}, "batch_size": 4}} for gate in gates}}}},
@@ -103,34 +124,61 @@ with DAG("sites", schedule=None):
         deadline_from="task",
     )
 """
+    (airflow.dags_folder / f"{dag_id}.py").write_text(text)
+    yield dag_id
+    DockerRuntime(docker_client).remove_all({"paceline.dag": dag_id})  # of a test that has failed
 
 
-def tasks_of(client: docker.APIClient) -> dict[str, Any]:
+def tasks_of(client: docker.APIClient, dag: str) -> dict[str, Any]:
     """Task to its container, where it runs."""
-    found = client.containers(filters={"label": "paceline.dag=sites"})
+    found = client.containers(filters={"label": f"paceline.dag={dag}"})
     return {one["Labels"]["paceline.task"]: one for one in found}
 
 
 def test_two_sites_train_one_model_each_on_its_own_engine(
-    airflow: AirflowProcess, docker_client: docker.APIClient, other_engine: str, gateway: str
+    airflow: AirflowProcess, dag: str, docker_client: docker.APIClient, other_engine: str, gateway: str
 ) -> None:
     other = docker.APIClient(base_url=other_engine, version="auto", timeout=60)
-    (airflow.dags_folder / "sites.py").write_text(dag_of(f"{gateway}:{free_port()}"))
-    run_id = airflow.run_dag("sites")
+    run_id = airflow.run_dag(dag)
     give_up = time.monotonic() + 120
-    while len(here := tasks_of(docker_client)) + len(there := tasks_of(other)) < 3:
-        assert time.monotonic() < give_up, airflow.task_states("sites", run_id)
+    while len(here := tasks_of(docker_client, dag)) + len(there := tasks_of(other, dag)) < 3:
+        assert time.monotonic() < give_up, airflow.task_states(dag, run_id)
         time.sleep(0.2)
     assert list(there) == ["train.gate-b"]
     assert set(here) == {"train.parameter_server", "train.gate-a"}
     ports = here["train.parameter_server"]["Ports"]
     assert {port["IP"] for port in ports if "IP" in port} == {gateway}  # no other address of the machine
 
-    assert airflow.wait("sites", run_id, timeout_s=240) == "success", airflow.task_log("sites", run_id, "train.gate-b")
+    assert airflow.wait(dag, run_id, timeout_s=240) == "success", airflow.task_log(dag, run_id, "train.gate-b")
     for gate in ("train.gate-a", "train.gate-b"):
-        model = Path(airflow.xcom("sites", run_id, gate)["model"]) / "model.pt"
+        model = Path(airflow.xcom(dag, run_id, gate)["model"]) / "model.pt"
         assert torch.load(model, weights_only=True)["counts"].tolist() == [EPOCHS] * SAMPLES
-        assert "Training was done at" in airflow.task_log("sites", run_id, gate)
+        assert "Training was done at" in airflow.task_log(dag, run_id, gate)
     for client in (docker_client, other):
-        assert client.containers(all=True, filters={"label": "paceline.dag=sites"}) == []
-        assert client.networks(filters={"label": "paceline.network"}) == []
+        assert client.containers(all=True, filters={"label": f"paceline.dag={dag}"}) == []
+        assert client.networks(names=[f"paceline-{dag.replace('_', '-')}-train"]) == []
+
+
+def test_machines_of_two_engines_are_measured_together(
+    docker_client: docker.APIClient, other_engine: str, gateway: str, trainer_image: str
+) -> None:
+    here = Worker(name="here", kind="part", cores=0.5, memory_gib=1)
+    there = here.model_copy(update={"name": "there", "engine_conn_id": "engine_b"})
+    server = here.model_copy(update={"name": "server", "address": f"{gateway}:{free_port()}"})
+    other = docker.APIClient(base_url=other_engine, version="auto", timeout=60)
+    clients = {"here": docker_client, "there": other, "server": docker_client}
+    machines = {"here": here, "there": there, "server": server}
+    bench = Bench(
+        [here, there],
+        server,
+        Training(PROJECT / "benchmarks" / "edge" / "train.py", trainer_image),
+        {name: DockerRuntime(client) for name, client in clients.items()},
+        {name: EngineUsage(client, machines[name]) for name, client in clients.items()},
+        timing=Timing(before_s=1.0, training_s=1.0),
+    )
+    with bench:
+        bench.train({"here": 16, "there": 16})
+        rows = bench.measure({}, active=["here", "there"])
+    assert {row["machine"] for row in rows} == {"here", "there"}
+    assert all(row["update_s"] > 0 for row in rows)
+    assert [one for client in (docker_client, other) for one in client.networks(names=[bench._run])] == []

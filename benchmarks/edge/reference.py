@@ -1,0 +1,46 @@
+"""How fast this machine's processors are now, at work like that of a training: devices are parts of them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+
+from benchmarks.edge.fleet import DEVICES, SERVER
+
+_KEPT_S = 0.1
+_IMAGES = 4
+# Memory that a batch gives back is kept for the next, as in a job: M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.
+_MALLOC = ((-3, 2**30), (-1, 2**30))
+
+
+class Reference:
+    """Does the same work each time on the processor that a machine is a part of: CPU seconds that it took."""
+
+    def __init__(self) -> None:
+        import torch
+        from torch import nn
+
+        libc = ctypes.CDLL(None)
+        for parameter, value in _MALLOC:
+            libc.mallopt(parameter, value)
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
+        self._model = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 64, 3, padding=1))
+        self._images = torch.randn(_IMAGES, 3, 32, 32)
+        self._processor = {name: place for name, (_, _, place) in {**DEVICES, "server": SERVER}.items()}
+        self._last: dict[int, tuple[float, float]] = {}
+
+    def __call__(self, machine: str) -> float:
+        """CPU seconds, on a machine's processor."""
+        processor = self._processor[machine]
+        at_s, took_s = self._last.get(processor, (0.0, 0.0))
+        if time.monotonic() - at_s > _KEPT_S:
+            allowed = os.sched_getaffinity(0)
+            os.sched_setaffinity(0, {processor})  # of this thread
+            began_s = time.thread_time()
+            self._model(self._images).sum().backward()
+            took_s = time.thread_time() - began_s
+            os.sched_setaffinity(0, allowed)
+            self._last[processor] = time.monotonic(), took_s
+        return took_s

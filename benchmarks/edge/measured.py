@@ -34,12 +34,12 @@ def bench_of(fleet: EmulatedFleet) -> Bench:
     return Bench(fleet.machines, fleet.server, training(), runtimes, gauges, timing=TIMING, reference=Reference())
 
 
-def measure(fleet: EmulatedFleet, points: int, held_out: int, keep: Path) -> None:
+def measure(fleet: EmulatedFleet, points: int, held_out: int, repeats: int, keep: Path) -> None:
     """Measure; every row is written down at once, so that what was measured outlives an interruption."""
     axes = default_axes(workers=len(fleet.machines))
     keep.parent.mkdir(parents=True, exist_ok=True)
     with (
-        tqdm(total=points + held_out, unit="point") as bar,
+        tqdm(total=points + held_out * repeats, unit="point") as bar,
         keep.open("w") as file,
         bench_of(fleet) as bench,
     ):
@@ -50,7 +50,7 @@ def measure(fleet: EmulatedFleet, points: int, held_out: int, keep: Path) -> Non
             file.flush()
             bar.update()
 
-        Survey(bench, fleet.machines, axes, on_rows=note).run(points, held_out)
+        Survey(bench, fleet.machines, axes, on_rows=note).run(points, held_out, repeats)
 
 
 def read(file: Path) -> pd.DataFrame:

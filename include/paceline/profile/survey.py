@@ -91,10 +91,12 @@ class Survey:
         self.rows: list[dict[str, Any]] = []
         """What was measured; ``held_out`` says which rows are for testing what was learned from the others."""
 
-    def run(self, points: int, held_out: int = 0) -> pd.DataFrame:
+    def run(self, points: int, held_out: int = 0, repeats: int = 1) -> pd.DataFrame:
         """Measure so many points to learn from, and so many drawn at random to test what was learned.
 
-        A training is begun for each batch size in each of up to three rounds; the rest is varied while it stands still.
+        Those to test with are measured ``repeats`` times each, not one after the other: what a point gives is known
+        better then, and how much of an error is the measurement's own. A training is begun for each batch size in each
+        of up to three rounds; the rest is varied while it stands still.
 
         Raises
         ------
@@ -119,17 +121,20 @@ class Survey:
                 continue
             self._bench.train(batch)
             # Interleaved, so that what changes with time changes for both.
-            order = [(point, False) for point in chosen] + [(point, True) for point in drawn]
+            order = [(point, False, self._leader()) for point in chosen]
+            order += [(point, True, self._leader()) for point in drawn] * repeats
             for index in self._draw.permutation(len(order)):
-                by_machine, is_held_out = order[index]
-                self._measure(by_machine, is_held_out)
+                self._measure(*order[index])
         measured: pd.DataFrame = pd.DataFrame(self.rows)
         return measured
 
-    def _measure(self, by_machine: dict[str, Point], held_out: bool) -> None:
-        leader = self._machines[self._turn % len(self._machines)].name
-        point = by_machine[leader]
+    def _leader(self) -> str:
+        """Whose point says what all have in common; each in its turn."""
         self._turn += 1
+        return self._machines[self._turn % len(self._machines)].name
+
+    def _measure(self, by_machine: dict[str, Point], held_out: bool, leader: str) -> None:
+        point = by_machine[leader]
         names = [machine.name for machine in self._machines]
         start = names.index(leader)
         active = [names[(start + step) % len(names)] for step in range(int(point[WORKERS]))]

@@ -154,6 +154,8 @@ class DeviceProfile:
                     "points": one.points,
                     "mape_pct": one.mape_pct,
                     "mape_sd_pct": one.mape_sd_pct,
+                    "low": one.low,
+                    "high": one.high,
                 }
                 for one in self.learned.values()
             ],
@@ -173,7 +175,8 @@ class DeviceProfile:
             for one in about["functions"]:
                 function = Function(one["name"], one["target"], tuple(one["features"]), one["share"])
                 quality = one["regression"], one["points"], one["mape_pct"], one["mape_sd_pct"]
-                learned[function.name] = Learned(function, models[function.name], *quality)
+                limits = tuple(map(float, one["low"])), tuple(map(float, one["high"]))
+                learned[function.name] = Learned(function, models[function.name], *quality, *limits)
             return cls(about["kind"], learned, about["batch_sizes"], Origin(**about["origin"]))
         except Exception as error:  # a file from anywhere may be wrong in any way
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -9,18 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.profile.device import DeviceProfile, NoProfileError
-from paceline.profile.functions import FUNCTIONS, execution
-from paceline.profile.learn import Learned
+from paceline.profile.functions import FUNCTIONS, Function, execution
+from paceline.profile.table import Table
 from paceline.schedule import Candidate, State
 
 Floats = NDArray[np.float64]
 
 _COMPUTE, _UPDATE, _CPU, _GPU, _MEMORY = FUNCTIONS
 _MEMORY_KEPT_FREE = 0.05
+_MANY = 32  # candidates, from which on a table is worth it
 
 
 class ProfileEstimates:
     """Estimates for candidates of several kinds; all of a kind are asked about at once.
+
+    What is asked of many candidates comes from tables of the functions: a scheduler asks again and again.
 
     Parameters
     ----------
@@ -35,12 +38,13 @@ class ProfileEstimates:
 
     def __init__(self, profiles: Mapping[str, DeviceProfile]) -> None:
         self._profiles = profiles
+        self._tables: dict[tuple[object, ...], Table] = {}
 
     def max_batch(self, candidates: Sequence[Candidate]) -> NDArray[np.int64]:
         """The largest measured batch size that leaves a little memory free, ``GetMaxBatchSize``; 0 if none does."""
         found = np.zeros(len(candidates), dtype=np.int64)
         for profile, places, members in self._by_kind(candidates):
-            memory = profile[_MEMORY]
+            memory = self._ask(profile, _MEMORY, len(candidates))
             for size in profile.batch_sizes:
                 fits = memory(_states(members, size)) <= 1 - _MEMORY_KEPT_FREE
                 found[places[fits]] = size
@@ -50,7 +54,8 @@ class ProfileEstimates:
         """Seconds to compute one sample, equation (5)."""
         return self._each(
             candidates,
-            lambda profile: profile[_COMPUTE],
+            _COMPUTE,
+            {},
             lambda places, members: np.column_stack(
                 [[one.state.cpu for one in members], [one.state.gpu for one in members], batch[places]]
             ),
@@ -62,7 +67,8 @@ class ProfileEstimates:
         pushes, workers = float(np.sum(1 / (batch * self.compute_s(candidates, batch)))), len(candidates)
         return self._each(
             candidates,
-            lambda profile: profile[_UPDATE],
+            _UPDATE,
+            {"server_cpu": server.cpu},
             lambda places, members: np.column_stack(
                 [
                     [one.state.cpu for one in members],
@@ -81,7 +87,8 @@ class ProfileEstimates:
         for profile, places, members in self._by_kind(candidates):
             states = _states(members, np.maximum(sizes[places], 1.0))
             before = [[one.state.cpu for one in members], [one.state.memory for one in members]]
-            new = np.column_stack([*before, *(profile[one](states) for one in (_CPU, _GPU, _MEMORY))])
+            after = (self._ask(profile, one, len(candidates))(states) for one in (_CPU, _GPU, _MEMORY))
+            new = np.column_stack([*before, *after])
             for app in sorted({app for one in members for app in one.latency_s}):
                 seconds = profile[execution(app)](new)
                 for place, one, each_s in zip(places, members, seconds, strict=True):
@@ -92,13 +99,25 @@ class ProfileEstimates:
     def _each(
         self,
         candidates: Sequence[Candidate],
-        function: Callable[[DeviceProfile], Learned],
+        function: Function,
+        fixed: Mapping[str, float],
         features: Callable[[NDArray[np.intp], list[Candidate]], Floats],
     ) -> Floats:
         found = np.empty(len(candidates))
         for profile, places, members in self._by_kind(candidates):
-            found[places] = function(profile)(features(places, members))
+            found[places] = self._ask(profile, function, len(candidates), fixed)(features(places, members))
         return found
+
+    def _ask(
+        self, profile: DeviceProfile, function: Function, candidates: int, fixed: Mapping[str, float] | None = None
+    ) -> Callable[[Floats], Floats]:
+        """The function, or for many candidates a table of it."""
+        if candidates < _MANY:
+            return profile[function]
+        key = (profile.kind, function.name, *(fixed or {}).values())
+        if key not in self._tables:
+            self._tables[key] = Table(profile[function], dict(fixed or {}))
+        return self._tables[key]
 
     def _by_kind(
         self, candidates: Sequence[Candidate]

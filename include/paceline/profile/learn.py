@@ -29,7 +29,9 @@ class Learned:
     """A function as it was learned.
 
     ``mape_pct`` and ``mape_sd_pct`` are the mean absolute percentage error on points that were left out, and its
-    standard deviation over them, as in the paper's Table I. ``regression`` names the kind that was chosen.
+    standard deviation over them, as in the paper's Table I. ``regression`` names the kind that was chosen. ``low`` and
+    ``high`` are the least and the most of each feature that was measured: beyond them a regression may say anything, so
+    what lies there counts as if it were there.
     """
 
     function: Function
@@ -38,10 +40,12 @@ class Learned:
     points: int
     mape_pct: float
     mape_sd_pct: float
+    low: tuple[float, ...]
+    high: tuple[float, ...]
 
     def __call__(self, features: Floats) -> Floats:
         """Predict for rows of features, in the order of ``function.features``; shape (rows,)."""
-        predicted: Floats = np.asarray(self.model.predict(features), dtype=float)
+        predicted: Floats = np.asarray(self.model.predict(np.clip(features, self.low, self.high)), dtype=float)
         return np.clip(predicted, 0.0, 1.0) if self.function.share else np.exp(predicted)
 
 
@@ -83,7 +87,8 @@ def learn(function: Function, measurements: pd.DataFrame, *, seed: int = 0) -> L
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.fit(features, wanted)
-    return Learned(function, model, best, len(target), round(mape_pct, 3), round(sd_pct, 3))
+    low, high = (tuple(map(float, bound(features, axis=0))) for bound in (np.min, np.max))
+    return Learned(function, model, best, len(target), round(mape_pct, 3), round(sd_pct, 3), low, high)
 
 
 def errors_pct(function: Function, predicted: Floats, target: Floats) -> Floats:

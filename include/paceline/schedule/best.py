@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from paceline.schedule.plan import NoFeasibleWorkerError, Plan, infeasible, make_plan, total_sample_s
 from paceline.schedule.problem import Candidate, Estimates, Floats, Problem
@@ -37,9 +38,10 @@ def schedule(problem: Problem, estimates: Estimates) -> Plan:
     fit = [candidate for candidate in problem.candidates if candidate.name not in left_out]
     if not fit:
         raise NoFeasibleWorkerError(left_out)
+    room = estimates.max_batch(fit)
     found: dict[int, tuple[float, list[Candidate], Floats]] = {}
     for count in _counts(len(fit), found):
-        found[count] = _best_of(count, fit, problem, estimates)
+        found[count] = _best_of(count, fit, room, problem, estimates)
     _, chosen, shards = min(found.values(), key=lambda one: one[0])
     names = {candidate.name for candidate in chosen}
     for candidate in fit:
@@ -65,14 +67,15 @@ def _counts(most: int, found: dict[int, tuple[float, list[Candidate], Floats]]) 
 
 
 def _best_of(
-    count: int, fit: list[Candidate], problem: Problem, estimates: Estimates
+    count: int, fit: list[Candidate], room: NDArray[np.int64], problem: Problem, estimates: Estimates
 ) -> tuple[float, list[Candidate], Floats]:
     """The quickest ``count`` workers and their parts, with the time that the whole training takes them."""
     chosen, shards = fit, np.full(len(fit), problem.samples / count)
-    finish_s = np.inf
+    finish_s, before = np.inf, np.empty(0)
     for _ in range(1 + _SETTLE):
-        room = estimates.max_batch(chosen)
         batch = np.maximum(np.minimum(room, shards), 1.0)
+        if np.array_equal(batch, before):
+            break
         # For everybody as if `count` of them trained: whoever is asked about is one of them.
         sample_s = _as_if(count, problem, estimates, chosen, batch)
         each_s = problem.epochs * sample_s + np.array([one.transfer_s for one in chosen])
@@ -81,6 +84,9 @@ def _best_of(
             alone_s = begin_s + each_s * problem.samples / count
             quick = np.sort(np.argsort(alone_s, kind="stable")[:count])
             chosen, each_s, begin_s = [chosen[index] for index in quick], each_s[quick], begin_s[quick]
+            room = room[quick]
+        else:
+            before = batch
         finish_s, shards = done_together(each_s, begin_s, problem.samples)
     kept = shards > 0
     return finish_s, [one for one, keep in zip(chosen, kept, strict=True) if keep], shards[kept]

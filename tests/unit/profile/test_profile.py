@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import time
 from datetime import datetime, timedelta, timezone
 
 import numpy as np
@@ -180,3 +181,29 @@ def test_a_kind_or_an_application_without_a_profile_is_named(profile):
         estimates.max_batch([Candidate("a", "pi")])
     with pytest.raises(NoProfileError, match=r"the profile of nano has no EstExecTime\[radar\], only EstComputeTime"):
         estimates.execution_s([Candidate("a", "nano", latency_s={"radar": 0.1})])
+
+
+def test_many_candidates_are_told_the_same_as_few_and_a_thousand_are_scheduled_in_a_tenth_of_a_second(profile):
+    estimates = ProfileEstimates({"nano": profile})
+    rnd = np.random.default_rng(0)
+    many = [Candidate(f"w{number}", "nano", State(cpu=rnd.uniform(0, 0.8), memory=0.2)) for number in range(1000)]
+    batch = rnd.choice([4.0, 8.0, 16.0], len(many))
+    one_by_one = np.concatenate(
+        [estimates.compute_s([one], size) for one, size in zip(many, batch[:, None], strict=True)]
+    )
+    # Between the table's points some regressions have steps.
+    assert np.mean(np.abs(estimates.compute_s(many, batch) / one_by_one - 1)) < 0.02
+    problem = Problem(100_000, many, State(cpu=0.2))
+    schedule(problem, estimates)  # the tables are made once
+    took_s = []
+    for _ in range(3):
+        began_s = time.process_time()
+        schedule(problem, estimates)
+        took_s.append(time.process_time() - began_s)
+    assert min(took_s) < 0.2  # a tenth where nobody else wants the processor
+
+
+def test_beyond_what_was_measured_a_function_says_what_it_says_at_the_edge(profile):
+    learned = profile[FUNCTIONS[0]]
+    inside, outside = np.array([[learned.high[0], 0.0, learned.high[2]]]), np.array([[9.0, 0.0, 1e6]])
+    assert learned(outside) == learned(inside)

@@ -23,7 +23,7 @@ from paceline.demo.airflow_process import AirflowProcess
 
 HERE = Path(__file__).parent
 DAG, WORKERS = "failures", ("a", "b", "c")
-SAMPLES, EPOCHS, ROUNDS = 600, 8, 60
+SAMPLES, EPOCHS, ROUNDS = 600, 8, 25  # half a minute's work of a core
 DEADLINE_S = 60.0
 _LOOK_S = 0.2
 _DAG = """
@@ -64,9 +64,12 @@ class Failures:
         (airflow.dags_folder / "failures.py").write_text(text)
 
     def run(self, kills: Sequence[tuple[str, float]]) -> dict[str, Any]:
-        """One run, in which the container of each task is killed once it has come so far (percent)."""
+        """One run, in which the container of a task is killed once it has come so much further (percent), and so on."""
         run_id = self._airflow.run_dag(DAG)
-        killed = [self._kill(run_id, task, at_pct) for task, at_pct in kills]
+        killed: list[tuple[str, float]] = []
+        for task, further_pct in kills:
+            before_pct = killed[-1][1] if killed else 0.0
+            killed.append(self._kill(run_id, task, before_pct + further_pct))
         state = self._airflow.wait(DAG, run_id, timeout_s=600)
         states = self._airflow.task_states(DAG, run_id)
         result = self._airflow.xcom(DAG, run_id, "train.result") if state == "success" else {}
@@ -126,8 +129,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, default=None, metavar="FILE")
     chosen = parser.parse_args(arguments)
     draw = random.Random(chosen.seed)
-    plans = {f"a worker, {number + 1}": [(draw.choice(WORKERS), draw.uniform(2, 95))] for number in range(chosen.runs)}
-    plans["a worker, three times"] = [("b", 5.0), ("b", 0.0), ("b", 0.0)]
+    plans = {f"a worker, {number + 1}": [(draw.choice(WORKERS), draw.uniform(2, 80))] for number in range(chosen.runs)}
+    plans["a worker, three times"] = [("b", 5.0), ("b", 3.0), ("b", 3.0)]
     plans["the parameter server"] = [("parameter_server", draw.uniform(20, 80))]
     done: dict[str, Any] = {}
     with AirflowProcess(chosen.folder) as airflow:

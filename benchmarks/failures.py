@@ -13,6 +13,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,8 @@ class Failures:
     def _kill(self, run_id: str, task: str, at_pct: float) -> tuple[str, float]:
         def far_enough() -> bool:
             pace = self._airflow.task_state(DAG, run_id, f"train.{task}", "pace") or {}
-            return float(pace.get("progress_pct") or 0.0) >= at_pct and bool(self._container(task))
+            running = self._container(task)
+            return float(pace.get("progress_pct") or 0.0) >= at_pct and bool(running) and self._trains(running[0])
 
         _wait(far_enough, f"{task} does not come to {at_pct:.0f} %")
         (container,) = self._container(task)
@@ -97,6 +99,12 @@ class Failures:
     def _container(self, task: str) -> list[str]:
         labels = [f"paceline.dag={DAG}", f"paceline.task=train.{task}"]
         return [str(found["Id"]) for found in self._engine.containers(filters={"label": labels})]
+
+    def _trains(self, container: str) -> bool:
+        """Whether it has said since its last start that it trains: one killed before that has failed nobody."""
+        started = self._engine.inspect_container(container)["State"]["StartedAt"]
+        since_s = int(datetime.fromisoformat(started[:19] + "+00:00").timestamp())
+        return b'"event":"progress"' in self._engine.logs(container, since=since_s)
 
     def _runs(self, container: str) -> bool:
         return any(found["Id"] == container for found in self._engine.containers())

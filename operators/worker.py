@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from paceline.errors import InvalidInputError
+from paceline.pace.live import CONTAINER
 from paceline.train.asynchronous.plan import EXIT_LEFT_OUT, EXIT_NO_SERVER, EXIT_SENT_AWAY
 
 from ._team import in_containers, parts_of, rendezvous, where_to_run
@@ -103,6 +104,10 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
         if not chosen:
             raise AirflowSkipException(f"{self.worker.name} does not train: {self._why_left_out()}")
         if self._all_is_done(context):
+            earlier: Any = context["task_state_store"].get(CONTAINER)
+            if earlier:  # of a try that failed: nobody will come back to it
+                self._reattach(earlier)
+                self._discard(context)
             raise AirflowSkipException(f"{self.worker.name} does not train: the others were done before it began")
         try:
             return super().execute(context)

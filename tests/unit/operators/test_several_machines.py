@@ -31,9 +31,12 @@ def worker(machine=GATE, plan=PLAN, **arguments):
     return WorkerTrainingOperator(fleet=FLEET, worker=machine.name, plan=plan, server_task_id="server", **arguments)
 
 
-def context(server_state="running"):
+def context(server_state="running", **kept):
     states = {"run": {"server": server_state}}
-    return {"ti": SimpleNamespace(dag_id="dag", run_id="run", get_task_states=lambda **_: states)}
+    return {
+        "ti": SimpleNamespace(dag_id="dag", run_id="run", get_task_states=lambda **_: states),
+        "task_state_store": SimpleNamespace(get=kept.get),
+    }
 
 
 @pytest.mark.parametrize("runtime", ["process", "auto"])
@@ -91,6 +94,15 @@ def test_a_machine_that_the_plan_leaves_out_is_skipped_with_its_reason():
 def test_a_worker_that_comes_too_late_is_skipped():
     with pytest.raises(AirflowSkipException, match="the others were done before it began"):
         worker().execute(context("success"))
+
+
+def test_a_worker_that_comes_too_late_leaves_no_container_of_an_earlier_try(monkeypatch):
+    cleared = []
+    monkeypatch.setattr(WorkerTrainingOperator, "_reattach", lambda operator, job: cleared.append(job["id"]))
+    monkeypatch.setattr(WorkerTrainingOperator, "_discard", lambda operator, context: cleared.append("discarded"))
+    with pytest.raises(AirflowSkipException):
+        worker().execute(context("success", container={"id": "of the first try"}))
+    assert cleared == ["of the first try", "discarded"]
 
 
 def test_a_plan_that_is_none_fails_without_another_try():

@@ -20,7 +20,10 @@ _REPOSITORY = Path(__file__).parents[3]
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the demo; return the exit code."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.what == "edge" and options.runtime == "process":
+        parser.error("--runtime: got 'process', expected 'docker': machines of a fleet are containers")
     demo = Demo(
         folder=(options.folder or Path("build/demo-edge" if options.what == "edge" else "build/demo")).absolute(),
         dags=options.dags.absolute(),

@@ -86,10 +86,6 @@ def percentile(values: Sequence[float], percent: float = _PERCENTILE) -> float:
     >>> percentile([1.0, 2.0, 3.0], 50), percentile([1.0, 2.0], 75)
     (2.0, 1.75)
     """
-    if not values:
-        return math.nan
-    ordered = sorted(values)
-    place = (len(ordered) - 1) * percent / 100
-    below = math.floor(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+    import numpy as np
+
+    return float(np.percentile(values, percent)) if values else math.nan

@@ -8,6 +8,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.fleet.rendezvous import PLAN, SERVER_COMMAND
+
 from ._team import in_containers, parts_of, rendezvous, where_to_run
 from .train import DeadlineTrainingOperator
 
@@ -72,10 +74,11 @@ class ParameterServerOperator(DeadlineTrainingOperator):
         kwargs.setdefault("mem_limit", int(machine.memory_gib * 2**30))
         # Workers wait for it: where slots are few, it must not wait for theirs.
         kwargs.setdefault("priority_weight", 1000)
-        # All addresses of a container: its networks have no way in but for who has the key.
-        command = ["python", "-m", "paceline.train.asynchronous", "plan.json", "--host", "0.0.0.0"]  # noqa: S104
         super().__init__(
-            command=command, min_devices=cores, max_devices=cores, **{**where_to_run(machine), **in_containers(kwargs)}
+            command=SERVER_COMMAND,
+            min_devices=cores,
+            max_devices=cores,
+            **{**where_to_run(machine), **in_containers(kwargs)},
         )
         self.fleet = fleet
         self.plan = plan
@@ -83,7 +86,7 @@ class ParameterServerOperator(DeadlineTrainingOperator):
 
     def placed(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
         """With its plan, and in the training's own network."""
-        plan = scratch / "plan.json"
+        plan = scratch / PLAN
         workers = {name: asdict(part) for name, part in parts_of(self.plan).items()}
         plan.write_text(json.dumps({"workers": workers}, sort_keys=True))
         files = {**spec.files, plan.name: plan}

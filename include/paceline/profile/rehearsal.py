@@ -15,7 +15,7 @@ from typing import Any
 
 from paceline.errors import TrainingFailedError
 from paceline.fleet import Worker
-from paceline.fleet.rendezvous import Rendezvous
+from paceline.fleet.rendezvous import PLAN, SERVER_COMMAND, Rendezvous
 from paceline.profile.trainer import Trainer
 from paceline.runtime import DockerRuntime, JobSpec
 from paceline.runtime.base import ENV_EPOCHS
@@ -97,10 +97,9 @@ class Rehearsal:
         network = f"{self._name}-{uuid.uuid4().hex[:6]}"
         meeting = Rendezvous(network, self._server_machine, open=is_open, secret=secrets.token_hex())
         with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "plan.json"
+            file = Path(folder) / PLAN
             file.write_text(json.dumps({"workers": plan}))
-            command = ["python", "-m", "paceline.train.asynchronous", file.name, "--host", "0.0.0.0", *_SOON]  # noqa: S104
-            command += ["--fixed-parts"] if fixed_parts else []
+            command = [*SERVER_COMMAND, *_SOON, *(["--fixed-parts"] if fixed_parts else [])]
             spec = self._job(self._server_machine, command, files={file.name: file})
             self._server = self._start(self._server_machine, meeting.serve(spec))
         training = self._training

@@ -74,12 +74,8 @@ class ParameterServerOperator(DeadlineTrainingOperator):
         kwargs.setdefault("mem_limit", int(machine.memory_gib * 2**30))
         # Workers wait for it: where slots are few, it must not wait for theirs.
         kwargs.setdefault("priority_weight", 1000)
-        super().__init__(
-            command=SERVER_COMMAND,
-            min_devices=cores,
-            max_devices=cores,
-            **{**where_to_run(machine), **in_containers(kwargs)},
-        )
+        kwargs = {**where_to_run(machine), **in_containers(kwargs)}
+        super().__init__(command=list(SERVER_COMMAND), min_devices=cores, max_devices=cores, **kwargs)
         self.fleet = fleet
         self.plan = plan
         self.training = training

@@ -1,0 +1,45 @@
+"""Many jobs, one cluster: who runs, where, and on how many devices.
+
+A :class:`Policy` looks at the jobs and nodes of now and says who gets what. All of them are exchangeable, in the
+simulator (:mod:`paceline.simulate.cluster`) as with real trainings.
+"""
+
+from paceline.allocate.bound import most_on_time
+from paceline.allocate.greedy import Greedy
+from paceline.allocate.model import (
+    DEVICE,
+    Allocation,
+    ImpossibleAllocationError,
+    Job,
+    Node,
+    Placement,
+    Policy,
+    Speeds,
+    check,
+    free_devices,
+)
+from paceline.allocate.on_time import OnTime
+from paceline.allocate.ordered import edf, fifo, priority
+from paceline.allocate.randomized_greedy import RandomizedGreedy
+from paceline.allocate.rolling_horizon import RollingHorizon
+
+__all__ = [
+    "DEVICE",
+    "Allocation",
+    "Greedy",
+    "ImpossibleAllocationError",
+    "Job",
+    "Node",
+    "OnTime",
+    "Placement",
+    "Policy",
+    "RandomizedGreedy",
+    "RollingHorizon",
+    "Speeds",
+    "check",
+    "edf",
+    "fifo",
+    "free_devices",
+    "most_on_time",
+    "priority",
+]

@@ -1,0 +1,58 @@
+"""First in, first out; earliest deadline first; the most important first. Who runs keeps what it has until it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf
+
+from paceline.allocate.model import Allocation, Job, Node, free_devices
+from paceline.allocate.sizes import Size, cheapest_in_time
+
+
+class Ordered:
+    """Lets those in who wait, in a fixed order, as long as there are devices; the first-principle methods.
+
+    Parameters
+    ----------
+    name:
+        Of the policy.
+    order:
+        Who goes first: the smallest.
+    size:
+        On how many devices, and where; by default the cheapest that meets the deadline, else the fastest.
+    """
+
+    def __init__(self, name: str, order: Callable[[Job], tuple[float, ...]], size: Size = cheapest_in_time) -> None:
+        self.name = name
+        self._order = order
+        self._size = size
+
+    def allocate(self, jobs: Sequence[Job], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
+        """See ``Policy``."""
+        placements = {job.name: job.held for job in jobs if job.held is not None}
+        free = free_devices(jobs, nodes)
+        if not any(free.values()):
+            return Allocation(placements)
+        order = self._order
+        for job in sorted((job for job in jobs if job.held is None), key=lambda job: (*order(job), job.arrived_s)):
+            found = self._size(job, nodes, free, now_s)
+            if found is None:
+                break  # whoever comes later in the order does not overtake
+            free[found.node] -= found.devices
+            placements[job.name] = found
+        return Allocation(placements)
+
+
+def fifo(size: Size = cheapest_in_time) -> Ordered:
+    """First in, first out."""
+    return Ordered("fifo", lambda job: (job.arrived_s,), size)
+
+
+def edf(size: Size = cheapest_in_time) -> Ordered:
+    """Earliest deadline first; those without one come last."""
+    return Ordered("edf", lambda job: (inf if job.deadline_s is None else job.deadline_s,), size)
+
+
+def priority(size: Size = cheapest_in_time) -> Ordered:
+    """The most important first, by ``Job.weight``."""
+    return Ordered("ps", lambda job: (-job.weight,), size)

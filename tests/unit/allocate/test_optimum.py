@@ -1,0 +1,132 @@
+"""The optimum is one, by its own objective, and Randomized Greedy with local search comes close to it."""
+
+from itertools import product
+from random import Random
+from statistics import mean
+
+import pytest
+
+from paceline.allocate import ImpossibleAllocationError, Job, Node, Placement, Speeds, check
+from paceline.allocate.objective import configurations, objective, postponement_cost
+from paceline.allocate.optimum import optimum
+from paceline.allocate.randomized_greedy import RandomizedGreedy
+
+ONE = {"device": Speeds.linear(2)}
+
+
+def drawn(seed, jobs, nodes, now_s=0.0, euro_per_s=1.0):
+    """A random instance; weights are far above the costs of nodes, or of their order."""
+    rng = Random(seed)
+    cluster = []
+    for number in range(nodes):
+        kind, watt = rng.choice([("V100", 250.0), ("T4", 70.0)])
+        gpus = rng.choice([1, 2, 3])
+        costs = tuple((200.0 + watt * used) * 5e-8 if used else 0.0 for used in range(gpus + 1))
+        cluster.append(Node(f"n{number}", gpus, kind, costs))
+    waiting = []
+    for number in range(jobs):
+        work, scaling = rng.uniform(600.0, 14400.0), rng.uniform(0.75, 0.95)
+        speeds = {
+            kind: Speeds((1, 2, 3), tuple(one * count**scaling for count in (1, 2, 3)))
+            for kind, one in (("V100", 1.0), ("T4", rng.uniform(0.35, 0.5)))
+        }
+        due_s = now_s + work * rng.uniform(0.2, 5.0) if rng.random() < 0.9 else None
+        waiting.append(Job(f"j{number}", 0.0, work, speeds, due_s, rng.randint(1, 5) * euro_per_s))
+    return waiting, cluster
+
+
+def schedules(jobs, nodes):
+    """All of them."""
+    options = [
+        [None, *(Placement(node.name, one.devices) for node in nodes for one in configurations(job, node, 0.0))]
+        for job in jobs
+    ]
+    for given in product(*options):
+        used = {node.name: sum(one.devices for one in given if one and one.node == node.name) for node in nodes}
+        if all(used[node.name] <= node.devices for node in nodes):
+            yield {job.name: one for job, one in zip(jobs, given, strict=True) if one}, used
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_no_schedule_is_better(seed):
+    now_s = 1e5 * (seed % 2)
+    jobs, nodes = drawn(seed, jobs=2 + seed % 3, nodes=1 + seed % 2, now_s=now_s, euro_per_s=(1.0, 1 / 3600)[seed % 2])
+    found = optimum(jobs, nodes, now_s)
+    check(found.allocation, jobs, nodes)
+    smallest = min(
+        objective(given, jobs, nodes, now_s)
+        for given, used in schedules(jobs, nodes)
+        if len(given) == len(jobs) or all(used[node.name] == node.devices for node in nodes)  # nobody waits in vain
+    )
+    assert found.value == objective(found.allocation.placements, jobs, nodes, now_s)
+    assert found.value == pytest.approx(smallest, rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_schedule_on_as_many_nodes_as_the_paper_demands_is_better(seed):
+    jobs, nodes = drawn(seed, jobs=2 + seed % 3, nodes=2)
+    found = optimum(jobs, nodes, 0.0, every_node=True)
+    smallest = min(
+        objective(given, jobs, nodes, 0.0)
+        for given, used in schedules(jobs, nodes)
+        if sum(map(bool, used.values())) == min(len(jobs), len(nodes))
+    )
+    assert found.value == pytest.approx(smallest, rel=1e-9)
+
+
+def test_a_node_costs_what_its_first_ending_job_costs_not_its_cheapest():
+    jobs = [Job("first", 0.0, 60.0, ONE), Job("cheap", 0.0, 80.0, {"device": Speeds((1,), (1.0,))})]
+    node = Node("n", 3, cost_per_s=(0.0, 1.0, 5.0, 6.0))
+    both = {"first": Placement("n", 2), "cheap": Placement("n", 1)}
+    assert objective(both, jobs, [node], 0.0) == 30.0 * 5.0
+
+
+def test_a_late_job_and_a_postponed_one_cost_what_the_paper_says():
+    jobs = [Job("late", 0.0, 100.0, ONE, 1070.0, weight=2.0), Job("postponed", 0.0, 100.0, ONE, 1250.0, weight=3.0)]
+    node = Node("n", 2, cost_per_s=(0.0, 1.0, 1.5))
+    late = 2.0 * (100.0 - 70.0)
+    postponed = 10.0 * 3.0 * (60.0 + 100.0 - 250.0 if 160.0 > 250.0 else 0.0)
+    given = {"late": Placement("n", 1)}
+    assert objective(given, jobs, [node], 1000.0, rho=10.0, period_s=60.0) == late + postponed + 100.0
+    assert postponement_cost(jobs[1], [node], 1000.0, rho=10.0, period_s=200.0) == 10.0 * 3.0 * (200.0 + 100.0 - 250.0)
+
+
+def test_a_job_without_a_due_date_costs_nothing_to_postpone_and_runs_where_there_is_room():
+    job = Job("whenever", 0.0, 100.0, ONE)
+    node = Node("n", 1, cost_per_s=(0.0, 1.0))
+    assert postponement_cost(job, [node], 0.0) == 0.0
+    assert optimum([job], [node], 0.0).allocation.placements == {"whenever": Placement("n", 1)}
+
+
+def test_the_paper_would_use_a_slow_node_although_a_fast_one_has_room():
+    speeds = {"fast": Speeds((1,), (1.0,)), "slow": Speeds((1,), (0.1,))}
+    jobs = [Job(name, 0.0, 100.0, speeds, 200.0) for name in "ab"]
+    nodes = [Node("f", 2, "fast", (0.0, 1.0, 2.0)), Node("s", 1, "slow", (0.0, 1.0))]
+    assert {given.node for given in optimum(jobs, nodes, 0.0).allocation.placements.values()} == {"f"}
+    assert optimum(jobs, nodes, 0.0).value == 100.0
+    assert optimum(jobs, nodes, 0.0, every_node=True).value == 100.0 + 1000.0 + 800.0
+
+
+def test_nodes_that_nobody_can_use_cannot_all_be_used():
+    jobs = [Job(name, 0.0, 100.0, ONE, 200.0) for name in "ab"]
+    nodes = [Node("n", 2), Node("other", 1, "other")]
+    assert len(optimum(jobs, nodes, 0.0).allocation.placements) == 2
+    with pytest.raises(ImpossibleAllocationError, match="no schedule"):
+        optimum(jobs, nodes, 0.0, every_node=True)
+
+
+def test_who_can_run_nowhere_is_left_out():
+    found = optimum([Job("j", 0.0, 100.0, {"other": Speeds.linear(1)}, 10.0)], [Node("n", 1)], 0.0)
+    assert not found.allocation.placements
+    assert optimum([], [Node("n", 1)], 0.0).value == 0.0
+
+
+def test_randomized_greedy_with_local_search_is_within_three_percent_on_average():
+    gaps = []
+    for seed in range(25):
+        jobs, nodes = drawn(100 + seed, jobs=3 + seed % 4, nodes=2 + seed % 2)
+        best = optimum(jobs, nodes, 0.0).value
+        found = RandomizedGreedy(local_search=True).allocate(jobs, nodes, 0.0, rescale=True)
+        gaps.append(objective(found.placements, jobs, nodes, 0.0) / best - 1.0)
+    assert min(gaps) > -1e-9
+    assert mean(gaps) <= 0.03

@@ -1,0 +1,231 @@
+"""Randomized Greedy runs whom it should, where it should, and disturbs nobody without need."""
+
+from itertools import pairwise
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.allocate import Job, Node, Placement, Speeds, check, edf
+from paceline.allocate.construction import Construction
+from paceline.allocate.objective import objective
+from paceline.allocate.randomized_greedy import RandomizedGreedy, _randomized, _shares
+from paceline.errors import InvalidInputError
+from paceline.simulate.cluster import Friction, Simulation
+from paceline.simulate.cluster.heterogeneous import PUE, heterogeneous
+
+FAST, SLOW = Speeds((1, 2), (1.0, 1.8)), Speeds((1, 2), (0.4, 0.7))
+BOTH = {"fast": FAST, "slow": SLOW}
+COSTS = (0.0, 3.0, 4.0)
+
+
+def waiting(name, work=100.0, due_s=None, weight=1.0, speeds=BOTH, arrived_s=0.0):
+    return Job(name, arrived_s, work, speeds, due_s, weight)
+
+
+def running(name, node, devices, **others):
+    job = waiting(name, **others)
+    job.held = Placement(node, devices)
+    return job
+
+
+def decide(jobs, nodes, now_s=0.0, **options):
+    return RandomizedGreedy(**options).allocate(jobs, nodes, now_s, rescale=True)
+
+
+@st.composite
+def states(draw, fresh=False):
+    """Jobs, some of them running, and nodes of two kinds."""
+    kinds = draw(st.lists(st.tuples(st.sampled_from(["fast", "slow"]), st.integers(1, 2)), min_size=1, max_size=5))
+    nodes = [Node(f"n{n}", size, kind, COSTS[: size + 1]) for n, (kind, size) in enumerate(kinds)]
+    free = {node.name: node.devices for node in nodes}
+    jobs = []
+    for number in range(draw(st.integers(0, 8))):
+        speeds = draw(st.sampled_from([BOTH, {"fast": FAST}, {"slow": Speeds((2,), (1.0,))}]))
+        due_s = draw(st.none() | st.floats(-500.0, 5000.0))
+        job = waiting(f"j{number}", draw(st.floats(1.0, 2000.0)), due_s, draw(st.floats(0.0, 5.0)), speeds)
+        node = draw(st.sampled_from(nodes))
+        counts = (
+            [count for count in speeds[node.kind].counts if count <= free[node.name]] if node.kind in speeds else []
+        )
+        if counts and not fresh and draw(st.booleans()):
+            job.held = Placement(node.name, draw(st.sampled_from(counts)))
+            free[node.name] -= job.held.devices
+        jobs.append(job)
+    return jobs, nodes
+
+
+SETTINGS = [{}, {"local_search": True}, {"improve": False}]
+
+
+@pytest.mark.parametrize("options", SETTINGS)
+@settings(max_examples=50, deadline=None)
+@given(state=states())
+def test_every_decision_can_be_carried_out_and_explains_every_job(options, state):
+    jobs, nodes = state
+    found = decide(jobs, nodes, iterations=30, **options)
+    check(found, jobs, nodes)
+    assert set(found.reasons) == {job.name for job in jobs}
+
+
+@pytest.mark.parametrize("options", SETTINGS)
+@settings(max_examples=50, deadline=None)
+@given(state=states())
+def test_nobody_waits_for_devices_that_nobody_has(options, state):
+    jobs, nodes = state
+    found = decide(jobs, nodes, iterations=30, **options).placements
+    for node in nodes:
+        left = node.devices - sum(given.devices for given in found.values() if given.node == node.name)
+        for job in jobs:
+            if job.name not in found and node.kind in job.speeds:
+                assert job.speeds[node.kind].counts[0] > left
+
+
+@settings(max_examples=50, deadline=None)
+@given(state=states(fresh=True))
+def test_a_schedule_is_worth_what_the_objective_says(state):
+    jobs, nodes = state
+    work = Construction(jobs, nodes, 7.0, 100.0, 300.0, move_s=30.0, considerate=True)
+    schedule = work.build(work.tasks)
+    placements = {
+        work.tasks[number].job.name: Placement(nodes[given.node].name, given.choice.devices)
+        for number, given in schedule.placed.items()
+    }
+    assert schedule.value == pytest.approx(objective(placements, jobs, nodes, 7.0))
+
+
+@pytest.mark.parametrize("options", SETTINGS)
+@settings(max_examples=50, deadline=None)
+@given(state=states(fresh=True))
+def test_more_iterations_are_never_worse(options, state):
+    jobs, nodes = state
+    few, many = (objective(decide(jobs, nodes, iterations=n, **options).placements, jobs, nodes, 0.0) for n in (1, 60))
+    assert many <= few * (1 + 1e-12)
+
+
+def test_the_same_question_gets_the_same_answer():
+    arrivals, nodes = heterogeneous(6, 30, seed=1)
+    jobs = [waiting(one.name, one.work, one.deadline_s, one.weight, one.speeds) for one in arrivals]
+    policy = RandomizedGreedy(seed=3)
+    first = policy.allocate(jobs, nodes, 0.0, rescale=True)
+    assert policy.allocate(jobs, nodes, 0.0, rescale=False) == first
+    assert decide(jobs, nodes, seed=3) == first
+
+
+def test_a_job_gets_the_cheapest_place_that_is_in_time():
+    nodes = [Node("dear", 2, "fast", (0.0, 5.0, 6.0)), Node("cheap", 2, "slow", (0.0, 1.0, 1.5))]
+    assert decide([waiting("j", due_s=300.0)], nodes).placements["j"] == Placement("cheap", 2)
+    assert decide([waiting("j", due_s=120.0)], nodes).placements["j"] == Placement("dear", 2)
+
+
+def test_a_job_that_cannot_be_in_time_gets_the_fastest_place_and_is_reported():
+    nodes = [Node("cheap", 2, "slow", (0.0, 1.0, 1.5)), Node("dear", 2, "fast", (0.0, 5.0, 6.0))]
+    found = decide([waiting("j", due_s=10.0)], nodes)
+    assert found.placements["j"] == Placement("dear", 2)
+    assert found.late == {"j"}
+    assert found.reasons["j"] == "will be 46 s late: no node is fast enough"
+
+
+def test_as_published_the_job_that_is_closest_to_its_due_date_chooses_first():
+    jobs = [waiting("long", 1000.0, due_s=900.0), waiting("short", 50.0, due_s=60.0, weight=5.0)]
+    node = Node("n", 1, "fast", COSTS[:2])
+    assert list(decide(jobs, [node], improve=False, iterations=1).placements) == ["long"]
+
+
+def test_among_jobs_that_will_be_late_short_and_important_ones_go_first():
+    jobs = [waiting("long", 1000.0, due_s=0.0), waiting("short", 50.0, due_s=0.0), waiting("dear", 60.0, 0.0, 5.0)]
+    node = Node("n", 1, "fast", COSTS[:2])
+    assert list(decide(jobs, [node], iterations=1).placements) == ["dear"]
+    assert list(decide(jobs[:2], [node], iterations=1).placements) == ["short"]
+
+
+def test_a_job_without_a_due_date_comes_last_but_uses_what_is_left():
+    jobs = [waiting("whenever", arrived_s=0.0), waiting("due", due_s=110.0, arrived_s=5.0)]
+    assert list(decide(jobs, [Node("n", 1, "fast", COSTS[:2])]).placements) == ["due"]
+    found = decide(jobs, [Node("n", 1, "fast", COSTS[:2]), Node("m", 1, "slow", COSTS[:2])])
+    assert set(found.placements) == {"whenever", "due"}
+    assert found.late == frozenset()
+
+
+def test_a_job_that_can_wait_disturbs_nobody():
+    nodes = [Node("n", 2, "fast", COSTS)]
+    jobs = [running("old", "n", 2, work=500.0, due_s=2000.0), waiting("new", 100.0, due_s=1500.0, weight=5.0)]
+    assert decide(jobs, nodes, iterations=1).placements["old"].node == "n"
+    assert "new" not in decide([running("old", "n", 2, due_s=200.0), jobs[1]], nodes, iterations=1).placements
+
+
+def test_a_job_that_cannot_wait_takes_the_devices_of_one_that_can():
+    jobs = [running("old", "n", 1, work=500.0, due_s=5000.0), waiting("new", 100.0, due_s=105.0)]
+    found = decide(jobs, [Node("n", 1, "fast", COSTS[:2])])
+    assert found.placements == {"new": Placement("n", 1)}
+    assert found.reasons["old"].startswith("is stopped")
+
+
+def test_a_running_job_stays_where_it_is_among_equal_nodes():
+    nodes = [Node(f"n{number}", 1, "fast", COSTS[:2]) for number in range(5)]
+    jobs = [running(f"r{number}", f"n{4 - number}", 1, due_s=150.0 + number) for number in range(4)]
+    jobs.append(waiting("new", due_s=105.0))
+    found = decide(jobs, nodes).placements
+    assert found == {job.name: job.held for job in jobs[:4]} | {"new": Placement("n0", 1)}
+
+
+def test_a_move_must_be_worth_what_it_loses():
+    nodes = [Node("slow", 1, "slow", (0.0, 1.0)), Node("fast", 1, "fast", (0.0, 2.0))]  # 2.5 and 2.0 for a unit of work
+    moved = [
+        decide([running("j", "slow", 1, work=work, due_s=9999.0)], nodes).placements["j"] for work in (30.0, 300.0)
+    ]
+    assert [given.node for given in moved] == ["slow", "fast"]
+
+
+def test_as_published_the_search_may_move_jobs_that_could_stay():
+    """What makes the considerate one considerate: as published, a smaller f_OBJ is worth any move."""
+    arrivals, nodes = heterogeneous(8, 80, "large", seed=2)
+    changes = {}
+    for improve in (True, False):
+        policy = RandomizedGreedy(improve=improve, iterations=20)
+        changes[improve] = Simulation(arrivals, nodes, policy, friction=Friction(snapshot_every_s=60.0)).run().changes
+    assert changes[True] < changes[False] / 2
+
+
+def test_devices_that_a_job_cannot_use_are_said_to_be_why_it_waits():
+    found = decide([waiting("j", speeds={"other": FAST})], [Node("n", 2, "fast", COSTS)])
+    assert not found.placements
+    assert found.reasons["j"] == "waits: no node has devices that it can use"
+
+
+def test_it_costs_less_than_a_policy_that_never_changes_its_mind():
+    arrivals, nodes = heterogeneous(6, 60, seed=11)
+    costs = [
+        Simulation(arrivals, nodes, policy, pue=PUE, friction=Friction(snapshot_every_s=60.0)).run().total_cost
+        for policy in (edf(), RandomizedGreedy(iterations=40))
+    ]
+    assert 0 < costs[1] < 0.7 * costs[0]
+
+
+def test_configurations_are_drawn_by_the_inverse_of_their_cost():
+    nodes = [Node("n", 2, "fast", (0.0, 3.0, 4.0)), Node("m", 2, "slow", (0.0, 1.0, 1.5))]
+    work = Construction([waiting("j", due_s=9999.0)], nodes, 0.0, 100.0, 300.0, move_s=0.0, considerate=False)
+    (task,) = work.tasks
+    shares = [0.0, *_shares(task)]
+    for choice, (before, after) in zip(task.choices, pairwise(shares), strict=True):
+        assert after - before == pytest.approx(1.0 / choice.cost)
+
+
+def test_light_jobs_change_places_more_often_than_heavy_ones():
+    jobs = [waiting("light", due_s=500.0), waiting("heavy", due_s=501.0, weight=5.0), waiting("last", due_s=502.0)]
+    nodes = [Node("n", 2, "fast", COSTS)]
+    work = Construction(jobs, nodes, 0.0, 100.0, 300.0, move_s=0.0, considerate=False)
+    draw, shares = Random(0), [_shares(task) for task in work.tasks]
+    orders = [[task.job.name for task in _randomized(work.tasks, shares, draw).order] for _ in range(2000)]
+    light = sum(order[0] != "light" for order in orders)
+    heavy = sum(order[0] == "light" and order[1] == "last" for order in orders)
+    assert light > 3 * heavy > 0
+
+
+@pytest.mark.parametrize(
+    "options", [{"iterations": 0}, {"period_s": -1.0}, {"rho": float("nan")}, {"move_s": float("inf")}]
+)
+def test_what_makes_no_sense_is_refused(options):
+    with pytest.raises(InvalidInputError, match=next(iter(options))):
+        RandomizedGreedy(**options)

@@ -1,1 +1,1 @@
-"""Simulated jobs: the physics of one training, and its control without waiting. For tests and benchmarks."""
+"""What would happen, without waiting: one training under its controller here, a cluster of many jobs in ``cluster``."""

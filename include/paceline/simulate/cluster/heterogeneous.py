@@ -1,0 +1,159 @@
+"""Trainings of three kinds of networks on nodes with two kinds of GPUs: the workload of section V-B of ANDREAS.
+
+The paper gives the numbers of nodes, GPUs and jobs, the kinds of networks, epochs, batch sizes and weights (tables II
+and V) and the price of electricity. What it does not give is chosen here, once: seconds per epoch, how well networks
+scale, how much power nodes draw, due dates and rates.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from paceline.allocate import Node, Speeds
+from paceline.errors import InvalidInputError
+from paceline.simulate.cluster.workload import Arrival
+
+EUR_PER_KWH = 0.172  # section V-A
+PUE = 1.33  # section V-A, for ``Simulation(pue=...)``
+
+V100, T4 = "V100", "TURING"
+GPUS = {"small": {V100: 2, T4: 1}, "large": {V100: 4, T4: 2}}  # section V-B, in each node
+
+_HOST_W = 200.0  # a server with two sockets beside its GPUs, as long as something runs on it
+_GPU_W = {V100: 250.0, T4: 70.0}  # board power by their data sheets
+_EPOCHS = (60, 80, 120, 160)
+_BATCHES = (4096, 8192)
+_DUE = (1.5, 6.0)  # the due date, in times that the job takes if it gets the fastest node for itself
+_WEIGHTS = (1, 5)
+_LOADS = (0.5, 1.5)  # what arrives in calm and in busy phases, in what the GPUs can do, each job on one of them
+_PHASE_S = 7200.0  # length of a phase
+
+
+class Network(NamedTuple):
+    """What is trained."""
+
+    name: str
+    epoch_s: float  # seconds for an epoch on one V100, at the smaller batch size
+    scaling: float  # so many times faster with g GPUs: g to this power
+    t4: float  # speed on a T4, on a V100 it is 1
+
+
+NETWORKS = (
+    Network("ConvNet", 10.0, 0.75, 0.50),
+    Network("LSTM-small", 20.0, 0.80, 0.36),
+    Network("LSTM-big", 60.0, 0.85, 0.36),
+    Network("EfficientNet", 90.0, 0.90, 0.42),
+)
+
+
+def heterogeneous(
+    nodes: int, jobs: int | None = None, mix: Literal["small", "large"] = "small", seed: int = 0
+) -> tuple[list[Arrival], list[Node]]:
+    """Jobs that come at a mixed rate to a cluster of two kinds of GPUs.
+
+    Half of the nodes have V100s, the others T4s. Jobs are drawn from four networks, with epochs, a batch size, a weight
+    and a due date; alone on one V100 they take 9 minutes to 4 hours. Busy phases, in which half as much again arrives
+    as the cluster can do, alternate with calm ones in which half of it would do; each lasts two hours.
+
+    Parameters
+    ----------
+    nodes:
+        How many nodes, from 2.
+    jobs:
+        How many jobs; ten times as many as nodes if not given.
+    mix:
+        "small": two V100s or one T4 in a node; "large": four V100s or two T4s.
+    seed:
+        Of the draw.
+
+    Returns
+    -------
+    tuple
+        The jobs, in the order in which they come, and the nodes. Costs are in euro, as weights are, in a second.
+
+    References
+    ----------
+    Filippini et al., ANDREAS: Artificial intelligence training scheduler for accelerated resource clusters,
+    section V-B.
+
+    Examples
+    --------
+    >>> arrivals, nodes = heterogeneous(10)
+    >>> len(arrivals), [node.devices for node in nodes]
+    (100, [2, 2, 2, 2, 2, 1, 1, 1, 1, 1])
+    """
+    if nodes < 2:
+        raise InvalidInputError("nodes", nodes, "2 or more, for both kinds of GPUs")
+    if mix not in GPUS:
+        raise InvalidInputError("mix", mix, f"one of {', '.join(GPUS)}")
+    gpus = GPUS[mix]
+    kinds = [V100] * (nodes - nodes // 2) + [T4] * (nodes // 2)
+    cluster = [
+        Node(f"{kind}-{number}", gpus[kind], kind, _cost_per_s(kind, gpus[kind])) for number, kind in enumerate(kinds)
+    ]
+    rng = random.Random(seed)  # noqa: S311 - a simulation, no secret
+    drawn = [_draw(rng, gpus) for _ in range(10 * nodes if jobs is None else jobs)]
+    # Seconds of work on one V100 that the cluster does in a second, if each job has one GPU.
+    t4 = sum(network.t4 * network.epoch_s for network in NETWORKS) / sum(network.epoch_s for network in NETWORKS)
+    power = kinds.count(V100) * gpus[V100] + kinds.count(T4) * gpus[T4] * t4
+    work = sum(one.work for one in drawn) / max(1, len(drawn))
+    arrivals = [
+        Arrival(
+            name=f"{one.network.name}-{number}",
+            arrives_s=now_s,
+            work=one.work,
+            speeds=one.speeds,
+            deadline_s=now_s + one.due_in_s,
+            weight=one.weight,
+        )
+        for number, (one, now_s) in enumerate(zip(drawn, _mixed(rng, power / work), strict=False))
+    ]
+    return arrivals, cluster
+
+
+class _Drawn(NamedTuple):
+    network: Network
+    work: float
+    speeds: dict[str, Speeds]
+    due_in_s: float
+    weight: float
+
+
+def _draw(rng: random.Random, gpus: dict[str, int]) -> _Drawn:
+    network = rng.choice(NETWORKS)
+    batch = rng.choice(_BATCHES)
+    # Twice the batch: a tenth less time for an epoch, and half of what is lost with several GPUs.
+    large = batch == max(_BATCHES)
+    work = rng.choice(_EPOCHS) * network.epoch_s * (0.9 if large else 1.0)
+    scaling = (1 + network.scaling) / 2 if large else network.scaling
+    speeds = {
+        kind: Speeds(
+            tuple(range(1, most + 1)),
+            tuple((1.0 if kind == V100 else network.t4) * count**scaling for count in range(1, most + 1)),
+        )
+        for kind, most in gpus.items()
+    }
+    fastest_s = work / max(max(each.per_s) for each in speeds.values())
+    return _Drawn(network, work, speeds, rng.uniform(*_DUE) * fastest_s, float(rng.randint(*_WEIGHTS)))
+
+
+def _cost_per_s(kind: str, gpus: int) -> tuple[float, ...]:
+    """Linear in the number of GPUs (section IV-B); who runs nothing costs nothing, as only executions are charged."""
+    watts = [0.0] + [_HOST_W + count * _GPU_W[kind] for count in range(1, gpus + 1)]
+    return tuple(each / 1000 / 3600 * EUR_PER_KWH for each in watts)
+
+
+def _mixed(rng: random.Random, rate_per_s: float) -> Iterator[float]:
+    """When jobs come: a Poisson process whose rate is low in every other phase and high in the others."""
+    now_s, ends_s = 0.0, _PHASE_S
+    busy = rng.random() < 0.5
+    while True:
+        next_s = now_s + rng.expovariate(rate_per_s * _LOADS[busy])
+        if next_s < ends_s:
+            now_s = next_s
+            yield now_s
+        else:  # memoryless: at the new rate, from the change on
+            now_s, busy = ends_s, not busy
+            ends_s += _PHASE_S

@@ -1,0 +1,54 @@
+"""A simulated cluster under several policies, as a picture: who waits, what is in use, what is done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from paceline.simulate.cluster.result import Result
+
+_COLOURS = ("#1f6feb", "#2da44e", "#cf222e", "#9a6700", "#8250df", "#24292f", "#bf3989")
+
+
+def draw(results: Sequence[Result], devices: int, path: str | os.PathLike[str], *, title: str = "") -> Path:
+    """Draw jobs that wait, the share of devices in use, and jobs done over time, a line for each policy.
+
+    Parameters
+    ----------
+    results:
+        Of the same workload under several policies.
+    devices:
+        How many the cluster has.
+    path:
+        Where to write, PNG or any format that matplotlib knows by its ending; missing folders are made.
+    title:
+        A line above the picture.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 8), layout="constrained")
+    FigureCanvasAgg(figure)
+    waiting, used, done = figure.subplots(3, 1, sharex=True)
+    if title:
+        figure.suptitle(title, fontsize=12)
+    for result, colour in zip(results, _COLOURS * len(results), strict=False):
+        hours = [sample.now_s / 3600 for sample in result.samples]
+        style = {"where": "post", "color": colour, "linewidth": 1.2, "label": result.policy}
+        waiting.step(hours, [sample.queued for sample in result.samples], **style)
+        used.step(hours, [100 * sample.used_devices / devices for sample in result.samples], **style)
+        done.step(hours, [sample.done for sample in result.samples], **style)
+    waiting.set_ylabel("jobs that wait")
+    used.set_ylabel("devices in use, %")
+    used.set_ylim(0, 105)
+    done.set_ylabel("jobs done")
+    done.set_xlabel("hours")
+    for axes in (waiting, used, done):
+        axes.grid(alpha=0.2)
+        axes.spines[["top", "right"]].set_visible(False)
+    waiting.legend(loc="upper right", frameon=False)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+    return path

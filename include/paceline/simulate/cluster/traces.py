@@ -1,0 +1,155 @@
+"""Reads published traces of training jobs, and tables of measured throughput.
+
+The formats are those of ElasticFlow's and Pollux's artifacts; the files are not part of this project.
+"""
+
+from __future__ import annotations
+
+import csv
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+from paceline.allocate import DEVICE, Speeds
+from paceline.errors import InvalidInputError
+from paceline.simulate.cluster.workload import Arrival
+
+# What a column means, under each of the names that it has in the traces.
+_COLUMNS = {
+    "submission_time": ("submission_time", "submit_time"),
+    "num_iteration": ("num_iteration", "real_iteration"),
+    "deadline": ("deadline", "ddl"),
+    "model_name": ("model_name",),
+    "batch_size": ("batch_size",),
+    "num_gpu": ("num_gpu",),
+}
+# One epoch more or less is unknown of these jobs: device hours of each application, the middle of the class that
+# Pollux puts it in (small, medium, large, extra large).
+POLLUX_DEVICE_HOURS = {"cifar10": 0.5, "ncf": 0.5, "bert": 5.0, "deepspeech2": 5.0, "yolov3": 50.0, "imagenet": 250.0}
+
+
+def throughputs(folder: Path) -> dict[tuple[str, int], Speeds]:
+    """Iterations in a second for each model and global batch size, from one ``MODEL.csv`` for each model.
+
+    A row is a batch size, a column a number of devices, an empty cell what could not be measured.
+    """
+    tables: dict[tuple[str, int], Speeds] = {}
+    files = sorted(folder.glob("*.csv"))
+    if not files:
+        raise InvalidInputError("throughputs", str(folder), "a folder with a file MODEL.csv for each model")
+    for file in files:
+        with file.open(newline="") as stream:
+            for row in csv.DictReader(stream):
+                batch = row.pop("global_batch_size", None)
+                if batch is None:
+                    raise InvalidInputError(f"{file.name}", list(row), "a column global_batch_size")
+                measured = {int(count): float(cell) for count, cell in row.items() if cell and float(cell) > 0}
+                if measured:
+                    counts = tuple(sorted(measured))
+                    speeds = Speeds(counts, tuple(measured[count] for count in counts))
+                    tables[file.stem, int(batch)] = speeds
+    return tables
+
+
+def read(file: Path, tables: Mapping[tuple[str, int], Speeds], *, jobs: int | None = None) -> Iterator[Arrival]:
+    """Read the jobs of a trace, in the order in which they come, the first at second 0.
+
+    Parameters
+    ----------
+    file:
+        A trace with deadlines (as ElasticFlow's) or without (as Pollux's).
+    tables:
+        How fast its models are, see :func:`throughputs`.
+    jobs:
+        Only the first so many.
+    """
+    with file.open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    if not rows:
+        raise InvalidInputError("trace", str(file), "at least one job")
+    make = _pollux if "application" in rows[0] else _elasticflow
+    found = sorted(
+        (make(number, row, tables, file.name) for number, row in enumerate(rows)), key=lambda one: one.arrives_s
+    )
+    first_s = found[0].arrives_s
+    for one in found[:jobs]:
+        yield _later(one, -first_s)
+
+
+def resampled(trace: Sequence[Arrival], jobs: int, seed: int) -> Iterator[Arrival]:
+    """Make a workload of any length in the shape of a trace: its jobs, and the gaps between them, drawn again.
+
+    Examples
+    --------
+    >>> from paceline.allocate import Speeds
+    >>> trace = [Arrival(f"{n}", 60.0 * n, 10.0, {DEVICE: Speeds.linear(2)}, deadline_s=60.0 * n + 9) for n in range(3)]
+    >>> [(one.name, one.arrives_s, one.deadline_s) for one in resampled(trace, 3, seed=0)]
+    [('0', 0.0, 9.0), ('1', 60.0, 69.0), ('2', 120.0, 129.0)]
+    """
+    if len(trace) < 2:
+        raise InvalidInputError("trace", len(trace), "2 jobs or more")
+    draw = random.Random(seed)  # noqa: S311 - a workload, not a secret
+    gaps_s = [later.arrives_s - one.arrives_s for one, later in pairwise(trace)]
+    now_s = 0.0
+    for number in range(jobs):
+        one = draw.choice(trace)
+        yield replace(_later(one, now_s - one.arrives_s), name=f"{number}")
+        now_s += draw.choice(gaps_s)
+
+
+def _later(one: Arrival, by_s: float) -> Arrival:
+    deadline_s = None if one.deadline_s is None else one.deadline_s + by_s
+    return replace(one, arrives_s=one.arrives_s + by_s, deadline_s=deadline_s)
+
+
+def _elasticflow(place: int, row: Mapping[str, str], tables: Mapping[tuple[str, int], Speeds], file: str) -> Arrival:
+    line = f"{file} line {place + 2}"
+
+    def cell(name: str) -> str:
+        for called in _COLUMNS[name]:
+            if row.get(called):
+                return row[called]
+        raise InvalidInputError(f"{line}, {name}", "", f"a value in a column {' or '.join(_COLUMNS[name])}")
+
+    def number(name: str) -> float:
+        try:
+            return float(cell(name))
+        except ValueError:
+            raise InvalidInputError(f"{line}, {name}", cell(name), "a number") from None
+
+    speeds = _speeds(tables, cell("model_name"), int(number("batch_size")), line)
+    return Arrival(
+        name=str(place),
+        arrives_s=number("submission_time"),
+        work=number("num_iteration"),
+        speeds={DEVICE: speeds},
+        deadline_s=number("deadline"),
+        requested=int(number("num_gpu")),
+    )
+
+
+def _pollux(place: int, row: Mapping[str, str], tables: Mapping[tuple[str, int], Speeds], file: str) -> Arrival:
+    line = f"{file} line {place + 2}"
+    application = row["application"]
+    if application not in POLLUX_DEVICE_HOURS:
+        raise InvalidInputError(f"{line}, application", application, f"one of {sorted(POLLUX_DEVICE_HOURS)}")
+    speeds = _speeds(tables, application, int(row["batch_size"]), line)
+    return Arrival(
+        name=row["name"],
+        arrives_s=float(row["time"]),
+        work=3600 * POLLUX_DEVICE_HOURS[application] * speeds.per_s[0] / speeds.counts[0],
+        speeds={DEVICE: speeds},
+        requested=int(row["num_replicas"]),
+    )
+
+
+def _speeds(tables: Mapping[tuple[str, int], Speeds], model: str, batch: int, line: str) -> Speeds:
+    try:
+        return tables[model, batch]
+    except KeyError:
+        known = ", ".join(f"{name} {size}" for name, size in sorted(tables))
+        raise InvalidInputError(
+            f"{line}, model and batch size", f"{model} {batch}", f"one that was measured: {known}"
+        ) from None

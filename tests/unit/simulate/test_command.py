@@ -1,0 +1,64 @@
+"""``paceline simulate`` compares policies on a workload, the same each time, and says what it cannot read."""
+
+import json
+
+import pytest
+
+from paceline.cli import main
+
+
+def simulate(*arguments):
+    return main(["simulate", *arguments])
+
+
+def test_policies_are_compared_on_a_workload_that_is_made(tmp_path, capsys):
+    figures, picture = tmp_path / "figures.json", tmp_path / "pictures" / "queue.png"
+    asked = ("modelarts", "--jobs", "60", "--nodes", "12", "--policy", "fifo", "--policy", "greedy", "--policy", "milp")
+    assert simulate(*asked, "--json", str(figures), "--picture", str(picture)) == 0
+    heading, *rows, last = capsys.readouterr().out.splitlines()
+    assert heading.startswith("POLICY")
+    assert [row.split()[:4] for row in rows] == [[name, "60", "of", "60"] for name in ("fifo", "greedy", "milp")]
+    assert last == str(picture)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    fifo, greedy, milp = json.loads(figures.read_text())
+    assert fifo["mean_queue_s"] > greedy["mean_queue_s"]  # who never shrinks keeps others waiting
+    assert milp["done"] == 60
+    assert simulate(*asked, "--json", str(tmp_path / "again.json")) == 0
+    assert (tmp_path / "again.json").read_text() == figures.read_text()
+
+
+def test_nodes_of_several_kinds_have_an_energy_bill(capsys):
+    assert simulate("andreas-small", "--nodes", "4", "--jobs", "12", "--policy", "edf", "--policy", "rg") == 0
+    edf, rg = (line.split() for line in capsys.readouterr().out.splitlines()[1:3])
+    assert float(rg[-3]) > 0
+    assert float(edf[-3]) > 0
+
+
+def test_a_published_trace_is_read_with_its_throughputs(tmp_path, capsys):
+    (tmp_path / "resnet50.csv").write_text("global_batch_size,1,2\n64,10,18\n")
+    trace = tmp_path / "trace"
+    trace.write_text(
+        "job_id,submission_time,num_iteration,model_name,deadline,batch_size,num_gpu,duration\n"
+        "a,100,50,resnet50,106,64,2,3\nb,101,50,resnet50,107,64,2,3\n"
+    )
+    assert simulate(str(trace), "--nodes", "2", "--throughputs", str(tmp_path)) == 0
+    edf, on_time = (line.split() for line in capsys.readouterr().out.splitlines()[1:3])
+    assert (edf[0], edf[4], on_time[0], on_time[4]) == ("edf", "100.0", "on_time", "100.0")
+    assert simulate(str(trace)) == 1
+    assert "--throughputs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nothing.csv"], "TRACE: got 'nothing.csv'"),
+        (["modelarts", "--policy", "best"], "--policy: got 'best'"),
+        (["modelarts", "--nodes", "0"], "--nodes: got 0"),
+        (["modelarts", "--pause", "-1"], "pause_s: got -1.0"),
+        (["modelarts", "--jobs", "0"], "--jobs: got 0"),
+    ],
+)
+def test_bad_input_is_one_line_that_names_it(arguments, says, capsys):
+    assert simulate(*arguments) == 1
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert says in line

@@ -1,0 +1,78 @@
+"""The workload of ANDREAS has the shape that the paper gives, and a load that the cluster can just carry."""
+
+from statistics import mean
+
+import pytest
+
+from paceline.errors import InvalidInputError
+from paceline.simulate.cluster.heterogeneous import EUR_PER_KWH, T4, V100, heterogeneous
+
+
+@pytest.mark.parametrize(("mix", "gpus"), [("small", {V100: 2, T4: 1}), ("large", {V100: 4, T4: 2})])
+def test_half_of_the_nodes_have_each_kind_of_gpu_and_ten_jobs_come_for_each_node(mix, gpus):
+    arrivals, nodes = heterogeneous(12, mix=mix)
+    assert [node.kind for node in nodes] == [V100] * 6 + [T4] * 6
+    assert all(node.devices == gpus[node.kind] for node in nodes)
+    assert len(arrivals) == 120
+    assert len({one.name for one in arrivals}) == 120
+    assert all(set(one.speeds) == {V100, T4} for one in arrivals)
+
+
+@pytest.mark.parametrize("mix", ["small", "large"])
+def test_a_node_costs_nothing_while_idle_and_linearly_more_with_each_gpu(mix):
+    _, nodes = heterogeneous(2, mix=mix)
+    for node in nodes:
+        assert node.cost(0) == 0.0
+        steps = [node.cost(used + 1) - node.cost(used) for used in range(1, node.devices)]
+        assert steps == pytest.approx([steps[0]] * len(steps) if steps else [])
+    assert 3600 * nodes[0].cost(2) == pytest.approx(0.7 * EUR_PER_KWH)  # 200 W, and 250 W for each GPU
+
+
+def test_jobs_take_minutes_to_hours_and_two_to_three_times_as_long_on_a_t4():
+    arrivals, _ = heterogeneous(100, mix="large", seed=1)
+    for one in arrivals:
+        v100, t4 = one.speeds[V100], one.speeds[T4]
+        assert 540.0 <= one.work / v100.at(1) <= 14400.0
+        assert 2.0 <= v100.at(1) / t4.at(1) <= 3.0
+        assert all(one < count for one, count in zip(v100.per_s[1:], v100.counts[1:], strict=True))  # sublinear
+        assert v100.useful == v100.counts
+
+
+def test_weights_are_from_one_to_five_and_due_dates_can_be_met():
+    arrivals, _ = heterogeneous(100)
+    assert {one.weight for one in arrivals} == {1.0, 2.0, 3.0, 4.0, 5.0}
+    slack = [(one.deadline_s - one.arrives_s) / (one.work / one.speeds[V100].at(2)) for one in arrivals]
+    assert 1.5 <= min(slack) < 1.6
+    assert 5.9 < max(slack) <= 6.0
+
+
+@pytest.mark.parametrize("mix", ["small", "large"])
+def test_as_much_comes_as_the_cluster_can_do(mix):
+    loads = []
+    for seed in range(10):
+        arrivals, nodes = heterogeneous(40, mix=mix, seed=seed)
+        work = sum(one.work for one in arrivals)
+        power = sum(mean(one.speeds[node.kind].at(1) for one in arrivals) * node.devices for node in nodes)
+        loads.append(work / power / arrivals[-1].arrives_s)
+    assert mean(loads) == pytest.approx(1.0, rel=0.2)
+
+
+def test_busy_phases_and_calm_ones_alternate():
+    arrivals, _ = heterogeneous(200, seed=3)
+    phases = [sum(7200.0 * n <= one.arrives_s < 7200.0 * (n + 1) for one in arrivals) for n in range(4)]
+    busy, calm = sorted((phases[0] + phases[2], phases[1] + phases[3]), reverse=True)
+    assert 2.5 < busy / calm < 3.5
+
+
+def test_the_same_seed_draws_the_same_jobs_in_the_order_in_which_they_come():
+    arrivals, _ = heterogeneous(10, 50, seed=5)
+    assert [one.arrives_s for one in arrivals] == sorted(one.arrives_s for one in arrivals)
+    assert heterogeneous(10, 50, seed=5)[0] == arrivals
+    assert heterogeneous(10, 50, seed=6)[0] != arrivals
+
+
+def test_what_cannot_be_drawn_is_refused():
+    with pytest.raises(InvalidInputError, match="nodes"):
+        heterogeneous(1)
+    with pytest.raises(InvalidInputError, match="mix"):
+        heterogeneous(10, mix="medium")

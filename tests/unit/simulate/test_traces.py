@@ -1,0 +1,90 @@
+"""Traces of either format are read with the speeds that were measured, and anything else is refused by name."""
+
+from itertools import pairwise
+
+import pytest
+
+from paceline.errors import InvalidInputError
+from paceline.simulate.cluster.traces import read, resampled, throughputs
+
+TABLE = "global_batch_size,1,2,4,8\n64,10,18,30,\n128,6,11,20,28\n"
+ELASTICFLOW = (
+    "job_id,submission_time,num_iteration,model_name,deadline,batch_size,num_gpu,duration\n"
+    "b,200,600,resnet50,260,128,4,30\n"
+    "a,100,50,resnet50,150,64,2,3\n"
+)
+PHILLY = (
+    "job_id,submit_time,real_iteration,model_name,ddl,batch_size,num_gpu,real_duration\n0,7,1200,resnet50,90,64,1,120\n"
+)
+POLLUX = "name,time,application,num_replicas,batch_size\ncifar10-0,107,cifar10,6,64\n"
+
+
+@pytest.fixture
+def tables(tmp_path):
+    (tmp_path / "resnet50.csv").write_text(TABLE)
+    (tmp_path / "cifar10.csv").write_text(TABLE)
+    return throughputs(tmp_path)
+
+
+def trace(tmp_path, text):
+    file = tmp_path / "trace.csv"
+    file.write_text(text)
+    return file
+
+
+def test_throughputs_are_by_model_and_batch_size_and_empty_cells_are_not_legal(tables):
+    assert tables["resnet50", 64].counts == (1, 2, 4)
+    assert tables["resnet50", 128].at(8) == 28
+
+
+def test_jobs_come_in_order_the_first_at_zero_with_their_deadlines_on_that_clock(tmp_path, tables):
+    first, second = read(trace(tmp_path, ELASTICFLOW), tables)
+    assert (first.arrives_s, first.deadline_s, first.work, first.requested) == (0.0, 50.0, 50.0, 2)
+    assert (second.arrives_s, second.deadline_s) == (100.0, 160.0)
+    assert second.speeds["device"] is tables["resnet50", 128]
+
+
+def test_other_names_of_the_same_columns_are_known(tmp_path, tables):
+    (only,) = read(trace(tmp_path, PHILLY), tables)
+    assert (only.work, only.deadline_s) == (1200.0, 83.0)
+
+
+def test_a_workload_without_deadlines_has_the_work_of_its_application(tmp_path, tables):
+    (only,) = read(trace(tmp_path, POLLUX), tables)
+    assert only.deadline_s is None
+    assert only.work == pytest.approx(0.5 * 3600 * 10)
+
+
+def test_a_trace_is_drawn_again_to_any_length_the_same_for_the_same_seed(tmp_path, tables):
+    original = list(read(trace(tmp_path, ELASTICFLOW), tables))
+    many = list(resampled(original, 50, seed=3))
+    assert many == list(resampled(original, 50, seed=3)) != list(resampled(original, 50, seed=4))
+    assert [one.name for one in many] == [str(number) for number in range(50)]
+    assert {one.deadline_s - one.arrives_s for one in many} == {50.0, 60.0}
+    assert all(later.arrives_s - one.arrives_s == 100.0 for one, later in pairwise(many))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (ELASTICFLOW.replace("resnet50,260,128", "resnet50,260,99"), "line 2, model and batch size"),
+        (ELASTICFLOW.replace("resnet50,150", "alexnet,150"), "alexnet 64"),
+        (ELASTICFLOW.replace("num_gpu", "gpus"), "line 2, num_gpu"),
+        (ELASTICFLOW.replace("600", "many"), "line 2, num_iteration: got 'many'"),
+        (POLLUX.replace("cifar10,6", "chess,6"), "chess"),
+        ("name,time\n", "at least one job"),
+    ],
+)
+def test_what_cannot_be_read_is_named(tmp_path, tables, text, says):
+    with pytest.raises(InvalidInputError, match=says):
+        list(read(trace(tmp_path, text), tables))
+
+
+@pytest.mark.parametrize(("name", "text"), [(None, ""), ("x.csv", "batch,1\n64,2\n")])
+def test_a_folder_without_tables_is_refused(tmp_path, name, text):
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    if name:
+        (folder / name).write_text(text)
+    with pytest.raises(InvalidInputError):
+        throughputs(folder)

@@ -1,0 +1,116 @@
+"""Published traces under every policy: who is on time, how soon jobs are done, how long it takes to know."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from paceline.allocate import Allocation, Job, Node, OnTime, Policy, edf, fifo, most_on_time, sizes
+from paceline.simulate.cluster import Arrival, Friction, Simulation
+from paceline.simulate.cluster.traces import read, resampled, throughputs
+
+# Name, file and GPUs, as in ElasticFlow's evaluation.
+TRACES = (
+    ("195job", "elasticflow-195job.csv", 128),
+    ("cluster10", "elasticflow-cluster10.csv", 256),
+    ("philly", "elasticflow-philly.csv", 256),
+    ("cluster01", "elasticflow-cluster01.csv", 512),
+)
+FAMILY = 69_351  # jobs of the whole trace that cluster01 is a part of
+PAUSE_S = 30.0  # what every start and every resize costs
+
+
+class Gauged:
+    """A policy, how long it thinks, and how many it finds on time beside how many nobody could exceed."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.name = policy.name
+        self._policy = policy
+        self.took_s: list[float] = []
+        self.planned = self.bound = 0
+
+    def allocate(self, jobs: Sequence[Job], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
+        """See ``Policy``."""
+        began_s = time.perf_counter()
+        found = self._policy.allocate(jobs, nodes, now_s, rescale=rescale)
+        self.took_s.append(time.perf_counter() - began_s)
+        if isinstance(self._policy, OnTime):
+            self.planned += sum(job.deadline_s is not None for job in jobs) - len(found.late)
+            self.bound += most_on_time(jobs, nodes[0], now_s)
+        return found
+
+
+POLICIES: dict[str, Callable[[], Policy]] = {
+    "fifo, as requested": lambda: fifo(sizes.requested),
+    "edf, as requested": lambda: edf(sizes.requested),
+    "edf, fastest": lambda: edf(sizes.fastest),
+    "edf, cheapest in time": edf,
+    "on_time": lambda: OnTime(PAUSE_S),
+    "on_time, keeps promises": lambda: OnTime(PAUSE_S, keep_promises=True),
+}
+
+
+def run(data: Path, quick: bool, progress: Callable[[str], None]) -> list[dict[str, Any]]:
+    """One row for each trace and policy."""
+    tables = throughputs(data / "throughput" / "A100")
+    rows = []
+    for name, file, gpus in TRACES[:2] if quick else TRACES:
+        arrivals = list(read(data / "traces" / file, tables))
+        possible = sum(_alone(one) for one in arrivals)
+        for called, make in POLICIES.items():
+            policy = Gauged(make())
+            progress(f"{name}, {called}")
+            began_s = time.perf_counter()
+            result = Simulation(arrivals, [Node("pool", gpus)], policy, friction=Friction(pause_s=PAUSE_S)).run()
+            rows.append(
+                {
+                    "trace": name,
+                    "gpus": gpus,
+                    "policy": called,
+                    "deadlines_met_pct": round(result.deadlines_met_pct, 2),
+                    "possible_alone_pct": round(100 * possible / len(arrivals), 2),
+                    "mean_jct_s": round(result.mean_total_s, 1),
+                    "changes": result.changes,
+                    "sim_s": round(time.perf_counter() - began_s, 2),
+                    "decision_s_mean": round(sum(policy.took_s) / len(policy.took_s), 6),
+                    "planned_of_bound_pct": round(100 * policy.planned / policy.bound, 2) if policy.bound else None,
+                }
+            )
+    return rows
+
+
+def _alone(one: Arrival) -> bool:
+    """Whether a job with all GPUs that help it, and nobody beside it, would be on time."""
+    (speeds,) = one.speeds.values()
+    assert one.deadline_s is not None
+    return one.arrives_s + one.work / speeds.at(speeds.fastest) <= one.deadline_s
+
+
+def speed(data: Path, jobs: int = FAMILY) -> dict[str, Any]:
+    """How long the simulator takes for so many jobs like those of cluster01, and what memory, under EDF."""
+    trace = list(read(data / "traces" / "elasticflow-cluster01.csv", throughputs(data / "throughput" / "A100")))
+    found: dict[str, Any] = {}
+    for number in (len(trace), jobs // 10, jobs):
+        began_s = time.perf_counter()
+        arrivals = trace if number == len(trace) else resampled(trace, number, seed=0)
+        result = Simulation(arrivals, [Node("pool", 512)], edf(), friction=Friction(pause_s=PAUSE_S)).run()
+        found[f"{number} jobs"] = {
+            "sim_s": round(time.perf_counter() - began_s, 2),
+            "done": result.done,
+            "most_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        }
+    return found
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """The rows, for people to read."""
+    lines = [f"{'trace':10} {'GPUs':>4}  {'policy':25} {'on time':>8} {'of possible':>11} {'mean JCT':>10} {'took':>7}"]
+    for row in rows:
+        lines.append(
+            f"{row['trace']:10} {row['gpus']:4}  {row['policy']:25} {row['deadlines_met_pct']:6.1f} % "
+            f"{row['possible_alone_pct']:9.1f} % {row['mean_jct_s'] / 3600:8.2f} h {row['sim_s']:5.1f} s"
+        )
+    return "\n".join(lines)

@@ -24,7 +24,8 @@ from paceline.demo.airflow_process import AirflowProcess
 
 HERE = Path(__file__).parent
 DAG, WORKERS = "failures", ("a", "b", "c")
-SAMPLES, EPOCHS, ROUNDS = 600, 8, 25  # half a minute's work of a core
+# Enough work that each of three needs more than the least a worker can hold: with less, they end early in any case.
+SAMPLES, EPOCHS, ROUNDS = 600, 8, 60
 DEADLINE_S = 60.0
 _LOOK_S = 0.2
 _DAG = """

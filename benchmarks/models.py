@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.edge.fleet import emulated_fleet
+from benchmarks.edge.fleet import DEVICES, emulated_fleet
 from benchmarks.edge.measured import APP, FOLDER, measure, read
 from paceline.profile import FUNCTIONS, execution, learn
 from paceline.profile.learn import errors_pct
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         error = f"{row['mape_pct']:.3f} ± {row['sd_pct']:.3f}"
         numbers = f"{row['train_points']:6} {row['test_points']:6} {error:>16} {row['measurement_pct'] or 0:8.3f}%"
         print(f"{row['device']:8} {row['function']:24} {numbers}  {row['regression']}")
-    grid = len(default_axes(workers=3).grid)
+    grid = len(default_axes(workers=len(DEVICES)).grid)
     used = int(measured[~measured.held_out].groupby("kind").size().max())
     overall = float(np.mean([row["mape_pct"] for row in rows]))
     print(f"overall {overall:.3f} % (Deep-Edge: 3.433 %), at most {used} of the {grid} points of the grid for a kind")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks.edge.fleet import LATENCY_MS, EmulatedFleet, emulated_fleet
+from benchmarks.edge.fleet import DEVICES, LATENCY_MS, EmulatedFleet, emulated_fleet
 from benchmarks.edge.measured import APP, FOLDER, bench_of, estimates, read
 from paceline.profile.bench import Bench
 from paceline.profile.neighbours import Load
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 EXPERIMENTS, REAL = 120, 12
 SAMPLES = 3855  # as in the paper
-FLEET = {"tx2": "tx2", "nano-1": "nano", "nano-2": "nano", "nano-3": "nano"}  # as in the paper
+FLEET = {name: kind for name, (kind, _, _) in DEVICES.items()}
 LIMIT_S = LATENCY_MS / 1000
 SCHEDULERS = {"default": schedule, "deep_edge": deep_edge, "fair": fair}
 # Stress that is drawn: shares of a device's cores and of its memory, and of the parameter server's cores.

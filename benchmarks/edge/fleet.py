@@ -1,4 +1,4 @@
-"""An emulated fleet like the one of Deep-Edge: a quick device, two slow ones, and a parameter server."""
+"""An emulated fleet like the one of Deep-Edge: a quick device, three slow ones, and a parameter server."""
 
 from __future__ import annotations
 
@@ -15,9 +15,14 @@ HERE = Path(__file__).parent
 STITCHING = HERE.parents[1] / "dags" / "edge" / "stitching.py"
 TRAINER, NEIGHBOUR = "paceline-trainer:latest", "paceline-neighbour:latest"
 MEMORY_GIB = 1.5
-LATENCY_MS = 200
+LATENCY_MS = 300  # what the slow devices just bear beside a training, and not when they are under stress as well
 # Name to kind, cores, and the processor that it is a part of: what a processor has is never all given away.
-DEVICES = {"tx2": ("tx2", 0.5, 0), "nano-1": ("nano", 0.35, 1), "nano-2": ("nano", 0.35, 1)}
+DEVICES = {
+    "tx2": ("tx2", 0.5, 0),
+    "nano-1": ("nano", 0.25, 1),
+    "nano-2": ("nano", 0.25, 1),
+    "nano-3": ("nano", 0.25, 1),
+}
 SERVER = ("pi", 0.2, 0)
 
 

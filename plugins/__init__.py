@@ -1,4 +1,1 @@
-"""What Paceline adds to Airflow's own pages, through Airflow's plugin interface.
-
-Nothing so far: deadlines are set in the trigger form and the state store, both Airflow's own.
-"""
+"""What Paceline adds to Airflow's own pages, through Airflow's plugin interface: see ``paceline_plugin``."""

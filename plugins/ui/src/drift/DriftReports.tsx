@@ -1,0 +1,132 @@
+import { Badge, Box, Card, Heading, HStack, SimpleGrid, Stack, Text } from "@chakra-ui/react";
+import { useQuery } from "@tanstack/react-query";
+
+import { getXComs } from "../api";
+import { Notice } from "../look/Notice";
+import { Distribution } from "./Distribution";
+import type { ConceptDrift, FeatureDrift, Report } from "./report";
+
+const EVERY_MS = 10_000;
+const LOOKS = {
+  drift: { palette: "red", sign: "▲" },
+  "no drift": { palette: "green", sign: "✓" },
+  skipped: { palette: "gray", sign: "·" },
+  "not enough data": { palette: "orange", sign: "…" },
+} as const;
+
+/** The reports of a run's drift sensors: every feature, reference against current, the most severe first. */
+export function DriftReports({
+  dagId,
+  runId,
+  taskId,
+  mapIndex,
+  live,
+}: {
+  dagId: string;
+  runId: string;
+  taskId?: string | undefined;
+  mapIndex?: string | undefined;
+  live: boolean;
+}) {
+  const reports = useQuery({
+    queryKey: ["drift", dagId, runId, taskId, live],
+    queryFn: () => getXComs(dagId, runId, "report", taskId),
+    refetchInterval: live ? EVERY_MS : false,
+  });
+  const shown = (reports.data ?? []).filter(
+    (entry) => isReport(entry.value) && (!taskId || entry.map_index === Number(mapIndex ?? -1)),
+  );
+  return (
+    <Stack gap={6}>
+      {reports.isError ? <Notice kind="error">Drift reports: {reports.error.message}</Notice> : null}
+      {shown.map((entry) => (
+        <DriftReport
+          key={`${entry.task_id} ${entry.map_index}`}
+          name={entry.map_index >= 0 ? `${entry.task_id} [${entry.map_index}]` : entry.task_id}
+          report={entry.value as Report}
+        />
+      ))}
+    </Stack>
+  );
+}
+
+function isReport(value: unknown): value is Report {
+  return typeof value === "object" && value !== null && "verdict" in value && "features" in value;
+}
+
+function DriftReport({ name, report }: { name: string; report: Report }) {
+  return (
+    <Card.Root as="section" aria-label={`Drift report of ${name}`} size="sm">
+      <Card.Header>
+        <HStack justify="space-between" wrap="wrap">
+          <Heading as="h2" size="lg">
+            Drift: {name}
+          </Heading>
+          <Verdict verdict={report.verdict} />
+        </HStack>
+        <Text>{report.reason}</Text>
+        <Text fontSize="sm" color="fg.muted">
+          {report.reference_rows.toLocaleString()} rows of reference{report.reference ? ` (${report.reference})` : ""},{" "}
+          {report.current_rows.toLocaleString()} current{report.current ? ` (${report.current})` : ""}
+        </Text>
+      </Card.Header>
+      <Card.Body gap={3}>
+        {report.concept ? <Concept concept={report.concept} /> : null}
+        {report.notes.map((note) => (
+          <Text key={note} fontSize="sm" color="fg.muted">
+            {note}
+          </Text>
+        ))}
+        <SimpleGrid minChildWidth="min(20rem, 100%)" gap={4}>
+          {report.features.map((feature) => (
+            <Feature key={feature.name} feature={feature} />
+          ))}
+        </SimpleGrid>
+      </Card.Body>
+    </Card.Root>
+  );
+}
+
+/** The model's own error, where predictions and what really happened are at hand. */
+function Concept({ concept }: { concept: ConceptDrift }) {
+  const [before, after] = [concept.error_reference, concept.error_current];
+  return (
+    <HStack wrap="wrap">
+      <Heading as="h3" size="sm">
+        The model's error
+      </Heading>
+      <Verdict verdict={concept.verdict} />
+      <Text fontSize="sm" color="fg.muted">
+        {concept.reason}
+        {before != null && after != null
+          ? ` (${concept.measure}: ${before.toPrecision(3)} before, ${after.toPrecision(3)} now)`
+          : ""}
+      </Text>
+    </HStack>
+  );
+}
+
+function Verdict({ verdict }: { verdict: keyof typeof LOOKS }) {
+  return (
+    <Badge colorPalette={LOOKS[verdict].palette} size="md">
+      <span aria-hidden>{LOOKS[verdict].sign}</span> {verdict}
+    </Badge>
+  );
+}
+
+function Feature({ feature }: { feature: FeatureDrift }) {
+  return (
+    <Box borderWidth="1px" borderRadius="md" p={3} minW={0}>
+      <HStack justify="space-between" align="start">
+        <Heading as="h3" size="sm" overflowWrap="anywhere">
+          {feature.name}
+        </Heading>
+        <Verdict verdict={feature.verdict} />
+      </HStack>
+      <Text fontSize="sm" color="fg.muted">
+        {feature.reason}
+      </Text>
+      {feature.histogram ? <Distribution name={feature.name} histogram={feature.histogram} /> : null}
+    </Box>
+  );
+}

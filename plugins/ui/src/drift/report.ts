@@ -1,0 +1,36 @@
+// A drift report as `DriftSensor` leaves it for the pages.
+
+export interface Histogram {
+  reference: number[];
+  current: number[];
+  edges: number[];
+  labels: string[];
+}
+
+export interface FeatureDrift {
+  name: string;
+  verdict: "drift" | "no drift" | "skipped";
+  reason: string;
+  effect: number | null;
+  histogram: Histogram | null;
+}
+
+export interface ConceptDrift {
+  verdict: "drift" | "no drift" | "not enough data";
+  reason: string;
+  measure: string;
+  error_reference: number | null;
+  error_current: number | null;
+}
+
+export interface Report {
+  verdict: "drift" | "no drift" | "not enough data";
+  reason: string;
+  reference_rows: number;
+  current_rows: number;
+  reference?: string;
+  current?: string;
+  features: FeatureDrift[];
+  concept: ConceptDrift | null;
+  notes: string[];
+}

@@ -1,0 +1,17 @@
+import { Alert } from "@chakra-ui/react";
+
+/** What went wrong, or that there is nothing to see yet. */
+export function Notice({
+  kind = "info",
+  children,
+}: {
+  kind?: "info" | "error" | "warning" | "success";
+  children: React.ReactNode;
+}) {
+  return (
+    <Alert.Root status={kind} role={kind === "error" ? "alert" : "status"} my={2}>
+      <Alert.Indicator />
+      <Alert.Title fontWeight="normal">{children}</Alert.Title>
+    </Alert.Root>
+  );
+}

@@ -1,0 +1,49 @@
+import { Box } from "@chakra-ui/react";
+import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
+import { Route, Routes } from "react-router-dom";
+import css from "uplot/dist/uPlot.min.css?inline";
+
+import { ApiError } from "./api";
+import { RunPage } from "./pace/RunPage";
+import { RetrainingPage } from "./retraining/RetrainingPage";
+import { WideRunPage } from "./retraining/WideRunPage";
+
+const queries = new QueryClient({
+  defaultOptions: {
+    queries: {
+      // What is refused stays refused; what does not answer is asked again.
+      retry: (failures, error) =>
+        !(error instanceof ApiError && error.status >= 400 && error.status < 500) && failures < 3,
+      refetchOnWindowFocus: true,
+    },
+  },
+});
+
+/** What Airflow says of the place that a page is shown in. */
+export interface PluginComponentProps {
+  dagId?: string;
+  runId?: string;
+  taskId?: string;
+  mapIndex?: string;
+}
+
+/** The page for a place: a DAG run or a task of it, else the overview. */
+export default function PluginComponent({ dagId, runId, taskId, mapIndex }: PluginComponentProps) {
+  return (
+    <QueryClientProvider client={queries}>
+      <style>{css}</style>
+      <Box p={{ base: 2, md: 4 }} maxW="80rem" mx="auto" w="100%" className="paceline">
+        {dagId && runId ? (
+          <RunPage dagId={dagId} runId={runId} taskId={taskId} mapIndex={mapIndex} />
+        ) : (
+          <Routes>
+            <Route index element={<RetrainingPage />} />
+            <Route path=":tab" element={<RetrainingPage />} />
+            <Route path=":tab/:name" element={<RetrainingPage />} />
+            <Route path="dags/:dagId/runs/:runId" element={<WideRunPage />} />
+          </Routes>
+        )}
+      </Box>
+    </QueryClientProvider>
+  );
+}

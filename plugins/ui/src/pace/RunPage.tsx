@@ -1,0 +1,62 @@
+import { Box, Skeleton, Stack } from "@chakra-ui/react";
+
+import { DriftReports } from "../drift/DriftReports";
+import { Notice } from "../look/Notice";
+import { keyOf, type Training } from "../api";
+import { TrainingCard } from "./TrainingCard";
+import { useHistories, useRun } from "./useRun";
+
+/** What Paceline knows of a DAG run, or of one task of it: its trainings and its drift reports. */
+export function RunPage({
+  dagId,
+  runId,
+  taskId,
+  mapIndex,
+}: {
+  dagId: string;
+  runId: string;
+  taskId?: string | undefined;
+  mapIndex?: string | undefined;
+}) {
+  const run = useRun(dagId, runId);
+  const trainings = (run.data?.trainings ?? []).filter(
+    (one) => !taskId || (one.task_id === taskId && one.map_index === Number(mapIndex ?? -1)),
+  );
+  const told = useHistories(trainings);
+  if (run.isPending) return <Skeleton height="20rem" aria-label="Loading" />;
+  return (
+    <Stack gap={6}>
+      {run.isError ? <Notice kind="error">{run.error.message}</Notice> : null}
+      {groups(trainings).map(([name, group]) => (
+        <TrainingCard key={name} trainings={group} told={told} mayChange={run.data?.may_change ?? false} />
+      ))}
+      {!trainings.length && !run.isError ? (
+        <Notice>{taskId ? "This task has not trained so far." : "Nothing has trained in this run so far."}</Notice>
+      ) : null}
+      <Box>
+        <DriftReports
+          dagId={dagId}
+          runId={runId}
+          taskId={taskId}
+          mapIndex={mapIndex}
+          live={!isEnded(run.data?.state)}
+        />
+      </Box>
+    </Stack>
+  );
+}
+
+const isEnded = (state: string | null | undefined) => state === "success" || state === "failed";
+
+const TOGETHER = ["WorkerTrainingOperator", "ParameterServerOperator"];
+
+/** Workers and server of a training on several machines belong together; any other task trains by itself. */
+function groups(trainings: Training[]): [string, Training[]][] {
+  const found = new Map<string, Training[]>();
+  for (const one of trainings) {
+    const together = TOGETHER.includes(one.operator ?? "") && one.map_index < 0;
+    const group = together ? one.task_id.slice(0, one.task_id.lastIndexOf(".") + 1) : keyOf(one);
+    found.set(group, [...(found.get(group) ?? []), one]);
+  }
+  return [...found];
+}

@@ -1,0 +1,20 @@
+import { expect, test } from "vitest";
+
+import { isMarked, sentence } from "./events";
+
+test.each([
+  [{ kind: "deadline", before_s: 60, after_s: 36, by: "anna" }, "Deadline changed by anna from 1:00 to 0:36"],
+  [{ kind: "deadline", before_s: 60, after_s: 90, by: null }, "Deadline changed from 1:00 to 1:30"],
+  [{ kind: "restarted" }, "The container was started again"],
+  [{ kind: "ceiling", devices: null }, "The ceiling was lifted"],
+  [{ kind: "ceiling", devices: 1.5 }, "Ceiling: 1.5 at most"],
+  [{ kind: "something_new" }, "something new"],
+])("%o is told", (event, words) => expect(sentence({ t_s: 5, ...event })).toBe(words));
+
+test("what changes a run's course is marked in its pictures", () => {
+  expect(["deadline", "restarted", "engine_away"].map((kind) => isMarked({ t_s: 0, kind }))).toEqual([
+    true,
+    true,
+    false,
+  ]);
+});

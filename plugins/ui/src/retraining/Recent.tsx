@@ -1,0 +1,45 @@
+import { Table, Text } from "@chakra-ui/react";
+
+import type { Training } from "../api";
+import { MoodBadge } from "../look/MoodBadge";
+import { Notice } from "../look/Notice";
+import { clock, moment, standing } from "../words";
+import { RunLink } from "./RunLink";
+
+/** What ended last, with how far from its deadline. */
+export function Recent({ trainings }: { trainings: Training[] }) {
+  if (!trainings.length) return <Notice>No training has ended yet.</Notice>;
+  return (
+    <Table.ScrollArea>
+      <Table.Root size="sm" aria-label="Trainings that ended lately">
+        <Table.Header>
+          <Table.Row>
+            <Table.ColumnHeader>Training</Table.ColumnHeader>
+            <Table.ColumnHeader>Ended</Table.ColumnHeader>
+            <Table.ColumnHeader>Deadline</Table.ColumnHeader>
+            <Table.ColumnHeader>Took</Table.ColumnHeader>
+          </Table.Row>
+        </Table.Header>
+        <Table.Body>
+          {trainings.map((one) => (
+            <Table.Row key={`${one.dag_id} ${one.run_id} ${one.task_id} ${one.map_index}`}>
+              <Table.Cell>
+                <RunLink one={one} />
+              </Table.Cell>
+              <Table.Cell>{moment(new Date(one.pace.updated_at))}</Table.Cell>
+              <Table.Cell>
+                <MoodBadge said={standing(one)} />
+              </Table.Cell>
+              <Table.Cell fontVariantNumeric="tabular-nums">
+                {clock(one.pace.t_s)}{" "}
+                <Text as="span" color="fg.muted">
+                  of {clock(one.pace.deadline_s)}
+                </Text>
+              </Table.Cell>
+            </Table.Row>
+          ))}
+        </Table.Body>
+      </Table.Root>
+    </Table.ScrollArea>
+  );
+}

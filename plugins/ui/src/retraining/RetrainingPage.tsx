@@ -1,0 +1,58 @@
+import { Heading, Skeleton, Stack, Tabs } from "@chakra-ui/react";
+import { useQuery } from "@tanstack/react-query";
+import { useNavigate, useParams } from "react-router-dom";
+
+import { getAll, getOverview } from "../api";
+import { Notice } from "../look/Notice";
+import { Fleet } from "./Fleet";
+import { Models } from "./Models";
+import { Recent } from "./Recent";
+import { Running } from "./Running";
+
+const TRAININGS_EVERY_MS = 2000;
+const OVERVIEW_EVERY_MS = 30_000;
+
+/** All trainings, those in danger first; then models, and the machines that train. */
+export function RetrainingPage() {
+  const { tab = "recent", name } = useParams();
+  const go = useNavigate();
+  const all = useQuery({ queryKey: ["all"], queryFn: getAll, refetchInterval: TRAININGS_EVERY_MS });
+  const overview = useQuery({
+    queryKey: ["overview"],
+    queryFn: getOverview,
+    refetchInterval: OVERVIEW_EVERY_MS,
+    enabled: tab !== "recent", // it is a look far back
+  });
+  const error = all.error ?? overview.error;
+  return (
+    <Stack gap={6}>
+      <Heading as="h1" size="xl">
+        Retraining
+      </Heading>
+      {error ? <Notice kind="error">{error.message}</Notice> : null}
+      {all.isPending ? <Skeleton height="8rem" /> : <Running trainings={all.data?.running ?? []} />}
+      <Tabs.Root
+        value={tab}
+        onValueChange={({ value }) => void go(`/plugin/retraining/${value}`)}
+        variant="line"
+        size="sm"
+        lazyMount
+      >
+        <Tabs.List flexWrap="wrap">
+          <Tabs.Trigger value="recent">Recent runs</Tabs.Trigger>
+          <Tabs.Trigger value="models">Models</Tabs.Trigger>
+          <Tabs.Trigger value="fleet">Fleet</Tabs.Trigger>
+        </Tabs.List>
+        <Tabs.Content value="recent">
+          <Recent trainings={all.data?.recent ?? []} />
+        </Tabs.Content>
+        <Tabs.Content value="models">
+          {overview.data ? <Models overview={overview.data} only={name} /> : null}
+        </Tabs.Content>
+        <Tabs.Content value="fleet">
+          {overview.data ? <Fleet overview={overview.data} running={all.data?.running ?? []} /> : null}
+        </Tabs.Content>
+      </Tabs.Root>
+    </Stack>
+  );
+}

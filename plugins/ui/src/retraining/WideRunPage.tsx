@@ -1,0 +1,25 @@
+import { Heading, HStack, Stack } from "@chakra-ui/react";
+import { Link, useParams } from "react-router-dom";
+
+import { RunPage } from "../pace/RunPage";
+
+/** A run on a page of its own: with room for a phone, where Airflow's own page of the run has none. */
+export function WideRunPage() {
+  const { dagId = "", runId = "" } = useParams();
+  return (
+    <Stack gap={4}>
+      <HStack gap={4} wrap="wrap" fontSize="sm">
+        <Link to="/plugin/retraining" style={{ textDecoration: "underline" }}>
+          All trainings
+        </Link>
+        <Link to={`/dags/${dagId}/runs/${encodeURIComponent(runId)}`} style={{ textDecoration: "underline" }}>
+          This run in Airflow
+        </Link>
+      </HStack>
+      <Heading as="h1" size="xl" overflowWrap="anywhere">
+        {dagId}
+      </Heading>
+      <RunPage dagId={dagId} runId={runId} />
+    </Stack>
+  );
+}

@@ -1,0 +1,78 @@
+// Models, from what evaluations, promotions and drift checks have returned.
+import type { Overview, TaskResult } from "../api";
+
+export interface Model {
+  /** Models of one name in two registries are two. */
+  key: string;
+  name: string;
+  registry: string;
+  metric: string;
+  versions: { version: number; score: number; promoted: boolean }[];
+  champion: { version: number; reason: string } | null;
+  /** The newest drift check of a DAG that evaluates this model. */
+  drift: TaskResult | null;
+}
+
+interface Evaluation {
+  model: string;
+  registry?: string;
+  metric: string;
+  version: number;
+  challenger: number;
+}
+
+interface Promotion {
+  model: string;
+  registry?: string;
+  version: number;
+  promoted: boolean;
+  champion_version: number | null;
+  reason: string;
+}
+
+const keyOf = ({ model, registry = "" }: { model: string; registry?: string }) => `${registry} ${model}`;
+
+/** Every model that was evaluated, the one evaluated last first. */
+export function modelsOf({ evaluations, promotions, drift }: Overview): Model[] {
+  const models = new Map<string, Model>();
+  const decided = promotions.map(({ value }) => value).filter((value) => isPromotion(value));
+  for (const { value, dag_id } of evaluations) {
+    if (!isEvaluation(value)) continue; // of another package, with a task of the same name
+    const key = keyOf(value);
+    const own = decided.filter((promotion) => keyOf(promotion) === key);
+    const model = models.get(key) ?? {
+      key,
+      name: value.model,
+      registry: value.registry ?? "",
+      metric: value.metric,
+      versions: [],
+      champion: championOf(own),
+      drift: drift.find((result) => result.dag_id === dag_id) ?? null,
+    };
+    models.set(key, model);
+    if (!model.versions.some((one) => one.version === value.version)) {
+      const promoted = own.some((promotion) => promotion.version === value.version && promotion.promoted);
+      model.versions.push({ version: value.version, score: value.challenger, promoted });
+    }
+  }
+  for (const model of models.values()) model.versions.sort((a, b) => a.version - b.version);
+  return [...models.values()];
+}
+
+/** The newest word on who is champion; the reason is that of its promotion, where that is still known. */
+function championOf(promotions: Promotion[]): Model["champion"] {
+  const version = promotions.find((one) => one.champion_version !== null)?.champion_version;
+  if (version == null) return null;
+  const promotion = promotions.find((one) => one.promoted && one.version === version);
+  return { version, reason: promotion?.reason ?? "" };
+}
+
+type Value = TaskResult["value"];
+
+function isEvaluation(value: Value): value is Value & Evaluation {
+  return "model" in value && "challenger" in value && typeof value.challenger === "number" && "version" in value;
+}
+
+function isPromotion(value: Value): value is Value & Promotion {
+  return "model" in value && "promoted" in value && "champion_version" in value;
+}

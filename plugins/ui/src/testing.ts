@@ -1,0 +1,30 @@
+// A sample to write tests with.
+import type { Pace } from "./api";
+
+export function aPace(changed: Partial<Pace> = {}): Pace {
+  return {
+    state: "training",
+    t_s: 30,
+    updated_at: "2030-01-01T12:00:30+00:00",
+    progress_pct: 50,
+    setpoint_pct: 50,
+    devices: 1,
+    min_devices: 0.1,
+    max_devices: 2,
+    quantum: 0.05,
+    used_devices: 1,
+    ceiling: null,
+    deadline_s: 60,
+    forecast_s: 60,
+    earliest_s: 45,
+    feasible: true,
+    outlook: null,
+    restarts: 0,
+    resizes: 0,
+    epoch: 0,
+    epochs: 2,
+    loss: null,
+    metrics: {},
+    ...changed,
+  };
+}

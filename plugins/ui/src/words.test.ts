@@ -1,0 +1,66 @@
+import { expect, test } from "vitest";
+
+import { aPace } from "./testing";
+import type { Training } from "./api";
+import { clock, devices, duration, moment, shortName, slack, standing } from "./words";
+
+test.each([
+  [72, "1:12"],
+  [4000, "1:06:40"],
+  [0.4, "0:00"],
+])("%d seconds are %s on the clock", (seconds, text) => expect(clock(seconds)).toBe(text));
+
+test.each([
+  [12, "12 s"],
+  [130, "2 min 10 s"],
+  [9000, "2 h 30 min"],
+  [7200, "2 h"],
+])("%d seconds last %s", (seconds, text) => expect(duration(seconds)).toBe(text));
+
+test.each([
+  [{ forecast_s: 48 }, "good", "on time, 12 s to spare"],
+  [{ forecast_s: 60.2 }, "good", "on time"],
+  [{ forecast_s: 70 }, "danger", "10 s behind, catching up"],
+  [{ forecast_s: 120, earliest_s: 100, feasible: false }, "bad", "40 s late at full speed"],
+  [{ forecast_s: null }, "unknown", "speed not known yet"],
+  [{ state: "finished", t_s: 59.4 }, "good", "done 1 s early (−1.00 %)"],
+  [{ state: "finished", t_s: 66 }, "bad", "done 6 s late (+10.00 %)"],
+  [{ state: "failed" }, "bad", "failed"],
+] as const)("%o is %s: %s", (changed, mood, words) => {
+  expect(slack(aPace(changed))).toMatchObject({ mood, words });
+});
+
+test("devices are cores in fractions, or whole", () => {
+  expect(devices(1.45, 0.05)).toBe("1.45 cores");
+  expect(devices(1, 0.05)).toBe("1 core");
+  expect(devices(3, 1)).toBe("3 devices");
+});
+
+test("a worker goes by its machine's name", () => {
+  expect(shortName("train.gate-1")).toBe("gate-1");
+  expect(shortName("train", 3)).toBe("train [3]");
+});
+
+test.each([
+  ["running", {}, "on time"],
+  ["failed", {}, "failed"],
+  ["skipped", {}, "trains no more"],
+  ["success", {}, "ended"],
+  ["success", { state: "finished", t_s: 60 }, "done 0 s early (+0.00 %)"],
+  ["up_for_retry", {}, "waits for its next try"],
+] as const)("a task that is %s and says %o: %s", (state, changed, words) => {
+  const pace = aPace(changed);
+  expect(standing({ state, pace } as Training, Date.parse(pace.updated_at) + 1000).words).toBe(words);
+});
+
+test("one that says nothing is not on time", () => {
+  const pace = aPace();
+  const said = standing({ state: "running", pace } as Training, Date.parse(pace.updated_at) + 45_000);
+  expect(said).toMatchObject({ mood: "danger", words: "not heard of for 45 s" });
+});
+
+test("moments are those of Airflow's time zone", () => {
+  const noon = new Date("2030-01-01T12:00:00Z");
+  expect(moment(noon, noon, "Europe/Berlin")).toContain("13:00:00");
+  expect(moment(noon, new Date("2030-01-03T12:00:00Z"), "UTC")).toMatch(/1.*, 12:00:00/);
+});

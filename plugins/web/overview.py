@@ -1,0 +1,95 @@
+"""What Airflow remembers of models, drift and fleets: the results of Paceline's other tasks, the newest first."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from airflow.api_fastapi.common.db.common import SessionDep
+from airflow.models.taskinstance import TaskInstance
+from airflow.models.xcom import XComModel
+from fastapi import APIRouter, Query
+from pydantic import BaseModel
+from sqlalchemy import and_, select
+from sqlalchemy.orm import Session
+
+from .access import ReadableDags, may_see_results
+
+router = APIRouter(tags=["Overview"])
+
+
+class Result(BaseModel):
+    """What a task returned, and which task that was."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+    at: datetime
+    value: dict[str, Any]
+
+
+class Overview(BaseModel):
+    """Results of each kind of task, the newest first."""
+
+    evaluations: list[Result]
+    promotions: list[Result]
+    drift: list[Result]
+    schedules: list[Result]
+
+
+_REMEMBERED = timedelta(days=90)
+# Airflow keeps the name of each task's class.
+_OPERATORS = {
+    "evaluations": "EvaluateOperator",
+    "promotions": "PromoteOperator",
+    "drift": "DriftSensor",
+    "schedules": "ScheduleOperator",
+}
+
+
+@router.get("/overview", dependencies=[may_see_results])
+def overview(session: SessionDep, readable: ReadableDags, limit: int = Query(100, ge=1, le=500)) -> Overview:
+    """What evaluations, promotions, drift checks and schedules came to, so many of each."""
+    return Overview(**{kind: _results(session, readable, name, limit) for kind, name in _OPERATORS.items()})
+
+
+def _results(session: Session, readable: set[str], operator: str, limit: int) -> list[Result]:
+    same_task = and_(
+        XComModel.dag_id == TaskInstance.dag_id,
+        XComModel.run_id == TaskInstance.run_id,
+        XComModel.task_id == TaskInstance.task_id,
+        XComModel.map_index == TaskInstance.map_index,
+    )
+    rows = session.execute(
+        select(
+            XComModel.dag_id,
+            XComModel.run_id,
+            XComModel.task_id,
+            XComModel.map_index,
+            XComModel.timestamp,
+            XComModel.value,
+        )
+        .join(TaskInstance, same_task)
+        .where(
+            XComModel.key == "return_value",
+            XComModel.timestamp > datetime.now(timezone.utc) - _REMEMBERED,
+            TaskInstance.operator == operator,
+            XComModel.dag_id.in_(readable),
+        )
+        .order_by(XComModel.timestamp.desc())
+        .limit(limit)
+    )
+    return [
+        Result(
+            dag_id=row.dag_id,
+            run_id=row.run_id,
+            task_id=row.task_id,
+            map_index=row.map_index,
+            at=row.timestamp,
+            value=row.value,
+        )
+        for row in rows
+        # Plain JSON only: what needs classes to be read is not ours, and a backend of one's own keeps it elsewhere.
+        if isinstance(row.value, dict) and "__classname__" not in row.value
+    ]

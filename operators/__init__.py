@@ -3,6 +3,7 @@
 from .evaluate import EvaluateOperator
 from .fleet_result import FleetResultOperator
 from .fleet_training import train_on_fleet
+from .notify import LogNotifier
 from .profile import ProfileOperator
 from .promote import PromoteOperator
 from .schedule import ScheduleOperator
@@ -14,6 +15,7 @@ __all__ = [
     "DeadlineTrainingOperator",
     "EvaluateOperator",
     "FleetResultOperator",
+    "LogNotifier",
     "ParameterServerOperator",
     "ProfileOperator",
     "PromoteOperator",

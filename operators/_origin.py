@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.errors import InvalidInputError
 from paceline.pace import Deadline
 from paceline.pace.live import DEADLINE
+from paceline.pace.stored_deadline import StoredDeadline
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -44,7 +45,7 @@ def first_deadline(store: Any, given: object, begin: datetime, *, log: Any, must
     said = store.get(DEADLINE)
     if said is not None:
         try:
-            return _read(said, begin, must_be_ahead)
+            return _read(StoredDeadline.read(said).value, begin, must_be_ahead)
         except InvalidInputError as error:
             log.warning("The deadline in the task state store is not taken. %s", error)
     deadline = _read(given, begin, must_be_ahead)

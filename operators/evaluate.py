@@ -17,6 +17,7 @@ from paceline.registry import ModelVersion, Registry
 from paceline.registry.manifest import check_name
 
 from ._job import JobOperator
+from ._links import ModelLink
 from ._values import is_template, number, storage_path
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class EvaluateOperator(JobOperator):
     Returns
     -------
     dict
-        ``model``, ``version`` (of the challenger), ``metric``, ``challenger`` and ``champion`` (scores),
+        ``model``, ``registry``, ``version`` (of the challenger), ``metric``, ``challenger`` and ``champion`` (scores),
         ``champion_version``, ``better``, ``improvement`` (positive is better); the champion's are ``None`` if there is
         none yet. Also ``challenger_metrics`` and ``champion_metrics`` with everything that was reported.
 
@@ -99,6 +100,7 @@ the first a letter or digit
         "data_window": "json",
         "lineage": "json",
     }
+    operator_extra_links = (ModelLink(),)
     ui_color = "#fff3d6"
 
     def __init__(
@@ -184,6 +186,7 @@ the first a letter or digit
         self._tell(version, verdict)
         return {
             "model": self.model,
+            "registry": self.registry,
             "version": version.version,
             **verdict,
             "challenger_metrics": new,

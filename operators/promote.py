@@ -13,6 +13,7 @@ from paceline.errors import InvalidInputError
 from paceline.registry import Registry
 from paceline.registry.manifest import check_name
 
+from ._links import ModelLink
 from ._values import is_template, number, storage_path
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ class PromoteOperator(BaseOperator):
     Returns
     -------
     dict
-        ``promoted``, ``reason``, ``model``, ``version``, ``champion_version`` (from now on), ``previous_version``.
+        ``promoted``, ``reason``, ``model``, ``registry``, ``version``, ``champion_version`` (from now on) and
+        ``previous_version``.
 
     Examples
     --------
@@ -51,6 +53,7 @@ class PromoteOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("evaluation", "registry", "min_improvement")
     template_fields_renderers: ClassVar[dict[str, str]] = {"evaluation": "json"}
+    operator_extra_links = (ModelLink(),)
     ui_color = "#d6f5e3"
 
     def __init__(self, *, evaluation: Any, registry: str, min_improvement: float | str = 0.0, **kwargs: Any) -> None:
@@ -58,6 +61,7 @@ class PromoteOperator(BaseOperator):
         self.evaluation = evaluation
         self.registry = registry
         self.min_improvement = min_improvement
+        self.promoted_model: str | None = None
         if not is_template(min_improvement):
             _at_least_zero(min_improvement)
 
@@ -67,6 +71,7 @@ class PromoteOperator(BaseOperator):
             result = self._decide()
         except InvalidInputError as error:
             raise AirflowFailException(str(error)) from error  # another try would find the same
+        self.promoted_model = result["model"]
         self.log.info("%s: %s", "Promoted" if result["promoted"] else "Not promoted", result["reason"])
         if result["promoted"]:
             for outlet in (o for o in self.outlets if isinstance(o, Asset)):
@@ -85,7 +90,13 @@ class PromoteOperator(BaseOperator):
         registry = Registry(storage_path(self.registry))
         champion = registry.champion(name)
         before = champion.version if champion else None
-        result = {"model": name, "version": version, "champion_version": before, "previous_version": before}
+        result = {
+            "model": name,
+            "registry": self.registry,
+            "version": version,
+            "champion_version": before,
+            "previous_version": before,
+        }
         if before == version:
             previous = registry.history(name)[-1].previous
             reason = f"version {version} is the champion already"

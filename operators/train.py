@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import threading
 import time
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow.sdk import ResumableJobMixin
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from paceline.control import CONTROLLERS, CPU_QUANTUM, Controller, Gains, Limits, PastRun, make_controller
+from paceline.control import CPU_QUANTUM, Limits, PastRun
 from paceline.errors import (
     DeadlineInfeasibleError,
     InvalidInputError,
@@ -22,13 +21,15 @@ from paceline.errors import (
     PacelineError,
     RuntimeUnavailableError,
 )
-from paceline.pace import Deadline, Exchange, History, PaceLoop
-from paceline.pace.feasibility import ON_INFEASIBLE
-from paceline.pace.live import CONTAINER, CONTROLLER, DEADLINE, HISTORY, PACE
+from paceline.pace import Exchange, History, PaceLoop
+from paceline.pace.live import ALERTS, CONTAINER, CONTROLLER, DEADLINE, HISTORY, PACE
 
+from . import _steering
 from ._job import JobOperator
-from ._origin import DEADLINE_FROM, first_deadline, origin
-from ._values import is_local, is_template, number, optional_number, storage_path
+from ._links import ContainerLogsLink
+from ._origin import first_deadline, origin
+from ._output import collect, default_place
+from ._told import Callback, Told
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -69,6 +70,10 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
     output:
         Where to put what the job left in ``$PACELINE_OUTPUT``: a local path or an object storage URL. By default a
         folder of this task's run below ``$AIRFLOW_HOME/paceline-data``. (templated)
+    on_deadline_alert:
+        Called when the deadline is in danger, cannot be met or is missed, once for each: a notifier, a callable, or
+        several. They get the task's context, with what is wrong under ``paceline`` (``kind``, ``message`` and the
+        newest figures); templates of a notifier may say ``{{ paceline.message }}``.
     controller:
         ``"default"`` plans the rest of the run at every step; ``"paper"`` is the controller of DECOR-NN as published.
     gain, integral_weight:
@@ -104,6 +109,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         "on_infeasible",
         "output_path",
     )
+    operator_extra_links = (ContainerLogsLink(),)
     ui_color = "#d6f5e3"
 
     def __init__(
@@ -118,6 +124,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         control_period: float = 1.0,
         on_infeasible: str = "best_effort",
         output: str | None = None,
+        on_deadline_alert: Callback | Sequence[Callback] = (),
         controller: str = "default",
         gain: float | None = None,
         integral_weight: float | None = None,
@@ -135,49 +142,24 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         self.control_period = control_period
         self.on_infeasible = on_infeasible
         self.output_path = output  # BaseOperator.output is the XCom of the task
+        callbacks = [on_deadline_alert] if callable(on_deadline_alert) else list(on_deadline_alert)
+        self.on_deadline_alert: Sequence[Callable[..., Any]] = callbacks
         self.controller = controller
         self.gain = gain
         self.integral_weight = integral_weight
+        self.container_id: str | None = None
         self._runtime: Runtime | None = None
         self._job: Job | None = None
         self._killed = threading.Event()
         self._cleanup: threading.Thread | None = None
         self._result: dict[str, Any] | None = None
-        self._check_arguments()
-
-    def _check_arguments(self) -> None:
-        """Raise for every argument that is known to be wrong by now; templates are checked when they are rendered."""
-        if not is_template(self.deadline):
-            Deadline.parse(self.deadline)
-        if not is_template(self.deadline_from) and self.deadline_from not in DEADLINE_FROM:
-            raise InvalidInputError("deadline_from", self.deadline_from, "one of " + ", ".join(DEADLINE_FROM))
-        if not is_template(self.on_infeasible) and self.on_infeasible not in ON_INFEASIBLE:
-            raise InvalidInputError("on_infeasible", self.on_infeasible, "one of " + ", ".join(ON_INFEASIBLE))
-        if not is_template(self.alpha) and not 0 < number("alpha", self.alpha, "a number in (0, 1]") <= 1:
-            raise InvalidInputError("alpha", self.alpha, "a number in (0, 1]")
-        if number("control_period", self.control_period, "a number of seconds greater than 0") <= 0:
-            raise InvalidInputError("control_period", self.control_period, "a number of seconds greater than 0")
-        least = 0.0 if is_template(self.min_devices) else number("min_devices", self.min_devices)
-        most = None if is_template(self.max_devices) else optional_number("max_devices", self.max_devices)
-        Limits(least, max(least, self.quantum) if most is None else most, self.quantum)
-        if self.controller not in CONTROLLERS:
-            raise InvalidInputError("controller", self.controller, "one of " + ", ".join(CONTROLLERS))
-        if (self.gain is None) != (self.integral_weight is None):
-            raise InvalidInputError("gain", self.gain, "gain and integral_weight together, or neither")
-        if self.gain is not None and self.controller != "paper":
-            raise InvalidInputError("gain", self.gain, "None, unless the controller is 'paper'")
-        self._gains()
-
-    def _gains(self) -> Gains | None:
-        if self.gain is None or self.integral_weight is None:
-            return None
-        return Gains(self.gain, self.integral_weight)
+        _steering.check(self)
 
     # --- Airflow calls --------------------------------------------------------------------------------------------
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Train; reconnect to the job of an earlier try if there is one."""
-        self._check_arguments()
+        _steering.check(self)
         self._killed.clear()
         try:
             result: dict[str, Any] = self.execute_resumable(context)
@@ -230,12 +212,13 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         if earlier and self.deadline_from == "task":  # a retry does not move the deadline
             begin = datetime.fromisoformat(earlier["origin"])
         deadline = first_deadline(store, self.deadline, begin, log=self.log, must_be_ahead=not earlier)
-        controller = self._controller(limits, deadline.seconds_after(begin), self._past_run(context))
+        controller = _steering.controller(self, limits, deadline.seconds_after(begin), self._past_run(context))
         devices = controller.start(datetime.now(timezone.utc).timestamp() - begin.timestamp())
         with tempfile.TemporaryDirectory(prefix="paceline-") as scratch:
             spec = self.placed(context, self.job_spec(context, Path(scratch), devices), Path(scratch))
             runtime.check(spec)
             job = self._job = runtime.start(spec)
+        self.container_id = job.id
         if self._killed.is_set():
             self._remove_job()
             raise AirflowException("The task was asked to end while its job was starting")
@@ -290,8 +273,9 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         stored_history: Any = store.get(HISTORY)
         deadline = first_deadline(store, self.deadline, begin, log=self.log, must_be_ahead=False)
         past = self._past_run(context)
-        controller = self._controller(self._limits(runtime), deadline.seconds_after(begin), past)
+        controller = _steering.controller(self, self._limits(runtime), deadline.seconds_after(begin), past)
         exchange = Exchange(store, on_trouble=self._store_trouble)
+        told = Told(context, self.on_deadline_alert, self.log)
         loop = PaceLoop(
             job,
             controller,
@@ -304,18 +288,22 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
             log=self.log,
             stopped=self._killed.is_set,
             past=past,
+            on_sample=told.take,
         )
         try:
             outcome = loop.run()
         except PacelineError:
             if self._killed.is_set():
                 raise AirflowException("The task was asked to end: its job is stopped and removed") from None
+            told.close()
             raise
         finally:
             exchange.close()
-        model = self._collect(context, job)
+        model = self.output_path or default_place(context["ti"])
+        collect(job, model)
         job.remove()
-        for key in (CONTAINER, CONTROLLER, DEADLINE):
+        told.close()
+        for key in (ALERTS, CONTAINER, CONTROLLER, DEADLINE):
             store.delete(key)
         self._result = {**outcome.to_dict(), "model": model, "runtime": runtime.name, "origin": begin.isoformat()}
         self.log.info(
@@ -334,27 +322,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
     # --- parts ----------------------------------------------------------------------------------------------------
 
     def _limits(self, runtime: Runtime) -> Limits:
-        capacity = self._patiently(runtime.capacity)
-        most = optional_number("max_devices", self.max_devices)
-        if most is not None and most > capacity:
-            self.log.warning("max_devices: %g asked for, the machine has %g: using these", most, capacity)
-        # A job with nothing at all would neither end nor show how fast it is.
-        least = max(number("min_devices", self.min_devices), self.quantum)
-        if most is None and least > capacity:
-            raise InvalidInputError("min_devices", least, f"at most the {capacity:g} cores of the machine")
-        return Limits(least, capacity if most is None else max(min(most, capacity), least), self.quantum)
-
-    def _controller(self, limits: Limits, deadline_s: float, past: PastRun | None) -> Controller:
-        return make_controller(
-            self.controller,
-            limits,
-            # A try that comes after the deadline still has work to end.
-            max(deadline_s, 1e-3),
-            alpha=number("alpha", self.alpha, "a number in (0, 1]"),
-            period_s=self.control_period,
-            past=past,
-            gains=self._gains(),
-        )
+        return _steering.limits(self, self._patiently(runtime.capacity))
 
     def _past_run(self, context: Context) -> PastRun | None:
         """What this task's last successful run has shown; a start without it is only a little less sure."""
@@ -366,29 +334,11 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
             return None
         return PastRun.read(result.get("learned")) if isinstance(result, dict) else None
 
-    def _collect(self, context: Context, job: Job) -> str:
-        """Copy the output to where it belongs; a second call replaces what the first left."""
-        where = self.output_path
-        if where is None:
-            ti = context["ti"]
-            home = os.environ.get("AIRFLOW_HOME", os.path.expanduser("~/airflow"))
-            mapped = [str(ti.map_index)] if ti.map_index is not None and ti.map_index >= 0 else []
-            parts = [ti.dag_id, ti.run_id, ti.task_id, *mapped]
-            # Not plain "paceline": Python takes a folder of that name beside it for the package.
-            where = os.path.join(home, "paceline-data", "output", *(part.replace("/", "-") for part in parts))
-        place = storage_path(where)
-        if is_local(place):
-            job.collect(Path(place.path))
-        else:
-            with tempfile.TemporaryDirectory(prefix="paceline-") as scratch:
-                job.collect(Path(scratch) / "output")
-                storage_path(str(Path(scratch) / "output")).copy(place, recursive=True)
-        return where
-
     def _reattach(self, external_id: Any) -> Job | None:
         runtime = self._runtime = self.make_runtime(external_id["runtime"])
         try:
             self._job = self._patiently(lambda: runtime.reattach(external_id["id"]))
+            self.container_id = self._job.id
         except JobLostError as error:
             self.log.warning("The job of an earlier try is lost: %s", error)
             self._job = None
@@ -413,7 +363,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         """Remove the job and what belongs to it: no further try will come."""
         self._remove_job()
         try:
-            for key in (CONTAINER, CONTROLLER, DEADLINE):
+            for key in (ALERTS, CONTAINER, CONTROLLER, DEADLINE):
                 context["task_state_store"].delete(key)
         except Exception as error:  # the run has failed already, and that is the news to tell
             self.log.warning("The task state store could not be tidied: %s", error)

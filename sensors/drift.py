@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -14,7 +13,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from paceline.errors import InvalidInputError
 
 from .check import DriftCheck
-from .reports import DriftReportLink, run_folder, write_report
+from .reports import DriftReportLink, run_folder, short_enough, write_report
 from .triggers import DriftTrigger
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from .windows import Parameters
 
 OnNoDrift = Literal["wait", "skip", "succeed"]
-XCOM_LIMIT_BYTES = 48_000
 
 
 class DriftSensor(BaseSensorOperator):
@@ -70,7 +68,7 @@ class DriftSensor(BaseSensorOperator):
     -------
     The summary (XCom ``return_value``): ``verdict``, ``reason``, ``drifted_features``, ``concept_drift``,
     ``statistics`` of the drifted features, row counts, and ``report_json`` and ``report_html`` with ``report_dir``.
-    XCom ``report`` has the whole report where it is below 48 kB.
+    XCom ``report`` has the whole report, which Airflow's pages show; above 48 kB without what did not drift.
 
     Raises
     ------
@@ -234,9 +232,7 @@ class DriftSensor(BaseSensorOperator):
             if self.report_url:
                 inside = summary["report_html"].removeprefix(str(_path(self.report_dir))).lstrip("/")
                 self.report_link = f"{self.report_url.rstrip('/')}/{inside}"
-        whole = report.to_dict()
-        if len(json.dumps(whole)) <= XCOM_LIMIT_BYTES:
-            ti.xcom_push(key="report", value=whole)
+        ti.xcom_push(key="report", value=short_enough(report.to_dict()))
         if report.drifted:
             for outlet in self.outlets:
                 if isinstance(outlet, Asset):

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from paceline.drift import DriftReport
 
+XCOM_LIMIT_BYTES = 48_000
+
 
 def write_report(report: DriftReport, report_dir: str, *parts: str) -> dict[str, str]:
     """Write both files below ``report_dir/parts…``; return their places as ``report_json`` and ``report_html``."""
@@ -31,6 +33,25 @@ def write_report(report: DriftReport, report_dir: str, *parts: str) -> dict[str,
             stream.write(text.encode())
         written[f"report_{name}"] = str(path)
     return written
+
+
+def short_enough(report: dict[str, Any], limit_bytes: int = XCOM_LIMIT_BYTES) -> dict[str, Any]:
+    """A report for XCom, which is no place for much: features that did not drift go first, and a note says so.
+
+    >>> features = [{"name": "a", "verdict": "drift"}, {"name": "b", "verdict": "no drift", "reason": "x" * 90}]
+    >>> short = short_enough({"features": features, "notes": []}, limit_bytes=100)
+    >>> [feature["name"] for feature in short["features"]], short["notes"]
+    (['a'], ['1 feature is left out here; the written report has all.'])
+    """
+    features = list(report["features"])
+    kept = {**report, "features": features}
+    while features and len(json.dumps(kept)) > limit_bytes:
+        features.pop()  # the least severe is the last
+    left_out = len(report["features"]) - len(features)
+    if left_out:
+        are = "feature is" if left_out == 1 else "features are"
+        kept["notes"] = [*report["notes"], f"{left_out} {are} left out here; the written report has all."]
+    return kept
 
 
 def run_folder(ti: Any) -> list[str]:

@@ -1,12 +1,14 @@
 """Fixtures for every test, and the one place that decides when a test may be skipped.
 
 A test marked ``docker`` needs an engine that answers (``DOCKER_HOST``, else the default socket) and the trainer image.
-Without them it skips and says why; with ``CI=true`` it fails instead, so that a pipeline cannot go green untested.
+One marked ``browser`` needs Chromium and the built pages. Without them a test skips and says why; with ``CI=true`` it
+fails instead, so that a pipeline cannot go green untested.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,12 +30,16 @@ TRAINER_IMAGE = os.environ.get("PACELINE_TRAINER_IMAGE", "paceline-trainer:lates
 DEFAULT_DOCKER_HOST = "unix:///var/run/docker.sock"
 
 
+PAGES = Path(__file__).parents[1] / "plugins" / "static" / "pages.js"
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip or fail a ``docker`` test before its fixtures are built, by one rule for all of them."""
-    if item.get_closest_marker("docker"):
-        reason = _why_no_docker(item.config)
-        if reason:
-            pytest.skip(reason)
+    """Skip or fail a ``docker`` or ``browser`` test before its fixtures are built, by one rule for all of them."""
+    reason = _why_no_docker(item.config) if item.get_closest_marker("docker") else ""
+    if item.get_closest_marker("browser"):
+        reason = reason or _why_no_browser()
+    if reason:
+        pytest.skip(reason)
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
@@ -45,17 +51,18 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Turn a skipped ``docker`` test into a failure where the pipeline promised an engine."""
+    """Turn a skipped ``docker`` or ``browser`` test into a failure where the pipeline promised what it needs."""
     report = yield
-    if report.skipped and in_ci() and item.get_closest_marker("docker") and not hasattr(report, "wasxfail"):
+    needs = item.get_closest_marker("docker") or item.get_closest_marker("browser")
+    if report.skipped and in_ci() and needs and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         report.outcome = "failed"
-        report.longrepr = f"{item.nodeid}: CI=true, and a Docker test may not be skipped there. {reason}"
+        report.longrepr = f"{item.nodeid}: CI=true, and a {needs.name} test may not be skipped there. {reason}"
     return report
 
 
 def in_ci() -> bool:
-    """Say whether skipped Docker tests count as failures."""
+    """Say whether skipped tests count as failures, where they need an engine or a browser."""
     return os.environ.get("CI", "").lower() in ("1", "true")
 
 
@@ -90,6 +97,12 @@ def process_runtime_root(tmp_path: Path) -> Path:
 
 
 _DOCKER_REASON = pytest.StashKey[str]()
+
+
+def _why_no_browser() -> str:
+    if shutil.which("chromium") is None:
+        return "there is no chromium here; on Debian: apt-get install chromium"
+    return "" if PAGES.exists() else "the pages have not been built: make ui"
 
 
 def _why_no_docker(config: pytest.Config) -> str:

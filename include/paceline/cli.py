@@ -10,7 +10,6 @@ import getpass
 import os
 import sys
 from collections.abc import Sequence
-from datetime import datetime, timedelta
 from typing import Any
 
 from paceline import __version__
@@ -18,6 +17,9 @@ from paceline.errors import InvalidInputError, PacelineError
 from paceline.fleet import command as fleet
 from paceline.pace.deadline import Deadline
 from paceline.pace.live import DEADLINE, PACE
+from paceline.pace.sample import origin_of
+from paceline.pace.stored_deadline import StoredDeadline
+from paceline.simulate import command as simulate
 
 _HEADINGS = ("DAG", "RUN", "TASK", "STATE", "PROGRESS", "SETPOINT", "CORES", "DEADLINE", "FORECAST", "SLACK")
 
@@ -70,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
         action.set_defaults(run=run)
     change.add_argument("value", metavar="DEADLINE", help='"15m", "PT15M", seconds, or "2030-01-31T18:00:00Z"')
     fleet.add_to(commands)
+    simulate.add_to(commands)
     return parser
 
 
@@ -117,7 +120,7 @@ def _show(chosen: argparse.Namespace) -> int:
     value = api.task_state(*_place(api, chosen), DEADLINE, map_index=chosen.map_index)
     if value is None:
         raise _not_running(chosen)
-    print(value)
+    print(StoredDeadline.read(value).value)
     return 0
 
 
@@ -137,7 +140,8 @@ def _set(chosen: argparse.Namespace) -> int:
         if error.status == 404:
             raise _not_running(chosen) from None
         raise
-    print(f"Deadline of {task} in {run}: {before} -> {chosen.value}. The task takes it within two control periods.")
+    was = StoredDeadline.read(before).value
+    print(f"Deadline of {task} in {run}: {was} -> {chosen.value}. The task takes it within two control periods.")
     return 0
 
 
@@ -146,8 +150,7 @@ def _must_be_ahead(value: str, pace: dict[str, Any] | None) -> None:
     if pace is None:
         return
     passed_s = float(pace["t_s"])
-    origin = datetime.fromisoformat(pace["updated_at"]) - timedelta(seconds=passed_s)
-    if Deadline.parse(value).seconds_after(origin) <= passed_s:
+    if Deadline.parse(value).seconds_after(origin_of(pace)) <= passed_s:
         raise InvalidInputError("deadline", value, f"a time that is still to come ({passed_s:.0f} s have passed)")
 
 

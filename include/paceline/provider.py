@@ -39,6 +39,26 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "operators": [{"integration-name": _INTEGRATION, "python-modules": ["paceline.operators"]}],
         "sensors": [{"integration-name": _INTEGRATION, "python-modules": ["paceline.sensors"]}],
-        "extra-links": ["paceline.sensors.reports.DriftReportLink"],
+        "extra-links": [
+            "paceline.operators._links.ContainerLogsLink",
+            "paceline.operators._links.ModelLink",
+            "paceline.sensors.reports.DriftReportLink",
+        ],
+        "notifications": ["paceline.operators.LogNotifier"],
+        "config": {
+            "paceline": {
+                "description": "Retraining by deadlines.",
+                "options": {
+                    "container_logs_url": {
+                        "description": "Address of a log system that keeps what containers write, with ``{container}`` "
+                        'for the container\'s id: the button "Container logs" of each training.',
+                        "version_added": "0.1.0",
+                        "type": "string",
+                        "example": "https://logs.example.com/?container={container}",
+                        "default": "",
+                    }
+                },
+            }
+        },
         "triggers": [{"integration-name": _INTEGRATION, "python-modules": ["paceline.sensors"]}],
     }

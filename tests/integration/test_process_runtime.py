@@ -390,6 +390,35 @@ def test_background_processes_in_sessions_of_their_own_share_the_share(
         job.remove()
 
 
+HOPS = """
+import os, subprocess, sys, time
+hopper = '''
+import os, time
+while True:
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    began = time.process_time()
+    while time.process_time() < began + 0.02: pass
+'''
+subprocess.run([sys.executable, "-c", hopper])
+for _ in range(20):
+    began = time.process_time()
+    while time.process_time() < began + 0.02: pass
+print("up", flush=True)
+"""
+
+
+def test_processes_that_leave_their_session_all_the_time_do_not_hold_the_others_for_ever(
+    runtime: ProcessRuntime, spec: Callable[..., JobSpec]
+) -> None:
+    job = runtime.start(spec(HOPS, devices=0.3))
+    try:
+        wait_for_line(job, "up")
+    finally:
+        job.remove()
+
+
 def test_when_everything_is_killed_the_job_is_gone_and_can_still_be_restarted(
     runtime: ProcessRuntime, spec: Callable[..., JobSpec]
 ) -> None:

@@ -41,9 +41,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     """The wheel, built from a copy, so that nothing is left in the working tree."""
     place = tmp_path_factory.mktemp("wheel")
     tracked = ["pyproject.toml", "README.md", "LICENSE", "include", *MAPPED]
-    copied = subprocess.run(
-        ["tar", "-c", "--exclude=__pycache__", *tracked], cwd=PROJECT, capture_output=True, check=True
-    )
+    made = [f"--exclude={name}" for name in ("__pycache__", "node_modules", "plugins/static")]
+    copied = subprocess.run(["tar", "-c", *made, *tracked], cwd=PROJECT, capture_output=True, check=True)
     (place / "source").mkdir()
     subprocess.run(["tar", "-x", "-C", place / "source"], input=copied.stdout, check=True)
     built = subprocess.run(
@@ -109,6 +108,13 @@ def test_the_wheel_holds_every_package(wheel: zipfile.ZipFile) -> None:
     }
 
     assert not missing, "add these to [tool.setuptools] packages in pyproject.toml"
+
+
+def test_the_wheel_has_the_pages_that_airflow_shows(wheel: zipfile.ZipFile) -> None:
+    script = wheel.read("paceline/plugins/static/pages.js").decode()
+    assert "globalThis.AirflowPlugin" in script or ".AirflowPlugin=" in script
+    assert "paceline/plugins/static/pace.svg" in wheel.namelist()
+    assert not [name for name in wheel.namelist() if "node_modules" in name or name.endswith(".tsx")]
 
 
 def test_the_wheel_says_that_it_is_typed(wheel: zipfile.ZipFile) -> None:

@@ -7,6 +7,7 @@ from paceline.control.controller import Controller, Decision
 from paceline.control.deadline import DeadlineController
 from paceline.control.limits import CPU_QUANTUM, GPU_QUANTUM, Limits
 from paceline.control.make import CONTROLLERS, make_controller
+from paceline.control.outlook import Outlook
 from paceline.control.paper import PAPER_GAINS, PaperController
 from paceline.control.past import PastRun
 from paceline.control.pi import Gains, PIController
@@ -22,6 +23,7 @@ __all__ = [
     "GPU_QUANTUM",
     "Gains",
     "Limits",
+    "Outlook",
     "PAPER_GAINS",
     "PIController",
     "PaperController",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from paceline.control.limits import Limits
+from paceline.control.outlook import Outlook
 from paceline.errors import InvalidInputError
 
 
@@ -15,7 +16,7 @@ class Decision:
 
     ``devices`` is the allocation from now on, for ``next_s`` seconds. ``finish_s`` forecasts the end at the present
     speed, ``earliest_s`` the end with every device that is allowed; both are ``None`` until the job has shown its
-    speed. ``feasible`` says whether the deadline can still be met.
+    speed. ``feasible`` says whether the deadline can still be met. ``outlook`` says what others would take.
     """
 
     devices: float
@@ -25,6 +26,7 @@ class Decision:
     earliest_s: float | None
     feasible: bool
     next_s: float
+    outlook: Outlook | None = None
 
 
 class Controller(Protocol):
@@ -32,6 +34,7 @@ class Controller(Protocol):
 
     limits: Limits
     deadline_s: float
+    alpha: float
     period_s: float
 
     def start(self, now_s: float) -> float:

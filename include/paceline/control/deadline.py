@@ -10,6 +10,7 @@ from typing import Any
 
 from paceline.control.controller import Decision, check_target
 from paceline.control.limits import Limits
+from paceline.control.outlook import Outlook
 from paceline.control.past import PastRun
 from paceline.control.setpoint import Ramp
 from paceline.control.speed import SpeedModel
@@ -182,7 +183,8 @@ class DeadlineController:
         finish_s, earliest_s = self._forecast(now_s + pauses_left_s, left, in_use, ceiling)
         feasible = (now_s if earliest_s is None else earliest_s) <= self.deadline_s * (1 + _FORECAST_SD)
         next_s = min(self.period_s, max(left_s / _STEPS_TO_GO, _SHORTEST_STEP_S))
-        return Decision(devices, setpoint_pct, progress_pct, finish_s, earliest_s, feasible, next_s)
+        outlook = self._outlook(left, pauses_left_s)
+        return Decision(devices, setpoint_pct, progress_pct, finish_s, earliest_s, feasible, next_s, outlook)
 
     def move_deadline(self, now_s: float, deadline_s: float) -> None:
         """Take a new deadline: the line starts anew from where the job is, and the next step follows it."""
@@ -285,6 +287,12 @@ class DeadlineController:
         fastest = max(self._speed.at(most) * (1 + 2 * self._speed.sd(most)), speed) if most > 0 else 0.0
         earliest_s = now_s + left / fastest + tail_s if fastest > 0 else math.inf
         return now_s + left / speed + tail_s if speed > 0 else None, earliest_s
+
+    def _outlook(self, left: float, pauses_left_s: float) -> Outlook | None:
+        if not self._speed.known:
+            return None
+        usable = round(self._usable, 3) if math.isfinite(self._usable) else None
+        return Outlook(left / self._speed.at(1.0), self._speed.exponent, pauses_left_s + self._tail_s, usable)
 
     def state(self) -> dict[str, Any]:
         """What ``restore`` needs to go on without a bump in another process, JSON-safe."""

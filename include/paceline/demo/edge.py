@@ -10,8 +10,8 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from paceline.demo.airflow_process import end_on_sigterm
 from paceline.demo.screen import Screen
+from paceline.demo.signals import end_on_sigterm
 from paceline.demo.story import IMAGE, Demo, check_machine, docker_host, docker_runtime, play
 from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
 from paceline.fleet import Fleet, Worker, load

@@ -49,14 +49,16 @@ class InfeasiblePolicy:
             )
         if self._choice == "extend" and earliest_s < float("inf"):
             extended_s = round(earliest_s * _EXTENSION_MARGIN, 1)
-            self._event(now_s, "extended", f"extended to {extended_s:.1f} s", deadline_s, earliest_s)
+            self._event(now_s, "extended", f"extended to {extended_s:.1f} s", deadline_s, earliest_s, extended_s)
             self.forget()
             return extended_s
         self._told = True
         self._event(now_s, "infeasible", "going on as fast as allowed", deadline_s, earliest_s)
         return None
 
-    def _event(self, now_s: float, kind: str, action: str, deadline_s: float, earliest_s: float) -> None:
+    def _event(
+        self, now_s: float, kind: str, action: str, deadline_s: float, earliest_s: float, after_s: float | None = None
+    ) -> None:
         self._journal.event(
             now_s,
             kind,
@@ -66,4 +68,6 @@ class InfeasiblePolicy:
             action,
             level=logging.WARNING,
             deadline_s=round(deadline_s, 3),
+            earliest_s=round(earliest_s, 3),
+            after_s=after_s,
         )

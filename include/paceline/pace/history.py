@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 COLUMNS = ("t_s", "progress_pct", "setpoint_pct", "devices", "deadline_s", "forecast_s", "loss")
 MOST_SAMPLES = 500
+MOST_METRICS = 4  # a row of the state store is to stay small
 
 
 class History:
     """Samples and events of a run, at most 500 samples whatever its length.
 
     When the table is full every second sample goes and from then on only every second one comes in: the whole run stays
-    covered evenly. Events (deadline changes, restarts) are kept.
+    covered evenly. Events (deadline changes, restarts) are kept. The first four metrics that a job reports have columns
+    of their own, ``metric.NAME``.
 
     Examples
     --------
@@ -26,15 +29,18 @@ class History:
 
     def __init__(self, stored: dict[str, Any] | None = None) -> None:
         stored = stored or {}
+        self._columns: list[str] = list(stored.get("columns", COLUMNS))
         self._rows: list[list[float | None]] = [list(row) for row in stored.get("samples", [])]
         self._events: list[dict[str, Any]] = list(stored.get("events", []))
         self._stride = int(stored.get("stride", 1))
         self._count = int(stored.get("count", len(self._rows)))
         self._newest: list[float | None] | None = None
 
-    def add(self, **sample: float | None) -> None:
+    def add(self, metrics: Mapping[str, float] | None = None, **sample: float | None) -> None:
         """Take in one sample, by column name; columns left out are empty."""
-        row = [_short(sample.get(column)) for column in COLUMNS]
+        values = {**sample, **{f"metric.{name}": value for name, value in (metrics or {}).items()}}
+        self._make_room(values)
+        row = [_short(values.get(column)) for column in self._columns]
         self._newest = row
         if self._count % self._stride == 0:
             self._rows.append(row)
@@ -42,6 +48,14 @@ class History:
         if len(self._rows) >= MOST_SAMPLES:
             self._rows = self._rows[::2]
             self._stride *= 2
+
+    def _make_room(self, values: Mapping[str, float | None]) -> None:
+        """Give metrics that are new a column, and those who came before them an empty place in it."""
+        new = [name for name in values if name.startswith("metric.") and name not in self._columns]
+        for name in new[: len(COLUMNS) + MOST_METRICS - len(self._columns)]:
+            self._columns.append(name)
+            for row in self._rows:
+                row.append(None)
 
     def note(self, t_s: float, kind: str, **details: Any) -> None:
         """Keep an event: what happened when. The oldest go first when there are very many."""
@@ -54,7 +68,7 @@ class History:
         if self._newest is not None and (not rows or rows[-1] is not self._newest):
             rows = [*rows, self._newest]
         return {
-            "columns": list(COLUMNS),
+            "columns": list(self._columns),
             "samples": rows,
             "events": self._events,
             "stride": self._stride,

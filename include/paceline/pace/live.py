@@ -16,6 +16,7 @@ PACE = "pace"  # newest sample
 HISTORY = "history"  # the run so far, thinned
 CONTAINER = "container"  # what to reconnect to
 CONTROLLER = "controller"  # what the controller needs to go on
+ALERTS = "alerts"  # what people have been told
 
 
 class LiveState(Protocol):

@@ -25,6 +25,7 @@ from paceline.pace.outage import Outage
 from paceline.pace.outcome import Outcome, describe_failure, describe_silence, error_pct
 from paceline.pace.output import Output
 from paceline.pace.reading import Position, ProgressReader
+from paceline.pace.sample import State, sample
 from paceline.runtime.base import Job, JobStatus
 
 _SLOW_KEYS_EVERY_S = 5.0  # history and controller state are larger and less urgent than the newest sample
@@ -59,6 +60,8 @@ class PaceLoop:
         Asked at every step: has somebody asked this run to end?
     past:
         An earlier run of the same job.
+    on_sample:
+        Called with every sample that is published; it must not take long.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class PaceLoop:
         log: logging.Logger | Any = None,
         stopped: Callable[[], bool] = lambda: False,
         past: PastRun | None = None,
+        on_sample: Callable[[Mapping[str, Any]], None] = lambda sample: None,
     ) -> None:
         self._log = log or logging.getLogger(__name__)
         self._job = job
@@ -84,6 +88,7 @@ class PaceLoop:
         self._origin = origin
         self._clock = clock or SystemClock()
         self._stopped = stopped
+        self._on_sample = on_sample
         self._journal = Journal(history or History(), self._log)
         self._infeasible = InfeasiblePolicy(on_infeasible, self._journal)
         self._output = Output(self._log)
@@ -104,6 +109,7 @@ class PaceLoop:
         self._orders = Orders(origin, controller.deadline_s, self._journal, least_ceiling=controller.limits.quantum)
         self._slow_keys_s = float("-inf")
         self._steps, self._steps_sum_s, self._steps_max_s = 0, 0.0, 0.0
+        self._step_ms: float | None = None
 
     def run(self) -> Outcome:
         """Control the job to its end.
@@ -124,6 +130,7 @@ class PaceLoop:
             took_s = self._now() - began_s
             self._steps, self._steps_sum_s = self._steps + 1, self._steps_sum_s + took_s
             self._steps_max_s = max(self._steps_max_s, took_s)
+            self._step_ms = 1000 * took_s
             next_s = max(next_s + period_s, self._now())
             status = self._wait(next_s - self._now())
             if status is None or self._outage.goes_on_after(status):
@@ -159,7 +166,7 @@ class PaceLoop:
         elif position is None and now_s > self._controller.deadline_s:
             raise TrainingFailedError(describe_silence("by its deadline", self._reader.last_malformed))
         self._resize(now_s)
-        state = "finishing" if self._reader.trained_s is not None else "training" if position else "starting"
+        state: State = "finishing" if self._reader.trained_s is not None else "training" if position else "starting"
         self._publish(now_s, decision, state)
         self._output.flush()
         return decision.next_s
@@ -222,7 +229,7 @@ class PaceLoop:
             self._given_s = now_s
             self._resizes += 1
 
-    def _publish(self, now_s: float, decision: Decision, state: str) -> None:
+    def _publish(self, now_s: float, decision: Decision, state: State) -> None:
         newest = self._reader.newest
         controller = self._controller
         self._journal.history.add(
@@ -233,31 +240,25 @@ class PaceLoop:
             deadline_s=controller.deadline_s,
             forecast_s=decision.finish_s,
             loss=newest.loss if newest else None,
+            metrics=newest.metrics if newest else None,
         )
         values: dict[str, Any] = {
-            PACE: {
-                "state": state,
-                "t_s": round(now_s, 3),
-                "updated_at": (self._origin + timedelta(seconds=now_s)).isoformat(),
-                "progress_pct": round(decision.progress_pct, 3),
-                "setpoint_pct": round(decision.setpoint_pct, 3),
-                "devices": self._held,
-                "min_devices": controller.limits.min_devices,
-                "max_devices": controller.limits.max_devices,
-                "used_devices": _rounded(self._busy.cores),
-                "ceiling": self._orders.ceiling,
-                "deadline_s": round(controller.deadline_s, 3),
-                "forecast_s": _rounded(decision.finish_s),
-                "earliest_s": _rounded(decision.earliest_s),
-                "feasible": decision.feasible,
-                "epoch": newest.epoch if newest else None,
-                "epochs": newest.epochs if newest else None,
-                "loss": newest.loss if newest else None,
-                "metrics": newest.metrics if newest else {},
-                "threads": newest.threads if newest else None,
-                "devices_in_force": newest.devices if newest else None,
-            }
+            PACE: sample(
+                state,
+                now_s,
+                (self._origin + timedelta(seconds=now_s)).isoformat(),
+                controller,
+                decision,
+                newest,
+                held_devices=self._held,
+                used_devices=self._busy.cores,
+                ceiling=self._orders.ceiling,
+                restarts=self._outage.restarts,
+                resizes=self._resizes,
+                step_ms=self._step_ms,
+            )
         }
+        self._on_sample(values[PACE])
         if self._journal.fresh or now_s - self._slow_keys_s >= _SLOW_KEYS_EVERY_S or state in ("finished", "failed"):
             self._journal.fresh = False
             self._slow_keys_s = now_s
@@ -346,7 +347,3 @@ class PaceLoop:
 
     def _now(self) -> float:
         return self._clock.now() - self._origin.timestamp()
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None or value == float("inf") else round(value, 3)

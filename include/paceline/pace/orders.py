@@ -10,9 +10,9 @@ from datetime import datetime
 from typing import Any
 
 from paceline.errors import InvalidInputError
-from paceline.pace.deadline import Deadline
 from paceline.pace.journal import Journal
 from paceline.pace.live import CEILING, DEADLINE
+from paceline.pace.stored_deadline import StoredDeadline
 
 
 class Orders:
@@ -61,25 +61,30 @@ class Orders:
     def _hear_deadline(self, value: Any, now_s: float) -> None:
         if value is None:  # nobody has said anything, or the key was deleted
             return
+        said = StoredDeadline.read(value)
         try:
-            deadline_s = Deadline.parse(value).seconds_after(self._origin)
+            deadline_s = said.parse().seconds_after(self._origin)
             if abs(deadline_s - self.deadline_s) < 1e-3:
                 return
             if deadline_s <= now_s:
-                raise InvalidInputError(DEADLINE, value, f"a time that is still to come ({now_s:.0f} s have passed)")
+                raise InvalidInputError(
+                    DEADLINE, said.value, f"a time that is still to come ({now_s:.0f} s have passed)"
+                )
         except InvalidInputError as error:
             message = "New deadline not taken, the old one of %.1f s stays. %s"
-            self._refuse(now_s, "deadline_refused", value, message, self.deadline_s, error)
+            self._refuse(now_s, "deadline_refused", said.value, message, self.deadline_s, error)
             return
         before_s, self.deadline_s = self.deadline_s, deadline_s
         self._journal.event(
             now_s,
             "deadline",
-            "Deadline moved from %.1f s to %.1f s",
+            "Deadline moved from %.1f s to %.1f s%s",
             before_s,
             deadline_s,
+            f" by {said.by}" if said.by else "",
             before_s=round(before_s, 3),
             after_s=round(deadline_s, 3),
+            by=said.by,
         )
 
     def _hear_ceiling(self, value: Any, now_s: float) -> None:

@@ -154,9 +154,13 @@ class SignalShare:
         now = time.monotonic()
         self._cycle.devices = devices
         pause = self._cycle.update(now, self._crowd.used_s(now))
-        if self._cycle.stopped != self._stopped:
-            self._signal(signal.SIGSTOP if self._cycle.stopped else signal.SIGCONT, now)
-            self._stopped = self._cycle.stopped
+        if self._cycle.stopped:
+            # At every step, not once: whoever left the group while it was being stopped would burn what the others
+            # must then pay back, for ever.
+            self._signal(signal.SIGSTOP, now)
+        elif self._stopped:
+            self._signal(signal.SIGCONT, now)
+        self._stopped = self._cycle.stopped
         return min(pause, 2 * _LOOK_S)
 
     def lift(self) -> None:
@@ -177,9 +181,7 @@ class SignalShare:
         return [stat.pid for stat in self._crowd.stats(time.monotonic())]
 
     def _signal(self, number: signal.Signals, now_s: float) -> None:
-        root = self._crowd.root
-        # The group at once, so that a worker started a moment ago is not missed; then whoever left the group.
-        send(-root, number)
+        # The group at once, so that a worker started a moment ago is not missed; then whoever may have left it.
+        send(-self._crowd.root, number)
         for stat in self._crowd.stats(now_s):
-            if stat.group != root:
-                send(stat.pid, number)
+            send(stat.pid, number)

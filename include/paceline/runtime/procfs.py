@@ -38,7 +38,6 @@ class Stat:
     pid: int
     state: str
     parent: int
-    group: int
     session: int
     waited_s: float  # CPU time of its children that have ended and were waited for
     start_ticks: int
@@ -173,7 +172,6 @@ def _stat(pid: int) -> Stat | None:
         pid=pid,
         state=fields[0].decode(),
         parent=int(fields[1]),
-        group=int(fields[2]),
         session=int(fields[3]),
         waited_s=(int(fields[13]) + int(fields[14])) / _TICKS,
         start_ticks=int(fields[19]),

@@ -76,6 +76,7 @@ def test_the_first_challenger_is_scored_registered_and_better_than_nothing(
     result = evaluate(
         make_model(0.7), data_window={"windows": ["2013-07"]}, lineage={"drift_report": "s3://reports/1.json"}
     )
+    assert result.pop("registry").endswith("/registry")
     assert result == {
         "model": "flights",
         "version": 1,

@@ -1,0 +1,96 @@
+"""When people should hear of a deadline: it is in danger, it cannot be met, or it was missed.
+
+Judged from the samples that the control loop publishes; whoever wants to know is told once for each deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Kind = Literal["in_danger", "infeasible", "missed"]
+
+# Less than so much of the time left is to spare on all devices: one neighbour more, and it is gone.
+_TO_SPARE = 0.05
+_IN_A_ROW = 3  # samples, so that one noisy forecast wakes nobody
+_NEARLY_DONE_PCT = 95.0  # from there on nothing can be done about it
+_NEARLY = 0.005  # of the deadline: late by less is on time
+
+
+@dataclass(frozen=True)
+class Alert:
+    """Something that people should hear of: what, in words, and the sample that shows it."""
+
+    kind: Kind
+    message: str
+    sample: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-safe."""
+        return {"kind": self.kind, "message": self.message, **{name: self.sample[name] for name in _TOLD}}
+
+
+_TOLD = ("progress_pct", "devices", "deadline_s", "forecast_s", "earliest_s", "t_s")
+
+
+class Alerts:
+    """Judges the samples of one run.
+
+    Examples
+    --------
+    >>> alerts = Alerts()
+    >>> late = {"state": "training", "t_s": 40.0, "deadline_s": 100.0, "earliest_s": 130.0, "forecast_s": 150.0,
+    ...         "feasible": False, "progress_pct": 20.0, "devices": 2.0}
+    >>> [alerts.judge(late) is None for sample in range(2)]  # one noisy forecast wakes nobody
+    [True, True]
+    >>> alerts.judge(late).message
+    'cannot be met: 30 s late at best'
+    >>> alerts.judge(late) is None  # said once
+    True
+    """
+
+    def __init__(self, stored: Mapping[str, Any] | None = None) -> None:
+        stored = stored or {}
+        self._told: set[Kind] = set(stored.get("told", ()))
+        self._deadline_s: float | None = stored.get("deadline_s")
+        self._in_a_row: tuple[Kind, int] | None = None
+
+    def judge(self, sample: Mapping[str, Any]) -> Alert | None:
+        """Take in one sample, as published under ``pace``; return what is to be told, if anything is new."""
+        if sample["deadline_s"] != self._deadline_s:
+            self._deadline_s = sample["deadline_s"]
+            self._told.clear()
+        found = self._found(sample)
+        if found is None:
+            self._in_a_row = None
+            return None
+        kind, message = found
+        before = self._in_a_row[1] if self._in_a_row and self._in_a_row[0] == kind else 0
+        self._in_a_row = (kind, before + 1)
+        lasts = before + 1 >= _IN_A_ROW or kind == "missed"
+        if kind in self._told or not lasts:
+            return None
+        self._told.add(kind)
+        return Alert(kind, message, sample)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What has been told, JSON-safe; the constructor takes it back, so that a retry tells nothing twice."""
+        return {"told": sorted(self._told), "deadline_s": self._deadline_s}
+
+    def _found(self, sample: Mapping[str, Any]) -> tuple[Kind, str] | None:
+        now_s, deadline_s, earliest_s = sample["t_s"], sample["deadline_s"], sample["earliest_s"]
+        late_s = now_s - deadline_s
+        if late_s > _NEARLY * deadline_s:
+            done = "done" if sample["state"] == "finished" else f"at {sample['progress_pct']:.1f} %"
+            return "missed", f"missed: {done} {late_s:.0f} s after it"
+        if sample["state"] != "training" or earliest_s is None:
+            return None
+        if not sample["feasible"]:
+            return "infeasible", f"cannot be met: {earliest_s - deadline_s:.0f} s late at best"
+        spare_s = deadline_s - earliest_s
+        steered = sample["min_devices"] < sample["max_devices"]
+        dangerous = spare_s < _TO_SPARE * (deadline_s - now_s) and sample["progress_pct"] < _NEARLY_DONE_PCT and steered
+        if not dangerous:
+            return None
+        return "in_danger", f"in danger: {max(spare_s, 0):.0f} s to spare on all {sample['max_devices']:g} devices"

@@ -1,0 +1,49 @@
+"""Buttons on a task's page in Airflow: to its container's logs, its model and its drift report."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlsplit
+
+from airflow.sdk import BaseOperatorLink
+from airflow.sdk.configuration import conf
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator
+    from airflow.sdk.types import TaskInstanceKey
+
+
+def page(path: str) -> str:
+    """Where a page of Paceline is, from the address that Airflow is reached at.
+
+    >>> page("models/churn")
+    '/plugin/retraining/models/churn'
+    """
+    base = urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
+    return f"{base}/plugin/retraining/{path}"
+
+
+class ModelLink(BaseOperatorLink):
+    """The button "Model": its champion, and the scores of its versions."""
+
+    name = "Model"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        """The page of the model that the task has evaluated or promoted, "" if that is not known."""
+        name = getattr(operator, "model", None) or getattr(operator, "promoted_model", None)
+        return page(f"models/{quote(str(name), safe='')}") if name else ""
+
+
+class ContainerLogsLink(BaseOperatorLink):
+    """The button "Container logs", where ``[paceline] container_logs_url`` says where a log system keeps them.
+
+    The task's own log has what its container wrote in any case.
+    """
+
+    name = "Container logs"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        """The address of the task's last container in that log system, "" without one."""
+        container = getattr(operator, "container_id", None)
+        template = conf.get("paceline", "container_logs_url", fallback="") or ""
+        return template.replace("{container}", quote(str(container), safe="")) if container else ""

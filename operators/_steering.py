@@ -1,0 +1,96 @@
+"""What the arguments of a training mean for its control: checked when the DAG is read, and used when it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from paceline.control import CONTROLLERS, Controller, Gains, Limits, PastRun, make_controller
+from paceline.errors import InvalidInputError
+from paceline.pace import Deadline
+from paceline.pace.feasibility import ON_INFEASIBLE
+
+from ._origin import DEADLINE_FROM
+from ._values import is_template, number, optional_number
+
+_ALPHA = "a number in (0, 1]"
+
+
+class Steered(Protocol):
+    """A task with the arguments of a training that say how it is steered, see ``DeadlineTrainingOperator``."""
+
+    deadline: Any
+    deadline_from: str
+    alpha: float | str
+    min_devices: float | str
+    max_devices: float | str | None
+    quantum: float
+    control_period: float
+    on_infeasible: str
+    on_deadline_alert: Sequence[Callable[..., Any]]
+    controller: str
+    gain: float | None
+    integral_weight: float | None
+
+    @property
+    def log(self) -> Any:
+        """The task's log."""
+
+
+def check(task: Steered) -> None:
+    """Raise for every argument that is known to be wrong by now; templates are checked when they are rendered."""
+    if not is_template(task.deadline):
+        Deadline.parse(task.deadline)
+    if not is_template(task.deadline_from) and task.deadline_from not in DEADLINE_FROM:
+        raise InvalidInputError("deadline_from", task.deadline_from, "one of " + ", ".join(DEADLINE_FROM))
+    if not is_template(task.on_infeasible) and task.on_infeasible not in ON_INFEASIBLE:
+        raise InvalidInputError("on_infeasible", task.on_infeasible, "one of " + ", ".join(ON_INFEASIBLE))
+    if not is_template(task.alpha) and not 0 < number("alpha", task.alpha, _ALPHA) <= 1:
+        raise InvalidInputError("alpha", task.alpha, _ALPHA)
+    if number("control_period", task.control_period, "a number of seconds greater than 0") <= 0:
+        raise InvalidInputError("control_period", task.control_period, "a number of seconds greater than 0")
+    least = 0.0 if is_template(task.min_devices) else number("min_devices", task.min_devices)
+    most = None if is_template(task.max_devices) else optional_number("max_devices", task.max_devices)
+    Limits(least, max(least, task.quantum) if most is None else most, task.quantum)
+    for callback in task.on_deadline_alert:
+        if not callable(callback):
+            raise InvalidInputError("on_deadline_alert", callback, "a notifier, a function, or several of them")
+    if task.controller not in CONTROLLERS:
+        raise InvalidInputError("controller", task.controller, "one of " + ", ".join(CONTROLLERS))
+    if (task.gain is None) != (task.integral_weight is None):
+        raise InvalidInputError("gain", task.gain, "gain and integral_weight together, or neither")
+    if task.gain is not None and task.controller != "paper":
+        raise InvalidInputError("gain", task.gain, "None, unless the controller is 'paper'")
+    _gains(task)
+
+
+def limits(task: Steered, capacity: float) -> Limits:
+    """Fewest and most devices, on a machine that has ``capacity`` of them."""
+    most = optional_number("max_devices", task.max_devices)
+    if most is not None and most > capacity:
+        task.log.warning("max_devices: %g asked for, the machine has %g: using these", most, capacity)
+    # A job with nothing at all would neither end nor show how fast it is.
+    least = max(number("min_devices", task.min_devices), task.quantum)
+    if most is None and least > capacity:
+        raise InvalidInputError("min_devices", least, f"at most the {capacity:g} cores of the machine")
+    return Limits(least, capacity if most is None else max(min(most, capacity), least), task.quantum)
+
+
+def controller(task: Steered, within: Limits, deadline_s: float, past: PastRun | None) -> Controller:
+    """Who decides how many devices the job gets."""
+    return make_controller(
+        task.controller,
+        within,
+        # A try that comes after the deadline still has work to end.
+        max(deadline_s, 1e-3),
+        alpha=number("alpha", task.alpha, _ALPHA),
+        period_s=task.control_period,
+        past=past,
+        gains=_gains(task),
+    )
+
+
+def _gains(task: Steered) -> Gains | None:
+    if task.gain is None or task.integral_weight is None:
+        return None
+    return Gains(task.gain, task.integral_weight)

@@ -64,7 +64,7 @@ demo: $(STAMP) ## Run the whole story once on a real Airflow: drift, retraining 
 	@$(BIN)/python -m paceline.demo
 
 demo-edge: $(STAMP) ## Run the story of a fleet: machines are measured, chosen, and train one model (images: below)
-	@$(BIN)/python -m paceline.demo edge --deadline 90s
+	@$(BIN)/python -m paceline.demo edge --deadline 120s
 
 up: $(STAMP) ui ## Keep an Airflow with the example DAGs running, until Ctrl-C
 	@$(BIN)/python -m paceline.demo up

@@ -41,7 +41,7 @@ WINDOW = f'SELECT day, {WATCHED}, predicted, late FROM flights WHERE "window" = 
 
 PARAMS = {
     "deadline": Param(
-        "90s",
+        "120s",
         type=["string", "number"],
         title="Deadline",
         description_md="When training has to be done, counted from its start on each machine: `90s`, `20m`, `PT20M`, "

@@ -15,9 +15,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks.allocators import modelarts, traces
+from benchmarks.allocators import andreas, modelarts, traces
 
-PARTS = ("modelarts", "traces")
+PARTS = ("modelarts", "andreas", "traces")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,13 +42,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if "modelarts" in parts:
             found["milp_vs_greedy"] = modelarts.run(chosen.quick, progress)
             found["milp_large"] = modelarts.large(workloads=1 if chosen.quick else 3)
+        if "andreas" in parts:
+            found["rg_vs_baselines"] = andreas.run(chosen.quick, progress)
+            found["rg_gap_to_optimum_pct"] = andreas.gap(10 if chosen.quick else 100, progress)
+            found["rg_decision"] = andreas.decision()
         if "traces" in parts:
             found["traces"] = traces.run(chosen.data, chosen.quick, progress)
             found["simulator"] = traces.speed(chosen.data, 20_000 if chosen.quick else traces.FAMILY)
-    for part, module in (("milp_vs_greedy", modelarts), ("traces", traces)):
+    for part, module in (("milp_vs_greedy", modelarts), ("rg_vs_baselines", andreas), ("traces", traces)):
         if part in found:
             print(module.table(found[part]), end="\n\n")
-    for name in ("milp_large", "simulator"):
+    for name in ("milp_large", "rg_gap_to_optimum_pct", "rg_decision", "simulator"):
         if name in found:
             print(f"{name}: {json.dumps(found[name])}")
     print(f"{time.perf_counter() - began_s:.0f} s in all")

@@ -34,7 +34,7 @@ def wide(run_id: str) -> str:
 @pytest.fixture
 def running(airflow: AirflowProcess) -> Iterator[str]:
     """A run that trains, of about twenty CPU seconds; ended when the test is over."""
-    run_id = airflow.run_dag("pages", {"deadline": "60s", "batches": 300})
+    run_id = airflow.run_dag("pages", {"deadline": "90s", "batches": 300})
     airflow.wait_for_task("pages", run_id, "train")
     yield run_id
     if airflow.dag_run("pages", run_id)["state"] not in ("success", "failed"):
@@ -49,21 +49,25 @@ def test_a_run_is_watched_and_steered(airflow: AirflowProcess, running: str, ope
     seen = {moment.get_attribute("aria-valuetext") for _ in ticks(page, 4)}
     assert len(seen) >= 3, f"one sample a second or so, got {seen}"
 
-    before = cores(airflow, running)
-    training.get_by_label("New deadline").fill("36s")
+    before = airflow.task_state("pages", running, "train", "pace")
+    # Sooner than asked, later than this machine needs at the most it gives, however quick it is.
+    new_s = round(before["earliest_s"] + (90 - before["earliest_s"]) / 3)
+    training.get_by_label("New deadline").fill(f"{new_s}s")
     said = page.get_by_test_id("foreseen").inner_text()
     assert said.startswith("can be met, on about"), said
     training.get_by_role("button", name="Set deadline").click()
     training.get_by_text("takes the new deadline").wait_for()
-    training.get_by_text("Deadline changed by anna from 1:00 to 0:36").wait_for(timeout=15_000)
-    assert cores(airflow, running) > before, "sooner takes more"
+    changed = f"Deadline changed by anna from 1:30 to {new_s // 60}:{new_s % 60:02}"
+    training.get_by_text(changed).wait_for(timeout=15_000)
+    after = airflow.task_state("pages", running, "train", "pace")
+    assert after["devices"] > before["devices"], "sooner takes more"
     page.mouse.wheel(0, -5000)
     page.wait_for_timeout(300)
     page.screenshot(path=pictures / "pace-light.png")
 
     assert airflow.wait("pages", running, timeout_s=120) == "success"
     result = airflow.xcom("pages", running, "train")
-    assert result["deadline_s"] == 36
+    assert result["deadline_s"] == new_s
     assert abs(result["error_pct"]) < 5
     training.get_by_text(re.compile(r"done .* (early|late)|on time")).first.wait_for(timeout=10_000)
     events = airflow.api("GET", "/eventLogs", event="paceline.deadline")["event_logs"]
@@ -205,11 +209,6 @@ def ticks(page: Page, number: int) -> Iterator[int]:
     for tick in range(number):
         page.wait_for_timeout(1100)
         yield tick
-
-
-def cores(airflow: AirflowProcess, run_id: str) -> float:
-    devices: float = airflow.task_state("pages", run_id, "train", "pace")["devices"]
-    return devices
 
 
 def asked(airflow: AirflowProcess, run_id: str) -> str:

@@ -39,7 +39,7 @@ def neighbour_image(docker_client: docker.APIClient) -> None:
 def test_unknown_machines_are_measured_chosen_and_train_one_model(
     tmp_path: Path, docker_client: docker.APIClient
 ) -> None:
-    demo = Demo(folder=tmp_path, dags=DAGS, deadline="90s", dag=edge.DAG, tasks=EDGE_TASKS, training=edge.TRAINING)
+    demo = Demo(folder=tmp_path, dags=DAGS, deadline="120s", dag=edge.DAG, tasks=EDGE_TASKS, training=edge.TRAINING)
     summary = edge.run_edge(demo, Screen(Console(width=160)))
     assert summary["dag_run_state"] == "success"
     assert summary["drift_detected"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import ceil, floor, log2
+from math import ceil, floor, inf, log2
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,10 +55,15 @@ def _above(first: tuple[float, float], middle: tuple[float, float], last: tuple[
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Devices for one job, in each span of time from now on until it is done."""
+    """Devices for one job, in each span of time from now on until it is done.
+
+    ``most``: what it has where so many are free; ``changes_s``: when it first has another number of them.
+    """
 
     devices: Whole
     device_s: float
+    most: int
+    changes_s: float
 
     @property
     def now(self) -> int:
@@ -111,12 +116,13 @@ class Capacity:
         self._devices = devices
 
     def fit(
-        self, curve: Curve, work: float, deadline_s: float, held: int = 0, change_s: float = 0.0
+        self, curve: Curve, work: float, deadline_s: float, held: int = 0, change_s: float = 0.0, least: int = 0
     ) -> Reservation | None:
         """The fewest devices with which a job is done in time, in what is free; ``None`` if it cannot be.
 
         A job keeps to that number, or to the largest below it that is free. The last span that it needs is its own to
-        the end. ``change_s`` is how long it stands still to get another number than ``held``.
+        the end. ``change_s`` is how long it stands still to get another number than ``held``. Fewer than ``least`` are
+        not considered.
         """
         spans = int(np.searchsorted(self._ends, deadline_s * (1 + _ROUNDING), side="right"))
         if spans == 0:
@@ -125,15 +131,19 @@ class Capacity:
         room_s = float(self._ends[spans - 1]) - self._now_s
         for count, speed in curve.options:
             wanted = (work + (speed * change_s if count != held else 0.0)) * (1 - _ROUNDING)
-            if speed * room_s < wanted:
+            if speed * room_s < wanted or count < least:
                 continue
             places = np.searchsorted(curve.counts, np.minimum(free, count), side="right") - 1
             done = np.cumsum(curve.per_s[places] * lengths)
             if done[-1] >= wanted:
                 needed = int(np.searchsorted(done, wanted)) + 1
                 devices = curve.counts[places[:needed]]
-                return Reservation(devices, float(devices @ lengths[:needed]))
+                return Reservation(devices, float(devices @ lengths[:needed]), count, self._changes_s(devices))
         return None
+
+    def _changes_s(self, devices: Whole) -> float:
+        other = np.flatnonzero(devices != devices[0])
+        return float(self._ends[other[0] - 1]) if len(other) else inf
 
     def ends_s(self, curve: Curve, work: float, change_s: float = 0.0) -> dict[int, float]:
         """When a job would be done on up to so many devices, in what is free; after the last deadline, all are."""

@@ -91,10 +91,13 @@ class Construction:
         self.group_of = {number: group for group, members in enumerate(self.groups) for number in members}
         self._numbers = {node.name: number for number, node in enumerate(nodes)}
         self.tasks: list[Task] = []
+        self._never = 0.0  # what those cost for whom there is no node
         for job in jobs:
             task = self._task(len(self.tasks), job, now_s, rho, period_s, move_s)
             if task.choices:
                 self.tasks.append(task)
+            else:
+                self._never += task.postponed
         self._considerate = considerate
         self._period_s = period_s
         self._held = [0] * len(nodes)
@@ -141,7 +144,7 @@ class Construction:
         wishes:
             What some of the tasks try first, by their numbers; node -1 is any node of the group.
         """
-        value = 0.0
+        value = self._never
         free = [node.devices for node in self.nodes]
         held = self._held.copy()  # by jobs that have not yet chosen
         left = sum(free)

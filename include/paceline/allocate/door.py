@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from paceline.allocate.capacity import Capacity, Curve
 from paceline.allocate.model import Job, Node
 from paceline.errors import InvalidInputError
+
+_HALVINGS = 12  # of the time in which the earliest deadline may be
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,8 @@ class Answer:
     alone_s:
         When it would be done with the whole pool for itself.
     devices:
-        The fewest with which it keeps its deadline, if it fits; at times it would have fewer, where fewer are free.
+        The fewest with which it keeps its deadline on what the others leave, if it fits; where it fits only because
+        others wait for it, those with which it would be done soonest.
     """
 
     fits: bool
@@ -35,8 +38,8 @@ class Answer:
 def ask(job: Job, promised: Sequence[Job], node: Node, now_s: float, change_s: float = 0.0) -> Answer:
     """Say whether a job fits beside those that were promised their deadlines, and the earliest deadline that would.
 
-    As in ElasticFlow's admission: nobody who was let in loses what they were promised. The promised are planned by
-    deadline on as few devices as they need, and the new job has what they leave.
+    As in ElasticFlow's admission: nobody who was let in loses what they were promised. All are planned by deadline,
+    each on as few devices as it needs; or the new job has what the promised ones leave, where that is better.
 
     Parameters
     ----------
@@ -65,25 +68,71 @@ def ask(job: Job, promised: Sequence[Job], node: Node, now_s: float, change_s: f
         raise InvalidInputError(
             f"{job.name}.speeds", sorted(job.speeds), f"speeds on {node.kind}, of which there are some"
         )
-    curve = Curve(speeds)
-    due = sorted(
-        (one for one in promised if one.deadline_s is not None and one.name != job.name),
-        key=lambda one: (one.deadline_s, one.arrived_s),
-    )
-    capacity = Capacity(node.devices, now_s, (one.deadline_s for one in due if one.deadline_s is not None))
-    for one in due:
-        assert one.deadline_s is not None
-        held = one.held.devices if one.held else 0
-        planned = capacity.fit(Curve(one.speeds[node.kind]), one.left(now_s), one.deadline_s, held, change_s)
-        if planned is not None:
-            capacity.take(planned)
-    work = job.left(now_s)
+    curve, work = Curve(speeds), job.left(now_s)
+    held = [
+        _Promised.of(one, one.deadline_s, node, now_s) for one in promised if one.deadline_s and one.name != job.name
+    ]
+    held.sort(key=lambda one: one.deadline_s)
+    capacity = Capacity(node.devices, now_s, (one.deadline_s for one in held))
+    keeps = _fit(held, capacity, change_s)
     ends_s = capacity.ends_s(curve, work, change_s)
-    earliest_s = min(ends_s.values())
+    last_s = min(ends_s.values())  # on what the others leave: it can be promised in any case
+    alone_s = min(Capacity(node.devices, now_s, []).ends_s(curve, work, change_s).values())
+    asks = _Promised.of(job, alone_s, node, now_s)
+
+    def fits(deadline_s: float) -> bool:
+        """Whether there is a plan for all of them, one after the other by their deadlines."""
+        every = sorted([*keeps, replace(asks, deadline_s=deadline_s)], key=lambda one: one.deadline_s)
+        room = Capacity(node.devices, now_s, (one.deadline_s for one in every))
+        return len(_fit(every, room, change_s)) == len(every)
+
+    earliest_s = _earliest(fits, alone_s, last_s)
     deadline_s = earliest_s if job.deadline_s is None else job.deadline_s
+    if last_s <= deadline_s or fits(deadline_s):
+        earliest_s = min(earliest_s, deadline_s)
+    elif earliest_s <= deadline_s:  # later deadlines need not be easier to plan for
+        earliest_s = last_s
+    enough = (count for count, end_s in ends_s.items() if end_s <= max(deadline_s, last_s))
     return Answer(
         fits=earliest_s <= deadline_s,
         earliest_s=earliest_s,
-        alone_s=min(Capacity(node.devices, now_s, []).ends_s(curve, work, change_s).values()),
-        devices=next((count for count, end_s in ends_s.items() if end_s <= deadline_s), None),
+        alone_s=alone_s,
+        devices=next(enough) if earliest_s <= deadline_s else None,
     )
+
+
+@dataclass(frozen=True)
+class _Promised:
+    curve: Curve
+    work: float
+    deadline_s: float
+    held: int
+
+    @classmethod
+    def of(cls, job: Job, deadline_s: float, node: Node, now_s: float) -> _Promised:
+        return cls(Curve(job.speeds[node.kind]), job.left(now_s), deadline_s, job.held.devices if job.held else 0)
+
+
+def _fit(jobs: Sequence[_Promised], capacity: Capacity, change_s: float) -> list[_Promised]:
+    """Plan them in their order; those for which there is room."""
+    fitted = []
+    for one in jobs:
+        planned = capacity.fit(one.curve, one.work, one.deadline_s, one.held, change_s)
+        if planned is not None:
+            capacity.take(planned)
+            fitted.append(one)
+    return fitted
+
+
+def _earliest(fits: Callable[[float], bool], from_s: float, to_s: float) -> float:
+    """A deadline that fits and is hardly later than one that does not; ``to_s`` if none between fits."""
+    if fits(from_s):
+        return from_s
+    found_s = to_s
+    for _ in range(_HALVINGS):
+        middle_s = (from_s + found_s) / 2
+        if fits(middle_s):
+            found_s = middle_s
+        else:
+            from_s = middle_s
+    return found_s

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import log2
+from math import inf, log2
 from typing import Protocol
 
 from paceline.errors import InvalidInputError, PacelineError
@@ -198,11 +198,14 @@ class Allocation:
         Why a job has what it has, or waits; not every policy explains every job.
     late:
         Names of the jobs that will not meet their deadline beside the others, as far as can be told.
+    again_s:
+        When the policy wants to be asked again, even if nothing happens until then: its plan has a change there.
     """
 
     placements: Mapping[str, Placement]
     reasons: Mapping[str, str] = field(default_factory=dict)
     late: frozenset[str] = frozenset()
+    again_s: float = inf
 
 
 class Policy(Protocol):

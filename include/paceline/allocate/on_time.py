@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import inf
@@ -34,9 +34,9 @@ class _Case:
     def deadline_s(self) -> float:
         return inf if self.job.deadline_s is None else self.job.deadline_s
 
-    def fit(self, capacity: Capacity, change_s: float) -> Reservation | None:
+    def fit(self, capacity: Capacity, change_s: float, least: int = 0) -> Reservation | None:
         """The fewest devices with which it is on time, in what is free."""
-        return capacity.fit(self.curve, self.left, self.deadline_s, self.held, change_s)
+        return capacity.fit(self.curve, self.left, self.deadline_s, self.held, change_s, least)
 
 
 class OnTime:
@@ -76,7 +76,8 @@ class OnTime:
             raise InvalidInputError("change_s", change_s, "0 or more seconds")
         self._change_s = change_s
         self._keep_promises = keep_promises
-        self._planned: set[str] = set()  # on time, when they were looked at last
+        # Who was on time when they were looked at last, one after the other as they were planned, and on how many.
+        self._planned: dict[str, int] = {}
         self._curves: dict[int, tuple[object, Curve]] = {}
 
     def allocate(self, jobs: Sequence[Job], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
@@ -84,22 +85,27 @@ class OnTime:
         if len(nodes) != 1:
             raise InvalidInputError("nodes", [node.name for node in nodes], "one pool of equal devices")
         node = nodes[0]
-        cases = [self._case(job, node, now_s) for job in jobs]
+        known, self._curves = self._curves, {}
+        cases = [self._case(job, node, now_s, known) for job in jobs]
         planned, late = self._plan(cases, node, now_s)
         given = self._share_out(planned, late, node.devices)
         return Allocation(
             placements={name: Placement(node.name, count) for name, count in given.items() if count},
             reasons={case.job.name: self._reason(case, given.get(case.job.name, 0), now_s) for case in cases},
             late=frozenset(case.job.name for case in late if case.job.deadline_s is not None),
+            again_s=min((case.planned.changes_s for case in planned if case.planned), default=inf)
+            if self._keep_promises
+            else inf,
         )
 
-    def _case(self, job: Job, node: Node, now_s: float) -> _Case:
+    def _case(self, job: Job, node: Node, now_s: float, curves: Mapping[int, tuple[object, Curve]]) -> _Case:
         speeds = job.speeds.get(node.kind)
         if speeds is None:
             raise InvalidInputError(f"{job.name}.speeds", sorted(job.speeds), f"the pool's kind of device, {node.kind}")
-        known = self._curves.get(id(speeds))
+        known = curves.get(id(speeds)) or self._curves.get(id(speeds))
         if known is None or known[0] is not speeds:
-            known = self._curves[id(speeds)] = (speeds, Curve(speeds))
+            known = (speeds, Curve(speeds))
+        self._curves[id(speeds)] = known
         left, held = job.left(now_s), job.held.devices if job.held else 0
         needed = inf if job.deadline_s is None else known[1].least_device_s(left, job.deadline_s - now_s)
         return _Case(job, known[1], left, held, needed)
@@ -109,25 +115,36 @@ class OnTime:
         due = [case for case in cases if case.job.deadline_s is not None]
         due.sort(key=lambda case: (case.deadline_s, case.job.arrived_s))
         possible = [place for place, case in enumerate(due) if case.needed < inf]
-        before = sorted(possible, key=lambda place: due[place].job.name not in self._planned)
-        if self._keep_promises:
-            plan = self._fit(due, before, node, now_s)
-        else:
-            plan = self._fit(due, possible, node, now_s, swap=len(due) <= _SWAPS)
-            if len(plan) < len(possible):
-                needs = [Need(due[place].deadline_s - now_s, due[place].needed, place) for place in possible]
-                others = [sorted(moore_hodgson(needs, node.devices * share)) for share in _EFFICIENCIES]
-                # Who was on time a moment ago still can be: another way to choose must not lose what has been won.
-                plans = [plan, *(self._fit(due, chosen, node, now_s) for chosen in (before, *others))]
-                plan = max(plans, key=lambda plan: sum(due[place].job.weight for place in plan))
+        rank = {name: number for number, name in enumerate(self._planned)}
+        before = sorted(possible, key=lambda place: rank.get(due[place].job.name, len(rank)))
+        # A plan in which one has taken another's place is not found again, and promises would be lost with it.
+        plan = self._fit(due, possible, node, now_s, swap=len(due) <= _SWAPS and not self._keep_promises)
+        if len(plan) < len(possible):
+            needs = [Need(due[place].deadline_s - now_s, due[place].needed, place) for place in possible]
+            others = [sorted(moore_hodgson(needs, node.devices * share)) for share in _EFFICIENCIES]
+            # Who was on time a moment ago still can be: another way to choose must not lose what has been won.
+            # On as many devices as then, for others are planned for what it leaves free after its end.
+            kept = self._fit(due, before, node, now_s, least=self._planned)
+            plans = [plan, kept, *(self._fit(due, chosen, node, now_s) for chosen in others)]
+            if self._keep_promises:
+                promised = {place for place in kept if due[place].job.name in self._planned}
+                plans = [plan for plan in plans if promised <= plan.keys()]
+            plan = max(plans, key=lambda plan: sum(due[place].job.weight for place in plan))
         for place, reservation in plan.items():
             due[place].planned = reservation
         planned = [due[place] for place in sorted(plan)]
-        self._planned = {case.job.name for case in planned}
+        self._planned = {due[place].job.name: reservation.most for place, reservation in plan.items()}
         return planned, [case for case in cases if case.planned is None]
 
     def _fit(
-        self, due: Sequence[_Case], chosen: Iterable[int], node: Node, now_s: float, *, swap: bool = False
+        self,
+        due: Sequence[_Case],
+        chosen: Iterable[int],
+        node: Node,
+        now_s: float,
+        *,
+        swap: bool = False,
+        least: Mapping[str, int] | None = None,
     ) -> dict[int, Reservation]:
         """Plan the chosen, one after the other, by their places in ``due``."""
         capacity = Capacity(node.devices, now_s, (case.deadline_s for case in due))
@@ -135,7 +152,7 @@ class OnTime:
         largest: list[tuple[float, int]] = []  # of those planned, by device seconds
         for place in chosen:
             case = due[place]
-            found = case.fit(capacity, self._change_s)
+            found = case.fit(capacity, self._change_s, (least or {}).get(case.job.name, 0))
             if found is None and swap:
                 found = self._instead_of_a_larger_one(case, due, plan, largest, capacity)
             if found is not None:
@@ -220,7 +237,7 @@ class OnTime:
     def _reason(self, case: _Case, count: int, now_s: float) -> str:
         if case.planned is not None:
             if count > case.planned.now:
-                return f"{case.planned.now} would do for its deadline, and {count - case.planned.now} more are spare"
+                return "less would do for its deadline; the rest is spare"
             if count:
                 return "the fewest with which it is done at its deadline"
             return "it can begin later and still meet its deadline"

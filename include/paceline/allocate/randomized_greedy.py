@@ -130,6 +130,8 @@ class RandomizedGreedy:
     def _search(self, work: Construction) -> Schedule:
         order = sorted(work.tasks, key=_urgency(work.tasks) if self._improve else _pressure)
         best = current = work.build(order)
+        if not order:
+            return best
         bound = _bound(work.tasks, best) if self._improve else {}
         draw = Random(self._seed)  # noqa: S311 - a heuristic, no secret
         shares = [_shares(task) for task in work.tasks]

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from paceline.control.outlook import Outlook
+
 
 @dataclass(frozen=True)
 class PastRun:
@@ -64,6 +66,16 @@ class PastRun:
         sound = all(map(math.isfinite, values.values())) and all(values[name] >= 0 for name in _SECONDS)
         positive = all(values[name] > 0 for name in _SPEED) and values.get("usable_devices", 1.0) > 0
         return past if sound and past.batches > 0 and positive else None
+
+    def outlook(self) -> Outlook:
+        """What a run like this one would take, from before its start.
+
+        >>> PastRun(600, 2.5, 0.4, 1.2, 9.0, 1.0, 0.1).outlook()
+        Outlook(work_s=80.0, exponent=1.0, after_s=3.0, usable_devices=None)
+        """
+        one_device = self.batches_per_s / math.pow(self.devices, self.exponent)
+        after_s = self.startup_s + self.pauses_s + self.tail_s
+        return Outlook(self.batches / one_device, self.exponent, round(after_s, 3), self.usable_devices)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-safe."""

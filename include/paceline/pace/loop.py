@@ -9,12 +9,14 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from paceline.control import Controller, Decision, PastRun
 from paceline.errors import JobLostError, RuntimeUnavailableError, TrainingFailedError
 from paceline.pace.busy import Busy
+from paceline.pace.ceiling import Ceiling
 from paceline.pace.clock import Clock, SystemClock
 from paceline.pace.feasibility import InfeasiblePolicy
 from paceline.pace.history import History
@@ -26,10 +28,12 @@ from paceline.pace.outcome import Outcome, describe_failure, describe_silence, e
 from paceline.pace.output import Output
 from paceline.pace.reading import Position, ProgressReader
 from paceline.pace.sample import State, sample
+from paceline.pace.standstill import Standstill
 from paceline.runtime.base import Job, JobStatus
 
 _SLOW_KEYS_EVERY_S = 5.0  # history and controller state are larger and less urgent than the newest sample
 _PENDING_AT_MOST_S = 60.0  # a device that has not joined by then will not
+_SILENT_AT_MOST_S = 60.0  # of a job that was started about at its deadline, or later
 _NOTABLE = 0.05  # a total that has moved by more is an event
 
 
@@ -62,6 +66,9 @@ class PaceLoop:
         An earlier run of the same job.
     on_sample:
         Called with every sample that is published; it must not take long.
+    shared:
+        The ceiling in force, for a job whose devices come from an arbiter: with a ceiling of 0 it is stopped, and
+        started again from its checkpoint when it is given some.
     """
 
     def __init__(
@@ -80,6 +87,7 @@ class PaceLoop:
         stopped: Callable[[], bool] = lambda: False,
         past: PastRun | None = None,
         on_sample: Callable[[Mapping[str, Any]], None] = lambda sample: None,
+        shared: Ceiling | None = None,
     ) -> None:
         self._log = log or logging.getLogger(__name__)
         self._job = job
@@ -99,14 +107,19 @@ class PaceLoop:
         self._given_s = float("-inf")
         self._busy = Busy()
         earlier = (resumed or {}).get("run") or {}
+        self._started_s = self._now()
         self._began_s: float = earlier.get("began_s", self._now())
         self._last_step_s: float | None = earlier.get("last_step_s")
         self._device_s: float = earlier.get("device_s", 0.0)
         self._resizes: int = earlier.get("resizes", 0)
         self._outage = Outage(job, self._journal, self._clock, self._now, earlier.get("restarts", 0))
+        self._standstill = Standstill(job, self._journal, self._outage)
         if resumed:
             controller.restore(resumed["controller"])
-        self._orders = Orders(origin, controller.deadline_s, self._journal, least_ceiling=controller.limits.quantum)
+        self._orders = Orders(
+            origin, controller.deadline_s, self._journal, least_ceiling=controller.limits.quantum, shared=shared
+        )
+        self._decision = Decision(held_devices, 0.0, 0.0, None, None, True, controller.period_s)
         self._slow_keys_s = float("-inf")
         self._steps, self._steps_sum_s, self._steps_max_s = 0, 0.0, 0.0
         self._step_ms: float | None = None
@@ -146,6 +159,10 @@ class PaceLoop:
         position = self._read(now_s)
         if self._orders.hear(self._exchange.newest(), now_s):
             self._move_deadline(now_s)
+        if self._orders.ceiling == 0 and self._reader.trained_s is None:
+            return self._stand_still(now_s, position)
+        if self._standstill.lasts and not self._go_on(now_s):
+            return self._stand_still(now_s, position)
         self._take_usage()
         in_force = self._in_force(now_s)
         decision = self._controller.step(
@@ -155,15 +172,16 @@ class PaceLoop:
             done_s=position.done_s if position else 0.0,
             held_devices=self._held if in_force is None else in_force,
             pending=self._wanted != self._held or in_force is not None,
-            ceiling=self._orders.ceiling,
-            resting=self._reader.pauses.resting(now_s) or self._outage.lasts,
+            ceiling=self._held if self._orders.ceiling == 0 else self._orders.ceiling,  # it is about to end
+            resting=self._reader.pauses.resting(now_s) or self._outage.lasts or self._standstill.starting,
             pauses_left_s=self._reader.pauses.left_s(now_s),
             busy=self._busy.share,
         )
+        self._decision = decision
         self._wanted = decision.devices
-        if position and self._reader.trained_s is None:
+        if position and self._reader.trained_s is None and not self._standstill.starting:
             self._judge(now_s, decision)
-        elif position is None and now_s > self._controller.deadline_s:
+        elif position is None and now_s > self._silent_until_s():
             raise TrainingFailedError(describe_silence("by its deadline", self._reader.last_malformed))
         self._resize(now_s)
         state: State = "finishing" if self._reader.trained_s is not None else "training" if position else "starting"
@@ -171,8 +189,38 @@ class PaceLoop:
         self._output.flush()
         return decision.next_s
 
+    def _silent_until_s(self) -> float:
+        """A job that has not reported by then will not: by its deadline, if it was not started late."""
+        deadline_s = self._controller.deadline_s
+        late = self._orders.shared or self._started_s >= deadline_s
+        return max(deadline_s, self._started_s + _SILENT_AT_MOST_S) if late else deadline_s
+
+    def _stand_still(self, now_s: float, position: Position | None) -> float:
+        """A step of a job that has been given nothing; returns the seconds until the next."""
+        if not self._standstill.lasts:
+            self._standstill.begin(now_s)
+        period_s = self._controller.period_s
+        if self._standstill.lasts:
+            self._held = self._wanted = 0.0
+            self._controller.interrupt(now_s)
+            self._decision = replace(self._decision, devices=0.0, finish_s=None, earliest_s=None, next_s=period_s)
+            self._publish(now_s, self._decision, "paused")
+        self._output.flush()
+        return period_s
+
+    def _go_on(self, now_s: float) -> bool:
+        """Start a job again that stood still, on all that it may have; returns whether that has been done."""
+        devices = self._controller.limits.quantize(self._controller.limits.max_devices, self._orders.ceiling)
+        self._standstill.end(now_s, devices)
+        if not self._standstill.lasts:
+            self._held = self._wanted = devices
+            self._given_s = self._started_s = now_s
+        return not self._standstill.lasts
+
     def _read(self, now_s: float) -> Position | None:
         news = [one for one in self._reader.feed(self._job.read_lines(), now_s) if one.event != "report"]
+        if any(one.event == "start" for one in news):
+            self._standstill.heard()
         if news:
             total_before, self._total = self._total, news[-1].total
             if total_before is None:
@@ -253,6 +301,7 @@ class PaceLoop:
                 held_devices=self._held,
                 used_devices=self._busy.cores,
                 ceiling=self._orders.ceiling,
+                grant=self._orders.grant if self._orders.shared else None,
                 restarts=self._outage.restarts,
                 resizes=self._resizes,
                 step_ms=self._step_ms,
@@ -283,6 +332,9 @@ class PaceLoop:
         """Wait for the next step; returns the job's status when it has ended."""
         if self._stopped():
             raise TrainingFailedError("the run was asked to end")
+        if self._standstill.lasts:
+            self._clock.sleep(max(timeout_s, 0.0))
+            return None
         try:
             if not self._job.wait(max(timeout_s, 0.0)):
                 return None
@@ -335,7 +387,7 @@ class PaceLoop:
         reader, speed = self._reader, self._controller.learned()
         if reader.first_s is None or reader.trained_s is None or speed is None:
             return None
-        if not self._total or self._outage.restarts:
+        if not self._total or self._outage.restarts or self._standstill.times:
             return None
         return PastRun(
             batches=self._total,

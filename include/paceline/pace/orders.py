@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from paceline.errors import InvalidInputError
+from paceline.pace.ceiling import Ceiling
 from paceline.pace.journal import Journal
 from paceline.pace.live import CEILING, DEADLINE
 from paceline.pace.stored_deadline import StoredDeadline
@@ -28,15 +29,28 @@ class Orders:
         Where changes and refusals are told.
     least_ceiling:
         The quantum of the devices: a ceiling below it would leave the job nothing.
+    shared:
+        The ceiling in force at the start, for a job whose devices come from an arbiter: it may be 0, and cannot be
+        lifted.
     """
 
-    def __init__(self, origin: datetime, deadline_s: float, journal: Journal, *, least_ceiling: float) -> None:
+    def __init__(
+        self,
+        origin: datetime,
+        deadline_s: float,
+        journal: Journal,
+        *,
+        least_ceiling: float,
+        shared: Ceiling | None = None,
+    ) -> None:
         self._origin = origin
         self._journal = journal
         self._least_ceiling = least_ceiling
         self._seen: dict[str, Any] = {}
         self.deadline_s = deadline_s
-        self.ceiling: float | None = None
+        self.ceiling = None if shared is None else shared.devices
+        self.grant = 0 if shared is None else shared.grant
+        self.shared = shared is not None
 
     def hear(self, newest: dict[str, Any], now_s: float) -> bool:
         """Take in the newest raw values; return whether the deadline has moved."""
@@ -89,17 +103,23 @@ class Orders:
 
     def _hear_ceiling(self, value: Any, now_s: float) -> None:
         if value is None:
-            if self.ceiling is not None:
+            if self.ceiling is not None and not self.shared:
                 self.ceiling = None
                 self._journal.event(now_s, "ceiling", "The ceiling is lifted", devices=None)
             return
-        usable = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not usable or not self._least_ceiling <= value < float("inf"):
-            error = InvalidInputError(CEILING, value, f"a number of devices of at least {self._least_ceiling:g}")
+        try:
+            new = Ceiling.read(value)
+            if new.devices < self._least_ceiling and not (self.shared and new.devices == 0):
+                raise InvalidInputError(CEILING, value, f"a number of devices of at least {self._least_ceiling:g}")
+        except InvalidInputError as error:
             self._refuse(now_s, "ceiling_refused", value, "New ceiling not taken, the old one stays. %s", error)
             return
-        self.ceiling = float(value)
-        self._journal.event(now_s, "ceiling", "Ceiling is now %g devices", self.ceiling, devices=self.ceiling)
+        before, self.ceiling, self.grant = self.ceiling, new.devices, new.grant
+        if before != new.devices:
+            why = f": {new.reason}" if new.reason else ""
+            self._journal.event(
+                now_s, "ceiling", "Ceiling is now %g devices%s", new.devices, why, devices=new.devices, why=new.reason
+            )
 
     def _refuse(self, now_s: float, kind: str, value: Any, message: str, *args: object) -> None:
         self._journal.event(now_s, kind, message, *args, level=logging.WARNING, value=str(value)[:100])

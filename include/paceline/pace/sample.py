@@ -12,7 +12,7 @@ from paceline.train.progress import Progress
 if TYPE_CHECKING:
     from typing import TypeGuard
 
-State = Literal["starting", "training", "finishing", "finished", "failed"]
+State = Literal["waiting", "starting", "training", "paused", "finishing", "finished", "failed"]
 
 
 _NUMBERS = ("t_s", "progress_pct", "setpoint_pct", "devices", "min_devices", "max_devices", "quantum", "deadline_s")
@@ -50,8 +50,9 @@ def sample(
     held_devices: float,
     used_devices: float | None,
     ceiling: float | None,
-    restarts: int,
-    resizes: int,
+    grant: int | None = None,
+    restarts: int = 0,
+    resizes: int = 0,
     step_ms: float | None = None,
 ) -> dict[str, Any]:
     """Put a sample together, JSON-safe. Seconds count from the moment that the deadline counts from.
@@ -66,6 +67,8 @@ def sample(
         What the job reported last.
     held_devices, used_devices, ceiling:
         Devices that the job holds, how many of them it has kept busy, and the most it may be given.
+    grant:
+        Which of an arbiter's grants is in force; ``None`` for a job that shares its devices with nobody.
     restarts, resizes:
         How often so far.
     step_ms:
@@ -83,6 +86,7 @@ def sample(
         "quantum": controller.limits.quantum,
         "used_devices": _rounded(used_devices),
         "ceiling": ceiling,
+        "grant": grant,
         "restarts": restarts,
         "resizes": resizes,
         "step_ms": _rounded(step_ms),

@@ -120,7 +120,8 @@ def test_a_job_gets_the_cheapest_place_that_is_in_time():
 
 
 def test_a_job_that_cannot_be_in_time_gets_the_fastest_place_and_is_reported():
-    nodes = [Node("cheap", 2, "slow", (0.0, 1.0, 1.5)), Node("dear", 2, "fast", (0.0, 5.0, 6.0))]
+    # Where a second of being late is dearer than the energy of any node; otherwise f_OBJ may prefer the cheap one.
+    nodes = [Node("cheap", 2, "slow", (0.0, 0.01, 0.015)), Node("dear", 2, "fast", (0.0, 0.05, 0.06))]
     found = decide([waiting("j", due_s=10.0)], nodes)
     assert found.placements["j"] == Placement("dear", 2)
     assert found.late == {"j"}

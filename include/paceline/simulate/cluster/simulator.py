@@ -78,6 +78,7 @@ class Simulation:
         self._versions: dict[int, int] = {}
         self._cancels: list[tuple[float, int, Running]] = []
         self._moment_s = inf  # the next regular one
+        self._again_s = inf  # when the policy wants to be asked
         self._next = self._read()
         self._came = 0
 
@@ -88,8 +89,10 @@ class Simulation:
             left_before = self.ledger.left
             changed = self._let_happen()
             regular = now_s >= self._moment_s
-            if self.active and (changed or regular):
-                self._apply(self._ask(rescale=regular or self._period_s is None))
+            if self.active and (changed or regular or now_s >= self._again_s):
+                allocation = self._ask(rescale=regular or self._period_s is None)
+                self._again_s = allocation.again_s
+                self._apply(allocation)
             if self._period_s is not None and (regular or self._moment_s == inf):
                 next_s = (floor(now_s / self._period_s + 1e-9) + 1) * self._period_s
                 self._moment_s = next_s if self.active else inf
@@ -116,6 +119,7 @@ class Simulation:
             self._due[0][0] if self._due else inf,
             self._cancels[0][0] if self._cancels else inf,
             self._moment_s,
+            self._again_s if self.active else inf,
         )
 
     def _stuck(self) -> bool:

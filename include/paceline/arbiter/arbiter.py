@@ -1,0 +1,148 @@
+"""Decides from time to time, and whenever something has changed, who of a pool's trainings gets how much of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from paceline.allocate import Job, Node, OnTime, Policy, check
+from paceline.allocate.door import ask
+from paceline.arbiter.claim import Claim
+from paceline.arbiter.demand import POOL, job
+from paceline.arbiter.grants import Grant, Target, settle
+from paceline.control import CPU_QUANTUM, Outlook
+from paceline.errors import InvalidInputError
+from paceline.pace.ceiling import Ceiling
+
+_CHANGE_S = 2.0  # what a change of its devices costs a training
+_LATE_EVERY_S = 10.0  # a training that is late is looked at again so often
+
+
+class Arbiter:
+    """Shares a pool of devices among trainings by a policy.
+
+    Parameters
+    ----------
+    devices:
+        How many there are.
+    quantum:
+        The smallest part that is given out: 0.05 of a core, or 1 for whole devices.
+    policy:
+        Who decides; by default :class:`~paceline.allocate.OnTime`, which keeps what was promised at the door.
+    every_s:
+        Seconds between two decisions when nothing else asks for one.
+
+    Examples
+    --------
+    >>> from paceline.control import Outlook
+    >>> claims = [
+    ...     Claim("soon", "waiting", 0, 100, 0, 0, 0.1, 2, 0.05, 0, 0, None, Outlook(100.0, 1.0, 0.0)),
+    ...     Claim("later", "waiting", 0, 200, 0, 0, 0.1, 2, 0.05, 0, 0, None, Outlook(150.0, 1.0, 0.0)),
+    ... ]
+    >>> for grant in Arbiter(devices=2).look(claims, now_s=0.0):
+    ...     print(grant.key, grant.ceiling.devices, grant.ceiling.reason)
+    soon 1.1 less would do for its deadline; the rest is spare
+    later 0.9 less would do for its deadline; the rest is spare
+    """
+
+    def __init__(
+        self,
+        devices: float,
+        *,
+        quantum: float = CPU_QUANTUM,
+        policy: Policy | None = None,
+        every_s: float = 180.0,
+    ) -> None:
+        if not 0 < quantum <= devices < float("inf"):
+            raise InvalidInputError("devices", devices, f"a number of devices of at least the quantum, {quantum:g}")
+        if not 0 < every_s < float("inf"):
+            raise InvalidInputError("every_s", every_s, "a number of seconds greater than 0")
+        self.devices = devices
+        self._unit = quantum
+        self._node = Node(POOL, int(devices / quantum + 1e-6))
+        self._policy = policy or OnTime(change_s=_CHANGE_S, keep_promises=True)
+        self._every_s = every_s
+        self._decided_s = float("-inf")
+        self._seen: Mapping[str, object] = {}
+        self._known: dict[str, Outlook] = {}
+        self._targets: dict[str, Target] = {}
+        self._on_time: list[str] = []
+
+    def look(self, claims: Sequence[Claim], now_s: float) -> list[Grant]:
+        """Take in what the pool's trainings say; return what is to be said to them. To be called every second or so.
+
+        Parameters
+        ----------
+        claims:
+            All of them. Who is missing has ended.
+        now_s:
+            The time, in seconds since the epoch.
+        """
+        claims = sorted(claims, key=lambda claim: (claim.deadline_s, claim.arrived_s, claim.key))
+        for claim in claims:
+            if claim.outlook is not None:
+                self._known[claim.key] = claim.outlook
+        seen = {claim.key: (claim.deadline_s, claim.key in self._known) for claim in claims if not claim.ended}
+        late = any(claim.late for claim in claims) and now_s >= self._decided_s + _LATE_EVERY_S
+        if seen != self._seen or late or now_s >= self._decided_s + self._every_s:
+            self._decide([claim for claim in claims if not claim.ended], now_s)
+            self._seen, self._decided_s = seen, now_s
+            self._known = {key: outlook for key, outlook in self._known.items() if key in seen}
+        grants = settle(claims, self._targets, self.devices)
+        answers = self._answers([claim for claim in claims if _asks(claim)], claims, now_s)
+        told = [replace(grant, ceiling=_with(grant.ceiling, answers.pop(grant.key, None))) for grant in grants]
+        return told + [_nothing_yet(claim, answers[claim.key]) for claim in claims if claim.key in answers]
+
+    def _decide(self, claims: Sequence[Claim], now_s: float) -> None:
+        jobs = self._jobs(claims, now_s)
+        allocation = self._policy.allocate(list(jobs.values()), [self._node], now_s, rescale=True)
+        check(allocation, list(jobs.values()), [self._node])
+        self._targets = {}
+        for claim in claims:
+            placed = allocation.placements.get(claim.key)
+            reason = allocation.reasons.get(claim.key, "")
+            if claim.key not in jobs:
+                reason = f"the pool is too small: it has {self.devices:g} devices, {claim.least:g} are needed"
+            devices = placed.devices * self._unit if placed is not None else 0.0
+            if placed is None and claim.taken is None:
+                devices = claim.least  # it does not share, so it cannot stand still
+            self._targets[claim.key] = Target(round(devices, 9), reason)
+        self._on_time = [key for key in jobs if key not in allocation.late]
+
+    def _jobs(self, claims: Sequence[Claim], now_s: float) -> dict[str, Job]:
+        made = (job(claim, self._known.get(claim.key), self._node.devices, self._unit, now_s) for claim in claims)
+        return {one.name: one for one in made if one is not None}
+
+    def _answers(self, asking: Sequence[Claim], claims: Sequence[Claim], now_s: float) -> dict[str, _AtTheDoor]:
+        """What those who have just come are told of their deadlines, as far as it is known what they need."""
+        known = [claim for claim in asking if claim.key in self._known]
+        if not known:
+            return {}
+        jobs = self._jobs([claim for claim in claims if not claim.ended], now_s)
+        promised = [jobs[key] for key in self._on_time if key in jobs]
+        found = {}
+        for claim in known:
+            if claim.key in jobs:
+                answer = ask(jobs[claim.key], promised, self._node, now_s)
+                after_s = self._known[claim.key].after_s
+                found[claim.key] = _AtTheDoor(answer.fits, answer.earliest_s + after_s - claim.origin_s)
+        return found
+
+
+@dataclass(frozen=True)
+class _AtTheDoor:
+    fits: bool
+    earliest_s: float  # since the moment that the deadline counts from
+
+
+def _asks(claim: Claim) -> bool:
+    return claim.state == "waiting" and (claim.ceiling is None or claim.ceiling.fits is None)
+
+
+def _with(ceiling: Ceiling, answer: _AtTheDoor | None) -> Ceiling:
+    return ceiling if answer is None else replace(ceiling, fits=answer.fits, earliest_s=round(answer.earliest_s, 1))
+
+
+def _nothing_yet(claim: Claim, answer: _AtTheDoor) -> Grant:
+    before = claim.ceiling or Ceiling(0.0, claim.taken or 0)
+    return Grant(claim.key, _with(replace(before, grant=before.grant + 1), answer), before.devices)

@@ -1,0 +1,137 @@
+"""What a training says of itself, as far as an arbiter needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from paceline.control import Outlook
+from paceline.errors import InvalidInputError
+from paceline.pace.ceiling import Ceiling
+from paceline.pace.sample import is_sample, origin_of
+
+_ENDED = ("finished", "failed")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A training that holds devices of a pool, or waits for some.
+
+    Times are in seconds since the epoch.
+
+    Parameters
+    ----------
+    key:
+        What tells it from all others.
+    state:
+        What it does, see :mod:`paceline.pace.sample`.
+    arrived_s:
+        When it came.
+    deadline_s:
+        When it has to be done, its safety factor taken off.
+    origin_s:
+        The moment that its deadline counts from.
+    said_s:
+        When it said all this.
+    least, most, quantum:
+        Fewest and most devices that it takes, and the step between.
+    held:
+        What it held then.
+    taken:
+        The last grant that it had taken then; ``None`` for one that does not wait for grants.
+    ceiling:
+        What it has been granted; ``None`` if nothing has been said to it yet.
+    outlook:
+        What its rest takes; ``None`` while that is not known.
+    late:
+        Whether it says that it cannot be on time with what it may have.
+    """
+
+    key: str
+    state: str
+    arrived_s: float
+    deadline_s: float
+    origin_s: float
+    said_s: float
+    least: float
+    most: float
+    quantum: float
+    held: float
+    taken: int | None
+    ceiling: Ceiling | None
+    outlook: Outlook | None
+    late: bool = False
+
+    @classmethod
+    def read(cls, key: str, pace: object, ceiling: object, arrived: datetime | None = None) -> Claim | None:
+        """Read what a training has published under ``pace`` and what was said to it under ``ceiling``.
+
+        ``None`` for one that has published nothing of use yet. A ceiling that makes no sense is none.
+        """
+        if not is_sample(pace):
+            return None
+        origin_s = origin_of(pace).timestamp()
+        try:
+            granted = None if ceiling is None else Ceiling.read(ceiling)
+        except InvalidInputError:
+            granted = None
+        ended = pace["state"] in _ENDED
+        held = max(float(pace["devices"]), float(pace.get("devices_in_force") or 0.0))
+        grant = pace.get("grant")
+        return cls(
+            key=key,
+            state=str(pace["state"]),
+            arrived_s=origin_s if arrived is None else arrived.timestamp(),
+            deadline_s=origin_s + float(pace["deadline_s"]) * float(pace.get("alpha") or 1.0),
+            origin_s=origin_s,
+            said_s=origin_s + float(pace["t_s"]),
+            least=float(pace["min_devices"]),
+            most=float(pace["max_devices"]),
+            quantum=float(pace["quantum"]),
+            held=0.0 if ended or pace["state"] == "paused" else held,
+            taken=int(grant) if isinstance(grant, (int, float)) else None,
+            ceiling=granted,
+            outlook=_outlook(pace.get("outlook")),
+            late=pace.get("feasible") is False,
+        )
+
+    @property
+    def ended(self) -> bool:
+        """Whether it needs nothing any more, although its task has not ended yet."""
+        return self.state in _ENDED
+
+    @property
+    def granted(self) -> float:
+        """The most devices that it may take when it looks next."""
+        if self.ceiling is not None:
+            return self.ceiling.devices
+        return 0.0 if self.taken is not None else self.most  # who does not wait for grants helps itself
+
+    @property
+    def committed(self) -> float:
+        """The most devices that it may hold now, as far as is known: what nobody else can be given."""
+        if self.ended:
+            return 0.0
+        if self.ceiling is None or self.taken is None:
+            return max(self.granted, self.held)
+        if self.taken == self.ceiling.grant:
+            return max(self.ceiling.devices, self.held)
+        return max(self.ceiling.at_most, self.held)
+
+
+def _outlook(said: Any) -> Outlook | None:
+    if not isinstance(said, Mapping):
+        return None
+    try:
+        usable = said.get("usable_devices")
+        found = Outlook(
+            float(said["work_s"]),
+            float(said["exponent"]),
+            float(said["after_s"]),
+            None if usable is None else float(usable),
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+    return found if found.work_s >= 0 and found.exponent > 0 else None

@@ -1,0 +1,80 @@
+"""A ceiling as the live state keeps it: the most devices that a job may hold, and what an arbiter needs to go on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.errors import InvalidInputError
+from paceline.pace.live import CEILING
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """The most devices that a job may hold.
+
+    People write a number. An arbiter, who shares a pool among several jobs, also writes what makes its ledger: it is
+    kept with the jobs, so that nothing is lost with the arbiter.
+
+    Parameters
+    ----------
+    devices:
+        The most devices; 0: the job stands still.
+    grant:
+        Counts what an arbiter has said to this job; its samples tell which one it has taken. 0: not an arbiter's.
+    at_most:
+        What the job may still hold until it has taken this grant.
+    reason:
+        Why, in words.
+    fits, earliest_s:
+        Before the job's start: whether its deadline fits beside those of others, and the earliest that would, in
+        seconds since the moment that its deadline counts from; ``None`` where that is not known.
+
+    Examples
+    --------
+    >>> Ceiling.read(1.5)
+    Ceiling(devices=1.5, grant=0, at_most=1.5, reason='', fits=None, earliest_s=None)
+    >>> Ceiling.read(Ceiling(0.5, grant=3, at_most=2.0, reason="others wait").to_json()).at_most
+    2.0
+    >>> Ceiling.read("much")
+    Traceback (most recent call last):
+    paceline.errors.InvalidInputError: ceiling: got 'much', expected a number of devices from 0
+    """
+
+    devices: float
+    grant: int = 0
+    at_most: float = 0.0
+    reason: str = ""
+    fits: bool | None = None
+    earliest_s: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "at_most", max(self.at_most, self.devices))
+
+    @classmethod
+    def read(cls, raw: object) -> Ceiling:
+        """Read a value of the live state. Raises InvalidInputError for what is none."""
+        told: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {"devices": raw}
+        fits, earliest_s = told.get("fits"), told.get("earliest_s")
+        return cls(
+            _number(raw, told.get("devices")),
+            int(_number(raw, told.get("grant", 0))),
+            _number(raw, told.get("at_most", 0.0)),
+            str(told.get("reason", "")),
+            None if fits is None else bool(fits),
+            None if earliest_s is None else _number(raw, earliest_s),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``read`` takes back."""
+        told = {"devices": self.devices, "grant": self.grant, "at_most": self.at_most, "reason": self.reason}
+        return told if self.fits is None else {**told, "fits": self.fits, "earliest_s": self.earliest_s}
+
+
+def _number(raw: object, value: object) -> float:
+    usable = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not usable or not 0 <= float(value) < math.inf:  # type: ignore[arg-type]
+        raise InvalidInputError(CEILING, raw, "a number of devices from 0")
+    return float(value)  # type: ignore[arg-type]

@@ -1,0 +1,186 @@
+"""Trainings that share a pool under an arbiter, each with its own deadline controller, in simulated time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from paceline.arbiter import Arbiter, Claim
+from paceline.control import DeadlineController, Limits, Outlook
+from paceline.errors import InvalidInputError
+from paceline.pace.ceiling import Ceiling
+from paceline.simulate.plant import Plant, Run
+
+POOL = 2.0
+
+
+@dataclass
+class Training:
+    """A simulated task: it waits for its first grant, trains within its ceiling, says every second how it is."""
+
+    name: str
+    core_s: float
+    deadline_s: float
+    comes_s: float = 0.0
+    known: bool = True
+    noise: float = 0.02
+    ceiling: Ceiling | None = None
+    run: Run | None = None
+    began_s: float = 0.0
+    ended_s: float | None = None
+    ceilings: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.controller = DeadlineController(Limits(0.1, POOL), self.deadline_s)
+        self.taken, self.decision, self.paused = 0, None, False
+
+    @property
+    def held(self) -> float:
+        return self.run.devices if self.run and not self.paused else 0.0
+
+    def step(self, now_s: float) -> None:
+        if self.ended_s is not None or now_s < self.comes_s or self.ceiling is None:
+            return
+        self.taken = self.ceiling.grant
+        self.paused = self.ceiling.devices <= 0 and self.run is not None
+        if self.ceiling.devices <= 0:
+            self.began_s += 1.0  # its time stands still
+            return
+        if self.run is None:
+            plant = Plant(batches=1000, batch_s=self.core_s / 1000, startup_s=1.0, tail_s=0.3, noise=self.noise)
+            self.began_s = now_s
+            self.run = Run(plant, min(self.controller.start(now_s), self.ceiling.devices), seed=len(self.name))
+        run = self.run
+        run.advance(now_s - self.began_s)
+        if run.finished_s is not None:
+            self.ended_s = self.began_s + run.finished_s
+            return
+        done, done_s = run.reported if run.reported else (None, 0.0)
+        self.decision = self.controller.step(
+            now_s,
+            done,
+            run.total,
+            done_s=self.began_s + done_s,
+            held_devices=run.devices,
+            ceiling=self.ceiling.devices,
+            busy=run.busy,
+        )
+        run.resize(self.decision.devices)
+
+    def claim(self, now_s: float) -> Claim:
+        decision = self.decision
+        outlook = decision.outlook if decision else None
+        if decision is None and self.known:
+            outlook = Outlook(self.core_s, 1.0, 1.3)
+        return Claim(
+            self.name,
+            "waiting" if self.run is None else "paused" if self.paused else "training",
+            self.comes_s,
+            self.deadline_s,
+            0.0,
+            now_s,
+            0.1,
+            POOL,
+            0.05,
+            self.held,
+            self.taken,
+            self.ceiling,
+            outlook,
+            late=decision is not None and not decision.feasible,
+        )
+
+
+def share(trainings: list[Training], arbiter=None, *, seconds: int, at=None, anew_every: int | None = None) -> None:
+    """Let them share the pool; ``at`` does something at a second. ``anew_every``: the arbiter is lost so often."""
+    arbiter = arbiter or Arbiter(POOL, every_s=20.0)
+    for second in range(seconds):
+        if at and second in at:
+            at[second]()
+        if anew_every and second % anew_every == 0:
+            arbiter = Arbiter(POOL, every_s=20.0)
+        here = [one for one in trainings if one.comes_s <= second and one.ended_s is None]
+        for one in here:
+            one.step(float(second))
+        here = [one for one in here if one.ended_s is None]
+        assert sum(one.held for one in here) <= POOL + 1e-6
+        for grant in arbiter.look([one.claim(float(second)) for one in here], float(second)):
+            training = next(one for one in here if one.name == grant.key)
+            training.ceiling = grant.ceiling
+            training.ceilings.append(grant.ceiling.devices)
+        if not here and all(one.ended_s is not None for one in trainings):
+            return
+
+
+def late_pct(training: Training) -> float:
+    assert training.ended_s is not None, f"{training.name} has not ended"
+    return 100 * (training.ended_s - training.deadline_s) / training.deadline_s
+
+
+def test_four_trainings_and_an_urgent_fifth_are_all_on_time() -> None:
+    trainings = [Training(name, core_s=60, deadline_s=200 + 10 * number) for number, name in enumerate("abcd")]
+    trainings.append(Training("urgent", core_s=40, deadline_s=90, comes_s=50))
+    share(trainings, seconds=400)
+    assert [round(late_pct(one), 2) for one in trainings if late_pct(one) > 0.5] == []
+
+
+def test_an_arbiter_that_is_lost_again_and_again_changes_nothing_for_the_trainings() -> None:
+    trainings = [Training(name, core_s=60, deadline_s=180 + 10 * number) for number, name in enumerate("abcd")]
+    share(trainings, seconds=400, anew_every=15)
+    assert [round(late_pct(one), 2) for one in trainings if late_pct(one) > 0.5] == []
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_two_that_want_more_than_there_is_share_without_oscillating(known: bool) -> None:
+    two = [
+        Training("one", core_s=170, deadline_s=120, known=known),
+        Training("two", core_s=170, deadline_s=121, known=known),
+    ]
+    share(two, seconds=150)
+    for one in two:
+        turns = sum(
+            (b - a) * (c - b) < 0 and min(abs(b - a), abs(c - b)) > 0.1
+            for a, b, c in zip(one.ceilings, one.ceilings[1:], one.ceilings[2:], strict=False)
+        )
+        assert turns <= 3, one.ceilings
+
+
+def test_a_deadline_that_comes_nearer_takes_devices_from_who_can_spare_them() -> None:
+    near, far = Training("near", core_s=100, deadline_s=200), Training("far", core_s=60, deadline_s=300)
+
+    def sooner() -> None:
+        near.deadline_s = 100
+        near.controller.move_deadline(40.0, 100.0)
+
+    share([near, far], seconds=400, at={40: sooner})
+    assert late_pct(near) < 0.5
+    assert late_pct(far) < 0.5
+
+
+def test_who_asks_at_the_door_hears_whether_the_deadline_fits_and_which_would() -> None:
+    arbiter = Arbiter(POOL)
+    promised = Training("promised", core_s=180, deadline_s=100)
+    asks = Training("asks", core_s=100, deadline_s=100)
+    (first,) = arbiter.look([promised.claim(0.0)], 0.0)
+    assert (first.ceiling.fits, round(first.ceiling.earliest_s)) == (True, 91)
+    promised.ceiling = first.ceiling
+    answers = arbiter.look([promised.claim(1.0), asks.claim(1.0)], 1.0)
+    told = next(grant.ceiling for grant in answers if grant.key == "asks")
+    assert told.fits is False
+    assert told.earliest_s == pytest.approx(140, abs=4)
+    asks.ceiling = told
+    again = arbiter.look([promised.claim(2.0), asks.claim(2.0)], 2.0)
+    assert "asks" not in [grant.key for grant in again if grant.ceiling.devices == told.devices], "it is told once"
+
+
+def test_a_training_that_the_pool_is_too_small_for_is_told_so() -> None:
+    claim = Claim("large", "waiting", 0, 60, 0, 0, 4.0, 8.0, 1.0, 0.0, 0, None, None)
+    arbiter = Arbiter(POOL)
+    assert arbiter.look([claim], 0.0) == []
+    assert arbiter._targets["large"].reason == "the pool is too small: it has 2 devices, 4 are needed"
+
+
+@pytest.mark.parametrize(("devices", "quantum"), [(0, 0.05), (-1, 0.05), (0.5, 1), (float("inf"), 1), (2, 0)])
+def test_a_pool_that_makes_no_sense_is_refused(devices: float, quantum: float) -> None:
+    with pytest.raises(InvalidInputError, match="devices"):
+        Arbiter(devices, quantum=quantum)

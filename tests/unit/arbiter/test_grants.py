@@ -1,0 +1,162 @@
+"""Never more is given out than there is, whoever crashes, and in the end everybody has what was decided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.arbiter import Claim
+from paceline.arbiter.grants import Target, settle
+from paceline.pace.ceiling import Ceiling
+
+POOL = 2.0
+
+
+@dataclass
+class Training:
+    """A task that takes what is said to it when it looks, says what it holds later, and may die in between."""
+
+    name: str
+    state: str = "waiting"
+    held: float = 0.0
+    taken: int = 0
+    stored: dict | None = None  # the ceiling, in the store
+    said: dict = field(default_factory=lambda: {"state": "waiting", "held": 0.0, "taken": 0})
+
+    def look(self) -> None:
+        if self.stored is None:
+            return
+        ceiling = Ceiling.read(self.stored)
+        self.taken = ceiling.grant
+        self.held = ceiling.devices  # the worst case: it takes all it may have
+        if ceiling.devices > 0:
+            self.state = "training"
+        elif self.state == "training":
+            self.state = "paused"
+
+    def say(self) -> None:
+        self.said = {"state": self.state, "held": self.held, "taken": self.taken}
+
+    def claim(self) -> Claim:
+        ceiling = None if self.stored is None else Ceiling.read(self.stored)
+        return Claim(
+            self.name,
+            self.said["state"],
+            0,
+            60,
+            0,
+            0,
+            0.1,
+            2.0,
+            0.05,
+            self.said["held"],
+            self.said["taken"],
+            ceiling,
+            None,
+        )
+
+
+_AMOUNTS = st.integers(0, 40).map(lambda units: units * 0.05)
+
+
+def _within(wanted: list[float]) -> list[float]:
+    """A policy gives out no more than there is, and to nobody less than can be used."""
+    left, given = POOL, []
+    for devices in wanted:
+        devices = 0.0 if devices < 0.1 else min(devices, round(left, 9))
+        devices = 0.0 if devices < 0.1 else devices
+        left -= devices
+        given.append(round(devices, 9))
+    return given
+
+
+targets = st.lists(_AMOUNTS, min_size=4, max_size=4).map(_within)
+events = st.lists(
+    st.one_of(
+        st.tuples(st.just("look"), st.integers(0, 3)),
+        st.tuples(st.just("say"), st.integers(0, 3)),
+        st.tuples(st.just("decide"), targets),
+        st.tuples(st.just("settle"), st.none()),
+        st.tuples(st.just("lost"), st.integers(0, 3)),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(events)
+def test_never_more_is_held_than_there_is_and_all_is_given_in_the_end(happening) -> None:
+    trainings = [Training(name) for name in "abcd"]
+    wanted = dict.fromkeys("abcd", Target(0.0))
+
+    def round_of_the_arbiter(deliver: bool = True) -> None:
+        for grant in settle([one.claim() for one in trainings], wanted, POOL):
+            if deliver:
+                next(one for one in trainings if one.name == grant.key).stored = grant.ceiling.to_json()
+            deliver = True  # an arbiter that dies: the first of its words is lost, or all but the first
+
+    for kind, what in happening:
+        if kind == "look":
+            trainings[what].look()
+        elif kind == "say":
+            trainings[what].say()
+        elif kind == "decide":
+            wanted = {name: Target(devices) for name, devices in zip("abcd", what, strict=True)}
+        elif kind == "settle":
+            round_of_the_arbiter()
+        elif kind == "lost":
+            round_of_the_arbiter(deliver=False)
+        assert sum(one.held for one in trainings) <= POOL + 1e-6
+        granted = sum(Ceiling.read(one.stored).devices for one in trainings if one.stored is not None)
+        assert granted <= POOL + 1e-6
+
+    for _ in range(12):
+        round_of_the_arbiter()
+        for one in trainings:
+            one.look()
+            one.say()
+        assert sum(one.held for one in trainings) <= POOL + 1e-6
+    assert [round(one.held, 6) for one in trainings] == [round(wanted[name].devices, 6) for name in "abcd"]
+
+
+def _claim(name: str, **said) -> Claim:
+    defaults = {
+        "state": "training", "arrived_s": 0.0, "deadline_s": 60.0, "origin_s": 0.0, "said_s": 10.0, "least": 0.1,
+        "most": 2.0, "quantum": 0.05, "held": 0.0, "taken": 0, "ceiling": None, "outlook": None,
+    }  # fmt: skip
+    return Claim(key=name, **{**defaults, **said})
+
+
+def test_devices_that_a_dead_training_may_still_hold_are_given_to_nobody() -> None:
+    has = Ceiling(1.5, grant=3, at_most=1.5)
+    dead = _claim("dead", held=1.5, taken=2, ceiling=has)  # it never said that it took grant 3
+    waits = _claim("waits", state="waiting")
+    grants = settle([dead, waits], {"dead": Target(0.5), "waits": Target(1.5)}, POOL)
+    assert {grant.key: grant.ceiling.devices for grant in grants} == {"dead": 0.5, "waits": 0.5}
+    lowered = _claim("dead", held=1.5, taken=2, ceiling=grants[0].ceiling)
+    assert lowered.committed == 1.5
+
+
+def test_a_training_that_shares_nothing_counts_with_all_that_it_may_take() -> None:
+    alone = _claim("alone", held=0.4, taken=None)
+    waits = _claim("waits", state="waiting")
+    assert settle([alone, waits], {"waits": Target(1.0)}, POOL) == []
+    (lowered,) = settle([alone, waits], {"waits": Target(1.0), "alone": Target(1.0)}, POOL)
+    assert (lowered.key, lowered.ceiling.devices, lowered.ceiling.at_most) == ("alone", 1.0, 2.0)
+
+
+def test_a_person_who_writes_a_number_is_believed_and_counted() -> None:
+    said = _claim("said", held=0.5, taken=7, ceiling=Ceiling.read(1.8))
+    waits = _claim("waits", state="waiting")
+    assert said.committed == 1.8
+    (grant,) = settle([said, waits], {"waits": Target(1.0)}, POOL)
+    assert (grant.key, grant.ceiling.devices) == ("waits", 0.2)
+
+
+def test_whole_devices_are_given_out_whole() -> None:
+    waits = _claim("waits", state="waiting", quantum=1.0, least=1.0, most=4.0)
+    half = _claim("half", held=0.5, taken=1, ceiling=Ceiling(0.5, 1))
+    (grant,) = settle([half, waits], {"waits": Target(2.0)}, POOL)
+    assert grant.ceiling.devices == 1.0

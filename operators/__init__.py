@@ -1,5 +1,6 @@
 """Airflow operators of Paceline."""
 
+from .arbitrate import ArbiterOperator
 from .evaluate import EvaluateOperator
 from .fleet_result import FleetResultOperator
 from .fleet_training import train_on_fleet
@@ -12,6 +13,7 @@ from .train import DeadlineTrainingOperator
 from .worker import WorkerTrainingOperator
 
 __all__ = [
+    "ArbiterOperator",
     "DeadlineTrainingOperator",
     "EvaluateOperator",
     "FleetResultOperator",

@@ -22,22 +22,26 @@ from paceline.errors import (
     RuntimeUnavailableError,
 )
 from paceline.pace import Exchange, History, PaceLoop
-from paceline.pace.live import ALERTS, CONTAINER, CONTROLLER, DEADLINE, HISTORY, PACE
+from paceline.pace.ceiling import Ceiling
+from paceline.pace.live import ALERTS, CEILING, CONTAINER, CONTROLLER, DEADLINE, HISTORY, PACE
 
 from . import _steering
 from ._job import JobOperator
 from ._links import ContainerLogsLink
 from ._origin import first_deadline, origin
 from ._output import collect, default_place
+from ._sharing import Queue
 from ._told import Callback, Told
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from paceline.control import Controller
     from paceline.runtime.base import Job, JobSpec, Runtime
 
 T = TypeVar("T")
 _ENGINE_PATIENCE_S = 300.0
+_OVER_WITH_THE_RUN = (ALERTS, CEILING, CONTAINER, CONTROLLER, DEADLINE)
 _KILL_GRACE_S = 2.0  # Airflow ends a task 5 s after it was asked to go
 
 
@@ -67,6 +71,9 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
     on_infeasible:
         Once the deadline cannot be met: ``"best_effort"`` goes on with everything, ``"fail"`` ends the run,
         ``"extend"`` moves the deadline to the earliest possible end. (templated)
+    shared:
+        Whether its devices come from an arbiter (:class:`~paceline.operators.ArbiterOperator`) of its Airflow ``pool``:
+        it begins when it has been given some, never has more, and stands still, its checkpoint kept, when it has none.
     output:
         Where to put what the job left in ``$PACELINE_OUTPUT``: a local path or an object storage URL. By default a
         folder of this task's run below ``$AIRFLOW_HOME/paceline-data``. (templated)
@@ -123,6 +130,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         quantum: float = CPU_QUANTUM,
         control_period: float = 1.0,
         on_infeasible: str = "best_effort",
+        shared: bool = False,
         output: str | None = None,
         on_deadline_alert: Callback | Sequence[Callback] = (),
         controller: str = "default",
@@ -141,6 +149,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         self.quantum = quantum
         self.control_period = control_period
         self.on_infeasible = on_infeasible
+        self.shared = shared
         self.output_path = output  # BaseOperator.output is the XCom of the task
         callbacks = [on_deadline_alert] if callable(on_deadline_alert) else list(on_deadline_alert)
         self.on_deadline_alert: Sequence[Callable[..., Any]] = callbacks
@@ -150,6 +159,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         self.container_id: str | None = None
         self._runtime: Runtime | None = None
         self._job: Job | None = None
+        self._started_on: float | None = None
         self._killed = threading.Event()
         self._cleanup: threading.Thread | None = None
         self._result: dict[str, Any] | None = None
@@ -213,7 +223,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
             begin = datetime.fromisoformat(earlier["origin"])
         deadline = first_deadline(store, self.deadline, begin, log=self.log, must_be_ahead=not earlier)
         controller = _steering.controller(self, limits, deadline.seconds_after(begin), self._past_run(context))
-        devices = controller.start(datetime.now(timezone.utc).timestamp() - begin.timestamp())
+        devices = self._first_devices(context, controller, begin, fresh=not earlier)
         with tempfile.TemporaryDirectory(prefix="paceline-") as scratch:
             spec = self.placed(context, self.job_spec(context, Path(scratch), devices), Path(scratch))
             runtime.check(spec)
@@ -225,9 +235,11 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         resumes = earlier is not None and earlier["id"] == job.id
         if job.status().state == "exited":
             self.log.info("Starting the job of an earlier try again: it resumes from its checkpoint")
+            job.resize(devices)
             job.restart()
+            self._started_on = devices
         if not resumes:
-            for key in (HISTORY, CONTROLLER, PACE):
+            for key in (HISTORY, CONTROLLER) if self.shared else (HISTORY, CONTROLLER, PACE):
                 store.delete(key)
         self.log.info(
             "Training runs as %s job %s, to be done %.1f s after %s",
@@ -237,6 +249,28 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
             begin,
         )
         return {"runtime": runtime.name, "id": job.id, "origin": begin.isoformat(), "devices": devices}
+
+    def _first_devices(self, context: Context, controller: Controller, begin: datetime, *, fresh: bool) -> float:
+        """What the job is to start on; of a pool that is shared, when there is something to be had."""
+        store = context["task_state_store"]
+        most = float("inf")
+        if self.shared:
+            if fresh:  # whatever an arbiter has said to a run before this one does not count any more
+                store.delete(CEILING)
+            past = self._past_run(context)
+            queue = Queue(
+                store,
+                controller,
+                past.outlook() if past else None,
+                begin,
+                on_infeasible=self.on_infeasible,
+                pool=self.pool,
+                killed=self._killed,
+                log=self.log,
+            )
+            most = queue.wait().devices
+        devices = controller.start(datetime.now(timezone.utc).timestamp() - begin.timestamp())
+        return controller.limits.quantize(devices, most)
 
     def placed(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
         """The job with what a kind of training needs besides; files for it may be made in ``scratch``."""
@@ -275,13 +309,15 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         past = self._past_run(context)
         controller = _steering.controller(self, self._limits(runtime), deadline.seconds_after(begin), past)
         exchange = Exchange(store, on_trouble=self._store_trouble)
+        held = resumed["run"]["held_devices"] if resumed else external_id["devices"]
+        held = held if self._started_on is None else self._started_on
         told = Told(context, self.on_deadline_alert, self.log)
         loop = PaceLoop(
             job,
             controller,
             exchange,
             origin=begin,
-            held_devices=resumed["run"]["held_devices"] if resumed else external_id["devices"],
+            held_devices=held,
             on_infeasible=self.on_infeasible,
             history=History(stored_history),
             resumed=resumed,
@@ -289,6 +325,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
             stopped=self._killed.is_set,
             past=past,
             on_sample=told.take,
+            shared=self._ceiling(store, held) if self.shared else None,
         )
         try:
             outcome = loop.run()
@@ -303,7 +340,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         collect(job, model)
         job.remove()
         told.close()
-        for key in (ALERTS, CONTAINER, CONTROLLER, DEADLINE):
+        for key in _OVER_WITH_THE_RUN:
             store.delete(key)
         self._result = {**outcome.to_dict(), "model": model, "runtime": runtime.name, "origin": begin.isoformat()}
         self.log.info(
@@ -320,6 +357,13 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         return self._result or self.poll_until_complete(external_id, context)
 
     # --- parts ----------------------------------------------------------------------------------------------------
+
+    def _ceiling(self, store: Any, held: float) -> Ceiling:
+        """The arbiter's newest word; without one that can be read, no more than what the job holds."""
+        try:
+            return Ceiling.read(store.get(CEILING))
+        except InvalidInputError:
+            return Ceiling(held)
 
     def _limits(self, runtime: Runtime) -> Limits:
         return _steering.limits(self, self._patiently(runtime.capacity))
@@ -363,7 +407,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         """Remove the job and what belongs to it: no further try will come."""
         self._remove_job()
         try:
-            for key in (ALERTS, CONTAINER, CONTROLLER, DEADLINE):
+            for key in _OVER_WITH_THE_RUN:
                 context["task_state_store"].delete(key)
         except Exception as error:  # the run has failed already, and that is the news to tell
             self.log.warning("The task state store could not be tidied: %s", error)

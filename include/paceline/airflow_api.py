@@ -80,9 +80,20 @@ class AirflowApi:
         Raises ``AirflowApiError`` for every answer of 400 and above. A call that met another writer in Airflow's
         database is made again, up to five times.
         """
+        return self._call(method, f"/api/v2{path}", json, user, params)
+
+    @_again_after_collision
+    def pages(self, path: str, *, user: str | None = None, **params: Any) -> Any:
+        """Ask what Paceline's pages ask: ``GET /paceline/api`` + ``path``. As for ``api`` otherwise."""
+        return self._call("GET", f"/paceline/api{path}", None, user, params)
+
+    def _call(self, method: str, path: str, json: object, user: str | None, params: Mapping[str, Any]) -> Any:
         headers = {"Authorization": f"Bearer {self.token(user)}"}
-        answer = self._client.request(method, f"/api/v2{path}", json=json, params=params or None, headers=headers)
-        return _checked(answer)
+        return _checked(self._client.request(method, path, json=json, params=params or None, headers=headers))
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._client.close()
 
     def health(self) -> dict[str, str]:
         """Return the health of each component as Airflow sees it; ``api_server`` is missing from none."""
@@ -200,6 +211,12 @@ class AirflowApi:
         """Write a value of a task's state store, as a person does to change a deadline."""
         path = self._state_path(dag_id, run_id, task_id, key)
         self.api("PATCH", path, {"value": value}, user=user, map_index=map_index)
+
+    def put_task_state(
+        self, dag_id: str, run_id: str, task_id: str, key: str, value: object, *, map_index: int = -1
+    ) -> None:
+        """Write a value of a task's state store, whether there has been one or not."""
+        self.api("PUT", self._state_path(dag_id, run_id, task_id, key), {"value": value}, map_index=map_index)
 
     def _state_path(self, dag_id: str, run_id: str, task_id: str, key: str) -> str:
         return f"/dags/{dag_id}/dagRuns/{quote(run_id)}/taskInstances/{task_id}/state-store/{key}"

@@ -32,6 +32,11 @@ class Arbiter:
     every_s:
         Seconds between two decisions when nothing else asks for one.
 
+    Attributes
+    ----------
+    decisions:
+        How often the policy has been asked.
+
     Examples
     --------
     >>> from paceline.control import Outlook
@@ -58,11 +63,13 @@ class Arbiter:
         if not 0 < every_s < float("inf"):
             raise InvalidInputError("every_s", every_s, "a number of seconds greater than 0")
         self.devices = devices
+        self.decisions = 0
         self._unit = quantum
         self._node = Node(POOL, int(devices / quantum + 1e-6))
         self._policy = policy or OnTime(change_s=_CHANGE_S, keep_promises=True)
         self._every_s = every_s
         self._decided_s = float("-inf")
+        self._again_s = float("inf")
         self._seen: Mapping[str, object] = {}
         self._known: dict[str, Outlook] = {}
         self._targets: dict[str, Target] = {}
@@ -82,14 +89,17 @@ class Arbiter:
         for claim in claims:
             if claim.outlook is not None:
                 self._known[claim.key] = claim.outlook
-        seen = {claim.key: (claim.deadline_s, claim.key in self._known) for claim in claims if not claim.ended}
-        late = any(claim.late for claim in claims) and now_s >= self._decided_s + _LATE_EVERY_S
-        if seen != self._seen or late or now_s >= self._decided_s + self._every_s:
-            self._decide([claim for claim in claims if not claim.ended], now_s)
+        here = [claim for claim in claims if not claim.ended and not claim.lost]
+        lost = sum(claim.committed for claim in claims if claim.lost)
+        self._node = Node(POOL, max(int((self.devices - lost) / self._unit + 1e-6), 1))
+        seen = {claim.key: (claim.deadline_s, claim.key in self._known) for claim in here}
+        late = any(claim.late for claim in here) and now_s >= self._decided_s + _LATE_EVERY_S
+        if seen != self._seen or late or now_s >= min(self._decided_s + self._every_s, self._again_s):
+            self._decide(here, now_s)
             self._seen, self._decided_s = seen, now_s
             self._known = {key: outlook for key, outlook in self._known.items() if key in seen}
         grants = settle(claims, self._targets, self.devices)
-        answers = self._answers([claim for claim in claims if _asks(claim)], claims, now_s)
+        answers = self._answers([claim for claim in here if _asks(claim)], here, now_s)
         told = [replace(grant, ceiling=_with(grant.ceiling, answers.pop(grant.key, None))) for grant in grants]
         return told + [_nothing_yet(claim, answers[claim.key]) for claim in claims if claim.key in answers]
 
@@ -97,6 +107,7 @@ class Arbiter:
         jobs = self._jobs(claims, now_s)
         allocation = self._policy.allocate(list(jobs.values()), [self._node], now_s, rescale=True)
         check(allocation, list(jobs.values()), [self._node])
+        self.decisions += 1
         self._targets = {}
         for claim in claims:
             placed = allocation.placements.get(claim.key)
@@ -107,6 +118,7 @@ class Arbiter:
             if placed is None and claim.taken is None:
                 devices = claim.least  # it does not share, so it cannot stand still
             self._targets[claim.key] = Target(round(devices, 9), reason)
+        self._again_s = allocation.again_s
         self._on_time = [key for key in jobs if key not in allocation.late]
 
     def _jobs(self, claims: Sequence[Claim], now_s: float) -> dict[str, Job]:
@@ -118,7 +130,7 @@ class Arbiter:
         known = [claim for claim in asking if claim.key in self._known]
         if not known:
             return {}
-        jobs = self._jobs([claim for claim in claims if not claim.ended], now_s)
+        jobs = self._jobs(claims, now_s)
         promised = [jobs[key] for key in self._on_time if key in jobs]
         found = {}
         for claim in known:

@@ -13,6 +13,7 @@ from paceline.pace.ceiling import Ceiling
 from paceline.pace.sample import is_sample, origin_of
 
 _ENDED = ("finished", "failed")
+LOST = "lost"
 
 
 @dataclass(frozen=True)
@@ -68,15 +69,16 @@ class Claim:
     def read(cls, key: str, pace: object, ceiling: object, arrived: datetime | None = None) -> Claim | None:
         """Read what a training has published under ``pace`` and what was said to it under ``ceiling``.
 
-        ``None`` for one that has published nothing of use yet. A ceiling that makes no sense is none.
+        ``None`` for one that has published nothing of use yet and has been granted nothing. A ceiling that makes no
+        sense is none.
         """
-        if not is_sample(pace):
-            return None
-        origin_s = origin_of(pace).timestamp()
         try:
             granted = None if ceiling is None else Ceiling.read(ceiling)
         except InvalidInputError:
             granted = None
+        if not is_sample(pace):
+            return None if granted is None else cls.of_a_lost_one(key, granted)
+        origin_s = origin_of(pace).timestamp()
         ended = pace["state"] in _ENDED
         held = max(float(pace["devices"]), float(pace.get("devices_in_force") or 0.0))
         grant = pace.get("grant")
@@ -96,6 +98,16 @@ class Claim:
             outlook=_outlook(pace.get("outlook")),
             late=pace.get("feasible") is False,
         )
+
+    @classmethod
+    def of_a_lost_one(cls, key: str, ceiling: Ceiling, held: float = 0.0) -> Claim:
+        """One that says nothing any more, and may still hold all that it was granted."""
+        return cls(key, LOST, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, held, taken=-1, ceiling=ceiling, outlook=None)
+
+    @property
+    def lost(self) -> bool:
+        """Whether nobody steers it any more: nothing is said to it, and what it may hold is given to nobody."""
+        return self.state == LOST
 
     @property
     def ended(self) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from paceline.allocate import Greedy, OnTime, RollingHorizon, edf, fifo, priority
 from paceline.arbiter import Arbiter, Claim
 from paceline.control import DeadlineController, Limits, Outlook
 from paceline.errors import InvalidInputError
@@ -184,3 +185,22 @@ def test_a_training_that_the_pool_is_too_small_for_is_told_so() -> None:
 def test_a_pool_that_makes_no_sense_is_refused(devices: float, quantum: float) -> None:
     with pytest.raises(InvalidInputError, match="devices"):
         Arbiter(devices, quantum=quantum)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [OnTime(change_s=2.0), RollingHorizon(period_s=20.0), Greedy(), edf(), fifo(), priority()],
+    ids=lambda one: one.name,
+)
+def test_every_policy_for_one_pool_can_decide(policy) -> None:
+    arbiter = Arbiter(POOL, policy=policy)
+    trainings = [Training(name, core_s=60, deadline_s=100 + 10 * n) for n, name in enumerate("abc")]
+    for second in range(600):
+        here = [one for one in trainings if one.ended_s is None]
+        for one in here:
+            one.step(float(second))
+        assert sum(one.held for one in here) <= POOL + 1e-6
+        here = [one for one in here if one.ended_s is None]
+        for grant in arbiter.look([one.claim(float(second)) for one in here], float(second)):
+            next(one for one in here if one.name == grant.key).ceiling = grant.ceiling
+    assert [one.name for one in trainings if one.ended_s is None] == []

@@ -1,0 +1,155 @@
+"""A training whose devices come from an arbiter: it says what it needs, and begins when it has been given some."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta, timezone
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowException
+
+from paceline.control import Decision
+from paceline.errors import DeadlineInfeasibleError, InvalidInputError
+from paceline.pace.ceiling import Ceiling
+from paceline.pace.live import CEILING, DEADLINE, PACE
+from paceline.pace.sample import sample
+from paceline.pace.stored_deadline import StoredDeadline
+
+if TYPE_CHECKING:
+    from paceline.control import Controller, Outlook
+
+_LOOK_EVERY_S = 1.0
+_SAY_EVERY_S = 5.0
+_TELL_EVERY_S = 60.0
+
+
+class Queue:
+    """A training's place in an arbiter's pool, until it is given devices.
+
+    Parameters
+    ----------
+    store:
+        The task's state store: what the arbiter reads and writes.
+    controller:
+        The training's own; it hears of deadlines that move meanwhile.
+    outlook:
+        What the training takes, by an earlier run; ``None`` if there was none.
+    begin:
+        The moment that the deadline counts from.
+    on_infeasible:
+        What to do if the deadline does not fit beside those of others.
+    pool:
+        The Airflow pool, for messages.
+    killed:
+        Set when the task is to end.
+    log:
+        The task's log.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        controller: Controller,
+        outlook: Outlook | None,
+        begin: datetime,
+        *,
+        on_infeasible: str,
+        pool: str,
+        killed: Event,
+        log: Any,
+    ) -> None:
+        self._store, self._controller, self._outlook, self._begin = store, controller, outlook, begin
+        self._on_infeasible, self._pool, self._killed, self._log = on_infeasible, pool, killed, log
+        self._newest: Ceiling | None = None
+        self._answered = False
+        self._refused: Any = None
+
+    def wait(self) -> Ceiling:
+        """Wait until there are devices; returns how many there may be at most.
+
+        Raises
+        ------
+        DeadlineInfeasibleError
+            The deadline does not fit beside those of others, and ``on_infeasible`` is ``"fail"``.
+        """
+        began_s = told_s = time.monotonic()
+        said_s = float("-inf")
+        while True:
+            before = (self._newest, self._controller.deadline_s)
+            self._hear()
+            newest = self._newest
+            if newest is not None and newest.devices >= self._controller.limits.quantum:
+                self._log.info("Given %g devices of the pool %s: %s", newest.devices, self._pool, newest.reason)
+                return newest
+            now_s = time.monotonic()
+            if before != (newest, self._controller.deadline_s) or now_s - said_s >= _SAY_EVERY_S:
+                self._say()
+                said_s = now_s
+            if now_s - told_s >= _TELL_EVERY_S or now_s == began_s or told_s == began_s:
+                told_s = now_s
+                why = newest.reason if newest else "nobody has answered yet; is its arbiter running?"
+                self._log.info("Waiting for devices of the pool %s: %s", self._pool, why)
+            if self._killed.wait(_LOOK_EVERY_S):
+                raise AirflowException("The task was asked to end while it waited for devices")
+
+    def _hear(self) -> None:
+        raw = self._store.get(CEILING)
+        if raw is not None and raw != self._refused:
+            try:
+                self._newest = Ceiling.read(raw)
+            except InvalidInputError as error:
+                self._refused = raw
+                self._log.warning("Not taken. %s", error)
+        said = self._store.get(DEADLINE)
+        if said is not None:
+            try:
+                deadline_s = StoredDeadline.read(said).parse().seconds_after(self._begin)
+            except InvalidInputError:
+                return  # the control loop will say so
+            if deadline_s > 0 and abs(deadline_s - self._controller.deadline_s) > 1e-3:
+                self._controller.move_deadline(self._now_s(), deadline_s)
+                self._answered = False
+        self._heed_answer()
+
+    def _heed_answer(self) -> None:
+        """What the arbiter says of the deadline, once."""
+        newest = self._newest
+        if self._answered or newest is None or newest.fits is None or newest.earliest_s is None:
+            return
+        self._answered = True
+        deadline_s = self._controller.deadline_s
+        if newest.fits:
+            self._log.info("The deadline of %.0f s fits beside those of others", deadline_s)
+            return
+        message = f"deadline: {deadline_s:.0f} s does not fit beside those of others, the earliest that would is "
+        message += f"{newest.earliest_s:.0f} s"
+        if self._on_infeasible == "fail":
+            raise DeadlineInfeasibleError(message)
+        self._log.warning(message)
+        if self._on_infeasible == "extend":
+            self._log.warning("The deadline is moved there")
+            self._controller.move_deadline(self._now_s(), newest.earliest_s)
+            self._store.set(DEADLINE, newest.earliest_s)
+
+    def _say(self) -> None:
+        newest, now_s = self._newest, self._now_s()
+        earliest_s = newest.earliest_s if newest else None
+        feasible = newest is None or newest.fits is not False
+        decision = Decision(0.0, 0.0, 0.0, None, earliest_s, feasible, _LOOK_EVERY_S, self._outlook)
+        value = sample(
+            "waiting",
+            now_s,
+            (self._begin + timedelta(seconds=now_s)).isoformat(),
+            self._controller,
+            decision,
+            None,
+            held_devices=0.0,
+            used_devices=None,
+            ceiling=newest.devices if newest else None,
+            grant=newest.grant if newest else 0,
+        )
+        self._store.set(PACE, value)
+
+    def _now_s(self) -> float:
+        return datetime.now(timezone.utc).timestamp() - self._begin.timestamp()

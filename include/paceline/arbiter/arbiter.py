@@ -112,6 +112,8 @@ class Arbiter:
         for claim in claims:
             placed = allocation.placements.get(claim.key)
             reason = allocation.reasons.get(claim.key, "")
+            if claim.key not in self._known:
+                reason = "how fast it trains is not known yet"
             if claim.key not in jobs:
                 reason = f"the pool is too small: it has {self.devices:g} devices, {claim.least:g} are needed"
             devices = placed.devices * self._unit if placed is not None else 0.0
@@ -122,7 +124,10 @@ class Arbiter:
         self._on_time = [key for key in jobs if key not in allocation.late]
 
     def _jobs(self, claims: Sequence[Claim], now_s: float) -> dict[str, Job]:
-        made = (job(claim, self._known.get(claim.key), self._node.devices, self._unit, now_s) for claim in claims)
+        share = self.devices / max(len(claims), 1)
+        made = (
+            job(claim, self._known.get(claim.key), share, self._node.devices, self._unit, now_s) for claim in claims
+        )
         return {one.name: one for one in made if one is not None}
 
     def _answers(self, asking: Sequence[Claim], claims: Sequence[Claim], now_s: float) -> dict[str, _AtTheDoor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from paceline.allocate import Job, Placement, Speeds
 from paceline.allocate.model import DEVICE
@@ -10,10 +11,12 @@ from paceline.arbiter.claim import Claim
 from paceline.control import Outlook
 
 POOL = "pool"
+_TRY = 1.5  # times what it has shown to be able to use
+_START = 3.0  # device-seconds to start again: an interpreter, torch, the data
 _COUNTS = 48  # numbers of devices that a policy chooses from for one job: enough to be within 3 % of any other
 
 
-def job(claim: Claim, outlook: Outlook | None, pool: int, unit: float, now_s: float) -> Job | None:
+def job(claim: Claim, outlook: Outlook | None, share: float, pool: int, unit: float, now_s: float) -> Job | None:
     """A training as a policy sees it; ``None`` if the pool is too small for it.
 
     Parameters
@@ -21,8 +24,9 @@ def job(claim: Claim, outlook: Outlook | None, pool: int, unit: float, now_s: fl
     claim:
         What the training says.
     outlook:
-        What its rest took when it said so, if that is known. Otherwise it is taken to need half of its most devices
-        until its deadline: enough to be begun early, and soon it shows what it needs.
+        What its rest took when it said so, if that is known.
+    share:
+        So many devices it is taken to need until its deadline while that is not known: soon it shows what it needs.
     pool, unit:
         Devices of the pool in the policy's units, and how many devices a unit is.
     now_s:
@@ -32,7 +36,8 @@ def job(claim: Claim, outlook: Outlook | None, pool: int, unit: float, now_s: fl
     if not counts:
         return None
     left_s = max(claim.deadline_s - now_s, 1.0)
-    known = outlook or Outlook(left_s * max(claim.most / 2, claim.least), 1.0, 0.0)
+    known = outlook or Outlook(left_s * min(max(share, claim.least), claim.most), 1.0, 0.0)
+    known = replace(known, usable_devices=_usable(known), work_s=known.work_s + _START * (claim.state == "paused"))
     trains = claim.state == "training" and outlook is not None
     return Job(
         name=claim.key,
@@ -44,6 +49,11 @@ def job(claim: Claim, outlook: Outlook | None, pool: int, unit: float, now_s: fl
         since_s=claim.said_s if trains else now_s,
         speed=_speed(known, claim.held) if trains and claim.held > 0 else 0.0,
     )
+
+
+def _usable(outlook: Outlook) -> float | None:
+    """What it can make use of, as far as a policy should believe it: right after a change it has used little so far."""
+    return None if outlook.usable_devices is None else max(_TRY * outlook.usable_devices, 1.0)
 
 
 def _speed(outlook: Outlook, devices: float) -> float:

@@ -1,0 +1,124 @@
+"""Trainings of several DAGs share a pool in a real Airflow, in real containers, under an arbiter that may be lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import docker
+import pytest
+
+from paceline.demo.airflow_process import AirflowProcess
+
+pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.alone, pytest.mark.timeout(420)]
+
+SCRIPT = Path(__file__).parent / "training" / "digits.py"
+POOL, CORES = "trainings", 1.2
+LEAST = {"night": 0.1, "urgent": 1.0}
+DAGS = f"""
+from airflow.sdk import DAG
+from paceline.operators import ArbiterOperator, DeadlineTrainingOperator
+
+for name, least in {LEAST!r}.items():
+    with DAG(name, schedule=None, params={{"deadline": "110s", "batches": 200}}):
+        DeadlineTrainingOperator(
+            task_id="train",
+            script={str(SCRIPT)!r},
+            arguments=["--batches={{{{ params.batches }}}}", "--batch-size=64", "--checkpoint-every-s=2"],
+            deadline="{{{{ params.deadline }}}}",
+            deadline_from="task",
+            min_devices=least,
+            max_devices={CORES},
+            pool={POOL!r},
+            shared=True,
+        )
+
+with DAG("arbiter", schedule=None):
+    ArbiterOperator(
+        task_id="arbiter", pool={POOL!r}, devices={CORES}, conn_id="airflow_api", every=20, lifetime=400, retries=3,
+        retry_delay=1,
+    )
+"""
+
+
+@pytest.fixture(scope="module")
+def shared_airflow(tmp_path_factory: pytest.TempPathFactory, docker_host: str) -> Iterator[AirflowProcess]:
+    home = tmp_path_factory.mktemp("arbiter")
+    airflow = AirflowProcess(home, config={"core.parallelism": 8}, environment={"DOCKER_HOST": docker_host})
+    connection = {
+        "conn_type": "http", "host": "127.0.0.1", "port": airflow.port,
+        "login": "admin", "password": airflow.passwords["admin"],
+    }  # fmt: skip
+    airflow.env["AIRFLOW_CONN_AIRFLOW_API"] = json.dumps(connection)
+    (airflow.dags_folder / "shared.py").write_text(DAGS)
+    with airflow as running:
+        running.api("POST", "/pools", {"name": POOL, "slots": 16})
+        yield running
+
+
+class Watch:
+    """Looks at ceilings and at real quotas, while trainings run."""
+
+    def __init__(self, airflow: AirflowProcess, client: docker.APIClient) -> None:
+        self._airflow, self._client = airflow, client
+        self.most_ceilings = self.most_quotas = 0.0
+        self.states: list[str] = []
+        self.seen: set[str] = set()
+
+    def look(self) -> None:
+        rows = self._airflow.pages(f"/pools/{quote(POOL)}/trainings")
+        ceilings = [row["ceiling"]["devices"] for row in rows if row["ceiling"]]
+        self.states = [row["pace"]["state"] for row in rows if row["pace"]]
+        self.seen.update(self.states)
+        self.most_ceilings = max(self.most_ceilings, sum(ceilings))
+        quotas = []
+        for one in self._client.containers(filters={"label": "paceline.task=train", "status": "running"}):
+            try:
+                host: dict[str, Any] = self._client.inspect_container(one["Id"])["HostConfig"]
+            except docker.errors.NotFound:
+                continue  # it ended just now
+            quotas.append(host["CpuQuota"] / host["CpuPeriod"])
+        self.most_quotas = max(self.most_quotas, sum(quotas))
+
+
+def test_four_trainings_and_an_urgent_fifth_share_the_cores_whatever_becomes_of_their_arbiter(
+    shared_airflow: AirflowProcess, docker_client: docker.APIClient
+) -> None:
+    airflow = shared_airflow
+    arbiter = airflow.run_dag("arbiter")
+    runs = {"night": [airflow.run_dag("night") for _ in range(4)]}
+    watch = Watch(airflow, docker_client)
+
+    def wait_until(what: Callable[[], bool], timeout_s: float = 90.0) -> None:
+        end_s = time.monotonic() + timeout_s
+        while not what():
+            assert time.monotonic() < end_s, f"not within {timeout_s:g} s"
+            watch.look()
+            time.sleep(0.5)
+
+    wait_until(lambda: watch.states.count("training") >= 3)
+    # Its process is gone at once, as if its machine had failed: trainings keep what they have.
+    os.kill(airflow.task_instance("arbiter", arbiter, "arbiter")["pid"], signal.SIGKILL)
+    # Airflow misses its heartbeat and starts it again; meanwhile nobody could be given anything.
+    wait_until(lambda: airflow.task_instance("arbiter", arbiter, "arbiter")["try_number"] == 2)
+    runs["urgent"] = [airflow.run_dag("urgent", {"deadline": "40s"})]
+    for dag_id, ids in runs.items():
+        for run_id in ids:
+            assert airflow.wait(dag_id, run_id, timeout_s=300, each=watch.look) == "success"
+    late_pct = {
+        dag_id: [airflow.xcom(dag_id, run_id, "train")["error_pct"] for run_id in ids] for dag_id, ids in runs.items()
+    }
+    print(late_pct, watch.most_ceilings, watch.most_quotas, sorted(watch.seen))
+    assert max(late_pct["urgent"]) <= 5.0
+    assert max(map(abs, late_pct["night"])) <= 5.0, "on no more than they need"
+    assert watch.most_ceilings <= CORES + 1e-6
+    assert watch.most_quotas <= CORES + 0.01
+    assert "paused" in watch.seen, "beside the urgent one there is not enough for four: some stood still"
+    assert docker_client.containers(all=True, filters={"label": "paceline.task=train"}) == []
+    airflow.api("PATCH", f"/dags/arbiter/dagRuns/{quote(arbiter)}", {"state": "failed"})

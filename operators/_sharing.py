@@ -73,8 +73,7 @@ class Queue:
         DeadlineInfeasibleError
             The deadline does not fit beside those of others, and ``on_infeasible`` is ``"fail"``.
         """
-        began_s = told_s = time.monotonic()
-        said_s = float("-inf")
+        told_s = said_s = float("-inf")
         while True:
             before = (self._newest, self._controller.deadline_s)
             self._hear()
@@ -86,7 +85,7 @@ class Queue:
             if before != (newest, self._controller.deadline_s) or now_s - said_s >= _SAY_EVERY_S:
                 self._say()
                 said_s = now_s
-            if now_s - told_s >= _TELL_EVERY_S or now_s == began_s or told_s == began_s:
+            if now_s - told_s >= _TELL_EVERY_S:
                 told_s = now_s
                 why = newest.reason if newest else "nobody has answered yet; is its arbiter running?"
                 self._log.info("Waiting for devices of the pool %s: %s", self._pool, why)

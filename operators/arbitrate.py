@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 POLICIES = ("on_time", "edf", "fifo", "priority", "greedy", "milp")
 _LOOK_EVERY_S = 1.0
 _PATIENCE_S = 120.0
+_SLOTS = 128  # of a pool that is made: as many as Airflow's default pool has
 _REFUSED = (401, 403, 404)  # a wrong password, a user without the right, an API server without Paceline's plugin
 
 
@@ -42,7 +43,8 @@ class ArbiterOperator(BaseOperator):
     Parameters
     ----------
     pool:
-        The Airflow pool. Its slots say how many trainings may be there, running or waiting. (templated)
+        The Airflow pool, made if it is not there. Its slots say how many trainings may be there, running or waiting.
+        (templated)
     devices:
         How many devices there are. (templated)
     quantum:
@@ -129,6 +131,7 @@ class ArbiterOperator(BaseOperator):
         over_s = time.monotonic() + _seconds("lifetime", self.lifetime)
         patient_until_s = time.monotonic() + _PATIENCE_S
         with contextlib.closing(self._api()) as api:
+            self._make_pool(api)
             while not self._ended.is_set() and time.monotonic() < over_s:
                 try:
                     self._look(api, arbiter, told)
@@ -161,6 +164,19 @@ class ArbiterOperator(BaseOperator):
             )
             told.take(grant)
         told.look(claims)
+
+    def _make_pool(self, api: AirflowApi) -> None:
+        """Airflow starts nothing in a pool that is not there."""
+        from paceline.airflow_api import AirflowApiError
+
+        try:
+            api.api("GET", f"/pools/{quote(self.pool_name, safe='')}")
+        except AirflowApiError as error:
+            if error.status != 404:
+                raise
+            pool = {"name": self.pool_name, "slots": _SLOTS, "description": "Trainings that share devices"}
+            api.api("POST", "/pools", pool)
+            self.log.info("The pool %s is made, with room for %d trainings that run or wait", self.pool_name, _SLOTS)
 
     def _api(self) -> AirflowApi:
         from paceline.airflow_api import AirflowApi

@@ -109,6 +109,7 @@ class Benchmark:
         if name not in self._record:
             self._bar.set_postfix_str(name)
             self._record.add(name, run().to_dict())
+            self._bar.total = max(self._bar.total, self._bar.n + round(about_s))  # beyond its total, a bar has none
             self._bar.update(about_s)
         found: dict[str, Any] = self._record[name]
         return found

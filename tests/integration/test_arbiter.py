@@ -58,7 +58,6 @@ def shared_airflow(tmp_path_factory: pytest.TempPathFactory, docker_host: str) -
     airflow.env["AIRFLOW_CONN_AIRFLOW_API"] = json.dumps(connection)
     (airflow.dags_folder / "shared.py").write_text(DAGS)
     with airflow as running:
-        running.api("POST", "/pools", {"name": POOL, "slots": 16})
         yield running
 
 

@@ -76,7 +76,10 @@ class Demo:
             "PACELINE_STORAGE": f"file://{self.storage}",
             "PACELINE_FLEET": "",  # not that of whoever runs the demo
         }
-        return AirflowProcess(self.home, dags_folder=self.dags, environment=environment, port=port)
+        airflow = AirflowProcess(self.home, dags_folder=self.dags, environment=environment, port=port)
+        login = {"host": "127.0.0.1", "port": airflow.port, "login": "admin", "password": airflow.passwords["admin"]}
+        airflow.env["AIRFLOW_CONN_AIRFLOW_API"] = json.dumps({"conn_type": "http", **login})
+        return airflow
 
     def begin(self) -> Future[Seed]:
         """Make store and champion in the background: Airflow needs its time to start anyway."""

@@ -10,7 +10,7 @@ export interface Outlook {
 
 /** The newest sample that a training has published. Seconds count from the moment that its deadline counts from. */
 export interface Pace {
-  state: "starting" | "training" | "finishing" | "finished" | "failed";
+  state: "waiting" | "starting" | "training" | "paused" | "finishing" | "finished" | "failed";
   t_s: number;
   updated_at: string;
   progress_pct: number;
@@ -74,6 +74,8 @@ export interface RunEvent {
   /** Which of several machines, where that matters. */
   who?: string | null;
   devices?: number | null;
+  /** Why a ceiling is what it is. */
+  why?: string;
   value?: string;
 }
 

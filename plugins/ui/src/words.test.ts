@@ -26,6 +26,9 @@ test.each([
   [{ state: "finished", t_s: 59.4 }, "good", "done 1 s early (−1.00 %)"],
   [{ state: "finished", t_s: 66 }, "bad", "done 6 s late (+10.00 %)"],
   [{ state: "failed" }, "bad", "failed"],
+  [{ state: "waiting", forecast_s: null, earliest_s: null }, "unknown", "waits for devices"],
+  [{ state: "waiting", earliest_s: 80, feasible: false }, "bad", "waits for devices, 20 s late at best"],
+  [{ state: "paused", forecast_s: null, earliest_s: null }, "danger", "paused: others have the devices"],
 ] as const)("%o is %s: %s", (changed, mood, words) => {
   expect(slack(aPace(changed))).toMatchObject({ mood, words });
 });

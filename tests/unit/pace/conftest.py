@@ -60,7 +60,7 @@ class SimulatedJob:
         self.killed_by_outage = False
         self.gone = False
         self.resizes: list[tuple[float, float]] = []
-        self.restarted = 0
+        self.restarted = self.stopped = 0
         self.at: list[tuple[float, Callable[[], None]]] = []
 
     @property
@@ -87,7 +87,7 @@ class SimulatedJob:
     def resize(self, devices: float) -> None:
         if self._away():
             raise RuntimeUnavailableError("no engine")
-        if self._over():
+        if self._over() and not self.stopped > self.restarted:  # a stopped job has its share when it goes on
             raise JobLostError("not running")
         self.devices = devices
         self.resizes.append((self.elapsed_s, devices))
@@ -113,7 +113,12 @@ class SimulatedJob:
 
     def collect(self, destination: Path) -> None: ...
 
-    def stop(self, grace_s: float = 5.0) -> None: ...
+    def stop(self, grace_s: float = 5.0) -> None:
+        if self._away():
+            raise RuntimeUnavailableError("no engine")
+        if not self._over():
+            self.stopped += 1
+            self.kill(143)
 
     def remove(self) -> None: ...
 

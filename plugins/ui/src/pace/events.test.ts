@@ -8,6 +8,9 @@ test.each([
   [{ kind: "restarted" }, "The container was started again"],
   [{ kind: "ceiling", devices: null }, "The ceiling was lifted"],
   [{ kind: "ceiling", devices: 1.5 }, "Ceiling: 1.5 at most"],
+  [{ kind: "ceiling", devices: 0.5, why: "the rest is spare" }, "Ceiling: 0.5 at most, the rest is spare"],
+  [{ kind: "paused" }, "Paused: others had the devices"],
+  [{ kind: "unpaused", devices: 0.5 }, "Started again on 0.5"],
   [{ kind: "something_new" }, "something new"],
 ])("%o is told", (event, words) => expect(sentence({ t_s: 5, ...event })).toBe(words));
 

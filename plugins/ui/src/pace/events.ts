@@ -19,7 +19,11 @@ function told(event: RunEvent): string {
     case "resumed":
       return "Training went on from its checkpoint";
     case "ceiling":
-      return event.devices == null ? "The ceiling was lifted" : `Ceiling: ${event.devices} at most`;
+      return event.devices == null ? "The ceiling was lifted" : `Ceiling: ${event.devices} at most${because(event)}`;
+    case "paused":
+      return "Paused: others had the devices";
+    case "unpaused":
+      return `Started again on ${event.devices ?? 0}`;
     case "engine_away":
       return "The Docker engine did not answer";
     case "engine_back":
@@ -35,7 +39,11 @@ function told(event: RunEvent): string {
   }
 }
 
+function because(event: RunEvent): string {
+  return event.why ? `, ${event.why}` : "";
+}
+
 /** Whether an event is worth a line in the pictures. */
 export function isMarked(event: RunEvent): boolean {
-  return ["deadline", "restarted", "resumed", "infeasible", "extended"].includes(event.kind);
+  return ["deadline", "restarted", "resumed", "paused", "infeasible", "extended"].includes(event.kind);
 }

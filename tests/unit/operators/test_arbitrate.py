@@ -1,0 +1,65 @@
+"""The arbiter's task: what it takes, and how it reads what trainings say."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from paceline.errors import InvalidInputError
+from paceline.operators import ArbiterOperator
+from paceline.operators.arbitrate import POLICIES, _claim, _key, _policy
+from paceline.pace.ceiling import Ceiling
+
+GOOD = {"task_id": "arbiter", "pool": "trainings", "devices": 2, "conn_id": "airflow_api"}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("devices", 0), ("devices", "many"), ("devices", True), ("policy", "fair"), ("every", 0), ("lifetime", -1)],
+)
+def test_an_argument_that_makes_no_sense_is_named(field, value):
+    with pytest.raises(InvalidInputError, match=field):
+        ArbiterOperator(**{**GOOD, field: value})
+
+
+def test_templates_wait_for_the_run():
+    made = ArbiterOperator(**{**GOOD, "devices": "{{ params.devices }}", "policy": "{{ params.policy }}"})
+    assert made.pool == "default_pool", "it takes no slot from those it is there for"
+    assert ArbiterOperator(**{**GOOD, "every": timedelta(minutes=5)}).every == timedelta(minutes=5)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_policy_that_can_be_named_can_be_made(name):
+    policy = _policy(name, 60.0)
+    assert policy is None if name == "on_time" else hasattr(policy, "allocate")
+
+
+def row(**changed):
+    return {
+        "dag_id": "night", "run_id": "r1", "task_id": "train", "map_index": -1, "state": "running",
+        "started_at": "2030-01-01T12:00:00Z", "lost": False, "pace": None, "ceiling": None, **changed,
+    }  # fmt: skip
+
+
+def test_mapped_tasks_are_told_apart():
+    assert _key(row()) == "night r1 train"
+    assert _key(row(map_index=3)) == "night r1 train[3]"
+
+
+def test_a_task_that_has_said_nothing_holds_nothing_and_a_lost_one_all_that_it_was_granted():
+    assert _claim("a", row()) is None
+    granted = Ceiling(0.5, 3, at_most=1.0).to_json()
+    silent = _claim("a", row(ceiling=granted))
+    assert (silent.lost, silent.committed) == (True, 1.0)
+    pace = {
+        "state": "training", "t_s": 5.0, "updated_at": "2030-01-01T12:00:05+00:00", "progress_pct": 1.0,
+        "setpoint_pct": 1.0, "devices": 0.8, "min_devices": 0.1, "max_devices": 2.0, "quantum": 0.05,
+        "deadline_s": 60.0, "grant": 3, "metrics": {},
+    }  # fmt: skip
+    heard = _claim("a", row(ceiling=granted, pace=pace))
+    assert (heard.lost, heard.committed) == (False, 0.8)
+    lost = _claim("a", row(ceiling=granted, pace=pace, lost=True))
+    assert (lost.lost, lost.committed) == (True, 1.0)
+    over = _claim("a", row(ceiling=granted, pace={**pace, "state": "finished"}, lost=True))
+    assert over.committed == 0.0

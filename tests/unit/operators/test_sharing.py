@@ -1,0 +1,103 @@
+"""A training that waits for devices says what it needs, hears what it is told, and begins with what it is given."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from datetime import datetime, timezone
+
+import pytest
+from airflow.sdk.exceptions import AirflowException
+
+from paceline.control import DeadlineController, Limits, Outlook
+from paceline.errors import DeadlineInfeasibleError
+from paceline.operators import _sharing
+from paceline.operators._sharing import Queue
+from paceline.pace import MemoryState
+from paceline.pace.ceiling import Ceiling
+from paceline.pace.sample import is_sample
+
+
+@pytest.fixture
+def queue(monkeypatch):
+    monkeypatch.setattr(_sharing, "_LOOK_EVERY_S", 0.001)
+
+    def make(says, *, on_infeasible="best_effort", outlook=None, deadline_s=60.0):
+        """A queue whose arbiter says one thing after the other, each time something was published."""
+        waiting = list(says)
+
+        class Store(MemoryState):
+            def set(self, key, value):
+                super().set(key, value)
+                if key == "pace":
+                    samples.append(value)
+                    if waiting:
+                        word = waiting.pop(0)
+                        if isinstance(word, dict):
+                            self.update(word)
+                        else:
+                            word()
+
+        samples: list[dict] = []
+        killed = threading.Event()
+        store = Store()
+        made = Queue(
+            store,
+            DeadlineController(Limits(0.1, 2.0), deadline_s),
+            outlook,
+            datetime.now(timezone.utc),
+            on_infeasible=on_infeasible,
+            pool="trainings",
+            killed=killed,
+            log=logging.getLogger("test"),
+        )
+        made.samples, made.store, made.killed = samples, store, killed  # for tests to look at
+        return made
+
+    return make
+
+
+def test_it_says_what_it_needs_until_it_is_given_devices(queue):
+    waits = queue(
+        [{"ceiling": Ceiling(0.0, 1, reason="others come first").to_json()}, {"ceiling": Ceiling(0.5, 2).to_json()}],
+        outlook=Outlook(30.0, 0.9, 2.0),
+    )
+    assert waits.wait().devices == 0.5
+    assert all(is_sample(sample) and sample["state"] == "waiting" for sample in waits.samples)
+    assert [sample["grant"] for sample in waits.samples] == [0, 1]
+    assert waits.samples[0]["outlook"]["work_s"] == 30.0
+    assert waits.samples[0]["devices"] == 0.0
+
+
+def test_a_deadline_that_does_not_fit_ends_the_run_where_that_is_asked_for(queue):
+    waits = queue([{"ceiling": Ceiling(0.0, 1, fits=False, earliest_s=93.0).to_json()}], on_infeasible="fail")
+    with pytest.raises(DeadlineInfeasibleError, match=r"60 s does not fit beside those of others, .* 93 s"):
+        waits.wait()
+
+
+def test_a_deadline_that_does_not_fit_moves_to_the_earliest_that_does_where_that_is_asked_for(queue):
+    no = Ceiling(0.0, 1, fits=False, earliest_s=93.0).to_json()
+    waits = queue([{"ceiling": no}, {"ceiling": Ceiling(0.5, 2).to_json()}], on_infeasible="extend")
+    waits.wait()
+    assert waits.store["deadline"] == 93.0
+    assert waits.samples[-1]["deadline_s"] == 93.0
+
+
+def test_a_deadline_that_people_move_while_it_waits_is_told_to_the_arbiter(queue):
+    waits = queue([{"deadline": {"deadline": "45s", "by": "anna"}}, {"ceiling": Ceiling(1.0, 1).to_json()}])
+    waits.wait()
+    assert [sample["deadline_s"] for sample in waits.samples] == [60.0, 45.0]
+
+
+@pytest.mark.parametrize("nonsense", ["much", -1, {"devices": None}, [], True])
+def test_a_ceiling_that_makes_no_sense_is_not_taken(queue, nonsense, caplog):
+    waits = queue([{"ceiling": nonsense, "deadline": 61}, {"ceiling": Ceiling(1.0, 1).to_json()}])
+    assert waits.wait().devices == 1.0
+    assert caplog.text.count("Not taken") == 1
+
+
+def test_who_is_killed_while_waiting_ends(queue):
+    waits = queue([])
+    waits.killed.set()
+    with pytest.raises(AirflowException, match="asked to end while it waited"):
+        waits.wait()

@@ -1,0 +1,119 @@
+"""A job that shares its devices stands still when it has none, goes on later, and never has more than it was given."""
+
+from __future__ import annotations
+
+import pytest
+
+from paceline.control import DeadlineController, Limits
+from paceline.pace import MemoryState, PaceLoop
+from paceline.pace.ceiling import Ceiling
+
+LIMITS = Limits(0.1, 2.0)
+
+
+class InstantExchange:
+    """Live state without a thread: what is posted is there at once, and seen."""
+
+    round_ms_mean = 0.0
+
+    def __init__(self, state: MemoryState, job, at) -> None:
+        self.state, self.samples = state, []
+        self._job, self._at = job, list(at)
+
+    def post(self, values):
+        self.state.update(values)
+        self.samples.append(values["pace"])
+
+    def newest(self):
+        while self._at and self._job.elapsed_s >= self._at[0][0]:
+            self.state.set("ceiling", self._at.pop(0)[1].to_json())
+        return {key: self.state.get(key) for key in ("deadline", "ceiling")}
+
+    def close(self): ...
+
+
+@pytest.fixture
+def run(clock, origin):
+    def run_shared(job, deadline_s, first, *, at=(), deleted_at_s=None, **options):
+        state = MemoryState(ceiling=first.to_json())
+        exchange = InstantExchange(state, job, at)
+        if deleted_at_s is not None:
+            job.at = [(deleted_at_s, lambda: state.delete("ceiling"))]
+        controller = DeadlineController(LIMITS, deadline_s)
+        job.devices = controller.limits.quantize(controller.start(0.0), first.devices)
+        loop = PaceLoop(
+            job, controller, exchange, origin=origin, held_devices=job.devices, clock=clock, shared=first, **options
+        )
+        return loop.run(), exchange
+
+    return run_shared
+
+
+def states(exchange):
+    return list(dict.fromkeys(sample["state"] for sample in exchange.samples))
+
+
+def test_a_job_that_is_given_nothing_is_stopped_and_goes_on_when_it_is_given_something(make_job, run):
+    job = make_job(core_s=40)
+    outcome, exchange = run(
+        job, 120, Ceiling(1.0, 1), at=[(20, Ceiling(0.0, 2, reason="others are late")), (50, Ceiling(1.5, 3))]
+    )
+    assert (job.stopped, job.restarted) == (1, 1)
+    assert "paused" in states(exchange)
+    still = [sample for sample in exchange.samples if sample["state"] == "paused"]
+    assert {(sample["devices"], sample["ceiling"], sample["grant"]) for sample in still} == {(0.0, 0.0, 2)}
+    assert 28 <= still[-1]["t_s"] - still[0]["t_s"] <= 31
+    assert abs(outcome.error_pct) < 1.0
+    kinds = [event["kind"] for event in exchange.state["history"]["events"]]
+    assert kinds == ["ceiling", "paused", "ceiling", "unpaused", "resumed"]
+    assert outcome.learned is None, "what was seen of its start and end is not what the next run will see"
+
+
+def test_every_sample_says_which_grant_it_has_taken_and_never_holds_more(make_job, run):
+    at = [(10 * n, Ceiling(0.3 + 0.2 * (n % 3), n + 1)) for n in range(1, 12)]
+    _, exchange = run(make_job(core_s=60), 100, Ceiling(0.5, 1), at=at)
+    known = {1: 0.5} | {said.grant: said.devices for _, said in at}
+    assert {sample["grant"] for sample in exchange.samples} >= {1, 2, 5}
+    for sample in exchange.samples:
+        assert sample["devices"] <= known[sample["grant"]] + 1e-9
+
+
+def test_a_shared_job_keeps_its_ceiling_when_somebody_deletes_it(make_job, run):
+    job = make_job(core_s=30)
+    outcome, exchange = run(job, 40, Ceiling(0.4, 1), at=[], deleted_at_s=10)
+    assert exchange.state.get("ceiling") is None
+    assert {sample["ceiling"] for sample in exchange.samples} == {0.4}
+    assert max(sample["devices"] for sample in exchange.samples) <= 0.4
+    assert not outcome.met
+
+
+def test_a_job_that_ends_while_it_is_being_stopped_has_ended(make_job, run):
+    job = make_job(core_s=20)
+    stop = job.stop
+
+    def too_late(grace_s: float = 5.0) -> None:
+        job._finished_s, job._exit_code = job.clock.now(), 0
+        job._done = job.batches
+        job._report("finish")
+
+    job.stop = too_late
+    outcome, exchange = run(job, 60, Ceiling(1.0, 1), at=[(10, Ceiling(0.0, 2))])
+    assert outcome.finished_s < 12
+    assert "paused" not in states(exchange)
+    job.stop = stop
+
+
+def test_an_engine_that_is_away_when_the_job_is_to_stop_is_asked_again(make_job, run):
+    job = make_job(core_s=40)
+    job.away_between = (19.0, 31.0)
+    outcome, exchange = run(job, 150, Ceiling(1.0, 1), at=[(20, Ceiling(0.0, 2)), (60, Ceiling(1.5, 3))])
+    still = [sample["t_s"] for sample in exchange.samples if sample["state"] == "paused"]
+    assert 31 <= still[0] <= 34
+    assert abs(outcome.error_pct) < 1.0
+
+
+def test_a_job_that_begins_after_its_deadline_has_its_time_to_begin(make_job, run):
+    job = make_job(core_s=5, start_up_s=8.0)
+    outcome, _ = run(job, 2.0, Ceiling(2.0, 1))
+    assert outcome.finished_s > 2.0
+    assert not outcome.met

@@ -50,7 +50,8 @@ export function slack(pace: Pace): Said {
     if (late > 0) return { mood: "bad", words: `waits for devices, ${duration(late)} late at best`, slackS: -late };
     return { mood: "unknown", words: "waits for devices", slackS: deadline - now };
   }
-  if (pace.state === "paused") return { mood: "danger", words: "paused: others have the devices", slackS: deadline - now };
+  if (pace.state === "paused")
+    return { mood: "danger", words: "paused: others have the devices", slackS: deadline - now };
   if (forecast === null) return { mood: "unknown", words: "speed not known yet", slackS: deadline - now };
   if (!pace.feasible) {
     const late = (earliest ?? forecast) - deadline;

@@ -26,8 +26,8 @@ QUIETLY := >>build/install.log 2>&1 || { tail -n 30 build/install.log; exit 1; }
 TORCH := 2.13.0
 OPENCV := 5.0.0.93
 NODE := 24.19.0
-# Of all that browser tests keep, what docs/watch.md shows.
-PICTURES := pace-light retraining-light drift-light
+# Of all that tests draw, what the guides show.
+PICTURES := pace-light retraining-light drift-light sharing
 # Node: the machine's own, or the one that `make ui` has put into the environment.
 PAGES := PATH=$(abspath $(BIN)):$$PATH npm --silent --prefix plugins/ui
 CHECKED := include/paceline operators sensors plugins
@@ -93,8 +93,8 @@ else
 	exit $$failed
 endif
 
-pictures: $(STAMP) ui ## Make the guide's pictures of Airflow's pages anew, with the browser tests
-	@PACELINE_PICTURES=$(abspath build/pictures) $(BIN)/python -m pytest tests/browser
+pictures: $(STAMP) ui ## Make the guides' pictures of real runs anew, with the tests that draw them
+	@PACELINE_PICTURES=$(abspath build/pictures) $(BIN)/python -m pytest tests/browser tests/integration/test_arbiter.py
 	@for name in $(PICTURES); do cp build/pictures/$$name.png docs/images/; done
 
 check: $(STAMP) ui ## Check format, style and types (ruff, mypy, tsc, prettier), and the pages' own tests

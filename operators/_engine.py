@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from threading import Event
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
 from paceline.fleet.connection import engine_hook
@@ -12,7 +14,9 @@ from paceline.fleet.connection import engine_hook
 if TYPE_CHECKING:
     from airflow.providers.docker.hooks.docker import DockerHook
 
+T = TypeVar("T")
 _LOCAL = "unix:///var/run/docker.sock"
+_PATIENCE_S = 300.0
 
 
 def docker_hook(conn_id: str | None, url: str | list[str] | None = None, **kwargs: Any) -> DockerHook:
@@ -41,3 +45,19 @@ def connect(make: Callable[[], DockerHook], conn_id: str | None, url: str | list
             where = conn_id or url or os.environ.get("DOCKER_HOST") or _LOCAL
             raise RuntimeUnavailableError(f"no Docker engine answers at {where}") from error
         raise InvalidInputError("conn_id", conn_id, f"a usable connection ({error})") from error
+
+
+def patiently(ask: Callable[[], T], killed: Event, log: Any) -> T:
+    """Call ``ask`` until the engine answers, for five minutes at most."""
+    give_up = time.monotonic() + _PATIENCE_S
+    told = False
+    while True:
+        try:
+            return ask()
+        except RuntimeUnavailableError as error:
+            if time.monotonic() > give_up or killed.is_set():
+                raise
+            if not told:
+                log.warning("Waiting for the engine: %s", error)
+                told = True
+            killed.wait(2.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from datetime import datetime, timedelta, timezone
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow.sdk.exceptions import AirflowException
 
@@ -17,11 +17,54 @@ from paceline.pace.sample import sample
 from paceline.pace.stored_deadline import StoredDeadline
 
 if TYPE_CHECKING:
-    from paceline.control import Controller, Outlook
+    from paceline.control import Controller, Outlook, PastRun
 
 _LOOK_EVERY_S = 1.0
 _SAY_EVERY_S = 5.0
 _TELL_EVERY_S = 60.0
+
+
+class Shared(Protocol):
+    """A task that waits for devices."""
+
+    pool: str
+    on_infeasible: str
+    _killed: Event
+
+    @property
+    def log(self) -> Any:
+        """The task's log."""
+
+
+def first_devices(
+    task: Shared, store: Any, controller: Controller, past: PastRun | None, begin: datetime, *, fresh: bool
+) -> float:
+    """Wait for devices, and say on how many of them the job is to start.
+
+    ``fresh``: there is no job of an earlier try, so whatever an arbiter has said to one does not count any more.
+    """
+    if fresh:
+        store.delete(CEILING)
+    queue = Queue(
+        store,
+        controller,
+        past.outlook() if past else None,
+        begin,
+        on_infeasible=task.on_infeasible,
+        pool=task.pool,
+        killed=task._killed,
+        log=task.log,
+    )
+    most = queue.wait().devices
+    return controller.limits.quantize(controller.start(time.time() - begin.timestamp()), most)
+
+
+def ceiling_in_force(store: Any, held: float) -> Ceiling:
+    """The arbiter's newest word to a job that runs; without one that can be read, no more than what it holds."""
+    try:
+        return Ceiling.read(store.get(CEILING))
+    except InvalidInputError:
+        return Ceiling(held)
 
 
 class Queue:

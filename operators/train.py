@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -19,28 +18,25 @@ from paceline.errors import (
     InvalidInputError,
     JobLostError,
     PacelineError,
-    RuntimeUnavailableError,
 )
 from paceline.pace import Exchange, History, PaceLoop
-from paceline.pace.ceiling import Ceiling
 from paceline.pace.live import ALERTS, CEILING, CONTAINER, CONTROLLER, DEADLINE, HISTORY, PACE
 
 from . import _steering
+from ._engine import patiently
 from ._job import JobOperator
 from ._links import ContainerLogsLink
 from ._origin import first_deadline, origin
 from ._output import collect, default_place
-from ._sharing import Queue
+from ._sharing import ceiling_in_force, first_devices
 from ._told import Callback, Told
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from paceline.control import Controller
     from paceline.runtime.base import Job, JobSpec, Runtime
 
 T = TypeVar("T")
-_ENGINE_PATIENCE_S = 300.0
 _OVER_WITH_THE_RUN = (ALERTS, CEILING, CONTAINER, CONTROLLER, DEADLINE)
 _KILL_GRACE_S = 2.0  # Airflow ends a task 5 s after it was asked to go
 
@@ -223,7 +219,10 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
             begin = datetime.fromisoformat(earlier["origin"])
         deadline = first_deadline(store, self.deadline, begin, log=self.log, must_be_ahead=not earlier)
         controller = _steering.controller(self, limits, deadline.seconds_after(begin), self._past_run(context))
-        devices = self._first_devices(context, controller, begin, fresh=not earlier)
+        if self.shared:
+            devices = first_devices(self, store, controller, self._past_run(context), begin, fresh=not earlier)
+        else:
+            devices = controller.start(datetime.now(timezone.utc).timestamp() - begin.timestamp())
         with tempfile.TemporaryDirectory(prefix="paceline-") as scratch:
             spec = self.placed(context, self.job_spec(context, Path(scratch), devices), Path(scratch))
             runtime.check(spec)
@@ -249,28 +248,6 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
             begin,
         )
         return {"runtime": runtime.name, "id": job.id, "origin": begin.isoformat(), "devices": devices}
-
-    def _first_devices(self, context: Context, controller: Controller, begin: datetime, *, fresh: bool) -> float:
-        """What the job is to start on; of a pool that is shared, when there is something to be had."""
-        store = context["task_state_store"]
-        most = float("inf")
-        if self.shared:
-            if fresh:  # whatever an arbiter has said to a run before this one does not count any more
-                store.delete(CEILING)
-            past = self._past_run(context)
-            queue = Queue(
-                store,
-                controller,
-                past.outlook() if past else None,
-                begin,
-                on_infeasible=self.on_infeasible,
-                pool=self.pool,
-                killed=self._killed,
-                log=self.log,
-            )
-            most = queue.wait().devices
-        devices = controller.start(datetime.now(timezone.utc).timestamp() - begin.timestamp())
-        return controller.limits.quantize(devices, most)
 
     def placed(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
         """The job with what a kind of training needs besides; files for it may be made in ``scratch``."""
@@ -325,7 +302,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
             stopped=self._killed.is_set,
             past=past,
             on_sample=told.take,
-            shared=self._ceiling(store, held) if self.shared else None,
+            shared=ceiling_in_force(store, held) if self.shared else None,
         )
         try:
             outcome = loop.run()
@@ -358,13 +335,6 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
 
     # --- parts ----------------------------------------------------------------------------------------------------
 
-    def _ceiling(self, store: Any, held: float) -> Ceiling:
-        """The arbiter's newest word; without one that can be read, no more than what the job holds."""
-        try:
-            return Ceiling.read(store.get(CEILING))
-        except InvalidInputError:
-            return Ceiling(held)
-
     def _limits(self, runtime: Runtime) -> Limits:
         return _steering.limits(self, self._patiently(runtime.capacity))
 
@@ -389,19 +359,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         return self._job
 
     def _patiently(self, ask: Callable[[], T]) -> T:
-        """Call ``ask`` until the engine answers, for five minutes at most."""
-        give_up = time.monotonic() + _ENGINE_PATIENCE_S
-        told = False
-        while True:
-            try:
-                return ask()
-            except RuntimeUnavailableError as error:
-                if time.monotonic() > give_up or self._killed.is_set():
-                    raise
-                if not told:
-                    self.log.warning("Waiting for the engine: %s", error)
-                    told = True
-                self._killed.wait(2.0)
+        return patiently(ask, self._killed, self.log)
 
     def _discard(self, context: Context) -> None:
         """Remove the job and what belongs to it: no further try will come."""

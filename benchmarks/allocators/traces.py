@@ -8,7 +8,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.allocate import Allocation, Job, Node, OnTime, Policy, edf, fifo, most_on_time, sizes
+from paceline.allocate import (
+    Allocation,
+    Greedy,
+    Job,
+    Node,
+    OnTime,
+    Policy,
+    RandomizedGreedy,
+    RollingHorizon,
+    edf,
+    fifo,
+    most_on_time,
+    sizes,
+)
 from paceline.simulate.cluster import Arrival, Friction, Simulation
 from paceline.simulate.cluster.traces import read, resampled, throughputs
 
@@ -20,6 +33,7 @@ TRACES = (
     ("cluster01", "elasticflow-cluster01.csv", 512),
 )
 FAMILY = 69_351  # jobs of the whole trace that cluster01 is a part of
+PERIOD_S = 300.0  # between the regular moments of those that have some
 PAUSE_S = 30.0  # what every start and every resize costs
 
 
@@ -48,9 +62,13 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "edf, as requested": lambda: edf(sizes.requested),
     "edf, fastest": lambda: edf(sizes.fastest),
     "edf, cheapest in time": edf,
+    "greedy": Greedy,
+    "milp": lambda: RollingHorizon(period_s=PERIOD_S),
+    "rg": lambda: RandomizedGreedy(move_s=PAUSE_S),
     "on_time": lambda: OnTime(PAUSE_S),
     "on_time, keeps promises": lambda: OnTime(PAUSE_S, keep_promises=True),
 }
+PERIODIC = ("greedy", "milp")
 
 
 def run(data: Path, quick: bool, progress: Callable[[str], None]) -> list[dict[str, Any]]:
@@ -64,7 +82,9 @@ def run(data: Path, quick: bool, progress: Callable[[str], None]) -> list[dict[s
             policy = Gauged(make())
             progress(f"{name}, {called}")
             began_s = time.perf_counter()
-            result = Simulation(arrivals, [Node("pool", gpus)], policy, friction=Friction(pause_s=PAUSE_S)).run()
+            period_s = PERIOD_S if called in PERIODIC else None
+            friction = Friction(pause_s=PAUSE_S)
+            result = Simulation(arrivals, [Node("pool", gpus)], policy, friction=friction, period_s=period_s).run()
             rows.append(
                 {
                     "trace": name,

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,9 +15,11 @@ import docker
 import pytest
 
 from paceline.demo.airflow_process import AirflowProcess
+from paceline.pace.sample import origin_of
 
 pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.alone, pytest.mark.timeout(420)]
 
+PICTURES = Path(os.environ.get("PACELINE_PICTURES", Path(__file__).parents[2] / "build" / "pictures"))
 SCRIPT = Path(__file__).parent / "training" / "digits.py"
 POOL, CORES = "trainings", 1.2
 LEAST = {"night": 0.1, "urgent": 1.0}
@@ -120,4 +122,40 @@ def test_four_trainings_and_an_urgent_fifth_share_the_cores_whatever_becomes_of_
     assert watch.most_quotas <= CORES + 0.01
     assert "paused" in watch.seen, "beside the urgent one there is not enough for four: some stood still"
     assert docker_client.containers(all=True, filters={"label": "paceline.task=train"}) == []
+    draw(airflow, runs, PICTURES / "sharing.png")
     airflow.api("PATCH", f"/dags/arbiter/dagRuns/{quote(arbiter)}", {"state": "failed"})
+
+
+def draw(airflow: AirflowProcess, runs: Mapping[str, Sequence[str]], path: Path) -> None:
+    """The cores of each training over time, on top of each other: the guide's picture."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    lines, deadlines_s = {}, {}
+    for dag_id, ids in runs.items():
+        for number, run_id in enumerate(ids, start=1):
+            origin_s = origin_of(airflow.task_state(dag_id, run_id, "train", "pace")).timestamp()
+            history = airflow.task_state(dag_id, run_id, "train", "history")
+            columns = [history["columns"].index(name) for name in ("t_s", "devices")]
+            name = f"{dag_id} {number}" if len(ids) > 1 else dag_id
+            lines[name] = [(origin_s + row[columns[0]], row[columns[1]]) for row in history["samples"]]
+            deadlines_s[name] = origin_s + airflow.xcom(dag_id, run_id, "train")["deadline_s"]
+    begin_s = min(line[0][0] for line in lines.values())
+    seconds = range(int(max(line[-1][0] for line in lines.values()) - begin_s) + 2)
+
+    def held(line: Sequence[tuple[float, float]], second: int) -> float:
+        before = [devices for at_s, devices in line if at_s - begin_s <= second]
+        return before[-1] if before and second <= line[-1][0] - begin_s else 0.0
+
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    stacked = [[held(line, second) for second in seconds] for line in lines.values()]
+    shades = axes.stackplot(seconds, stacked, labels=list(lines), step="post", alpha=0.85)
+    for shade, deadline_s in zip(shades, deadlines_s.values(), strict=True):
+        axes.axvline(deadline_s - begin_s, color=shade.get_facecolor()[0], linewidth=1.5)
+    axes.axhline(CORES, color="0.3", linestyle="--", linewidth=1)
+    axes.set(xlabel="seconds (lines: deadlines)", ylabel="cores", xlim=(0, seconds[-1]), ylim=(0, CORES * 1.12))
+    axes.legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)

@@ -7,7 +7,6 @@ The training operator runs it. It knows nothing of Airflow: the job comes from a
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -20,6 +19,7 @@ from paceline.pace.ceiling import Ceiling
 from paceline.pace.clock import Clock, SystemClock
 from paceline.pace.feasibility import InfeasiblePolicy
 from paceline.pace.history import History
+from paceline.pace.holding import Holding
 from paceline.pace.journal import Journal
 from paceline.pace.live import CONTROLLER, DEADLINE, HISTORY, PACE, Exchange
 from paceline.pace.orders import Orders
@@ -32,7 +32,6 @@ from paceline.pace.standstill import Standstill
 from paceline.runtime.base import Job, JobStatus
 
 _SLOW_KEYS_EVERY_S = 5.0  # history and controller state are larger and less urgent than the newest sample
-_PENDING_AT_MOST_S = 60.0  # a device that has not joined by then will not
 _SILENT_AT_MOST_S = 60.0  # of a job that was started about at its deadline, or later
 _NOTABLE = 0.05  # a total that has moved by more is an event
 
@@ -103,16 +102,12 @@ class PaceLoop:
         self._reader = ProgressReader(self._output.take, self._malformed, past.pauses_s if past else 0.0)
         self._total: int | None = None
         self._told_total = 0
-        self._held = self._wanted = held_devices  # given to the job, and decided
-        self._given_s = float("-inf")
         self._busy = Busy()
         earlier = (resumed or {}).get("run") or {}
         self._started_s = self._now()
         self._began_s: float = earlier.get("began_s", self._now())
-        self._last_step_s: float | None = earlier.get("last_step_s")
-        self._device_s: float = earlier.get("device_s", 0.0)
-        self._resizes: int = earlier.get("resizes", 0)
         self._outage = Outage(job, self._journal, self._clock, self._now, earlier.get("restarts", 0))
+        self._holding = Holding(job, self._outage, held_devices, earlier)
         self._standstill = Standstill(job, self._journal, self._outage)
         if resumed:
             controller.restore(resumed["controller"])
@@ -153,9 +148,8 @@ class PaceLoop:
 
     def _step(self, now_s: float) -> float:
         """Do one control step; returns the seconds until the next."""
-        if self._last_step_s is not None:
-            self._device_s += self._held * (now_s - self._last_step_s)
-        self._last_step_s = now_s
+        holding = self._holding
+        holding.account(now_s)
         position = self._read(now_s)
         if self._orders.hear(self._exchange.newest(), now_s):
             self._move_deadline(now_s)
@@ -164,26 +158,26 @@ class PaceLoop:
         if self._standstill.lasts and not self._go_on(now_s):
             return self._stand_still(now_s, position)
         self._take_usage()
-        in_force = self._in_force(now_s)
+        in_force = holding.in_force(self._reader.newest.devices if self._reader.newest else None, now_s)
         decision = self._controller.step(
             now_s,
             position.done if position else None,
             position.total if position else 1,
             done_s=position.done_s if position else 0.0,
-            held_devices=self._held if in_force is None else in_force,
-            pending=self._wanted != self._held or in_force is not None,
-            ceiling=self._held if self._orders.ceiling == 0 else self._orders.ceiling,  # it is about to end
+            held_devices=holding.devices if in_force is None else in_force,
+            pending=holding.wanted != holding.devices or in_force is not None,
+            ceiling=holding.devices if self._orders.ceiling == 0 else self._orders.ceiling,  # it is about to end
             resting=self._reader.pauses.resting(now_s) or self._outage.lasts or self._standstill.starting,
             pauses_left_s=self._reader.pauses.left_s(now_s),
             busy=self._busy.share,
         )
         self._decision = decision
-        self._wanted = decision.devices
+        holding.wanted = decision.devices
         if position and self._reader.trained_s is None and not self._standstill.starting:
             self._judge(now_s, decision)
         elif position is None and now_s > self._silent_until_s():
             raise TrainingFailedError(describe_silence("by its deadline", self._reader.last_malformed))
-        self._resize(now_s)
+        holding.resize(now_s)
         state: State = "finishing" if self._reader.trained_s is not None else "training" if position else "starting"
         self._publish(now_s, decision, state)
         self._output.flush()
@@ -201,7 +195,7 @@ class PaceLoop:
             self._standstill.begin(now_s)
         period_s = self._controller.period_s
         if self._standstill.lasts:
-            self._held = self._wanted = 0.0
+            self._holding.have(0.0, now_s)
             self._controller.interrupt(now_s)
             self._decision = replace(self._decision, devices=0.0, finish_s=None, earliest_s=None, next_s=period_s)
             self._publish(now_s, self._decision, "paused")
@@ -213,8 +207,8 @@ class PaceLoop:
         devices = self._controller.limits.quantize(self._controller.limits.max_devices, self._orders.ceiling)
         self._standstill.end(now_s, devices)
         if not self._standstill.lasts:
-            self._held = self._wanted = devices
-            self._given_s = self._started_s = now_s
+            self._holding.have(devices, now_s)
+            self._started_s = now_s
         return not self._standstill.lasts
 
     def _read(self, now_s: float) -> Position | None:
@@ -240,17 +234,7 @@ class PaceLoop:
             usage = self._job.usage()
         except (RuntimeUnavailableError, JobLostError):
             return  # what becomes of the job, its status tells
-        self._busy.take(usage, self._device_s)
-
-    def _in_force(self, now_s: float) -> float | None:
-        """The devices that the job trains on, while these are others than it was given; ``None`` when it has them.
-
-        A job that sees to its devices itself (section IV-B of DECOR-NN) takes them when it can and says so.
-        """
-        devices = self._reader.newest.devices if self._reader.newest else None
-        if devices is None or devices == math.ceil(self._held - 1e-9) or now_s - self._given_s > _PENDING_AT_MOST_S:
-            return None
-        return float(devices)
+        self._busy.take(usage, self._holding.device_s)
 
     def _move_deadline(self, now_s: float) -> None:
         self._controller.move_deadline(now_s, self._orders.deadline_s)
@@ -262,21 +246,6 @@ class PaceLoop:
             self._exchange.post({DEADLINE: self._orders.extend(extended_s, now_s)})
             self._move_deadline(now_s)
 
-    def _resize(self, now_s: float) -> None:
-        if self._wanted == self._held:
-            return
-        try:
-            self._job.resize(self._wanted)
-        except RuntimeUnavailableError as error:
-            self._outage.begins(error)
-        except JobLostError:
-            pass  # it ended just now: its status will tell how
-        else:
-            self._outage.is_over()
-            self._held = self._wanted
-            self._given_s = now_s
-            self._resizes += 1
-
     def _publish(self, now_s: float, decision: Decision, state: State) -> None:
         newest = self._reader.newest
         controller = self._controller
@@ -284,7 +253,7 @@ class PaceLoop:
             t_s=now_s,
             progress_pct=decision.progress_pct,
             setpoint_pct=decision.setpoint_pct,
-            devices=self._held,
+            devices=self._holding.devices,
             deadline_s=controller.deadline_s,
             forecast_s=decision.finish_s,
             loss=newest.loss if newest else None,
@@ -298,12 +267,12 @@ class PaceLoop:
                 controller,
                 decision,
                 newest,
-                held_devices=self._held,
+                held_devices=self._holding.devices,
                 used_devices=self._busy.cores,
                 ceiling=self._orders.ceiling,
                 grant=self._orders.grant if self._orders.shared else None,
                 restarts=self._outage.restarts,
-                resizes=self._resizes,
+                resizes=self._holding.resizes,
                 step_ms=self._step_ms,
             )
         }
@@ -316,14 +285,7 @@ class PaceLoop:
         self._exchange.post(values)
 
     def _run_state(self) -> dict[str, Any]:
-        return {
-            "began_s": self._began_s,
-            "last_step_s": self._last_step_s,
-            "device_s": self._device_s,
-            "resizes": self._resizes,
-            "restarts": self._outage.restarts,
-            "held_devices": self._held,
-        }
+        return {"began_s": self._began_s, "restarts": self._outage.restarts, **self._holding.state()}
 
     def _malformed(self, line: str, reason: str) -> None:
         self._log.warning("Progress line skipped (%s): %.200s", reason, line)
@@ -353,13 +315,13 @@ class PaceLoop:
         newest = self._reader.newest
         deadline_s = self._controller.deadline_s
         finished_s = status.finished_s - self._origin.timestamp() if status.finished_s else self._now()
-        self._device_s += self._held * max(finished_s - (self._last_step_s or finished_s), 0.0)
+        self._holding.account(finished_s)
         problem = describe_failure(status, self._output.last)
         if problem is None and self._total is None:
             problem = describe_silence("at all", self._reader.last_malformed)
         progress_pct = newest.percent if newest and self._total else 0.0
         setpoint_pct, met = min(progress_pct, 100.0), finished_s <= deadline_s
-        last = Decision(self._held, setpoint_pct, progress_pct, finished_s, finished_s, met, next_s=0.0)
+        last = Decision(self._holding.devices, setpoint_pct, progress_pct, finished_s, finished_s, met, next_s=0.0)
         self._publish(finished_s, last, "failed" if problem else "finished")
         if status.state == "gone":
             raise JobLostError(problem)
@@ -370,9 +332,9 @@ class PaceLoop:
             deadline_s=round(deadline_s, 3),
             error_pct=round(error_pct(finished_s, deadline_s), 3),
             met=finished_s <= deadline_s,
-            mean_devices=round(self._device_s / max(finished_s - self._began_s, 1e-9), 3),
-            device_seconds=round(self._device_s, 3),
-            resizes=self._resizes,
+            mean_devices=round(self._holding.device_s / max(finished_s - self._began_s, 1e-9), 3),
+            device_seconds=round(self._holding.device_s, 3),
+            resizes=self._holding.resizes,
             restarts=self._outage.restarts,
             step_ms_mean=round(1000 * self._steps_sum_s / self._steps, 3),
             step_ms_max=round(1000 * self._steps_max_s, 3),

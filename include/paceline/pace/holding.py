@@ -1,0 +1,81 @@
+"""What a job holds, what was decided for it, and how many device-seconds that has come to. Kept by the control loop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from paceline.errors import JobLostError, RuntimeUnavailableError
+from paceline.pace.outage import Outage
+from paceline.runtime.base import Job
+
+_PENDING_AT_MOST_S = 60.0  # a device that has not joined by then will not
+
+
+class Holding:
+    """The devices of one job.
+
+    Parameters
+    ----------
+    job, outage:
+        Those of the control loop.
+    devices:
+        What the job holds now.
+    earlier:
+        What ``state`` said, when another process had the job before.
+    """
+
+    def __init__(self, job: Job, outage: Outage, devices: float, earlier: Mapping[str, Any]) -> None:
+        self._job = job
+        self._outage = outage
+        self.devices = self.wanted = devices  # given to the job, and decided
+        self.device_s: float = earlier.get("device_s", 0.0)
+        self.resizes: int = earlier.get("resizes", 0)
+        self._until_s: float | None = earlier.get("last_step_s")
+        self._given_s = -math.inf
+
+    def account(self, now_s: float) -> None:
+        """Count what was held up to now."""
+        if self._until_s is not None:
+            self.device_s += self.devices * max(now_s - self._until_s, 0.0)
+        self._until_s = now_s
+
+    def have(self, devices: float, now_s: float) -> None:
+        """The job was started on so many, or stopped: others than before, without a resize."""
+        self.devices = self.wanted = devices
+        self._given_s = now_s
+
+    def in_force(self, reported: int | None, now_s: float) -> float | None:
+        """The devices that the job trains on, while these are others than it was given; ``None`` when it has them.
+
+        A job that sees to its devices itself (section IV-B of DECOR-NN) takes them when it can and says so.
+        """
+        if reported is None or reported == math.ceil(self.devices - 1e-9):
+            return None
+        return None if now_s - self._given_s > _PENDING_AT_MOST_S else float(reported)
+
+    def resize(self, now_s: float) -> None:
+        """Give the job what was decided, if that is another number."""
+        if self.wanted == self.devices:
+            return
+        try:
+            self._job.resize(self.wanted)
+        except RuntimeUnavailableError as error:
+            self._outage.begins(error)
+        except JobLostError:
+            pass  # it ended just now: its status will tell how
+        else:
+            self._outage.is_over()
+            self.devices = self.wanted
+            self._given_s = now_s
+            self.resizes += 1
+
+    def state(self) -> dict[str, Any]:
+        """JSON-safe, for whoever has the job next."""
+        return {
+            "last_step_s": self._until_s,
+            "device_s": self.device_s,
+            "resizes": self.resizes,
+            "held_devices": self.devices,
+        }

@@ -36,15 +36,10 @@ class Shared(Protocol):
         """The task's log."""
 
 
-def first_devices(
-    task: Shared, store: Any, controller: Controller, past: PastRun | None, begin: datetime, *, fresh: bool
-) -> float:
-    """Wait for devices, and say on how many of them the job is to start.
-
-    ``fresh``: there is no job of an earlier try, so whatever an arbiter has said to one does not count any more.
-    """
-    if fresh:
-        store.delete(CEILING)
+def first_devices(task: Shared, store: Any, controller: Controller, past: PastRun | None, begin: datetime) -> float:
+    """Wait for devices, and say on how many of them the job is to start."""
+    # No job runs now. What one before this was given may have been given to others since.
+    store.delete(CEILING)
     queue = Queue(
         store,
         controller,

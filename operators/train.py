@@ -220,7 +220,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         deadline = first_deadline(store, self.deadline, begin, log=self.log, must_be_ahead=not earlier)
         controller = _steering.controller(self, limits, deadline.seconds_after(begin), self._past_run(context))
         if self.shared:
-            devices = first_devices(self, store, controller, self._past_run(context), begin, fresh=not earlier)
+            devices = first_devices(self, store, controller, self._past_run(context), begin)
         else:
             devices = controller.start(datetime.now(timezone.utc).timestamp() - begin.timestamp())
         with tempfile.TemporaryDirectory(prefix="paceline-") as scratch:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any, Literal
 
-from paceline.allocate import Allocation, Job, Node, Policy, edf, fifo, priority
+from benchmarks.allocators.timed import Timed
+from paceline.allocate import Job, Node, Policy, edf, fifo, priority
 from paceline.allocate.objective import objective
 from paceline.allocate.optimum import optimum
 from paceline.allocate.randomized_greedy import RandomizedGreedy
@@ -31,22 +32,6 @@ SETTINGS: dict[str, Callable[[], RandomizedGreedy]] = {
     "published": lambda: RandomizedGreedy(improve=False),
 }
 PUBLISHED_UP_TO = 30  # nodes: there it has to show what moves cost, and that they are free in the paper
-
-
-class Timed:
-    """A policy, and the seconds that its decisions took."""
-
-    def __init__(self, policy: Policy) -> None:
-        self.name = policy.name
-        self.took_s: list[float] = []
-        self._policy = policy
-
-    def allocate(self, jobs: Sequence[Job], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
-        """See ``Policy``."""
-        began_s = time.perf_counter()
-        allocation = self._policy.allocate(jobs, nodes, now_s, rescale=rescale)
-        self.took_s.append(time.perf_counter() - began_s)
-        return allocation
 
 
 @dataclass(frozen=True)

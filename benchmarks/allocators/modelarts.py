@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import scipy.optimize  # noqa: F401 - loaded before the clock runs
 
-from paceline.allocate import DEVICE, Allocation, Job, Node, Policy, Speeds
+from benchmarks.allocators.timed import Timed
+from paceline.allocate import DEVICE, Job, Node, Policy, Speeds
 from paceline.allocate.greedy import Greedy
 from paceline.allocate.horizon import Problem, solve
 from paceline.allocate.rolling_horizon import RollingHorizon
@@ -56,23 +57,6 @@ PLANNERS: dict[str, Callable[[], RollingHorizon]] = {
 }
 
 
-class Timed:
-    """A policy, and the seconds that its decisions at regular moments took."""
-
-    def __init__(self, policy: Policy) -> None:
-        self.name = policy.name
-        self.took_s: list[float] = []
-        self._policy = policy
-
-    def allocate(self, jobs: Sequence[Job], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
-        """See ``Policy``."""
-        began_s = time.perf_counter()
-        allocation = self._policy.allocate(jobs, nodes, now_s, rescale=rescale)
-        if rescale:
-            self.took_s.append(time.perf_counter() - began_s)
-        return allocation
-
-
 @dataclass(frozen=True)
 class Simulated:
     """What became of a workload, when each of its jobs was done, and how long decisions took."""
@@ -90,7 +74,7 @@ def simulate(scenario: Scenario, policy: Policy, nodes: int, seed: int) -> Simul
         if outcome.how == "done":
             done_s.append(outcome.left_s)
 
-    timed = Timed(policy)
+    timed = Timed(policy, regular_only=True)
     jobs = modelarts(seed, **scenario.workload)
     simulation = Simulation(
         jobs, [Node("pool", nodes)], timed, friction=scenario.friction, period_s=PERIOD_S, on_outcome=left

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.allocators.timed import Timed
 from paceline.allocate import (
     Allocation,
     Greedy,
@@ -37,21 +38,17 @@ PERIOD_S = 300.0  # between the regular moments of those that have some
 PAUSE_S = 30.0  # what every start and every resize costs
 
 
-class Gauged:
-    """A policy, how long it thinks, and how many it finds on time beside how many nobody could exceed."""
+class Gauged(Timed):
+    """A policy under a stopwatch, and how many jobs ours finds on time beside how many nobody could exceed."""
 
     def __init__(self, policy: Policy) -> None:
-        self.name = policy.name
-        self._policy = policy
-        self.took_s: list[float] = []
+        super().__init__(policy)
         self.planned = self.bound = 0
 
     def allocate(self, jobs: Sequence[Job], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
         """See ``Policy``."""
-        began_s = time.perf_counter()
-        found = self._policy.allocate(jobs, nodes, now_s, rescale=rescale)
-        self.took_s.append(time.perf_counter() - began_s)
-        if isinstance(self._policy, OnTime):
+        found = super().allocate(jobs, nodes, now_s, rescale=rescale)
+        if isinstance(self.policy, OnTime):
             self.planned += sum(job.deadline_s is not None for job in jobs) - len(found.late)
             self.bound += most_on_time(jobs, nodes[0], now_s)
         return found

@@ -11,14 +11,15 @@ from airflow.models.task_state_store import TaskStateStoreModel as Stored
 from airflow.models.taskinstance import TaskInstance
 from fastapi import APIRouter
 from pydantic import BaseModel
-from sqlalchemy import and_, select
+from sqlalchemy import exists, or_, select
+from sqlalchemy.orm import aliased
 
 from paceline.pace.live import CEILING, CONTAINER, PACE
 
 from .access import ReadableDags, may_see
+from .trainings import OVER, same_task
 
 router = APIRouter(tags=["Arbiter"])
-_OVER = ("success", "failed", "skipped", "upstream_failed", "removed")
 
 
 class PoolTraining(BaseModel):
@@ -33,14 +34,17 @@ class PoolTraining(BaseModel):
     map_index: int
     state: str | None
     started_at: datetime | None
-    lost: bool
-    pace: Any
-    ceiling: Any
+    lost: bool = False
+    pace: Any = None
+    ceiling: Any = None
 
 
 @router.get("/pools/{pool}/trainings", dependencies=[may_see])
 def of_pool(pool: str, session: SessionDep, readable: ReadableDags) -> list[PoolTraining]:
     """All trainings of a pool that have not ended, in the order in which they began."""
+    container = aliased(Stored)
+    untidy = exists().where(container.key == CONTAINER, same_task(container))
+    there = or_(TaskInstance.state.is_(None), TaskInstance.state.not_in(OVER), untidy)
     rows = session.execute(
         select(
             TaskInstance.dag_id,
@@ -48,48 +52,18 @@ def of_pool(pool: str, session: SessionDep, readable: ReadableDags) -> list[Pool
             TaskInstance.task_id,
             TaskInstance.map_index,
             TaskInstance.state,
-            TaskInstance.start_date,
+            TaskInstance.start_date.label("started_at"),
             Stored.key,
             Stored.value,
         )
-        .join(
-            Stored,
-            and_(
-                Stored.dag_id == TaskInstance.dag_id,
-                Stored.run_id == TaskInstance.run_id,
-                Stored.task_id == TaskInstance.task_id,
-                Stored.map_index == TaskInstance.map_index,
-            ),
-        )
-        .where(
-            TaskInstance.pool == pool,
-            TaskInstance.dag_id.in_(readable),
-            Stored.key.in_((PACE, CEILING, CONTAINER)),
-        )
+        .join(Stored, same_task())
+        .where(TaskInstance.pool == pool, TaskInstance.dag_id.in_(readable), Stored.key.in_((PACE, CEILING)), there)
     )
     found: dict[tuple[str, str, str, int], PoolTraining] = {}
-    containers = set()
     for row in rows:
         key = (row.dag_id, row.run_id, row.task_id, row.map_index)
-        one = found.setdefault(
-            key,
-            PoolTraining(
-                dag_id=row.dag_id,
-                run_id=row.run_id,
-                task_id=row.task_id,
-                map_index=row.map_index,
-                state=row.state,
-                started_at=row.start_date,
-                lost=False,
-                pace=None,
-                ceiling=None,
-            ),
-        )
-        if row.key == CONTAINER:
-            containers.add(key)
-        else:
-            setattr(one, row.key, json.loads(row.value))
-    for key, one in found.items():
-        one.lost = one.state in _OVER and key in containers
-    here = [one for one in found.values() if one.lost or one.state not in _OVER]
-    return sorted(here, key=lambda one: (one.started_at is None, one.started_at, one.dag_id, one.run_id, one.task_id))
+        one = found.setdefault(key, PoolTraining.model_validate(row, from_attributes=True))
+        one.lost = one.state in OVER
+        setattr(one, row.key, json.loads(row.value))
+    order = sorted(found.values(), key=lambda one: (one.dag_id, one.run_id, one.task_id, one.map_index))
+    return sorted(order, key=lambda one: one.started_at.timestamp() if one.started_at else float("inf"))

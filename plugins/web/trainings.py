@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 router = APIRouter(tags=["Trainings"])
 _MOST = 500
 _MOST_ROWS = 4000  # two for each training
-_OVER = ("success", "failed", "skipped", "upstream_failed", "removed")
+OVER = ("success", "failed", "skipped", "upstream_failed", "removed")
 
 
 class Asked(BaseModel):
@@ -92,8 +92,8 @@ def _ended_lately(session: Session, mine: ColumnElement[bool], number: int) -> l
     # Rows are numbered as they are made: walked from the newest, nothing older than these is looked at.
     newest = (
         select(Stored.id)
-        .join(TaskInstance, _same_task())
-        .where(Stored.key == PACE, mine, TaskInstance.state.in_(_OVER))
+        .join(TaskInstance, same_task())
+        .where(Stored.key == PACE, mine, TaskInstance.state.in_(OVER))
         .order_by(Stored.id.desc())
         .limit(number)
     )
@@ -102,12 +102,13 @@ def _ended_lately(session: Session, mine: ColumnElement[bool], number: int) -> l
     return sorted(_read(rows), key=lambda one: one.pace.get("updated_at", ""), reverse=True)
 
 
-def _same_task() -> ColumnElement[bool]:
+def same_task(stored: Any = Stored) -> ColumnElement[bool]:
+    """That a value of the state store is of a task instance."""
     return and_(
-        Stored.dag_id == TaskInstance.dag_id,
-        Stored.run_id == TaskInstance.run_id,
-        Stored.task_id == TaskInstance.task_id,
-        Stored.map_index == TaskInstance.map_index,
+        stored.dag_id == TaskInstance.dag_id,
+        stored.run_id == TaskInstance.run_id,
+        stored.task_id == TaskInstance.task_id,
+        stored.map_index == TaskInstance.map_index,
     )
 
 
@@ -127,7 +128,7 @@ def _published() -> Select[Unpack[tuple[Any, ...]]]:
             Stored.value,
             Stored.updated_at,
         )
-        .join(Stored, _same_task())
+        .join(Stored, same_task())
         .where(Stored.key.in_((PACE, DEADLINE)))
         .order_by(TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id, TaskInstance.map_index)
     )

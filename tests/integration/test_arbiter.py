@@ -74,7 +74,9 @@ class Watch:
 
     def look(self) -> None:
         rows = self._airflow.pages(f"/pools/{quote(POOL)}/trainings")
-        ceilings = [row["ceiling"]["devices"] for row in rows if row["ceiling"]]
+        # One that has ended holds nothing, although its task has not tidied up yet.
+        here = [row for row in rows if not row["pace"] or row["pace"]["state"] not in ("finished", "failed")]
+        ceilings = [row["ceiling"]["devices"] for row in here if row["ceiling"]]
         self.states = [row["pace"]["state"] for row in rows if row["pace"]]
         self.seen.update(self.states)
         self.most_ceilings = max(self.most_ceilings, sum(ceilings))

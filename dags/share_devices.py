@@ -44,5 +44,4 @@ with DAG(
         devices="{{ params.devices }}",
         policy="{{ params.policy }}",
         conn_id="airflow_api",
-        retries=3,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from threading import Event
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from paceline.control import Controller, Outlook, PastRun
 
 _LOOK_EVERY_S = 1.0
+_SAME_S = 0.05
 _SAY_EVERY_S = 5.0
 _TELL_EVERY_S = 60.0
 
@@ -54,10 +56,17 @@ def first_devices(task: Shared, store: Any, controller: Controller, past: PastRu
     return controller.limits.quantize(controller.start(time.time() - begin.timestamp()), most)
 
 
+def _grant(raw: object) -> Ceiling:
+    said = Ceiling.read(raw)
+    if said.grant == 0:
+        raise InvalidInputError(CEILING, raw, "a grant of the arbiter that gives this job its devices")
+    return said
+
+
 def ceiling_in_force(store: Any, held: float) -> Ceiling:
     """The arbiter's newest word to a job that runs; without one that can be read, no more than what it holds."""
     try:
-        return Ceiling.read(store.get(CEILING))
+        return _grant(store.get(CEILING))
     except InvalidInputError:
         return Ceiling(held)
 
@@ -100,8 +109,9 @@ class Queue:
         self._store, self._controller, self._outlook, self._begin = store, controller, outlook, begin
         self._on_infeasible, self._pool, self._killed, self._log = on_infeasible, pool, killed, log
         self._newest: Ceiling | None = None
-        self._answered = False
+        self._heeded_s: float | None = None  # the deadline whose answer has been heeded
         self._refused: Any = None
+        self._troubled = False
 
     def wait(self) -> Ceiling:
         """Wait until there are devices; returns how many there may be at most.
@@ -114,14 +124,15 @@ class Queue:
         told_s = said_s = float("-inf")
         while True:
             before = (self._newest, self._controller.deadline_s)
-            self._hear()
+            self._tolerantly(self._hear)
+            self._heed_answer()
             newest = self._newest
             if newest is not None and newest.devices >= self._controller.limits.quantum:
                 self._log.info("Given %g devices of the pool %s: %s", newest.devices, self._pool, newest.reason)
                 return newest
             now_s = time.monotonic()
             if before != (newest, self._controller.deadline_s) or now_s - said_s >= _SAY_EVERY_S:
-                self._say()
+                self._tolerantly(self._say)
                 said_s = now_s
             if now_s - told_s >= _TELL_EVERY_S:
                 told_s = now_s
@@ -134,7 +145,7 @@ class Queue:
         raw = self._store.get(CEILING)
         if raw is not None and raw != self._refused:
             try:
-                self._newest = Ceiling.read(raw)
+                self._newest = _grant(raw)
             except InvalidInputError as error:
                 self._refused = raw
                 self._log.warning("Not taken. %s", error)
@@ -146,16 +157,15 @@ class Queue:
                 return  # the control loop will say so
             if deadline_s > 0 and abs(deadline_s - self._controller.deadline_s) > 1e-3:
                 self._controller.move_deadline(self._now_s(), deadline_s)
-                self._answered = False
-        self._heed_answer()
 
     def _heed_answer(self) -> None:
         """What the arbiter says of the deadline, once."""
-        newest = self._newest
-        if self._answered or newest is None or newest.fits is None or newest.earliest_s is None:
+        newest, deadline_s = self._newest, self._controller.deadline_s
+        if newest is None or newest.fits is None or newest.earliest_s is None or newest.asked_s is None:
             return
-        self._answered = True
-        deadline_s = self._controller.deadline_s
+        if self._heeded_s == newest.asked_s or abs(newest.asked_s - deadline_s) > _SAME_S:
+            return
+        self._heeded_s = newest.asked_s
         if newest.fits:
             self._log.info("The deadline of %.0f s fits beside those of others", deadline_s)
             return
@@ -167,7 +177,7 @@ class Queue:
         if self._on_infeasible == "extend":
             self._log.warning("The deadline is moved there")
             self._controller.move_deadline(self._now_s(), newest.earliest_s)
-            self._store.set(DEADLINE, newest.earliest_s)
+            self._tolerantly(lambda: self._store.set(DEADLINE, newest.earliest_s))
 
     def _say(self) -> None:
         newest, now_s = self._newest, self._now_s()
@@ -187,6 +197,17 @@ class Queue:
             grant=newest.grant if newest else 0,
         )
         self._store.set(PACE, value)
+
+    def _tolerantly(self, exchange: Callable[[], None]) -> None:
+        """Airflow's API server may be away for a while: who waits goes on waiting."""
+        try:
+            exchange()
+        except Exception as error:
+            if not self._troubled:
+                self._log.warning("The task state store does not answer; trying again. %s", error)
+            self._troubled = True
+        else:
+            self._troubled = False
 
     def _now_s(self) -> float:
         return datetime.now(timezone.utc).timestamp() - self._begin.timestamp()

@@ -16,6 +16,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from paceline.control import CPU_QUANTUM
 from paceline.errors import InvalidInputError
+from paceline.pace.live import CEILING
 
 from ._values import is_template, number
 
@@ -89,6 +90,8 @@ class ArbiterOperator(BaseOperator):
         lifetime: float | timedelta = 3600.0,
         **kwargs: Any,
     ) -> None:
+        kwargs.setdefault("retries", 3)
+        kwargs.setdefault("retry_delay", timedelta(seconds=5))
         super().__init__(**kwargs)  # the arbiter itself needs no slot of the pool that it shares
         self.pool_name = pool
         self.devices = devices
@@ -98,6 +101,10 @@ class ArbiterOperator(BaseOperator):
         self.every = every
         self.lifetime = lifetime
         self._ended = threading.Event()
+        if not isinstance(pool, str) or not pool:
+            raise InvalidInputError("pool", pool, "the name of an Airflow pool")
+        if number("quantum", quantum, "a number of devices greater than 0") <= 0:
+            raise InvalidInputError("quantum", quantum, "a number of devices greater than 0")
         for name in ("every", "lifetime"):
             if _seconds(name, getattr(self, name)) <= 0:
                 raise InvalidInputError(name, getattr(self, name), "seconds greater than 0, or a timedelta")
@@ -149,20 +156,22 @@ class ArbiterOperator(BaseOperator):
         self._ended.set()
 
     def _look(self, api: AirflowApi, arbiter: Arbiter, told: _Told) -> None:
+        from paceline.airflow_api import AirflowApiError
+
         rows = api.pages(f"/pools/{quote(self.pool_name, safe='')}/trainings")
         where = {_key(row): row for row in rows}
         claims = [claim for key, row in where.items() if (claim := _claim(key, row)) is not None]
         for grant in arbiter.look(claims, time.time()):
             row = where[grant.key]
-            api.put_task_state(
-                row["dag_id"],
-                row["run_id"],
-                row["task_id"],
-                "ceiling",
-                grant.ceiling.to_json(),
-                map_index=row["map_index"],
-            )
-            told.take(grant)
+            task = (row["dag_id"], row["run_id"], row["task_id"])
+            try:
+                api.put_task_state(*task, CEILING, grant.ceiling.to_json(), map_index=row["map_index"])
+            except AirflowApiError as error:
+                if error.status not in (403, 404):  # deleted meanwhile, or not for this user to change
+                    raise
+                told.refused(grant.key, error)
+            else:
+                told.take(grant)
         told.look(claims)
 
     def _make_pool(self, api: AirflowApi) -> None:
@@ -204,21 +213,37 @@ class _Told:
         self._keys: set[str] = set()
         self._most_given = 0.0
         self._lost: set[str] = set()
+        self._refused: set[str] = set()
+        self._newest: dict[str, int] = {}
+        self._alone = True
 
     def take(self, grant: Grant) -> None:
         self._grants += 1
+        self._newest[grant.key] = grant.ceiling.grant
         before, now = grant.before or 0.0, grant.ceiling.devices
         if before != now:
             self._log.info("%s: %g -> %g devices: %s", grant.key, before, now, grant.ceiling.reason)
 
+    def refused(self, key: str, error: Exception) -> None:
+        if key not in self._refused:
+            self._refused.add(key)
+            self._log.warning("%s cannot be told its ceiling. %s", key, error)
+
     def look(self, claims: Sequence[Claim]) -> None:
         self._keys.update(claim.key for claim in claims)
         self._most_given = max(self._most_given, sum(claim.committed for claim in claims))
+        if self._alone and any(self._is_of_another(claim) for claim in claims):
+            self._alone = False
+            self._log.warning("Somebody else gives out devices of this pool, too: it may be given out twice")
         for claim in claims:
             if claim.lost and claim.key not in self._lost:
                 self._lost.add(claim.key)
                 message = "%s ended without a word: the %g devices that it may hold are given to nobody until its task"
                 self._log.warning(message + " is cleared", claim.key, claim.committed)
+
+    def _is_of_another(self, claim: Claim) -> bool:
+        granted = claim.ceiling.grant if claim.ceiling is not None else 0
+        return granted > self._newest.get(claim.key, granted)
 
     def summary(self) -> dict[str, Any]:
         return {"grants": self._grants, "trainings": len(self._keys), "most_given": round(self._most_given, 6)}

@@ -156,6 +156,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         self._runtime: Runtime | None = None
         self._job: Job | None = None
         self._started_on: float | None = None
+        self._unknown = False
         self._killed = threading.Event()
         self._cleanup: threading.Thread | None = None
         self._result: dict[str, Any] | None = None
@@ -196,15 +197,18 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         self._cleanup.start()
         self._cleanup.join(_KILL_GRACE_S + 2)
 
-    def _remove_job(self) -> None:
+    def _remove_job(self) -> bool:
+        """Remove the job; returns whether it is gone, as far as is known."""
         job = self._job
         if job is None:
-            return
+            return not self._unknown
         try:
             job.stop(grace_s=_KILL_GRACE_S)
             job.remove()
         except PacelineError as error:
             self.log.error("The job could not be removed: %s", error)
+            return False
+        return True
 
     # --- what ResumableJobMixin asks for --------------------------------------------------------------------------
 
@@ -349,6 +353,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         return PastRun.read(result.get("learned")) if isinstance(result, dict) else None
 
     def _reattach(self, external_id: Any) -> Job | None:
+        self._unknown = True  # whether there is a job, until the engine has answered
         runtime = self._runtime = self.make_runtime(external_id["runtime"])
         try:
             self._job = self._patiently(lambda: runtime.reattach(external_id["id"]))
@@ -356,6 +361,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         except JobLostError as error:
             self.log.warning("The job of an earlier try is lost: %s", error)
             self._job = None
+        self._unknown = False
         return self._job
 
     def _patiently(self, ask: Callable[[], T]) -> T:
@@ -363,9 +369,10 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
 
     def _discard(self, context: Context) -> None:
         """Remove the job and what belongs to it: no further try will come."""
-        self._remove_job()
+        gone = self._remove_job()
         try:
-            for key in _OVER_WITH_THE_RUN:
+            # What is still there is found again when the task is cleared, and an arbiter gives its devices to nobody.
+            for key in _OVER_WITH_THE_RUN if gone else (ALERTS, CONTROLLER, DEADLINE):
                 context["task_state_store"].delete(key)
         except Exception as error:  # the run has failed already, and that is the news to tell
             self.log.warning("The task state store could not be tidied: %s", error)

@@ -88,8 +88,17 @@ class AirflowApi:
         return self._call("GET", f"/paceline/api{path}", None, user, params)
 
     def _call(self, method: str, path: str, json: object, user: str | None, params: Mapping[str, Any]) -> Any:
+        answer = self._send(method, path, json, user, params)
+        if answer.status_code == 401 and (user or self.user) in self.passwords:  # tokens last a day or so
+            self._tokens.pop(user or self.user, None)
+            answer = self._send(method, path, json, user, params)
+        return _checked(answer)
+
+    def _send(
+        self, method: str, path: str, json: object, user: str | None, params: Mapping[str, Any]
+    ) -> httpx.Response:
         headers = {"Authorization": f"Bearer {self.token(user)}"}
-        return _checked(self._client.request(method, path, json=json, params=params or None, headers=headers))
+        return self._client.request(method, path, json=json, params=params or None, headers=headers)
 
     def close(self) -> None:
         """Let go of the connections."""

@@ -15,6 +15,7 @@ from paceline.errors import InvalidInputError
 from paceline.pace.ceiling import Ceiling
 
 _CHANGE_S = 2.0  # what a change of its devices costs a training
+_SAME_S = 0.05  # samples round to a millisecond; people do not move a deadline by less
 _LATE_EVERY_S = 10.0  # a training that is late is looked at again so often
 
 
@@ -71,6 +72,7 @@ class Arbiter:
         self._decided_s = float("-inf")
         self._again_s = float("inf")
         self._seen: Mapping[str, object] = {}
+        self._deadlines_s: Mapping[str, float] = {}
         self._known: dict[str, Outlook] = {}
         self._targets: dict[str, Target] = {}
         self._on_time: list[str] = []
@@ -85,7 +87,8 @@ class Arbiter:
         now_s:
             The time, in seconds since the epoch.
         """
-        claims = sorted(claims, key=lambda claim: (claim.deadline_s, claim.arrived_s, claim.key))
+        claims = [self._steady(claim) for claim in claims]
+        claims.sort(key=lambda claim: (claim.deadline_s, claim.arrived_s, claim.key))
         for claim in claims:
             if claim.outlook is not None:
                 self._known[claim.key] = claim.outlook
@@ -98,10 +101,20 @@ class Arbiter:
             self._decide(here, now_s)
             self._seen, self._decided_s = seen, now_s
             self._known = {key: outlook for key, outlook in self._known.items() if key in seen}
+            self._deadlines_s = {claim.key: claim.deadline_s for claim in here}
         grants = settle(claims, self._targets, self.devices)
         answers = self._answers([claim for claim in here if _asks(claim)], here, now_s)
         told = [replace(grant, ceiling=_with(grant.ceiling, answers.pop(grant.key, None))) for grant in grants]
-        return told + [_nothing_yet(claim, answers[claim.key]) for claim in claims if claim.key in answers]
+        granted = {grant.key for grant in told}
+        waiting = (claim for claim in here if claim.state == "waiting" and claim.key not in granted)
+        reasons = ((claim, self._targets[claim.key].reason, answers.get(claim.key)) for claim in waiting)
+        return told + [_nothing_yet(*one) for one in reasons if one[2] or one[0].ceiling is None or _stale(*one[:2])]
+
+    def _steady(self, claim: Claim) -> Claim:
+        """A deadline is the same while it differs by less than samples round it."""
+        before_s = self._deadlines_s.get(claim.key)
+        same = before_s is not None and abs(before_s - claim.deadline_s) < _SAME_S
+        return replace(claim, deadline_s=before_s) if before_s is not None and same else claim
 
     def _decide(self, claims: Sequence[Claim], now_s: float) -> None:
         jobs = self._jobs(claims, now_s)
@@ -141,25 +154,46 @@ class Arbiter:
         for claim in known:
             if claim.key in jobs:
                 answer = ask(jobs[claim.key], promised, self._node, now_s)
-                after_s = self._known[claim.key].after_s
-                found[claim.key] = _AtTheDoor(answer.fits, answer.earliest_s + after_s - claim.origin_s)
+                earliest_s = answer.earliest_s + self._known[claim.key].after_s - claim.origin_s
+                found[claim.key] = _AtTheDoor(_deadline_s(claim), answer.fits, earliest_s / claim.alpha)
         return found
 
 
 @dataclass(frozen=True)
 class _AtTheDoor:
+    """An answer; times are since the moment that the deadline counts from, and deadlines as people write them."""
+
+    asked_s: float
     fits: bool
-    earliest_s: float  # since the moment that the deadline counts from
+    earliest_s: float
+
+
+def _deadline_s(claim: Claim) -> float:
+    return (claim.deadline_s - claim.origin_s) / claim.alpha
 
 
 def _asks(claim: Claim) -> bool:
-    return claim.state == "waiting" and (claim.ceiling is None or claim.ceiling.fits is None)
+    if claim.state != "waiting":
+        return False
+    answered_s = claim.ceiling.asked_s if claim.ceiling is not None else None
+    return answered_s is None or abs(answered_s - _deadline_s(claim)) > _SAME_S
 
 
 def _with(ceiling: Ceiling, answer: _AtTheDoor | None) -> Ceiling:
-    return ceiling if answer is None else replace(ceiling, fits=answer.fits, earliest_s=round(answer.earliest_s, 1))
+    if answer is None:
+        return ceiling
+    times = {name: round(getattr(answer, name), 3) for name in ("asked_s", "earliest_s")}
+    return replace(ceiling, fits=answer.fits, **times)
 
 
-def _nothing_yet(claim: Claim, answer: _AtTheDoor) -> Grant:
+def _stale(claim: Claim, reason: str) -> bool:
+    return claim.ceiling is not None and claim.granted == 0 and claim.ceiling.reason != reason
+
+
+def _nothing_yet(claim: Claim, reason: str, answer: _AtTheDoor | None) -> Grant:
+    """Who has to wait is told why, and whether its deadline can still be met."""
     before = claim.ceiling or Ceiling(0.0, claim.taken or 0)
-    return Grant(claim.key, _with(replace(before, grant=before.grant + 1), answer), before.devices)
+    said = replace(
+        before, grant=max(before.grant, claim.taken or 0) + 1, reason=reason if before.devices == 0 else before.reason
+    )
+    return Grant(claim.key, _with(said, answer), before.devices)

@@ -14,6 +14,9 @@ from paceline.pace.sample import is_sample, origin_of
 
 _ENDED = ("finished", "failed")
 LOST = "lost"
+_MOST = 1e6  # devices
+_LATEST_S = 1e11  # some thousand years
+_STEEPEST = 2.0  # of a speed's growth with the devices; 1 is in proportion to them
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,10 @@ class Claim:
         The last grant that it had taken then; ``None`` for one that does not wait for grants.
     ceiling:
         What it has been granted; ``None`` if nothing has been said to it yet.
+    obeys:
+        The ceiling that it obeyed then; ``None`` if it obeyed none.
+    alpha:
+        Its safety factor.
     outlook:
         What its rest takes; ``None`` while that is not known.
     late:
@@ -64,40 +71,65 @@ class Claim:
     ceiling: Ceiling | None
     outlook: Outlook | None
     late: bool = False
+    obeys: float | None = None
+    alpha: float = 1.0
 
     @classmethod
     def read(cls, key: str, pace: object, ceiling: object, arrived: datetime | None = None) -> Claim | None:
         """Read what a training has published under ``pace`` and what was said to it under ``ceiling``.
 
-        ``None`` for one that has published nothing of use yet and has been granted nothing. A ceiling that makes no
-        sense is none.
+        Anybody who may write there can write anything. What cannot be read is taken for silence: ``None``, or a lost
+        one, if an arbiter has granted it something.
         """
         try:
             granted = None if ceiling is None else Ceiling.read(ceiling)
         except InvalidInputError:
             granted = None
-        if not is_sample(pace):
-            return None if granted is None else cls.of_a_lost_one(key, granted)
+        try:
+            claim = cls._read(key, pace, granted, arrived) if is_sample(pace) else None
+        except (ArithmeticError, AttributeError, TypeError, ValueError):
+            claim = None
+        if claim is None and granted is not None and granted.grant > 0:
+            return cls.of_a_lost_one(key, granted)
+        return claim
+
+    @classmethod
+    def _read(
+        cls, key: str, pace: Mapping[str, Any], granted: Ceiling | None, arrived: datetime | None
+    ) -> Claim | None:
         origin_s = origin_of(pace).timestamp()
         ended = pace["state"] in _ENDED
         held = max(float(pace["devices"]), float(pace.get("devices_in_force") or 0.0))
-        grant = pace.get("grant")
-        return cls(
+        alpha = float(pace.get("alpha") or 1.0)
+        grant, obeys = pace.get("grant"), pace.get("ceiling")
+        obeyed = None if obeys is None else float(obeys)
+        if grant is not None and (granted is None or granted.grant == 0):
+            # Deleted, or a person's: it keeps to what its arbiter said last.
+            granted = None if obeyed is None else Ceiling(obeyed, int(grant))
+        claim = cls(
             key=key,
             state=str(pace["state"]),
             arrived_s=origin_s if arrived is None else arrived.timestamp(),
-            deadline_s=origin_s + float(pace["deadline_s"]) * float(pace.get("alpha") or 1.0),
+            deadline_s=origin_s + float(pace["deadline_s"]) * alpha,
             origin_s=origin_s,
             said_s=origin_s + float(pace["t_s"]),
             least=float(pace["min_devices"]),
             most=float(pace["max_devices"]),
             quantum=float(pace["quantum"]),
-            held=0.0 if ended or pace["state"] == "paused" else held,
-            taken=int(grant) if isinstance(grant, (int, float)) else None,
+            held=0.0 if ended else held,
+            taken=None if grant is None else int(grant),
             ceiling=granted,
             outlook=_outlook(pace.get("outlook")),
             late=pace.get("feasible") is False,
+            obeys=obeyed,
+            alpha=alpha,
         )
+        sound = (
+            0 < claim.quantum <= _MOST
+            and 0 <= claim.least <= claim.most <= _MOST
+            and 0 <= float(pace["devices"]) <= held <= _MOST
+        )
+        return claim if sound and 0 < alpha <= 1 and abs(claim.deadline_s) < _LATEST_S else None
 
     @classmethod
     def of_a_lost_one(cls, key: str, ceiling: Ceiling, held: float = 0.0) -> Claim:
@@ -126,11 +158,11 @@ class Claim:
         """The most devices that it may hold now, as far as is known: what nobody else can be given."""
         if self.ended:
             return 0.0
-        if self.ceiling is None or self.taken is None:
+        if self.ceiling is None:
             return max(self.granted, self.held)
-        if self.taken == self.ceiling.grant:
-            return max(self.ceiling.devices, self.held)
-        return max(self.ceiling.at_most, self.held)
+        # One that does not wait for grants has no number to answer with: it has heard if it obeys what was said.
+        heard = self.taken == self.ceiling.grant if self.taken is not None else self.obeys == self.ceiling.devices
+        return max(self.ceiling.devices if heard else self.ceiling.at_most, self.held)
 
 
 def _outlook(said: Any) -> Outlook | None:
@@ -144,6 +176,7 @@ def _outlook(said: Any) -> Outlook | None:
             float(said["after_s"]),
             None if usable is None else float(usable),
         )
-    except (KeyError, TypeError, ValueError):
+    except (ArithmeticError, KeyError, TypeError, ValueError):
         return None
-    return found if found.work_s >= 0 and found.exponent > 0 else None
+    sound = 0 <= found.work_s < _LATEST_S and 0 < found.exponent <= _STEEPEST and 0 <= found.after_s < _LATEST_S
+    return found if sound and (found.usable_devices is None or found.usable_devices > 0) else None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from paceline.errors import InvalidInputError
 from paceline.pace.live import CEILING
+
+_MOST = 1e12  # devices, or seconds: whatever is more is nonsense
 
 
 @dataclass(frozen=True)
@@ -28,14 +29,14 @@ class Ceiling:
         What the job may still hold until it has taken this grant.
     reason:
         Why, in words.
-    fits, earliest_s:
-        Before the job's start: whether its deadline fits beside those of others, and the earliest that would, in
-        seconds since the moment that its deadline counts from; ``None`` where that is not known.
+    asked_s, fits, earliest_s:
+        Before the job's start: the deadline that this answers, whether it fits beside those of others, and the earliest
+        that would, in seconds since the moment that its deadline counts from; ``None`` where that is not known.
 
     Examples
     --------
     >>> Ceiling.read(1.5)
-    Ceiling(devices=1.5, grant=0, at_most=1.5, reason='', fits=None, earliest_s=None)
+    Ceiling(devices=1.5, grant=0, at_most=1.5, reason='', asked_s=None, fits=None, earliest_s=None)
     >>> Ceiling.read(Ceiling(0.5, grant=3, at_most=2.0, reason="others wait").to_json()).at_most
     2.0
     >>> Ceiling.read("much")
@@ -47,6 +48,7 @@ class Ceiling:
     grant: int = 0
     at_most: float = 0.0
     reason: str = ""
+    asked_s: float | None = None
     fits: bool | None = None
     earliest_s: float | None = None
 
@@ -57,24 +59,26 @@ class Ceiling:
     def read(cls, raw: object) -> Ceiling:
         """Read a value of the live state. Raises InvalidInputError for what is none."""
         told: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {"devices": raw}
-        fits, earliest_s = told.get("fits"), told.get("earliest_s")
+        fits, times = told.get("fits"), [told.get(name) for name in ("asked_s", "earliest_s")]
+        asked_s, earliest_s = (None if value is None else _number(raw, value) for value in times)
         return cls(
             _number(raw, told.get("devices")),
             int(_number(raw, told.get("grant", 0))),
             _number(raw, told.get("at_most", 0.0)),
             str(told.get("reason", "")),
+            asked_s,
             None if fits is None else bool(fits),
-            None if earliest_s is None else _number(raw, earliest_s),
+            earliest_s,
         )
 
     def to_json(self) -> dict[str, Any]:
         """What ``read`` takes back."""
         told = {"devices": self.devices, "grant": self.grant, "at_most": self.at_most, "reason": self.reason}
-        return told if self.fits is None else {**told, "fits": self.fits, "earliest_s": self.earliest_s}
+        answer = {"asked_s": self.asked_s, "fits": self.fits, "earliest_s": self.earliest_s}
+        return told if self.fits is None else {**told, **answer}
 
 
 def _number(raw: object, value: object) -> float:
-    usable = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not usable or not 0 <= float(value) < math.inf:  # type: ignore[arg-type]
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _MOST:
         raise InvalidInputError(CEILING, raw, "a number of devices from 0")
-    return float(value)  # type: ignore[arg-type]
+    return float(value)

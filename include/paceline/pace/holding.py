@@ -24,16 +24,26 @@ class Holding:
         What the job holds now.
     earlier:
         What ``state`` said, when another process had the job before.
+    perhaps:
+        What it may hold instead, as far as its engine has not been asked; ``None`` if that is sure.
     """
 
-    def __init__(self, job: Job, outage: Outage, devices: float, earlier: Mapping[str, Any]) -> None:
+    def __init__(
+        self, job: Job, outage: Outage, devices: float, earlier: Mapping[str, Any], perhaps: float | None = None
+    ) -> None:
         self._job = job
         self._outage = outage
         self.devices = self.wanted = devices  # given to the job, and decided
+        self._perhaps = perhaps
         self.device_s: float = earlier.get("device_s", 0.0)
         self.resizes: int = earlier.get("resizes", 0)
         self._until_s: float | None = earlier.get("last_step_s")
         self._given_s = -math.inf
+
+    @property
+    def most(self) -> float:
+        """What the job holds at most: an engine that did not answer may have done what it was asked."""
+        return self.devices if self._perhaps is None else max(self.devices, self._perhaps)
 
     def account(self, now_s: float) -> None:
         """Count what was held up to now."""
@@ -44,6 +54,7 @@ class Holding:
     def have(self, devices: float, now_s: float) -> None:
         """The job was started on so many, or stopped: others than before, without a resize."""
         self.devices = self.wanted = devices
+        self._perhaps = None
         self._given_s = now_s
 
     def in_force(self, reported: int | None, now_s: float) -> float | None:
@@ -57,19 +68,22 @@ class Holding:
 
     def resize(self, now_s: float) -> None:
         """Give the job what was decided, if that is another number."""
-        if self.wanted == self.devices:
+        if self.wanted == self.devices and self._perhaps is None:
             return
         try:
             self._job.resize(self.wanted)
         except RuntimeUnavailableError as error:
+            self._perhaps = max(self.most, self.wanted)
             self._outage.begins(error)
         except JobLostError:
             pass  # it ended just now: its status will tell how
         else:
             self._outage.is_over()
-            self.devices = self.wanted
-            self._given_s = now_s
-            self.resizes += 1
+            self._perhaps = None
+            if self.wanted != self.devices:
+                self.devices = self.wanted
+                self._given_s = now_s
+                self.resizes += 1
 
     def state(self) -> dict[str, Any]:
         """JSON-safe, for whoever has the job next."""

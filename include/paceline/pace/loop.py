@@ -33,6 +33,7 @@ from paceline.runtime.base import Job, JobStatus
 
 _SLOW_KEYS_EVERY_S = 5.0  # history and controller state are larger and less urgent than the newest sample
 _SILENT_AT_MOST_S = 60.0  # of a job that was started about at its deadline, or later
+_STARTED_AGAIN_AT_MOST_S = 900.0  # on few devices, an interpreter and its libraries take their time
 _NOTABLE = 0.05  # a total that has moved by more is an event
 
 
@@ -107,7 +108,8 @@ class PaceLoop:
         self._started_s = self._now()
         self._began_s: float = earlier.get("began_s", self._now())
         self._outage = Outage(job, self._journal, self._clock, self._now, earlier.get("restarts", 0))
-        self._holding = Holding(job, self._outage, held_devices, earlier)
+        perhaps = None if shared is None else shared.at_most
+        self._holding = Holding(job, self._outage, held_devices, earlier, perhaps)
         self._standstill = Standstill(job, self._journal, self._outage)
         if resumed:
             controller.restore(resumed["controller"])
@@ -175,7 +177,7 @@ class PaceLoop:
         holding.wanted = decision.devices
         if position and self._reader.trained_s is None and not self._standstill.starting:
             self._judge(now_s, decision)
-        elif position is None and now_s > self._silent_until_s():
+        elif (position is None and now_s > self._silent_until_s()) or self._is_hung(now_s):
             raise TrainingFailedError(describe_silence("by its deadline", self._reader.last_malformed))
         holding.resize(now_s)
         state: State = "finishing" if self._reader.trained_s is not None else "training" if position else "starting"
@@ -189,18 +191,26 @@ class PaceLoop:
         late = self._orders.shared or self._started_s >= deadline_s
         return max(deadline_s, self._started_s + _SILENT_AT_MOST_S) if late else deadline_s
 
+    def _is_hung(self, now_s: float) -> bool:
+        return self._standstill.starting and now_s > self._started_s + _STARTED_AGAIN_AT_MOST_S
+
     def _stand_still(self, now_s: float, position: Position | None) -> float:
         """A step of a job that has been given nothing; returns the seconds until the next."""
-        if not self._standstill.lasts:
-            self._standstill.begin(now_s)
+        nothing = self._orders.ceiling == 0
+        if nothing and (not self._standstill.lasts or self._standstill.perhaps):
+            self._standstill.begin(now_s, self._has_trained)
         period_s = self._controller.period_s
         if self._standstill.lasts:
-            self._holding.have(0.0, now_s)
+            self._holding.have(self._standstill.perhaps, now_s)
             self._controller.interrupt(now_s)
             self._decision = replace(self._decision, devices=0.0, finish_s=None, earliest_s=None, next_s=period_s)
             self._publish(now_s, self._decision, "paused")
         self._output.flush()
         return period_s
+
+    def _has_trained(self) -> bool:
+        self._read(self._now())
+        return self._reader.trained_s is not None
 
     def _go_on(self, now_s: float) -> bool:
         """Start a job again that stood still, on all that it may have; returns whether that has been done."""
@@ -267,7 +277,7 @@ class PaceLoop:
                 controller,
                 decision,
                 newest,
-                held_devices=self._holding.devices,
+                held_devices=self._holding.most,
                 used_devices=self._busy.cores,
                 ceiling=self._orders.ceiling,
                 grant=self._orders.grant if self._orders.shared else None,

@@ -109,6 +109,8 @@ class Orders:
             return
         try:
             new = Ceiling.read(value)
+            if self.shared and new.grant == 0:
+                raise InvalidInputError(CEILING, value, "a grant of the arbiter that gives this job its devices")
             if new.devices < self._least_ceiling and not (self.shared and new.devices == 0):
                 raise InvalidInputError(CEILING, value, f"a number of devices of at least {self._least_ceiling:g}")
         except InvalidInputError as error:

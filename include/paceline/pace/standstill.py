@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from paceline.errors import RuntimeUnavailableError
 from paceline.pace.journal import Journal
 from paceline.pace.outage import Outage
@@ -25,18 +27,26 @@ class Standstill:
         self._outage = outage
         self.times = 0
         self.lasts = False
+        self.perhaps = 0.0  # devices on which it may run all the same: the engine did not answer
         self.starting = False  # started again, and not heard of since
 
-    def begin(self, now_s: float) -> None:
-        """Stop the job, unless it has ended by itself meanwhile or the engine is away; then it is tried again."""
+    def begin(self, now_s: float, has_trained: Callable[[], bool]) -> None:
+        """Stop the job, unless it has ended by itself meanwhile or the engine is away; then it is tried again.
+
+        ``has_trained``: whether it has said that its last batch is done. Code that answers SIGTERM itself may leave
+        with the exit code 0 before that.
+        """
         try:
             self._job.stop(_GRACE_S)
             status = self._job.status()
         except RuntimeUnavailableError as error:
             self._outage.begins(error)
             return
-        if status.state != "exited" or status.exit_code == 0:
+        if status.state != "exited" or (status.exit_code == 0 and has_trained()):
             return  # whoever waits for the job's end sees how it ended
+        self.perhaps = 0.0
+        if self.lasts:
+            return
         self.lasts = True
         self.times += 1
         self._journal.event(now_s, "paused", "Paused: others have the devices. Its checkpoint is kept")
@@ -47,9 +57,11 @@ class Standstill:
             self._job.resize(devices)
             self._job.restart()
         except RuntimeUnavailableError as error:
+            self.perhaps = max(self.perhaps, devices)
             self._outage.begins(error)
             return
-        self.lasts, self.starting = False, True
+        self._outage.is_over()
+        self.lasts, self.starting, self.perhaps = False, True, 0.0
         self._journal.event(now_s, "unpaused", "Started again on %g devices", devices, devices=devices)
 
     def heard(self) -> None:

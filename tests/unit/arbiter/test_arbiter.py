@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
@@ -176,9 +177,10 @@ def test_who_asks_at_the_door_hears_whether_the_deadline_fits_and_which_would() 
 
 def test_a_training_that_the_pool_is_too_small_for_is_told_so() -> None:
     claim = Claim("large", "waiting", 0, 60, 0, 0, 4.0, 8.0, 1.0, 0.0, 0, None, None)
-    arbiter = Arbiter(POOL)
-    assert arbiter.look([claim], 0.0) == []
-    assert arbiter._targets["large"].reason == "the pool is too small: it has 2 devices, 4 are needed"
+    (told,) = Arbiter(POOL).look([claim], 0.0)
+    assert told.ceiling.devices == 0
+    assert told.ceiling.reason == "the pool is too small: it has 2 devices, 4 are needed"
+    assert Arbiter(POOL).look([replace(claim, ceiling=told.ceiling)], 1.0) == [], "it is told once"
 
 
 @pytest.mark.parametrize(("devices", "quantum"), [(0, 0.05), (-1, 0.05), (0.5, 1), (float("inf"), 1), (2, 0)])
@@ -204,3 +206,77 @@ def test_every_policy_for_one_pool_can_decide(policy) -> None:
         for grant in arbiter.look([one.claim(float(second)) for one in here], float(second)):
             next(one for one in here if one.name == grant.key).ceiling = grant.ceiling
     assert [one.name for one in trainings if one.ended_s is None] == []
+
+
+def sampled(t_s: float, **changed) -> dict:
+    """A sample as a control loop publishes it: its time is exact, its seconds are rounded."""
+    origin = datetime(2030, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=0.123456)
+    return {
+        "state": "training", "t_s": round(t_s, 3), "updated_at": (origin + timedelta(seconds=t_s)).isoformat(),
+        "progress_pct": 1.0, "setpoint_pct": 1.0, "devices": 0.5, "min_devices": 0.1, "max_devices": 2.0,
+        "quantum": 0.05, "deadline_s": 600.0, "alpha": 1.0, "ceiling": 0.5, "grant": 1, "metrics": {},
+        "outlook": {"work_s": 300.0 - 0.5 * t_s, "exponent": 1.0, "after_s": 1.0, "usable_devices": None}, **changed,
+    }  # fmt: skip
+
+
+def test_the_policy_is_asked_from_time_to_time_not_at_every_sample() -> None:
+    arbiter, ceiling = Arbiter(POOL, every_s=60.0), Ceiling(0.5, 1).to_json()
+    for second in range(180):
+        claim = Claim.read("a", sampled(second * 1.0007), ceiling)
+        assert claim is not None
+        for grant in arbiter.look([claim], claim.said_s):
+            ceiling = grant.ceiling.to_json()
+    assert arbiter.decisions <= 4
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        {"updated_at": "soon"}, {"alpha": "x"}, {"t_s": 1e308}, {"quantum": 0}, {"min_devices": 1e308},
+        {"max_devices": 10**400}, {"deadline_s": 10**400}, {"grant": "seven"}, {"ceiling": "much"}, {"devices": -1},
+        {"alpha": 7}, {"min_devices": 3.0},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_sample_that_makes_no_sense_is_silence_and_its_grant_stays_taken(nonsense: dict) -> None:
+    pace = {**sampled(5.0), **nonsense}
+    claim = Claim.read("a", pace, Ceiling(0.5, 3, at_most=1.0).to_json())
+    assert claim is not None
+    assert (claim.lost, claim.committed) == (True, 1.0)
+    assert Claim.read("a", pace, None) is None
+    good = Claim("good", "waiting", 0, 1e10, 0, 0, 0.1, 2.0, 0.05, 0.0, 0, None, Outlook(10.0, 1.0, 0.0))
+    assert Arbiter(POOL).look([claim, good], 0.0)
+
+
+@pytest.mark.parametrize(
+    "outlook", [{"work_s": 1e308}, {"exponent": 1e308}, {"exponent": 0}, {"after_s": -1}, {"usable_devices": 0}]
+)
+def test_an_outlook_that_makes_no_sense_is_not_known(outlook: dict) -> None:
+    said = sampled(5.0)
+    claim = Claim.read("a", {**said, "outlook": {**said["outlook"], **outlook}}, None)
+    assert claim is not None
+    assert claim.outlook is None
+
+
+@pytest.mark.parametrize("ceiling", [None, "much", 1.9])
+def test_what_people_do_to_a_ceiling_gives_a_training_that_shares_nothing_more(ceiling: object) -> None:
+    claim = Claim.read("a", sampled(5.0, ceiling=1.8, devices=0.3, grant=4), ceiling)
+    assert claim is not None
+    assert (claim.committed, claim.granted) == (1.8, 1.8)
+
+
+def test_a_training_that_does_not_wait_for_grants_is_lowered_when_it_obeys() -> None:
+    told = Ceiling(0.5, 1, at_most=2.0).to_json()
+    before = Claim.read("a", sampled(5.0, grant=None, ceiling=None), told)
+    after = Claim.read("a", sampled(6.0, grant=None, ceiling=0.5), told)
+    assert before is not None
+    assert after is not None
+    assert (before.committed, after.committed) == (2.0, 0.5)
+
+
+def test_the_earliest_deadline_is_told_as_people_write_it() -> None:
+    claim = Claim.read("a", sampled(0.0, state="waiting", grant=0, ceiling=None, alpha=0.5, deadline_s=100.0), None)
+    assert claim is not None
+    (grant,) = Arbiter(1.0).look([claim], claim.said_s)
+    assert grant.ceiling.fits is False
+    assert grant.ceiling.earliest_s == pytest.approx(602.0, rel=0.01), "300 s of work, and half of the deadline"

@@ -16,7 +16,19 @@ GOOD = {"task_id": "arbiter", "pool": "trainings", "devices": 2, "conn_id": "air
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("devices", 0), ("devices", "many"), ("devices", True), ("policy", "fair"), ("every", 0), ("lifetime", -1)],
+    [
+        ("devices", 0),
+        ("devices", "many"),
+        ("devices", True),
+        ("policy", "fair"),
+        ("every", 0),
+        ("lifetime", -1),
+        ("quantum", 0),
+        ("quantum", "x"),
+        ("quantum", float("nan")),
+        ("pool", None),
+        ("pool", ""),
+    ],
 )
 def test_an_argument_that_makes_no_sense_is_named(field, value):
     with pytest.raises(InvalidInputError, match=field):

@@ -70,17 +70,40 @@ def test_it_says_what_it_needs_until_it_is_given_devices(queue):
 
 
 def test_a_deadline_that_does_not_fit_ends_the_run_where_that_is_asked_for(queue):
-    waits = queue([{"ceiling": Ceiling(0.0, 1, fits=False, earliest_s=93.0).to_json()}], on_infeasible="fail")
+    waits = queue(
+        [{"ceiling": Ceiling(0.0, 1, asked_s=60.0, fits=False, earliest_s=93.0).to_json()}], on_infeasible="fail"
+    )
     with pytest.raises(DeadlineInfeasibleError, match=r"60 s does not fit beside those of others, .* 93 s"):
         waits.wait()
 
 
 def test_a_deadline_that_does_not_fit_moves_to_the_earliest_that_does_where_that_is_asked_for(queue):
-    no = Ceiling(0.0, 1, fits=False, earliest_s=93.0).to_json()
+    no = Ceiling(0.0, 1, asked_s=60.0, fits=False, earliest_s=93.0).to_json()
     waits = queue([{"ceiling": no}, {"ceiling": Ceiling(0.5, 2).to_json()}], on_infeasible="extend")
     waits.wait()
     assert waits.store["deadline"] == 93.0
     assert waits.samples[-1]["deadline_s"] == 93.0
+
+
+def test_an_answer_to_another_deadline_than_the_one_in_force_is_not_heeded(queue):
+    old = Ceiling(0.0, 1, asked_s=60.0, fits=False, earliest_s=93.0).to_json()
+    waits = queue([{"deadline": "200s", "ceiling": old}, {"ceiling": Ceiling(0.5, 2).to_json()}], on_infeasible="fail")
+    assert waits.wait().devices == 0.5
+    assert waits.samples[-1]["deadline_s"] == 200.0
+
+
+def test_a_store_that_does_not_answer_for_a_while_ends_nobody(queue, caplog):
+    waits = queue([{"deadline": 61}, {"ceiling": Ceiling(1.0, 1).to_json()}])
+    get, failures = waits.store.get, [OSError("away")] * 3
+
+    def unreliable(key):
+        if failures:
+            raise failures.pop()
+        return get(key)
+
+    waits.store.get = unreliable
+    assert waits.wait().devices == 1.0
+    assert "does not answer; trying again. away" in caplog.text
 
 
 def test_a_deadline_that_people_move_while_it_waits_is_told_to_the_arbiter(queue):
@@ -89,7 +112,7 @@ def test_a_deadline_that_people_move_while_it_waits_is_told_to_the_arbiter(queue
     assert [sample["deadline_s"] for sample in waits.samples] == [60.0, 45.0]
 
 
-@pytest.mark.parametrize("nonsense", ["much", -1, {"devices": None}, [], True])
+@pytest.mark.parametrize("nonsense", ["much", -1, {"devices": None}, [], True, 1.5, 10**400])
 def test_a_ceiling_that_makes_no_sense_is_not_taken(queue, nonsense, caplog):
     waits = queue([{"ceiling": nonsense, "deadline": 61}, {"ceiling": Ceiling(1.0, 1).to_json()}])
     assert waits.wait().devices == 1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paceline.control import DeadlineController, Limits
+from paceline.errors import RuntimeUnavailableError
 from paceline.pace import MemoryState, PaceLoop
 from paceline.pace.ceiling import Ceiling
 
@@ -117,3 +118,62 @@ def test_a_job_that_begins_after_its_deadline_has_its_time_to_begin(make_job, ru
     outcome, _ = run(job, 2.0, Ceiling(2.0, 1))
     assert outcome.finished_s > 2.0
     assert not outcome.met
+
+
+def test_code_that_answers_sigterm_itself_and_leaves_with_zero_is_paused_and_not_done(make_job, run):
+    job = make_job(core_s=40)
+    kill = job.kill
+    job.kill = lambda code: kill(0)
+    outcome, exchange = run(job, 120, Ceiling(1.0, 1), at=[(20, Ceiling(0.0, 2)), (50, Ceiling(1.5, 3))])
+    assert "paused" in states(exchange)
+    assert outcome.finished_s > 100
+
+
+def test_a_resize_whose_answer_is_lost_counts_as_done_until_the_engine_has_answered(make_job, run):
+    job = make_job(core_s=100)
+    resize, lost = job.resize, []
+
+    def answer_lost(devices):
+        resize(devices)
+        if 20 <= job.elapsed_s < 24:
+            lost.append(devices)
+            raise RuntimeUnavailableError("no answer in time")
+
+    job.resize = answer_lost
+    _, exchange = run(
+        job, 90, Ceiling(0.5, 1), at=[(20, Ceiling(1.5, 2)), (22, Ceiling(0.5, 3)), (40, Ceiling(2.0, 4))]
+    )
+    assert max(lost) > 0.5
+    for sample in exchange.samples:
+        if 21 <= sample["t_s"] < 24:
+            assert sample["devices"] >= max(lost), "it may hold that much"
+        if 25 <= sample["t_s"] < 40:
+            assert sample["devices"] <= 0.5
+    between = [devices for t_s, devices in job.resizes if 24 <= t_s < 40]
+    assert between, "asked again, although what is wanted is what was held before"
+    assert max(between) <= 0.5
+
+
+def test_a_start_whose_answer_is_lost_is_undone_when_others_need_the_devices_again(make_job, run):
+    job = make_job(core_s=40)
+    restart = job.restart
+
+    def answer_lost():
+        restart()
+        if job.restarted == 1:
+            raise RuntimeUnavailableError("no answer in time")
+
+    job.restart = answer_lost
+    at = [(20, Ceiling(0.0, 2)), (30, Ceiling(1.0, 3)), (30.5, Ceiling(0.0, 4)), (60, Ceiling(1.5, 5))]
+    outcome, exchange = run(job, 150, Ceiling(1.0, 1), at=at)
+    doubtful = [sample for sample in exchange.samples if sample["state"] == "paused" and sample["devices"] > 0]
+    assert [sample["devices"] for sample in doubtful] == [1.0]
+    assert job.stopped == 2
+    assert abs(outcome.error_pct) < 1.0
+
+
+def test_who_takes_over_a_job_asks_its_engine_for_what_it_should_hold(make_job, run):
+    job = make_job(core_s=40)
+    _, exchange = run(job, 100, Ceiling(0.5, 3, at_most=1.5))
+    assert job.resizes[0][0] == 0.0
+    assert exchange.samples[0]["devices"] <= 0.5

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 
 import pytest
 
+from paceline.airflow_api import AirflowApiError
+from paceline.arbiter import Arbiter
 from paceline.errors import InvalidInputError
 from paceline.operators import ArbiterOperator
-from paceline.operators.arbitrate import POLICIES, _claim, _key, _policy
+from paceline.operators.arbitrate import POLICIES, _claim, _key, _policy, _Told
 from paceline.pace.ceiling import Ceiling
 
 GOOD = {"task_id": "arbiter", "pool": "trainings", "devices": 2, "conn_id": "airflow_api"}
@@ -75,3 +78,33 @@ def test_a_task_that_has_said_nothing_holds_nothing_and_a_lost_one_all_that_it_w
     assert (lost.lost, lost.committed) == (True, 1.0)
     over = _claim("a", row(ceiling=granted, pace={**pace, "state": "finished"}, lost=True))
     assert over.committed == 0.0
+
+
+class Api:
+    """An Airflow whose tasks may vanish between a look and a word to them."""
+
+    def __init__(self, rows, gone=()):
+        self.rows, self.gone, self.told = rows, gone, {}
+
+    def pages(self, path):
+        assert path == "/pools/trainings/trainings"
+        return self.rows
+
+    def put_task_state(self, dag_id, run_id, task_id, key, value, *, map_index=-1):
+        if run_id in self.gone:
+            raise AirflowApiError(404, "Task instance not found")
+        self.told[run_id] = (key, value["devices"])
+
+
+def test_a_run_that_was_deleted_meanwhile_keeps_nobody_else_waiting(caplog):
+    pace = {
+        "state": "waiting", "t_s": 5.0, "updated_at": "2030-01-01T12:00:05+00:00", "progress_pct": 0.0,
+        "setpoint_pct": 0.0, "devices": 0.0, "min_devices": 0.1, "max_devices": 2.0, "quantum": 0.05,
+        "deadline_s": 6e9, "grant": 0, "metrics": {}, "outlook": None,
+    }  # fmt: skip
+    api = Api([row(run_id=name, pace=pace) for name in ("r1", "r2", "r3")], gone=("r1",))
+    told = _Told(logging.getLogger("test"))
+    ArbiterOperator(**GOOD)._look(api, Arbiter(2.0), told)
+    assert {run_id: devices > 0 for run_id, (_, devices) in api.told.items()} == {"r2": True, "r3": True}
+    assert caplog.text.count("night r1 train cannot be told its ceiling") == 1
+    assert told.summary()["grants"] == 2

@@ -10,8 +10,8 @@ import pytest
 from airflow.sdk.exceptions import AirflowException
 
 from paceline.control import DeadlineController, Limits, Outlook
-from paceline.errors import DeadlineInfeasibleError
-from paceline.operators import _sharing
+from paceline.errors import DeadlineInfeasibleError, RuntimeUnavailableError
+from paceline.operators import DeadlineTrainingOperator, _sharing
 from paceline.operators._sharing import Queue
 from paceline.pace import MemoryState
 from paceline.pace.ceiling import Ceiling
@@ -124,3 +124,29 @@ def test_who_is_killed_while_waiting_ends(queue):
     waits.killed.set()
     with pytest.raises(AirflowException, match="asked to end while it waited"):
         waits.wait()
+
+
+class Stubborn:
+    """A job whose engine does not answer."""
+
+    def stop(self, grace_s=5.0):
+        raise RuntimeUnavailableError("no engine")
+
+    remove = stop
+
+
+class Gone(Stubborn):
+    def stop(self, grace_s=5.0): ...
+
+    def remove(self): ...
+
+
+@pytest.mark.parametrize(("job", "left"), [(Stubborn(), {"ceiling", "container", "pace"}), (Gone(), {"pace"})])
+def test_a_job_that_could_not_be_removed_is_not_forgotten(job, left):
+    task = DeadlineTrainingOperator(task_id="train", script="train.py", deadline="60s", shared=True)
+    task._job = job
+    store = MemoryState(
+        dict.fromkeys(("alerts", "ceiling", "container", "controller", "deadline", "pace"), {"some": "value"})
+    )
+    task._discard({"task_state_store": store})
+    assert set(store) == left

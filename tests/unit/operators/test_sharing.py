@@ -145,8 +145,6 @@ class Gone(Stubborn):
 def test_a_job_that_could_not_be_removed_is_not_forgotten(job, left):
     task = DeadlineTrainingOperator(task_id="train", script="train.py", deadline="60s", shared=True)
     task._job = job
-    store = MemoryState(
-        dict.fromkeys(("alerts", "ceiling", "container", "controller", "deadline", "pace"), {"some": "value"})
-    )
+    store = MemoryState(dict.fromkeys(("alerts", "ceiling", "container", "controller", "deadline", "pace"), True))
     task._discard({"task_state_store": store})
     assert set(store) == left

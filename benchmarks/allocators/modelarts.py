@@ -18,8 +18,9 @@ import scipy.optimize  # noqa: F401 - loaded before the clock runs
 from benchmarks.allocators.timed import Timed
 from paceline.allocate import DEVICE, Job, Node, Policy, Speeds
 from paceline.allocate.greedy import Greedy
-from paceline.allocate.horizon import Problem, solve
+from paceline.allocate.horizon import Problem
 from paceline.allocate.rolling_horizon import RollingHorizon
+from paceline.allocate.solve import solve
 from paceline.simulate.cluster import Friction, Outcome, Result, Simulation
 from paceline.simulate.cluster.generate import modelarts
 

@@ -11,7 +11,8 @@ from paceline.allocate.model import Allocation, Job, Node, Placement
 from paceline.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from paceline.allocate.horizon import Plan, Solver
+    from paceline.allocate.horizon import Plan
+    from paceline.allocate.solve import Solver
 
 
 class RollingHorizon:
@@ -113,7 +114,8 @@ class RollingHorizon:
     def _plan(
         self, jobs: Sequence[Job], pool: Node, now_s: float, held: dict[str, int], reasons: dict[str, str]
     ) -> None:
-        from paceline.allocate.horizon import Problem, solve
+        from paceline.allocate.horizon import Problem
+        from paceline.allocate.solve import solve
 
         running = self._who_runs(jobs, pool, reasons)
         least = sum(job.speeds[pool.kind].counts[0] for job in running)

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from paceline.allocate import Job, Node, Placement, Speeds, check
 from paceline.allocate.greedy import Greedy
-from paceline.allocate.horizon import Problem, solve
+from paceline.allocate.horizon import Problem
 from paceline.allocate.prices import Jobs
 from paceline.allocate.rolling_horizon import RollingHorizon
+from paceline.allocate.solve import solve
 from paceline.errors import InvalidInputError
 from paceline.simulate.cluster import Simulation
 from paceline.simulate.cluster.generate import modelarts

@@ -12,7 +12,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from benchmarks.deadline.cells import CONTROLLERS, REPEATS, Cell, Record, cells
+from benchmarks.deadline.cells import CONTROLLERS, REPEATS, STATIC, Cell, Record, cells
 from benchmarks.deadline.report import draw, figures, summary, table
 from benchmarks.deadline.run import Trainer, was_out_of_cores
 from benchmarks.engine import connect
@@ -44,21 +44,25 @@ class Benchmark:
 
     def all_cores(self, model: str, again: int | str) -> dict[str, Any]:
         """The whole job on all cores: measured again right before each round of runs, as machines drift."""
-        return self._constant(model, self._trainer.cores, again)
+        name = f"{model}/constant/{self._trainer.cores:g}" + (f"/{again}" if again else "")
+        return self._constant(model, self._trainer.cores, name)
 
     def shortest_s(self, model: str) -> list[float]:
         """How long the whole job took on all cores, each time: their spread is what the machine does by itself."""
         return [self.all_cores(model, repeat)["finished_s"] for repeat in range(self._repeats)]
 
-    def static(self, model: str, deadline_s: float, near: float) -> dict[str, Any]:
+    def static(self, cell: Cell, repeat: int, near: float) -> dict[str, Any]:
         """The whole job on the smallest constant allocation that meets the deadline, found by running it.
 
-        The search goes step by step from ``near``, down while it is met or up until it is.
+        The search goes step by step from ``near``, down while it is met or up until it is. It is made right after the
+        controllers' runs and against the same deadline: minutes later, a shared machine may be another one.
         """
+        deadline_s = cell.last * self.all_cores(cell.model, repeat)["finished_s"]
         cores, step = self._trainer.cores, self._trainer.quantum
         guess, met = self._quantized(max(near, step)), None
         while True:
-            tried = self._constant(model, guess)
+            name = f"{cell}/static/{guess:g}/{repeat}"
+            tried = self._constant(cell.model, guess, name)
             if tried["finished_s"] <= deadline_s:
                 met = tried
                 if guess < 1.5 * step:
@@ -100,8 +104,7 @@ class Benchmark:
             ),
         )
 
-    def _constant(self, model: str, cores: float, again: int | str = 0) -> dict[str, Any]:
-        name = f"{model}/constant/{cores:g}" + (f"/{again}" if again else "")
+    def _constant(self, model: str, cores: float, name: str) -> dict[str, Any]:
         run = self._once(name, self._shortest_s, lambda: self._trainer.constant(model, self.batches(model), cores, 1e4))
         return {**run, "cores": cores}
 
@@ -148,20 +151,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         benchmark = Benchmark(
             trainer, Record(chosen.folder / "runs.jsonl"), bar, shortest_s=chosen.shortest_s, repeats=repeats
         )
-        runs = {
-            (cell, controller, repeat): benchmark.controlled(cell, controller, repeat)
-            for repeat in range(repeats)
-            for cell in planned
-            for controller in CONTROLLERS  # interleaved: what the machine does to one, it does to the other
-        }
-        statics = {}
+        runs: dict[tuple[Cell, str, int], dict[str, Any]] = {}
         if not chosen.no_static:
-            bar.total += round(chosen.shortest_s * 4 * len({(cell.model, cell.last) for cell in planned}))
-            for cell in planned:
-                near = mean(run["mean_devices"] for key, run in runs.items() if key[:2] == (cell, "default"))
-                deadline_s = cell.last * mean(benchmark.shortest_s(cell.model))
-                statics[cell] = benchmark.static(cell.model, deadline_s, near)
-    rows = figures(runs, statics)
+            bar.total += round(2.5 * chosen.shortest_s * repeats * sum(cell.last for cell in planned))
+        for repeat in range(repeats):
+            for cell in planned:  # interleaved: what the machine does to one, it does to the others
+                for controller in CONTROLLERS:
+                    runs[cell, controller, repeat] = benchmark.controlled(cell, controller, repeat)
+                if not chosen.no_static:
+                    before = runs.get((cell, STATIC, repeat - 1), {}).get("cores")
+                    near = before or runs[cell, CONTROLLERS[0], repeat]["mean_devices"]
+                    runs[cell, STATIC, repeat] = benchmark.static(cell, repeat, near)
+    rows = figures(runs)
     print(table(rows))
     on_all_cores = {model: benchmark.shortest_s(model) for model in models}
     for model, times_s in on_all_cores.items():

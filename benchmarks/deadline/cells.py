@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 CONTROLLERS = ("default", "paper")
+STATIC = "static"  # no controller: the smallest constant allocation that meets the deadline
 REPEATS = 3
 
 

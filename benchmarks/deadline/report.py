@@ -7,31 +7,37 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from benchmarks.deadline.cells import Cell
+from benchmarks.deadline.cells import STATIC, Cell
 
 Runs = Mapping[tuple[Cell, str, int], dict[str, Any]]
 
 
-def figures(runs: Runs, statics: Mapping[Cell, dict[str, Any]]) -> list[dict[str, Any]]:
+def figures(runs: Runs) -> list[dict[str, Any]]:
     """One row for each cell and controller."""
     rows = []
-    for cell, controller in dict.fromkeys((cell, controller) for cell, controller, _ in runs):
-        group = [run for key, run in runs.items() if key[:2] == (cell, controller)]
-        static = statics.get(cell)
+    for cell, controller in dict.fromkeys((cell, controller) for cell, controller, _ in runs if controller != STATIC):
+        group = {repeat: run for (*key, repeat), run in runs.items() if key == [cell, controller]}
+        static = {repeat: run for (*key, repeat), run in runs.items() if key == [cell, STATIC]}
+        over = [
+            run["core_seconds"] / static[repeat]["core_seconds"] for repeat, run in group.items() if repeat in static
+        ]
         rows.append(
             {
                 "model": cell.model,
                 "d_c": cell.d_c,
                 "changed_to": cell.changed_to,
                 "controller": controller,
-                "errors_pct": [run["error_pct"] for run in group],
-                "attempts": [run["attempts"] for run in group],
-                "mean_devices": round(mean(run["mean_devices"] for run in group), 3),
-                "core_seconds": round(mean(run["core_seconds"] for run in group), 2),
-                "static_core_seconds": static["core_seconds"] if static else None,
-                "static_cores": static["cores"] if static else None,
-                "cpu_seconds": round(mean(run["cpu_seconds"] for run in group), 2),
-                "step_ms_mean": round(mean(run["step_ms_mean"] for run in group), 2),
+                "errors_pct": [run["error_pct"] for run in group.values()],
+                "attempts": [run["attempts"] for run in group.values()],
+                "mean_devices": round(mean(run["mean_devices"] for run in group.values()), 3),
+                "core_seconds": round(mean(run["core_seconds"] for run in group.values()), 2),
+                "static_core_seconds": round(mean(run["core_seconds"] for run in static.values()), 2)
+                if static
+                else None,
+                "static_cores": [run["cores"] for run in static.values()],
+                "over_static": [round(ratio, 4) for ratio in over],
+                "cpu_seconds": round(mean(run["cpu_seconds"] for run in group.values()), 2),
+                "step_ms_mean": round(mean(run["step_ms_mean"] for run in group.values()), 2),
             }
         )
     return rows
@@ -44,7 +50,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
         own = [row for row in rows if row["controller"] == controller]
         errors = [error for row in own for error in row["errors_pct"]]
         loose = [row for row in own if (row["changed_to"] or row["d_c"]) >= 1.2]
-        over = [row["core_seconds"] / row["static_core_seconds"] for row in loose if row["static_core_seconds"]]
+        over = [ratio for row in loose for ratio in row["over_static"]]
         found[controller] = {
             "mean_abs_error_pct": round(mean(map(abs, errors)), 3),
             "max_late_pct": round(max(errors), 3),
@@ -66,7 +72,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         errors = row["errors_pct"]
         d_c = f"{row['d_c']:g}" + (f" -> {row['changed_to']:g}" if row["changed_to"] else "")
-        over = f"{row['core_seconds'] / row['static_core_seconds']:8.3f}" if row["static_core_seconds"] else f"{'':8}"
+        over = f"{mean(row['over_static']):8.3f}" if row["over_static"] else f"{'':8}"
         lines.append(
             f"{row['model']:13} {d_c:>12} {row['controller']:>10} {row['mean_devices']:10.2f} "
             f"{mean(map(abs, errors)):8.2f}% {min(errors):+8.2f}% {max(errors):+8.2f}% "

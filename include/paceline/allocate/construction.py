@@ -161,7 +161,7 @@ class Construction:
                 node = task.node
                 before = max(0, free[node] - held[node])
                 held[node] -= task.held
-                _shift(spare[self.group_of[node]], node, before, max(0, free[node] - held[node]))
+                spare[self.group_of[node]].shift(node, before, max(0, free[node] - held[node]))
             found = None
             if wishes:
                 wish = wishes.get(task.number)
@@ -180,8 +180,8 @@ class Construction:
                 continue
             (group, devices, seconds, cost, _, tardiness, _), node = found
             now_free = free[node] - devices
-            _shift(whole[group], node, free[node], now_free)
-            _shift(spare[group], node, max(0, free[node] - held[node]), max(0, now_free - held[node]))
+            whole[group].shift(node, free[node], now_free)
+            spare[group].shift(node, max(0, free[node] - held[node]), max(0, now_free - held[node]))
             free[node] = now_free
             left -= devices
             value += tardiness
@@ -197,7 +197,7 @@ class Construction:
         return Schedule(value, placed)
 
     def _fit(
-        self, choices: Sequence[Choice], spare: Sequence[Sequence[int]], whole: Sequence[Sequence[int]], now_on: int
+        self, choices: Sequence[Choice], spare: Sequence[_Free], whole: Sequence[_Free], now_on: int
     ) -> Placed | None:
         """The first of the choices that fits: where it disturbs nobody, if there is such a place."""
         if self._considerate:
@@ -206,15 +206,32 @@ class Construction:
                 return found
         return _fitting(choices, whole, now_on)
 
-    def _masks(self, free: Sequence[int]) -> list[list[int]]:
-        """For each group and each number: which of its nodes have so many devices left."""
-        masks = []
-        for members in self.groups:
-            row = [0] * (self.nodes[members[0]].devices + 1)
-            for node in members:
-                row[free[node]] |= 1 << node
-            masks.append(row)
-        return masks
+    def _masks(self, free: Sequence[int]) -> list[_Free]:
+        """For each group: which of its nodes have how many devices left."""
+        return [
+            _Free(self.nodes[members[0]].devices, {node: free[node] for node in members}) for members in self.groups
+        ]
+
+
+class _Free:
+    """Equal nodes by how many devices they have left: a set of nodes for each number, as bits, and a set of numbers."""
+
+    __slots__ = ("nodes", "numbers")
+
+    def __init__(self, most: int, free: Mapping[int, int]) -> None:
+        self.nodes = [0] * (most + 1)
+        self.numbers = 0
+        for node, count in free.items():
+            self.nodes[count] |= 1 << node
+            self.numbers |= 1 << count
+
+    def shift(self, node: int, before: int, after: int) -> None:
+        nodes = self.nodes
+        nodes[before] ^= 1 << node
+        if not nodes[before]:
+            self.numbers ^= 1 << before
+        nodes[after] |= 1 << node
+        self.numbers |= 1 << after
 
 
 def _rank(choice: Choice) -> tuple[bool, float, float, bool]:
@@ -223,20 +240,17 @@ def _rank(choice: Choice) -> tuple[bool, float, float, bool]:
     return False, choice.cost, choice.seconds, not choice.stays
 
 
-def _shift(row: list[int], node: int, before: int, after: int) -> None:
-    row[before] ^= 1 << node
-    row[after] |= 1 << node
-
-
-def _fitting(choices: Sequence[Choice], masks: Sequence[Sequence[int]], now_on: int) -> Placed | None:
+def _fitting(choices: Sequence[Choice], free: Sequence[_Free], now_on: int) -> Placed | None:
     """The first of the choices for which a node has enough, and of such nodes the fullest."""
     for choice in choices:
-        row = masks[choice.group]
-        for count in range(choice.devices, len(row)):
-            mask = row[count]
-            if choice.stays:
-                if mask >> now_on & 1:
-                    return Placed(choice, now_on)
-            elif mask:
-                return Placed(choice, (mask & -mask).bit_length() - 1)
+        of_group = free[choice.group]
+        numbers = of_group.numbers >> choice.devices
+        while numbers:
+            count = choice.devices + (numbers & -numbers).bit_length() - 1
+            nodes = of_group.nodes[count]
+            if not choice.stays:
+                return Placed(choice, (nodes & -nodes).bit_length() - 1)
+            if nodes >> now_on & 1:
+                return Placed(choice, now_on)
+            numbers &= numbers - 1
     return None

@@ -110,7 +110,7 @@ def test_a_missing_connection_is_named(run, leaves_no_container):
 
 
 def test_an_engine_that_is_not_there_is_named(run, monkeypatch):
-    monkeypatch.setattr("paceline.operators.train._ENGINE_PATIENCE_S", 0.0)
+    monkeypatch.setattr("paceline.operators._engine._PATIENCE_S", 0.0)
     with pytest.raises(AirflowException, match=r"no Docker engine answers at unix:///nowhere.sock"):
         run(TRACKED, runtime="docker", docker_url="unix:///nowhere.sock")
 

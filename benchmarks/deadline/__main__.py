@@ -152,13 +152,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             trainer, Record(chosen.folder / "runs.jsonl"), bar, shortest_s=chosen.shortest_s, repeats=repeats
         )
         runs: dict[tuple[Cell, str, int], dict[str, Any]] = {}
-        if not chosen.no_static:
-            bar.total += round(2.5 * chosen.shortest_s * repeats * sum(cell.last for cell in planned))
+        # At the shortest time there is nothing to search for: it takes all cores.
+        searched = [] if chosen.no_static else [cell for cell in planned if cell.last > 1.0]
+        bar.total += round(2.5 * chosen.shortest_s * repeats * sum(cell.last for cell in searched))
         for repeat in range(repeats):
             for cell in planned:  # interleaved: what the machine does to one, it does to the others
                 for controller in CONTROLLERS:
                     runs[cell, controller, repeat] = benchmark.controlled(cell, controller, repeat)
-                if not chosen.no_static:
+                if cell in searched:
                     before = runs.get((cell, STATIC, repeat - 1), {}).get("cores")
                     near = before or runs[cell, CONTROLLERS[0], repeat]["mean_devices"]
                     runs[cell, STATIC, repeat] = benchmark.static(cell, repeat, near)

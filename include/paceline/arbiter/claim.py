@@ -99,7 +99,9 @@ class Claim:
     ) -> Claim | None:
         origin_s = origin_of(pace).timestamp()
         ended = pace["state"] in _ENDED
-        held = max(float(pace["devices"]), float(pace.get("devices_in_force") or 0.0))
+        # What a job on whole devices reported last says nothing of one that was stopped since.
+        in_force = 0.0 if pace["state"] == "paused" else float(pace.get("devices_in_force") or 0.0)
+        held = max(float(pace["devices"]), in_force)
         alpha = float(pace.get("alpha") or 1.0)
         grant, obeys = pace.get("grant"), pace.get("ceiling")
         obeyed = None if obeys is None else float(obeys)

@@ -280,3 +280,10 @@ def test_the_earliest_deadline_is_told_as_people_write_it() -> None:
     (grant,) = Arbiter(1.0).look([claim], claim.said_s)
     assert grant.ceiling.fits is False
     assert grant.ceiling.earliest_s == pytest.approx(602.0, rel=0.01), "300 s of work, and half of the deadline"
+
+
+def test_a_paused_job_on_whole_devices_holds_none_of_those_that_it_reported_last() -> None:
+    told = Ceiling(0.0, 5, at_most=2.0).to_json()
+    paused = Claim.read("a", sampled(5.0, state="paused", devices=0.0, devices_in_force=2, grant=5, ceiling=0.0), told)
+    assert paused is not None
+    assert paused.committed == 0.0

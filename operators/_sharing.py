@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowException
 from paceline.control import Decision
 from paceline.errors import DeadlineInfeasibleError, InvalidInputError
 from paceline.pace.ceiling import Ceiling
+from paceline.pace.feasibility import extended
 from paceline.pace.live import CEILING, DEADLINE, PACE
 from paceline.pace.sample import sample
 from paceline.pace.stored_deadline import StoredDeadline
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from paceline.control import Controller, Outlook, PastRun
 
 _LOOK_EVERY_S = 1.0
-_SAME_S = 0.05
 _SAY_EVERY_S = 5.0
 _TELL_EVERY_S = 60.0
 
@@ -161,9 +161,9 @@ class Queue:
     def _heed_answer(self) -> None:
         """What the arbiter says of the deadline, once."""
         newest, deadline_s = self._newest, self._controller.deadline_s
-        if newest is None or newest.fits is None or newest.earliest_s is None or newest.asked_s is None:
+        if newest is None or newest.earliest_s is None or not newest.answers(deadline_s):
             return
-        if self._heeded_s == newest.asked_s or abs(newest.asked_s - deadline_s) > _SAME_S:
+        if self._heeded_s == newest.asked_s:
             return
         self._heeded_s = newest.asked_s
         if newest.fits:
@@ -175,9 +175,10 @@ class Queue:
             raise DeadlineInfeasibleError(message)
         self._log.warning(message)
         if self._on_infeasible == "extend":
-            self._log.warning("The deadline is moved there")
-            self._controller.move_deadline(self._now_s(), newest.earliest_s)
-            self._tolerantly(lambda: self._store.set(DEADLINE, newest.earliest_s))
+            moved_s = extended(newest.earliest_s)  # to that very moment, it would be too late a second from now
+            self._log.warning("The deadline is moved to %.1f s", moved_s)
+            self._controller.move_deadline(self._now_s(), moved_s)
+            self._tolerantly(lambda: self._store.set(DEADLINE, moved_s))
 
     def _say(self) -> None:
         newest, now_s = self._newest, self._now_s()

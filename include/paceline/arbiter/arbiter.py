@@ -15,7 +15,7 @@ from paceline.errors import InvalidInputError
 from paceline.pace.ceiling import Ceiling
 
 _CHANGE_S = 2.0  # what a change of its devices costs a training
-_SAME_S = 0.05  # samples round to a millisecond; people do not move a deadline by less
+_SAME_S = 0.05  # seconds since its origin come rounded to a millisecond, so a deadline trembles
 _LATE_EVERY_S = 10.0  # a training that is late is looked at again so often
 
 
@@ -173,10 +173,8 @@ def _deadline_s(claim: Claim) -> float:
 
 
 def _asks(claim: Claim) -> bool:
-    if claim.state != "waiting":
-        return False
-    answered_s = claim.ceiling.asked_s if claim.ceiling is not None else None
-    return answered_s is None or abs(answered_s - _deadline_s(claim)) > _SAME_S
+    answered = claim.ceiling is not None and claim.ceiling.answers(_deadline_s(claim))
+    return claim.state == "waiting" and not answered
 
 
 def _with(ceiling: Ceiling, answer: _AtTheDoor | None) -> Ceiling:

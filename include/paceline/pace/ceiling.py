@@ -9,6 +9,7 @@ from typing import Any
 from paceline.errors import InvalidInputError
 from paceline.pace.live import CEILING
 
+_SAME_S = 0.05  # samples round to a millisecond; people do not move a deadline by less
 _MOST = 1e12  # devices, or seconds: whatever is more is nonsense
 
 
@@ -70,6 +71,14 @@ class Ceiling:
             None if fits is None else bool(fits),
             earliest_s,
         )
+
+    def answers(self, deadline_s: float) -> bool:
+        """Whether it says something of this deadline, and not of one that has been moved since.
+
+        >>> Ceiling(0.0, 1, asked_s=60.0, fits=True, earliest_s=45.0).answers(60.001)
+        True
+        """
+        return self.asked_s is not None and abs(self.asked_s - deadline_s) < _SAME_S
 
     def to_json(self) -> dict[str, Any]:
         """What ``read`` takes back."""

@@ -13,6 +13,15 @@ _STEPS_TO_BELIEVE = 3  # one slow second is not a missed deadline
 _EXTENSION_MARGIN = 1.02
 
 
+def extended(earliest_s: float) -> float:
+    """The deadline that one which cannot be met is moved to: the earliest possible end and 2 % beyond, in seconds.
+
+    >>> extended(100.0)
+    102.0
+    """
+    return round(earliest_s * _EXTENSION_MARGIN, 1)
+
+
 class InfeasiblePolicy:
     """Believes a forecast once it has said the same three times in a row, then acts as the user wanted.
 
@@ -48,7 +57,7 @@ class InfeasiblePolicy:
                 f"deadline: {deadline_s:.1f} s cannot be met, the earliest possible end is {earliest_s:.1f} s"
             )
         if self._choice == "extend" and earliest_s < float("inf"):
-            extended_s = round(earliest_s * _EXTENSION_MARGIN, 1)
+            extended_s = extended(earliest_s)
             self._event(now_s, "extended", f"extended to {extended_s:.1f} s", deadline_s, earliest_s, extended_s)
             self.forget()
             return extended_s

@@ -16,6 +16,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from paceline.control import CPU_QUANTUM
 from paceline.errors import InvalidInputError
+from paceline.pace.ceiling import Ceiling
 from paceline.pace.live import CEILING
 
 from ._values import is_template, number
@@ -259,8 +260,8 @@ def _claim(key: str, row: Mapping[str, Any]) -> Claim | None:
 
     arrived = datetime.fromisoformat(row["started_at"]) if row["started_at"] else None
     claim = Claim.read(key, row["pace"], row["ceiling"], arrived)
-    if claim is not None and row["lost"] and not claim.ended and claim.ceiling is not None:
-        return Claim.of_a_lost_one(key, claim.ceiling, claim.held)
+    if claim is not None and row["lost"] and not claim.ended:
+        return Claim.of_a_lost_one(key, claim.ceiling or Ceiling(claim.committed), claim.held)
     return claim
 
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from paceline.airflow_api import AirflowApiError
-from paceline.arbiter import Arbiter
+from paceline.arbiter import Arbiter, Claim, Grant
 from paceline.errors import InvalidInputError
 from paceline.operators import ArbiterOperator
 from paceline.operators.arbitrate import POLICIES, _claim, _key, _policy, _Told
@@ -76,6 +76,8 @@ def test_a_task_that_has_said_nothing_holds_nothing_and_a_lost_one_all_that_it_w
     assert (heard.lost, heard.committed) == (False, 0.8)
     lost = _claim("a", row(ceiling=granted, pace=pace, lost=True))
     assert (lost.lost, lost.committed) == (True, 1.0)
+    alone = _claim("a", row(pace={**pace, "grant": None}, lost=True))
+    assert (alone.lost, alone.committed) == (True, 2.0), "one that shares nothing may hold all that it may have"
     over = _claim("a", row(ceiling=granted, pace={**pace, "state": "finished"}, lost=True))
     assert over.committed == 0.0
 
@@ -108,3 +110,14 @@ def test_a_run_that_was_deleted_meanwhile_keeps_nobody_else_waiting(caplog):
     assert {run_id: devices > 0 for run_id, (_, devices) in api.told.items()} == {"r2": True, "r3": True}
     assert caplog.text.count("night r1 train cannot be told its ceiling") == 1
     assert told.summary()["grants"] == 2
+
+
+def test_grants_of_somebody_else_are_told_once(caplog):
+    told = _Told(logging.getLogger("test"))
+    mine, theirs = (Claim.of_a_lost_one("a", Ceiling(0.5, number)) for number in (3, 4))
+    told.take(Grant("a", mine.ceiling, None))
+    told.look([mine])
+    assert "Somebody else" not in caplog.text
+    told.look([theirs])
+    told.look([theirs])
+    assert caplog.text.count("Somebody else gives out devices of this pool") == 1

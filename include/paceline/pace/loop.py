@@ -156,9 +156,9 @@ class PaceLoop:
         if self._orders.hear(self._exchange.newest(), now_s):
             self._move_deadline(now_s)
         if self._orders.ceiling == 0 and self._reader.trained_s is None:
-            return self._stand_still(now_s, position)
+            return self._stand_still(now_s)
         if self._standstill.lasts and not self._go_on(now_s):
-            return self._stand_still(now_s, position)
+            return self._stand_still(now_s)
         self._take_usage()
         in_force = holding.in_force(self._reader.newest.devices if self._reader.newest else None, now_s)
         decision = self._controller.step(
@@ -177,8 +177,10 @@ class PaceLoop:
         holding.wanted = decision.devices
         if position and self._reader.trained_s is None and not self._standstill.starting:
             self._judge(now_s, decision)
-        elif (position is None and now_s > self._silent_until_s()) or self._is_hung(now_s):
+        elif position is None and now_s > self._silent_until_s():
             raise TrainingFailedError(describe_silence("by its deadline", self._reader.last_malformed))
+        if self._standstill.starting and now_s > self._started_s + _STARTED_AGAIN_AT_MOST_S:
+            raise TrainingFailedError(describe_silence("since it was started again", self._reader.last_malformed))
         holding.resize(now_s)
         state: State = "finishing" if self._reader.trained_s is not None else "training" if position else "starting"
         self._publish(now_s, decision, state)
@@ -191,13 +193,9 @@ class PaceLoop:
         late = self._orders.shared or self._started_s >= deadline_s
         return max(deadline_s, self._started_s + _SILENT_AT_MOST_S) if late else deadline_s
 
-    def _is_hung(self, now_s: float) -> bool:
-        return self._standstill.starting and now_s > self._started_s + _STARTED_AGAIN_AT_MOST_S
-
-    def _stand_still(self, now_s: float, position: Position | None) -> float:
+    def _stand_still(self, now_s: float) -> float:
         """A step of a job that has been given nothing; returns the seconds until the next."""
-        nothing = self._orders.ceiling == 0
-        if nothing and (not self._standstill.lasts or self._standstill.perhaps):
+        if self._orders.ceiling == 0 and (not self._standstill.lasts or self._standstill.perhaps):
             self._standstill.begin(now_s, self._has_trained)
         period_s = self._controller.period_s
         if self._standstill.lasts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paceline.control import DeadlineController, Limits
-from paceline.errors import RuntimeUnavailableError
+from paceline.errors import RuntimeUnavailableError, TrainingFailedError
 from paceline.pace import MemoryState, PaceLoop
 from paceline.pace.ceiling import Ceiling
 
@@ -177,3 +177,11 @@ def test_who_takes_over_a_job_asks_its_engine_for_what_it_should_hold(make_job, 
     _, exchange = run(job, 100, Ceiling(0.5, 3, at_most=1.5))
     assert job.resizes[0][0] == 0.0
     assert exchange.samples[0]["devices"] <= 0.5
+
+
+def test_a_job_that_is_started_again_and_says_nothing_fails(make_job, run):
+    job = make_job(core_s=40)
+    job.restart = lambda: setattr(job, "_finished_s", None) or setattr(job, "batches", 0)  # it hangs
+    with pytest.raises(TrainingFailedError, match="since it was started again"):
+        run(job, 60, Ceiling(1.0, 1), at=[(20, Ceiling(0.0, 2)), (30, Ceiling(1.0, 3))])
+    assert job.elapsed_s < 30 + 15 * 60 + 30

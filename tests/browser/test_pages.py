@@ -89,7 +89,7 @@ def test_who_may_only_look_cannot_change_it(airflow: AirflowProcess, running: st
 
 
 def test_without_a_login_nothing_is_told(airflow: AirflowProcess) -> None:
-    for path in ("trainings", "overview", "dags/pages/dagRuns/some/trainings"):
+    for path in ("trainings", "overview", "dags/pages/dagRuns/some/trainings", "pools/default_pool/trainings"):
         assert httpx.get(f"{airflow.url}/paceline/api/{path}", trust_env=False).status_code == 401
 
 

@@ -16,7 +16,7 @@ from paceline.pace.ceiling import Ceiling
 
 _CHANGE_S = 2.0  # what a change of its devices costs a training
 _SAME_S = 0.05  # seconds since its origin come rounded to a millisecond, so a deadline trembles
-_LATE_EVERY_S = 10.0  # a training that is late is looked at again so often
+_LATE_EVERY_S = 10.0  # a training that is late, or has nothing, is looked at again so often
 
 
 class Arbiter:
@@ -96,7 +96,9 @@ class Arbiter:
         lost = sum(claim.committed for claim in claims if claim.lost)
         self._node = Node(POOL, max(int((self.devices - lost) / self._unit + 1e-6), 1))
         seen = {claim.key: (claim.deadline_s, claim.key in self._known) for claim in here}
-        late = any(claim.late for claim in here) and now_s >= self._decided_s + _LATE_EVERY_S
+        # Who is late, or was left with nothing, may be helped as soon as others have shown that they need less.
+        wants = any(claim.late or not self._has_something(claim) for claim in here)
+        late = wants and now_s >= self._decided_s + _LATE_EVERY_S
         if seen != self._seen or late or now_s >= min(self._decided_s + self._every_s, self._again_s):
             self._decide(here, now_s)
             self._seen, self._decided_s = seen, now_s
@@ -109,6 +111,10 @@ class Arbiter:
         waiting = (claim for claim in here if claim.state == "waiting" and claim.key not in granted)
         reasons = ((claim, self._targets[claim.key].reason, answers.get(claim.key)) for claim in waiting)
         return told + [_nothing_yet(*one) for one in reasons if one[2] or one[0].ceiling is None or _stale(*one[:2])]
+
+    def _has_something(self, claim: Claim) -> bool:
+        target = self._targets.get(claim.key)
+        return target is None or target.devices > 0
 
     def _steady(self, claim: Claim) -> Claim:
         """A deadline is the same while it differs by less than samples round it."""

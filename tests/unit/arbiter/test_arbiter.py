@@ -287,3 +287,14 @@ def test_a_paused_job_on_whole_devices_holds_none_of_those_that_it_reported_last
     paused = Claim.read("a", sampled(5.0, state="paused", devices=0.0, devices_in_force=2, grant=5, ceiling=0.0), told)
     assert paused is not None
     assert paused.committed == 0.0
+
+
+def test_who_was_left_with_nothing_is_looked_at_again_before_the_next_regular_moment() -> None:
+    arbiter = Arbiter(1.0, every_s=1000.0)
+    large = Claim("large", "training", 0, 100, 0, 0, 0.1, 1.0, 0.05, 1.0, 1, Ceiling(1.0, 1), Outlook(99.0, 1.0, 0.0))
+    waits = Claim("waits", "waiting", 1, 90, 0, 0, 0.5, 1.0, 0.05, 0.0, 0, None, Outlook(30.0, 1.0, 0.0))
+    arbiter.look([large], 0.0)
+    arbiter.look([large, waits], 1.0)
+    needs_less = replace(large, outlook=Outlook(20.0, 1.0, 0.0), said_s=5.0)
+    told = [grant for second in range(5, 15) for grant in arbiter.look([needs_less, waits], float(second))]
+    assert {grant.key for grant in told} >= {"large"}, "it is lowered, for the one that waits"

@@ -33,6 +33,7 @@ _NEWEST = 0.3  # how fast what it can use follows what it uses
 _EARLY = 0.0005  # of the deadline: late is worse than early
 # Saving a small model and leaving a container, where no earlier run has shown how long that takes.
 _UNKNOWN_TAIL_S, _UNKNOWN_TAIL = 1.0, 0.02
+_VAGUE_SD = 0.25  # who decides for several jobs cannot do so by a speed that is known no better
 _FORECAST_SD = 0.005  # a deadline that may be missed by less than this is not given up
 _LATEST_REPORT_S = 0.25
 _ALMOST = 0.95  # of a batch that has not been reported
@@ -289,7 +290,7 @@ class DeadlineController:
         return now_s + left / speed + tail_s if speed > 0 else None, earliest_s
 
     def _outlook(self, left: float, pauses_left_s: float) -> Outlook | None:
-        if not self._speed.known:
+        if not self._speed.known or self._speed.sd(max(self._held[1], self.limits.quantum)) > _VAGUE_SD:
             return None
         usable = round(self._usable, 3) if math.isfinite(self._usable) else None
         return Outlook(left / self._speed.at(1.0), self._speed.exponent, pauses_left_s + self._tail_s, usable)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -192,6 +193,20 @@ def test_an_infeasible_deadline_is_recognised_soon_and_a_feasible_one_never_take
         assert told is not None
         assert told < 0.2 * shortest_s
         assert pace(plant, DeadlineController(LIMITS, 1.2 * shortest_s, past=past)).infeasible_s is None
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_first_batches_that_are_slow_raise_no_alarm_and_do_not_tell_others_what_the_job_needs(known):
+    plant = plant_of(60.0, noise=0.02, speedup=amdahl(0.05))
+    cold = replace(plant, neighbours=[Neighbour(0.0, STARTUP_S + 1.5, 0.8)])
+    past = past_of(plant) if known else None
+    assert pace(cold, DeadlineController(LIMITS, 1.5 * plant.shortest_s(2.0), past=past)).infeasible_s is None
+    controller = DeadlineController(LIMITS, 120.0, past=past)
+    first = [controller.step(second, done, 300, done_s=second, held_devices=0.5) for second, done in ((4, 1), (6, 4))]
+    told = controller.step(9, 22, 300, done_s=9, held_devices=0.5).outlook
+    assert first[-1].outlook is None or known
+    assert told is not None
+    assert told.work_s / 300 < 0.15 if not known else True
 
 
 def test_a_job_starts_on_a_whole_core_and_on_more_when_its_deadline_moves_meanwhile():

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from paceline.allocate.capacity import Capacity, Curve
 from paceline.allocate.model import Job, Node
+from paceline.allocate.on_time import STRETCHES
 from paceline.errors import InvalidInputError
 
 _HALVINGS = 12  # of the time in which the earliest deadline may be
@@ -46,7 +47,8 @@ def ask(job: Job, promised: Sequence[Job], node: Node, now_s: float, change_s: f
     job:
         Who asks.
     promised:
-        Jobs that hold a promise; those that cannot keep theirs any more take no devices here.
+        Jobs that hold a promise. Where they cannot all be on time, all may be a little late, as in
+        :class:`~paceline.allocate.OnTime`; beyond that, those that cannot keep theirs take no devices here.
     node:
         The pool.
     now_s:
@@ -73,8 +75,7 @@ def ask(job: Job, promised: Sequence[Job], node: Node, now_s: float, change_s: f
         _Promised.of(one, one.deadline_s, node, now_s) for one in promised if one.deadline_s and one.name != job.name
     ]
     held.sort(key=lambda one: one.deadline_s)
-    capacity = Capacity(node.devices, now_s, (one.deadline_s for one in held))
-    keeps = _fit(held, capacity, change_s)
+    keeps, capacity = _keep(held, node, now_s, change_s)
     ends_s = capacity.ends_s(curve, work, change_s)
     last_s = min(ends_s.values())  # on what the others leave: it can be promised in any case
     alone_s = min(Capacity(node.devices, now_s, []).ends_s(curve, work, change_s).values())
@@ -105,12 +106,28 @@ def ask(job: Job, promised: Sequence[Job], node: Node, now_s: float, change_s: f
 class _Promised:
     curve: Curve
     work: float
+    arrived_s: float
     deadline_s: float
     held: int
 
     @classmethod
     def of(cls, job: Job, deadline_s: float, node: Node, now_s: float) -> _Promised:
-        return cls(Curve(job.speeds[node.kind]), job.left(now_s), deadline_s, job.held.devices if job.held else 0)
+        curve, held = Curve(job.speeds[node.kind]), job.held.devices if job.held else 0
+        return cls(curve, job.left(now_s), job.arrived_s, deadline_s, held)
+
+    def stretched(self, stretch: float) -> _Promised:
+        return replace(self, deadline_s=self.deadline_s + stretch * (self.deadline_s - self.arrived_s))
+
+
+def _keep(held: Sequence[_Promised], node: Node, now_s: float, change_s: float) -> tuple[list[_Promised], Capacity]:
+    """Plan those that hold a promise, as little later as keeps all of them; who is kept, and what they leave."""
+    for stretch in (0.0, *STRETCHES):
+        later = [one.stretched(stretch) for one in held]
+        capacity = Capacity(node.devices, now_s, (one.deadline_s for one in later))
+        if len(_fit(later, capacity, change_s)) == len(held):
+            return later, capacity
+    capacity = Capacity(node.devices, now_s, (one.deadline_s for one in held))
+    return _fit(held, capacity, change_s), capacity
 
 
 def _fit(jobs: Sequence[_Promised], capacity: Capacity, change_s: float) -> list[_Promised]:

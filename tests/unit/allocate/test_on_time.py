@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from paceline.allocate import Job, Node, OnTime, Placement, Speeds, check, edf, most_on_time
 from paceline.allocate.bound import Need, moore_hodgson
 from paceline.allocate.capacity import Capacity, Curve
+from paceline.allocate.door import ask
 from paceline.errors import InvalidInputError
 from paceline.simulate.cluster import Arrival, Friction, Simulation
 
@@ -118,8 +119,25 @@ def test_promises_are_kept_whoever_comes_later():
         assert all(met[name] for name in promised)
 
 
-@settings(max_examples=40, deadline=None)
+@pytest.mark.parametrize(("takes", "kept"), [(1.03, True), (1.08, True), (1.3, False)])
+def test_where_promised_work_takes_longer_than_it_seemed_all_are_a_little_late_before_one_is_given_up(takes, kept):
+    linear = {"device": Speeds.linear(20)}
+    jobs = [Job(name, 0.0, 1000.0, linear, deadline_s=100.0) for name in ("a", "b")]
+    policy, pool = OnTime(change_s=0.0, keep_promises=True), Node("pool", 20)
+    policy.allocate(jobs, [pool], 0.0, rescale=True)
+    longer = [Job(job.name, 0.0, 1000.0 * takes, linear, deadline_s=100.0) for job in jobs]
+    found = policy.allocate(longer, [pool], 1.0, rescale=True)
+    check(found, longer, [pool])
+    assert len(found.late) == (0 if kept else 1)
+    if kept:
+        assert [one.devices for one in found.placements.values()] == [10, 10]
+        assert found.reasons["a"].startswith("the fewest with which all are at most ")
+    newcomer = Job("c", 1.0, 100.0, linear, deadline_s=60.0)
+    assert ask(newcomer, [job for job in longer if job.name not in found.late], pool, 1.0).fits is not kept
+
+
 @given(seed=st.integers(0, 10_000), number=st.integers(1, 25))
+@settings(max_examples=40, deadline=None)
 def test_nobody_beats_the_bound(seed, number):
     jobs = jobs_of(random.Random(seed), number)
     assert simulated(jobs, edf()) <= most_on_time(jobs, POOL, 0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,12 +18,13 @@ import pytest
 from paceline.demo.airflow_process import AirflowProcess
 from paceline.pace.sample import origin_of
 
-pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.alone, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.alone, pytest.mark.timeout(600)]
 
 PICTURES = Path(os.environ.get("PACELINE_PICTURES", Path(__file__).parents[2] / "build" / "pictures"))
 SCRIPT = Path(__file__).parent / "training" / "digits.py"
 POOL, CORES = "trainings", 1.2
-LEAST = {"night": 0.1, "urgent": 1.0}
+SPARE = 1.25  # times as long as the work takes
+LEAST = {"night": 0.1, "urgent": 1.0, "at_once": 1.2}
 DAGS = f"""
 from airflow.sdk import DAG
 from paceline.operators import ArbiterOperator, DeadlineTrainingOperator
@@ -37,6 +39,7 @@ for name, least in {LEAST!r}.items():
             deadline_from="task",
             min_devices=least,
             max_devices={CORES},
+            on_infeasible="fail" if name == "at_once" else "best_effort",
             pool={POOL!r},
             shared=True,
         )
@@ -127,6 +130,39 @@ def test_four_trainings_and_an_urgent_fifth_share_the_cores_whatever_becomes_of_
     assert "paused" in watch.seen, "beside the urgent one there is not enough for four: some stood still"
     assert docker_client.containers(all=True, filters={"label": "paceline.task=train"}) == []
     draw(airflow, runs, PICTURES / "sharing.png")
+    airflow.api("PATCH", f"/dags/arbiter/dagRuns/{quote(arbiter)}", {"state": "failed"})
+
+
+def test_deadlines_that_fit_only_if_the_cores_are_shared_well_are_met_and_who_cannot_be_met_is_told(
+    shared_airflow: AirflowProcess, docker_client: docker.APIClient
+) -> None:
+    airflow = shared_airflow
+    arbiter = airflow.run_dag("arbiter")
+    alone = airflow.run_dag("at_once", {"deadline": "300s", "batches": 300})
+    assert airflow.wait("at_once", alone, timeout_s=300) == "success"
+    takes_s = airflow.xcom("at_once", alone, "train")["finished_s"]
+    # Shared equally, two would be done when all four are: far too late.
+    deadlines_s = [round(2 * takes_s * SPARE, 1)] * 2 + [round(4 * takes_s * SPARE, 1)] * 2
+    runs = [airflow.run_dag("night", {"deadline": f"{one}s", "batches": 300}) for one in deadlines_s]
+    watch = Watch(airflow, docker_client)
+    end_s = time.monotonic() + 90
+    while watch.states.count("training") < 2:
+        assert time.monotonic() < end_s
+        watch.look()
+        time.sleep(0.5)
+    hopeless = airflow.run_dag("at_once", {"deadline": f"{1.2 * takes_s:.1f}s", "batches": 300})
+    assert airflow.wait("at_once", hopeless, timeout_s=120, each=watch.look) == "failed"
+    said = json.dumps(airflow.api("GET", f"/dags/at_once/dagRuns/{quote(hopeless)}/taskInstances/train/logs/1"))
+    told = re.search(r"deadline: \d+ s does not fit beside those of others, the earliest that would is (\d+) s", said)
+    assert told is not None
+    assert float(told[1]) > 1.2 * takes_s
+    for run_id in runs:
+        assert airflow.wait("night", run_id, timeout_s=600, each=watch.look) == "success"
+    late_pct = [airflow.xcom("night", run_id, "train")["error_pct"] for run_id in runs]
+    print(takes_s, deadlines_s, late_pct, told[0], watch.most_ceilings, watch.most_quotas, sorted(watch.seen))
+    assert max(map(abs, late_pct)) <= 2.0
+    assert watch.most_ceilings <= CORES + 1e-6
+    assert watch.most_quotas <= CORES + 0.01
     airflow.api("PATCH", f"/dags/arbiter/dagRuns/{quote(arbiter)}", {"state": "failed"})
 
 

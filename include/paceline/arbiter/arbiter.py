@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from paceline.allocate import Job, Node, OnTime, Policy, check
 from paceline.allocate.door import ask
+from paceline.arbiter.beginners import Beginners
 from paceline.arbiter.claim import Claim
 from paceline.arbiter.demand import POOL, job
 from paceline.arbiter.grants import Grant, Target, settle
@@ -74,6 +75,8 @@ class Arbiter:
         self._seen: Mapping[str, object] = {}
         self._deadlines_s: Mapping[str, float] = {}
         self._known: dict[str, Outlook] = {}
+        self._beginners = Beginners()
+        self._keep: Mapping[str, float] = {}  # who has just begun, and what it keeps
         self._targets: dict[str, Target] = {}
         self._on_time: list[str] = []
 
@@ -94,8 +97,10 @@ class Arbiter:
                 self._known[claim.key] = claim.outlook
         here = [claim for claim in claims if not claim.ended and not claim.lost]
         lost = sum(claim.committed for claim in claims if claim.lost)
-        self._node = Node(POOL, max(int((self.devices - lost) / self._unit + 1e-6), 1))
-        seen = {claim.key: (claim.deadline_s, claim.key in self._known) for claim in here}
+        self._keep = self._beginners.look(here, self._known, now_s)
+        left = self.devices - lost - sum(self._keep.values())
+        self._node = Node(POOL, max(int(left / self._unit + 1e-6), 1))
+        seen = {claim.key: (claim.deadline_s, claim.key in self._known, claim.key in self._keep) for claim in here}
         # Who is late, or was left with nothing, may be helped as soon as others have shown that they need less.
         wants = any(claim.late or not self._has_something(claim) for claim in here)
         late = wants and now_s >= self._decided_s + _LATE_EVERY_S
@@ -133,9 +138,9 @@ class Arbiter:
             reason = allocation.reasons.get(claim.key, "")
             if claim.key not in self._known:
                 reason = "how fast it trains is not known yet"
-            if claim.key not in jobs:
+            if claim.key not in jobs and claim.key not in self._keep:
                 reason = f"the pool is too small: it has {self.devices:g} devices, {claim.least:g} are needed"
-            devices = placed.devices * self._unit if placed is not None else 0.0
+            devices = placed.devices * self._unit if placed is not None else self._keep.get(claim.key, 0.0)
             if placed is None and claim.taken is None:
                 devices = claim.least  # it does not share, so it cannot stand still
             self._targets[claim.key] = Target(round(devices, 9), reason)
@@ -143,16 +148,17 @@ class Arbiter:
         self._on_time = [key for key in jobs if key not in allocation.late]
 
     def _jobs(self, claims: Sequence[Claim], now_s: float) -> dict[str, Job]:
-        share = self.devices / max(len(claims), 1)
+        others = [claim for claim in claims if claim.key not in self._keep]
+        share = self._node.devices * self._unit / max(len(others), 1)
         made = (
-            job(claim, self._known.get(claim.key), share, self._node.devices, self._unit, now_s) for claim in claims
+            job(claim, self._known.get(claim.key), share, self._node.devices, self._unit, now_s) for claim in others
         )
         return {one.name: one for one in made if one is not None}
 
     def _answers(self, asking: Sequence[Claim], claims: Sequence[Claim], now_s: float) -> dict[str, _AtTheDoor]:
         """What those who have just come are told of their deadlines, as far as it is known what they need."""
         known = [claim for claim in asking if claim.key in self._known]
-        if not known:
+        if not known or self._keep:  # what is left for them will be known in a moment
             return {}
         jobs = self._jobs(claims, now_s)
         promised = [jobs[key] for key in self._on_time if key in jobs]

@@ -298,3 +298,19 @@ def test_who_was_left_with_nothing_is_looked_at_again_before_the_next_regular_mo
     needs_less = replace(large, outlook=Outlook(20.0, 1.0, 0.0), said_s=5.0)
     told = [grant for second in range(5, 15) for grant in arbiter.look([needs_less, waits], float(second))]
     assert {grant.key for grant in told} >= {"large"}, "it is lowered, for the one that waits"
+
+
+def test_who_has_just_begun_keeps_what_it_has_and_nobody_is_promised_that_before_it_is_known() -> None:
+    arbiter = Arbiter(1.2, every_s=1000.0)
+    new = Claim("new", "starting", 0, 100, 0, 0, 0.1, 1.2, 0.05, 0.6, 1, Ceiling(0.6, 1), None)
+    hasty = Claim("hasty", "waiting", 1, 50, 0, 0, 1.2, 1.2, 0.05, 0.0, 0, None, Outlook(50.0, 1.0, 0.0))
+    first = {grant.key: grant.ceiling for grant in arbiter.look([new, hasty], 1.0)}
+    assert "new" not in first
+    assert first["hasty"].devices == 0
+    assert first["hasty"].fits is None, "not answered yet"
+    later = [replace(new, state="training"), replace(hasty, ceiling=first["hasty"])]
+    assert "new" not in {grant.key for grant in arbiter.look(later, 3.0)}
+    shows = replace(new, state="training", outlook=Outlook(60.0, 1.0, 0.0), said_s=9.0)
+    told = {grant.key: grant.ceiling for grant in arbiter.look([shows, hasty], 9.0)}
+    assert told["hasty"].fits is False, "beside the one that came first it cannot be done in time"
+    assert "new" not in told or told["new"].devices > 0

@@ -126,6 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.deadline", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one model, three cells, one run each: about ten minutes")
     parser.add_argument("--models", nargs="+", choices=MODEL_NAMES, default=None, metavar="MODEL")
+    parser.add_argument("--controllers", nargs="+", choices=CONTROLLERS, default=list(CONTROLLERS), metavar="NAME")
     parser.add_argument("--repeats", type=int, default=None, help=f"runs of each cell ({REPEATS}; 1 with --quick)")
     parser.add_argument("--shortest-s", type=float, default=60.0, help="length of a job on all cores (60)")
     parser.add_argument("--image", default="paceline-trainer:latest", help="image with Python and torch")
@@ -140,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     repeats = chosen.repeats or (1 if chosen.quick else REPEATS)
     planned = cells(models, quick=chosen.quick)
     total_s = chosen.shortest_s * (
-        len(models) * (repeats + 0.4) + sum(cell.last for cell in planned) * repeats * len(CONTROLLERS)
+        len(models) * (repeats + 0.4) + sum(cell.last for cell in planned) * repeats * len(chosen.controllers)
     )
     with tqdm(total=round(total_s), unit="s", bar_format="{l_bar}{bar}| {n:.0f}/{total:.0f} s {postfix}") as bar:
 
@@ -157,11 +158,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         bar.total += round(2.5 * chosen.shortest_s * repeats * sum(cell.last for cell in searched))
         for repeat in range(repeats):
             for cell in planned:  # interleaved: what the machine does to one, it does to the others
-                for controller in CONTROLLERS:
+                for controller in chosen.controllers:
                     runs[cell, controller, repeat] = benchmark.controlled(cell, controller, repeat)
                 if cell in searched:
                     before = runs.get((cell, STATIC, repeat - 1), {}).get("cores")
-                    near = before or runs[cell, CONTROLLERS[0], repeat]["mean_devices"]
+                    near = before or runs[cell, chosen.controllers[0], repeat]["mean_devices"]
                     runs[cell, STATIC, repeat] = benchmark.static(cell, repeat, near)
     rows = figures(runs)
     print(table(rows))

@@ -1,0 +1,129 @@
+"""Optimus (Peng et al., EuroSys 2018), as Nearchus compares itself with it: profiles, fits a speed model, adds nodes.
+
+Every node has the same number of cores. The training first runs for a while in each of some ten to twenty
+configurations; a model of its speed is fitted to that, and then one node at a time is added, of the kind that the model
+expects more of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline.elastic import Configuration, Options, Sample, Step
+from paceline.elastic.window import Window
+
+_ENOUGH = 1e-3  # a node that is expected to bring less is not added
+
+
+@dataclass(frozen=True)
+class SpeedModel:
+    """Steps a second of asynchronous training: ``w / (a + b w / p + c w + d p)``, with no coefficient below 0.
+
+    Examples
+    --------
+    >>> model = SpeedModel.fitted([(1, 1), (1, 2), (2, 2), (2, 4), (1, 4)], [1.0, 1.9, 2.0, 3.8, 3.0])
+    >>> round(model.speed(2, 3), 1)
+    2.9
+    """
+
+    coefficients: tuple[float, ...]
+
+    @classmethod
+    def fitted(cls, nodes: Sequence[tuple[int, int]], speeds: Sequence[float]) -> SpeedModel:
+        """By non-negative least squares, from measured speeds of (parameter servers, workers)."""
+        from scipy.optimize import nnls
+
+        found, _ = nnls(
+            [_terms(servers, workers) for servers, workers in nodes],
+            [workers / speed for (_, workers), speed in zip(nodes, speeds, strict=True)],
+        )
+        return cls(tuple(float(one) for one in found))
+
+    def speed(self, servers: int, workers: int) -> float:
+        """Expected steps a second."""
+        terms = _terms(servers, workers)
+        return workers / max(sum(one * term for one, term in zip(self.coefficients, terms, strict=True)), 1e-12)
+
+
+def _terms(servers: int, workers: int) -> tuple[float, ...]:
+    return 1.0, workers / servers, float(workers), float(servers)
+
+
+def profile(most_nodes: int, number: int) -> list[tuple[int, int]]:
+    """So many (parameter servers, workers), spread over all that fit.
+
+    >>> profile(most_nodes=6, number=5)
+    [(1, 1), (1, 5), (2, 3), (3, 2), (5, 1)]
+    """
+    every = [
+        (servers, count - servers) for servers in range(1, most_nodes) for count in range(servers + 1, most_nodes + 1)
+    ]
+    number = min(number, len(every))
+    return [every[round(place * (len(every) - 1) / max(number - 1, 1))] for place in range(number)]
+
+
+class Optimus:
+    """Decides sample by sample, as :class:`paceline.elastic.Scaling` does; every step is a restart.
+
+    Parameters
+    ----------
+    budget:
+        Cores in all.
+    node_cores:
+        Cores of each node.
+    profiled:
+        How many configurations are profiled.
+    options:
+        When what is measured is stable.
+    """
+
+    def __init__(self, budget: float, node_cores: float, *, profiled: int = 10, options: Options | None = None) -> None:
+        self.budget, self.settled = budget, False
+        self._node_cores = node_cores
+        self._most_nodes = int(budget / node_cores + 1e-9)
+        self._left = profile(self._most_nodes, profiled)
+        self._speeds: dict[tuple[int, int], float] = {}
+        self._model: SpeedModel | None = None
+        self._window = Window(options or Options())
+        self._nodes = self._left.pop(0)
+
+    @property
+    def configuration(self) -> Configuration:
+        """What is to be now."""
+        servers, workers = self._nodes
+        return Configuration((self._node_cores,) * servers, (self._node_cores,) * workers)
+
+    @property
+    def profiles(self) -> bool:
+        """Whether it still measures, before the training as such."""
+        return self._model is None
+
+    def look(self, sample: Sample) -> Step | None:
+        """Take in a sample; return a step if it is time for one."""
+        if self.settled:
+            return None
+        self._window.add(sample)
+        if not self._window.stable:
+            return None
+        self._speeds[self._nodes] = self._window.speed
+        if self._left:
+            return self._go(self._left.pop(0), "to be profiled")
+        first = self._model is None
+        self._model = SpeedModel.fitted(list(self._speeds), list(self._speeds.values()))
+        if first:
+            return self._go((1, 1), "the training begins")
+        servers, workers = self._nodes
+        now = self._model.speed(servers, workers)
+        candidates = [(servers, workers + 1), (servers + 1, workers)]
+        gain, best = max((self._model.speed(*one) / now - 1, one) for one in candidates)
+        if gain < _ENOUGH or sum(best) > self._most_nodes:
+            self.settled = True
+            return Step("settled", self.configuration, "no node would bring more, or there are no cores for it")
+        return self._go(best, f"one more of the kind that is expected to bring {100 * gain:.1f} %")
+
+    def _go(self, nodes: tuple[int, int], reason: str) -> Step:
+        kind = "server" if nodes[0] > self._nodes[0] else "worker"
+        self._nodes = nodes
+        self._window.clear()
+        return Step(kind, self.configuration, reason)

@@ -1,0 +1,64 @@
+"""The constants of bottleneck-driven scaling, with the paper's values where it names one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from paceline.errors import InvalidInputError
+
+
+@dataclass(frozen=True)
+class Options:
+    """What :class:`~paceline.elastic.Scaling` decides by; Nearchus, section IV.
+
+    Parameters
+    ----------
+    start_share:
+        R_0: the part of the budget that a training starts on. The paper names no value.
+    scale_up:
+        R_up: how much is added to what a training has, when it uses all of that.
+    job_efficiency:
+        E_thd_job: a training that uses so much of its cores has no bottleneck.
+    node_efficiency:
+        E_thd_opt: a node that uses less of its cores gives some of them to others.
+    stable_samples, stable_variation:
+        N_comp and CV: speed and use of cores are stable when so many samples vary by less.
+    network_samples, network_busy, network_share:
+        N_net: the network of a parameter server is a bottleneck when of so many samples more than the share
+        ``network_share`` is above ``network_busy`` of the capacity of its link.
+    improvement:
+        A node more that makes the training faster by less is taken away again. The paper keeps it.
+    worth:
+        Cores for a training that does not use all it has must make it faster by so much of what they add to it; 0.1:
+        5 % faster for half as many cores again. The paper gives such a training none.
+    least_cores:
+        The fewest that a node is given.
+    """
+
+    start_share: float = 0.25
+    scale_up: float = 0.5
+    job_efficiency: float = 0.95
+    node_efficiency: float = 0.8
+    stable_samples: int = 5
+    stable_variation: float = 0.05
+    network_samples: int = 30
+    network_busy: float = 0.9
+    network_share: float = 0.1
+    improvement: float = 0.02
+    worth: float = 0.1
+    least_cores: float = 0.05
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in ("stable_samples", "network_samples"):
+                if not isinstance(value, int) or isinstance(value, bool) or value < 2:
+                    raise InvalidInputError(field.name, value, "a whole number of samples of at least 2")
+            elif field.name in ("scale_up", "least_cores"):
+                if not 0 < value < float("inf"):
+                    raise InvalidInputError(field.name, value, "a number greater than 0")
+            elif field.name in ("improvement", "worth", "network_share"):
+                if not 0 <= value < 1:
+                    raise InvalidInputError(field.name, value, "a share from 0 to below 1")
+            elif not 0 < value <= 1:
+                raise InvalidInputError(field.name, value, "a share greater than 0, up to 1")

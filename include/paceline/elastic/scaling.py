@@ -1,0 +1,259 @@
+"""Scales a distributed training while it runs: finds what holds it up, and changes that. Nothing is profiled."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from paceline.elastic.configuration import Configuration, count
+from paceline.elastic.options import Options
+from paceline.elastic.reassign import Floors, reassign
+from paceline.elastic.window import Sample, Window
+from paceline.errors import InvalidInputError
+
+Kind = Literal["budget", "up", "server", "worker", "reassign", "back", "settled"]
+
+_NOTABLE = 0.02  # of all cores: to move fewer is not worth a step
+_WORSE = 0.1  # a training that has settled begins to search again when it uses so much less of its cores
+_SAME = 1e-9
+
+
+@dataclass(frozen=True)
+class Step:
+    """A change of the configuration, or the news that the search has ended.
+
+    Parameters
+    ----------
+    kind:
+        ``budget``: fewer cores, as the budget has become smaller; ``up``: more cores for all; ``server``, ``worker``:
+        more of them; ``reassign``: cores go from node to node; ``back``: the last step brought too little and is taken
+        back; ``settled``: no step is left that would bring anything.
+    configuration:
+        What is to be from now on.
+    reason:
+        Why, for people.
+    """
+
+    kind: Kind
+    configuration: Configuration
+    reason: str
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A step that has to show that it was worth while."""
+
+    step: Step
+    before: Configuration
+    speed: float
+    least_gain: float
+
+
+class Scaling:
+    """Decides, sample by sample, how a training's parameter servers and workers are to change; Nearchus, section IV.
+
+    It begins on a part of the budget, and once speed and use of cores are stable it takes one step at a time. Cores
+    that nodes leave idle go to others. A training that uses all it has gets half as much again, up to the budget. One
+    that does not has a bottleneck: more parameter servers where the link of one is full, else more workers, as a
+    process can use only so many cores.
+
+    Beyond the paper: of several steps of the same kind one is made (as many workers as could use the idle cores, at
+    most twice as many). A step that brings too little is taken back, and another kind is tried: parameter servers, for
+    the process of one can have more cores than it can use, too; at last more cores. And a training that has settled
+    begins to search again when its budget or what it uses changes. There is no clock and no I/O in here.
+
+    Parameters
+    ----------
+    budget:
+        R_max: the most cores that the training may have.
+    options:
+        The constants.
+    configuration:
+        Go on from this one, in place of the paper's first: (1 parameter server, 2 workers) on R_0.
+    most_servers, most_workers:
+        How many there may be.
+
+    Attributes
+    ----------
+    configuration:
+        What is to be now.
+    settled:
+        Whether the search has ended.
+
+    Examples
+    --------
+    >>> scaling = Scaling(budget=12.0)
+    >>> scaling.configuration
+    Configuration(servers=(1.0,), workers=(1.0, 1.0))
+    >>> all_used = Sample(10.0, {"ps-0": 0.98, "worker-0": 1.0, "worker-1": 0.99}, {"ps-0": 0.3})
+    >>> steps = [scaling.look(all_used) for _ in range(5)]
+    >>> steps[-1].kind, steps[-1].configuration.cores, steps[-1].reason
+    ('up', 4.5, '99 % of 3 cores are used: 1.5 more')
+    """
+
+    def __init__(
+        self,
+        budget: float,
+        options: Options | None = None,
+        *,
+        configuration: Configuration | None = None,
+        most_servers: int = 8,
+        most_workers: int = 32,
+    ) -> None:
+        self._options = options or Options()
+        fewest = 3 * self._options.least_cores
+        if not fewest <= budget < float("inf"):
+            raise InvalidInputError("budget", budget, f"a number of cores of at least {fewest:g}: for three nodes")
+        self.budget = budget
+        self.configuration = configuration or Configuration.first(max(self._options.start_share * budget, fewest))
+        self.settled = False
+        self._most_servers, self._most_workers = most_servers, most_workers
+        self._window = Window(self._options)
+        self._trial: _Trial | None = None
+        self._in_vain: set[tuple[Kind, Configuration]] = set()
+        self._floors = Floors()
+        self._settled_at = (0.0, 0.0)  # budget, and share of the cores in use
+
+    def look(self, sample: Sample, *, budget: float | None = None, free_cores: float = float("inf")) -> Step | None:
+        """Take in a sample; return a step if it is time for one.
+
+        Parameters
+        ----------
+        sample:
+            What was measured since the last call; of a configuration that has been in force all the time.
+        budget:
+            The budget from now on, if it has changed.
+        free_cores:
+            How many more cores there are to be had just now.
+        """
+        self.budget = self.budget if budget is None else budget
+        now = self.configuration
+        if now.cores > self.budget * (1 + _SAME):
+            fewer = now.times(self.budget / now.cores)
+            return self._make(Step("budget", fewer, f"the budget is {count(self.budget, 'core')} now"))
+        self._window.add(sample)
+        if not self._window.stable:
+            return None
+        used = self._window.used
+        efficiency = sum(used.values()) / now.cores
+        if self.settled and not self._begins_again(efficiency):
+            return None
+        trial, self._trial = self._trial, None
+        if trial is not None:
+            gain = self._window.speed / trial.speed - 1 if trial.speed > 0 else float("inf")
+            if gain < trial.least_gain:
+                return self._take_back(trial, gain)
+        wasted = f"{100 * efficiency:.0f} % of {now.cores:.3g} cores are used"
+        most = min(self.budget, now.cores + max(free_cores, 0.0))
+        step = self._reassign(used)
+        if step is None and efficiency >= self._options.job_efficiency:
+            step = self._up(most, wasted, worth=0.0)
+        elif step is None:
+            full = self._full
+            if full is None and not self._window.complete:
+                return None
+            out_first = full is not None or efficiency < self._options.node_efficiency
+            step = (self._out(used, wasted, full) if out_first else None) or self._up(
+                most, wasted, worth=self._options.worth
+            )
+            step = step or self._out(used, wasted, full)
+        return step or (self._settle(efficiency, wasted) if most >= self.budget * (1 - _SAME) else None)
+
+    @property
+    def _full(self) -> str | None:
+        """The parameter server whose link is the bottleneck."""
+        servers = list(self.configuration.nodes)[: len(self.configuration.servers)]
+        return next((name for name in servers if self._window.saturated(name)), None)
+
+    def _begins_again(self, efficiency: float) -> bool:
+        budget, before = self._settled_at
+        if self.budget == budget and efficiency > before - _WORSE:
+            return False
+        self.settled = False
+        self._in_vain.clear()
+        self._floors = Floors()
+        return True
+
+    def _reassign(self, used: dict[str, float]) -> Step | None:
+        before = self.configuration
+        after = reassign(before, used, self._options, self._floors)
+        given = {name: cores - after.nodes[name] for name, cores in before.nodes.items() if after.nodes[name] < cores}
+        moved = sum(given.values())
+        if moved < _NOTABLE * before.cores:
+            return None
+        name = max(given, key=given.__getitem__)
+        uses = 100 * used[name] / before.nodes[name]
+        reason = f"{name} uses {uses:.0f} % of its cores: {count(float(f'{moved:.2g}'), 'core')} to others"
+        return self._try(Step("reassign", after, reason), least_gain=-self._options.improvement)
+
+    def _up(self, most: float, wasted: str, *, worth: float) -> Step | None:
+        """More cores for all, at no price or for being worth them."""
+        now = self.configuration
+        target = min(now.cores * (1 + self._options.scale_up), most)
+        if target <= now.cores * (1 + _SAME):
+            return None
+        step = Step("up", now.times(target / now.cores), f"{wasted}: {target - now.cores:.3g} more")
+        least_gain = worth * (target / now.cores - 1) if worth else -math.inf
+        return self._try(step, least_gain=least_gain)
+
+    def _out(self, used: dict[str, float], wasted: str, full: str | None) -> Step | None:
+        """More nodes, of the kind that is the bottleneck."""
+        now, options = self.configuration, self._options
+        servers, workers = len(now.servers), len(now.workers)
+        why = f"network of {full} at {100 * self._window.network(full):.0f} %" if full else wasted
+        to_use_all = round(workers * sum(now.workers) / max(sum(list(used.values())[servers:]), _SAME))
+        half_as_many_again = math.ceil(workers * (1 + options.scale_up))
+        more_workers = min(max(to_use_all, half_as_many_again), 2 * workers, self._most_workers)
+        more_servers = min(math.ceil(servers * (1 + options.scale_up)), self._most_servers)
+        steps = [
+            _out_step("worker", now.with_workers(more_workers), now, why) if more_workers > workers else None,
+            _out_step("server", now.with_servers(more_servers), now, why) if more_servers > servers else None,
+        ]
+        for step in reversed(steps) if full else steps:
+            if step is not None and min(step.configuration.nodes.values()) >= options.least_cores:
+                tried = self._try(step, least_gain=options.improvement)
+                if tried is not None:
+                    return tried
+        return None
+
+    def _try(self, step: Step, *, least_gain: float) -> Step | None:
+        """Make a step, unless it was made before in vain."""
+        if (step.kind, step.configuration) in self._in_vain:
+            return None
+        trial = _Trial(step, self.configuration, self._window.speed, least_gain)
+        self._make(step)
+        self._trial = trial
+        return step
+
+    def _take_back(self, trial: _Trial, gain: float) -> Step:
+        step, before = trial.step, trial.before
+        self._in_vain.add((step.kind, step.configuration))
+        if step.kind == "reassign":
+            self._floors = _raised(self._floors, before, step.configuration)
+        what = step.reason.rpartition(": ")[2]
+        return self._make(Step("back", before, f"{what}: {100 * gain:+.1f} % speed; taken back"))
+
+    def _settle(self, efficiency: float, wasted: str) -> Step:
+        self.settled = True
+        self._settled_at = (self.budget, efficiency)
+        return Step("settled", self.configuration, f"{wasted}, and no other step would make it faster")
+
+    def _make(self, step: Step) -> Step:
+        self.configuration = step.configuration
+        self._trial = None
+        self._window.clear()
+        self.settled = False
+        return step
+
+
+def _out_step(kind: Kind, after: Configuration, before: Configuration, why: str) -> Step:
+    more = len(after.nodes) - len(before.nodes)
+    return Step(kind, after, f"{why}: {count(more, 'more ' + ('parameter server' if kind == 'server' else 'worker'))}")
+
+
+def _raised(floors: Floors, needed: Configuration, too_few: Configuration) -> Floors:
+    """Nodes of the kind that had to give keep what they had."""
+    if sum(too_few.servers) < sum(needed.servers):
+        return replace(floors, server=max(floors.server, min(needed.servers)))
+    return replace(floors, worker=max(floors.worker, min(needed.workers)))

@@ -1,0 +1,105 @@
+"""What a training's nodes have used since its last change, and whether that is stable enough to decide by."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, pstdev
+
+from paceline.elastic.options import Options
+
+_NEAR = 0.7
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What was measured over one interval.
+
+    Parameters
+    ----------
+    speed:
+        Steps (batches) a second, of all workers together.
+    used:
+        Node to cores used.
+    network:
+        Parameter server to the share of its link's capacity in use, 0 to 1, of the busier direction.
+    """
+
+    speed: float
+    used: Mapping[str, float]
+    network: Mapping[str, float]
+
+
+class Window:
+    """The newest samples of one configuration; a ring buffer as long as decisions look back.
+
+    Examples
+    --------
+    >>> window = Window(Options(stable_samples=2))
+    >>> for speed in (5.0, 10.0, 10.1):
+    ...     window.add(Sample(speed, {"ps-0": 0.5, "worker-0": 1.0}, {"ps-0": 0.95}))
+    >>> window.stable, window.speed, window.used["ps-0"]
+    (True, 10.05, 0.5)
+    >>> window.saturated("ps-0")
+    False
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._samples: deque[Sample] = deque(maxlen=max(options.network_samples, options.stable_samples))
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def clear(self) -> None:
+        """Forget all: the configuration has changed."""
+        self._samples.clear()
+
+    def add(self, sample: Sample) -> None:
+        """Take in what was measured."""
+        self._samples.append(sample)
+
+    @property
+    def stable(self) -> bool:
+        """Whether neither speed nor use of cores has varied notably lately: coefficients of variation, section IV."""
+        newest = self._newest()
+        if len(newest) < self._options.stable_samples:
+            return False
+        series = [sample.speed for sample in newest], [sum(sample.used.values()) for sample in newest]
+        return all(_variation(one) < self._options.stable_variation for one in series)
+
+    @property
+    def speed(self) -> float:
+        """Steps a second, lately."""
+        return fmean(sample.speed for sample in self._newest())
+
+    @property
+    def used(self) -> dict[str, float]:
+        """Node to cores used, lately."""
+        newest = self._newest()
+        return {name: fmean(sample.used[name] for sample in newest) for name in newest[-1].used}
+
+    @property
+    def complete(self) -> bool:
+        """Whether enough has been seen to say that no network is the bottleneck; less, where none came near."""
+        near = _NEAR * self._options.network_busy
+        far = all(load < near for sample in self._samples for load in sample.network.values())
+        return len(self._samples) >= (self._options.stable_samples if far else self._options.network_samples)
+
+    def network(self, server: str) -> float:
+        """The share of a parameter server's link that is in use, lately."""
+        return fmean(sample.network[server] for sample in self._newest())
+
+    def saturated(self, server: str) -> bool:
+        """Whether a parameter server's link is a bottleneck: more than so many of the samples are busy."""
+        busy = sum(sample.network[server] > self._options.network_busy for sample in self._samples)
+        return busy > self._options.network_share * self._options.network_samples
+
+    def _newest(self) -> list[Sample]:
+        return list(self._samples)[-self._options.stable_samples :]
+
+
+def _variation(values: Sequence[float]) -> float:
+    mean = fmean(values)
+    return pstdev(values) / mean if mean > 0 else float("inf")

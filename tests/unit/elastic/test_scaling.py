@@ -1,0 +1,206 @@
+"""Bottlenecks are found as what they are, and the step that is taken helps; on a plant, so nothing waits."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.elastic import Configuration, Options, Sample, Scaling, Step
+from paceline.errors import InvalidInputError
+from paceline.simulate.parameter_servers import Workload, steady_state
+
+LINK_BYTES_S = 125e6  # one gigabit a second
+HOUR_S = 3600
+# A worker's step takes some seconds of a core, as a batch of a ResNet does; a server's far less.
+COMPUTES = Workload(compute_core_s=10.0, update_core_s=0.05, server_cores=8, state_bytes=1e6)
+KINDS = {
+    "computes": COMPUTES,
+    "more cores than threads": Workload(10.0, 0.5, worker_cores=3, update_core_s=0.02, state_bytes=1e6),
+    "network": Workload(4.0, worker_cores=8, update_core_s=0.02, server_cores=4, state_bytes=1e8),
+    "server short of cores": Workload(1.0, worker_cores=8, update_core_s=0.5, server_cores=8, state_bytes=1e6),
+    "server of one thread": Workload(1.0, worker_cores=8, update_core_s=0.2, server_cores=1, state_bytes=1e6),
+}
+
+
+def noisy(sample: Sample, rng: random.Random, noise: float) -> Sample:
+    def off(values: dict[str, float]) -> dict[str, float]:
+        return {name: value * (1 + rng.gauss(0, noise)) for name, value in values.items()}
+
+    return Sample(sample.speed * (1 + rng.gauss(0, noise)), off(dict(sample.used)), off(dict(sample.network)))
+
+
+def steps_of(
+    scaling: Scaling, workload: Workload, *, seconds: int = HOUR_S, noise: float = 0.01, seed: int = 0
+) -> Iterator[tuple[int, Step]]:
+    rng = random.Random(seed)
+    for second in range(seconds):
+        now = steady_state(workload, scaling.configuration, LINK_BYTES_S)
+        step = scaling.look(noisy(now, rng, noise))
+        if step is not None:
+            yield second, step
+
+
+def best_speed(workload: Workload, budget: float) -> float:
+    shares = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6)
+    configurations = (
+        Configuration((budget * share / servers,) * servers, (budget * (1 - share) / workers,) * workers)
+        for servers in (1, 2, 3, 4, 6, 8)
+        for workers in (2, 3, 4, 6, 8, 12, 16, 24, 32)
+        for share in shares
+    )
+    return max(steady_state(workload, one, LINK_BYTES_S).speed for one in configurations)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_speed_comes_near_the_best_there_is_and_then_nothing_changes_for_an_hour(kind):
+    scaling = Scaling(budget=24.0)
+    steps = list(steps_of(scaling, KINDS[kind]))
+    reached = steady_state(KINDS[kind], scaling.configuration, LINK_BYTES_S).speed
+    assert reached >= 0.9 * best_speed(KINDS[kind], 24.0)
+    assert scaling.settled
+    assert steps[-1][1].kind == "settled"
+    assert steps[-1][0] < HOUR_S / 2
+
+
+def test_a_training_that_uses_all_it_has_gets_half_as_much_again_up_to_its_budget():
+    scaling = Scaling(budget=12.0)
+    all_used = Sample(1.0, {"ps-0": 0.97, "worker-0": 0.98, "worker-1": 0.99}, {"ps-0": 0.1})
+    taken = []
+    while not scaling.settled:
+        share = {name: cores * 0.98 for name, cores in scaling.configuration.nodes.items()}
+        step = scaling.look(Sample(all_used.speed, share, {"ps-0": 0.1}))
+        if step is not None:
+            taken.append((step.kind, round(step.configuration.cores, 3)))
+    assert taken == [("up", 4.5), ("up", 6.75), ("up", 10.125), ("up", 12.0), ("settled", 12.0)]
+
+
+def first_step(workload: Workload, configuration: Configuration) -> Step:
+    scaling = Scaling(budget=configuration.cores, configuration=configuration)
+    return next(step for _, step in steps_of(scaling, workload, noise=0.002))
+
+
+def test_workers_with_more_cores_than_their_threads_can_use_become_more():
+    step = first_step(KINDS["more cores than threads"], Configuration((0.1,), (6.0, 6.0)))
+    assert step.kind == "worker"
+    assert len(step.configuration.workers) == 4, "as many as could use the idle cores"
+    assert step.configuration.cores == pytest.approx(12.1)
+    assert "cores are used: 2 more workers" in step.reason
+
+
+def test_a_full_link_of_a_parameter_server_asks_for_another_one():
+    step = first_step(KINDS["network"], Configuration((0.2,), (1.0,) * 16))
+    assert (step.kind, len(step.configuration.servers)) == ("server", 2)
+    assert step.reason.startswith("network of ps-0 at 9")
+    assert step.reason.endswith("%: 1 more parameter server")
+
+
+def test_a_parameter_server_short_of_cores_gets_those_that_workers_leave_idle():
+    step = first_step(KINDS["server short of cores"], Configuration((0.5,), (1.5, 1.5, 1.5)))
+    assert step.kind == "reassign"
+    assert step.configuration.servers[0] > 0.6
+    assert step.configuration.cores == pytest.approx(5.0)
+
+
+def test_a_step_that_brings_nothing_is_taken_back_and_not_tried_again():
+    scaling = Scaling(budget=3.0, configuration=Configuration((0.9,), (1.0, 1.0)))
+    half_used = {"ps-0": 0.8, "worker-0": 0.82, "worker-1": 0.82}
+    kinds = []
+    for _ in range(400):  # whatever the configuration, as fast and as idle as before
+        share = {name: cores * 0.85 for name, cores in scaling.configuration.nodes.items()}
+        step = scaling.look(Sample(5.0, half_used if not kinds else share, dict.fromkeys(share, 0.2)))
+        kinds += [step.kind] if step else []
+    assert kinds == ["up", "back", "worker", "back", "server", "back", "settled"]
+    assert scaling.configuration == Configuration((0.9,), (1.0, 1.0))
+
+
+def test_nothing_is_decided_while_the_speed_still_changes():
+    scaling = Scaling(budget=12.0)
+    for second in range(100):
+        assert scaling.look(Sample(1.1**second, {"ps-0": 1.0, "worker-0": 1.0, "worker-1": 1.0}, {"ps-0": 0.1})) is None
+
+
+def test_a_smaller_budget_takes_effect_at_once_and_a_larger_one_begins_the_search_again():
+    scaling = Scaling(budget=12.0)
+    list(steps_of(scaling, COMPUTES, seconds=1500))
+    assert scaling.settled
+    now = steady_state(COMPUTES, scaling.configuration, LINK_BYTES_S)
+    fewer = scaling.look(now, budget=6.0)
+    assert fewer is not None
+    assert (fewer.kind, round(fewer.configuration.cores, 6), fewer.reason) == (
+        "budget",
+        6.0,
+        "the budget is 6 cores now",
+    )
+    list(steps_of(scaling, COMPUTES, seconds=1500))
+    assert scaling.configuration.cores <= 6.0
+    scaling.look(now, budget=9.0)
+    list(steps_of(scaling, COMPUTES, seconds=1500))
+    assert scaling.configuration.cores > 8.0
+
+
+def test_no_more_cores_are_taken_than_are_free():
+    scaling = Scaling(budget=12.0)
+    used = {name: 0.99 * cores for name, cores in scaling.configuration.nodes.items()}
+    steps = [scaling.look(Sample(1.0, used, {"ps-0": 0.1}), free_cores=0.3) for _ in range(5)]
+    assert steps[-1] is not None
+    assert steps[-1].configuration.cores == pytest.approx(3.3)
+
+
+def test_a_training_that_settled_begins_again_when_it_comes_to_use_far_less():
+    scaling = Scaling(budget=24.0)
+    list(steps_of(scaling, COMPUTES, seconds=2000))
+    assert scaling.settled
+    changed = next((step for _, step in steps_of(scaling, KINDS["network"], seconds=600)), None)
+    assert changed is not None
+
+
+@given(
+    compute=st.floats(0.1, 50),
+    serial=st.floats(0, 0.5),
+    worker_cores=st.floats(0.5, 16),
+    update=st.floats(0.001, 1.0),
+    server_cores=st.floats(0.5, 8),
+    state=st.floats(1e4, 5e8),
+    budget=st.floats(1.0, 64.0),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=30, deadline=None)
+def test_whatever_the_work_the_budget_is_kept_and_the_search_ends(
+    compute, serial, worker_cores, update, server_cores, state, budget, seed
+):
+    workload = Workload(compute, serial * compute, worker_cores, update, server_cores, state)
+    scaling = Scaling(budget, most_servers=4, most_workers=8)
+    first = steady_state(workload, scaling.configuration, LINK_BYTES_S).speed
+    last = 0
+    for second, step in steps_of(scaling, workload, noise=0.005, seed=seed):
+        last = second
+        assert step.configuration.cores <= budget * (1 + 1e-6)
+        assert min(step.configuration.nodes.values()) >= Options().least_cores * (1 - 1e-6)
+        assert len(step.configuration.servers) <= 4
+        assert len(step.configuration.workers) <= 8
+    assert steady_state(workload, scaling.configuration, LINK_BYTES_S).speed >= 0.97 * first
+    assert last < 0.75 * HOUR_S
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [
+        ("start_share", 0.0, "share greater than 0"),
+        ("stable_samples", 1, "at least 2"),
+        ("network_busy", 1.5, "up to 1"),
+        ("least_cores", -1.0, "greater than 0"),
+        ("improvement", 1.0, "below 1"),
+    ],
+)
+def test_constants_out_of_their_range_are_refused(field, value, expected):
+    with pytest.raises(InvalidInputError, match=f"{field}: got .*{expected}"):
+        Options(**{field: value})
+
+
+def test_a_budget_too_small_for_three_nodes_is_refused():
+    with pytest.raises(InvalidInputError, match=r"budget: got 0\.1, expected a number of cores of at least 0\.15"):
+        Scaling(0.1)

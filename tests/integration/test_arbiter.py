@@ -17,6 +17,7 @@ import pytest
 
 from paceline.demo.airflow_process import AirflowProcess
 from paceline.pace.sample import origin_of
+from paceline.runtime import DockerRuntime
 
 pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.alone, pytest.mark.timeout(600)]
 
@@ -53,7 +54,9 @@ with DAG("arbiter", schedule=None):
 
 
 @pytest.fixture(scope="module")
-def shared_airflow(tmp_path_factory: pytest.TempPathFactory, docker_host: str) -> Iterator[AirflowProcess]:
+def shared_airflow(
+    tmp_path_factory: pytest.TempPathFactory, docker_host: str, docker_client: docker.APIClient
+) -> Iterator[AirflowProcess]:
     home = tmp_path_factory.mktemp("arbiter")
     airflow = AirflowProcess(home, config={"core.parallelism": 8}, environment={"DOCKER_HOST": docker_host})
     connection = {
@@ -64,6 +67,8 @@ def shared_airflow(tmp_path_factory: pytest.TempPathFactory, docker_host: str) -
     (airflow.dags_folder / "shared.py").write_text(DAGS)
     with airflow as running:
         yield running
+    # Of trainings that a failed test has left behind.
+    DockerRuntime(docker_client).remove_all({"paceline.task": "train"})
 
 
 class Watch:

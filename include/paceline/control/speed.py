@@ -16,7 +16,9 @@ _SURPRISE_SD = 3.0
 _TIME_SD_S = 0.02  # how well the moment of a report is known
 _BATCH_SD = 0.1  # how much one batch may differ from the next, as a share of it
 _FIRST_NOISE = 0.03
-_COLD_SD = 1.0  # the first batches fill caches and choose kernels: they may well be a few times slower than the others
+# The first batches fill caches and choose kernels: they may well be a few times slower than the others. What comes
+# after them is believed twice as much each time.
+_COLD_SD, _COLD_OBSERVATIONS = 1.0, 4
 
 
 class SpeedModel:
@@ -122,7 +124,8 @@ class SpeedModel:
         cov_along = self._cov + at * self._exponent_var
         expected_var = var_along + at * cov_along
         grain_var = 2 * (_TIME_SD_S / passed_s) ** 2 + (_BATCH_SD**2) / batches
-        grain_var += _COLD_SD**2 if self._observed == 0 else 0.0
+        cold = self._observed < _COLD_OBSERVATIONS
+        grain_var += (_COLD_SD * 0.5**self._observed) ** 2 if cold else 0.0
         off = math.log(speed) - self._log_speed - self._exponent * at
         if self.known:
             off_sd = math.sqrt(expected_var + grain_var + self._noise_var)
@@ -131,7 +134,7 @@ class SpeedModel:
                 self._var += off * off
                 var_along += off * off
                 expected_var += off * off
-            elif abs(off) < _SURPRISE_SD * off_sd and self._observed > 1:
+            elif abs(off) < _SURPRISE_SD * off_sd and not cold:
                 fresh = max(off * off - expected_var - grain_var, 0.005**2)
                 self._noise_var += 0.1 * (fresh - self._noise_var)
         total_var = expected_var + grain_var + self._noise_var
@@ -165,5 +168,5 @@ class SpeedModel:
         self._log_speed, self._exponent = state["log_speed"], state["exponent"]
         self._var, self._cov, self._exponent_var = state["covariance"]
         self._noise_var = state["noise_var"]
-        self._observed = state.get("observed", 1)
+        self._observed = state.get("observed", _COLD_OBSERVATIONS)
         self._from = None

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
+    Room = Callable[[dict[str, Any], int], torch.Tensor]
+
 # Longer than any words are; a list of ten million samples fits.
 _LONGEST_WORDS = 1 << 27
 # A machine that has lost its power says nothing; after about a minute without an answer it is taken for gone.
@@ -73,13 +75,20 @@ class Peer:
         if row is not None and length:
             self._try(self._socket.sendall, _memory(row))
 
-    def receive(self, into: torch.Tensor | None = None) -> dict[str, Any]:
+    @property
+    def host(self) -> str:
+        """Where the other side is."""
+        return str(self._socket.getpeername()[0])
+
+    def receive(self, into: torch.Tensor | Room | None = None) -> dict[str, Any]:
         """Wait for what the other side says; a row of numbers that comes with it is put ``into``.
 
-        Raises ``ValueError`` for a row of another length.
+        Where its length depends on what is said, ``into`` is asked for room with the words and the length. Raises
+        ``ValueError`` for a row of another length.
         """
         length, words = json.loads(self._try(self._connection.recv_bytes, _LONGEST_WORDS))
         if length:
+            into = into(words, length) if callable(into) else into
             expected = 0 if into is None else into.numel()
             if into is None or length != expected:
                 raise ValueError(f"state: got {length} numbers, expected {expected}")

@@ -13,8 +13,8 @@ PORT = 29500
 # Where the time of a worker has gone when it begins: see ``Progress.spent``.
 NOTHING = {"samples": 0.0, "batches": 0.0, "compute_s": 0.0, "update_s": 0.0}
 # How a worker's process ends that is left out after too many failures, that does not fit to the others, and that finds
-# no server (any more).
-EXIT_LEFT_OUT, EXIT_NO_SERVER, EXIT_SENT_AWAY = 5, 6, 7
+# no server (any more); and a server's that has lost a part of the state.
+EXIT_LEFT_OUT, EXIT_NO_SERVER, EXIT_SENT_AWAY, EXIT_BROKEN = 5, 6, 7, 8
 
 
 def read_plan(plan: object) -> dict[str, Part]:
@@ -33,12 +33,12 @@ def read_plan(plan: object) -> dict[str, Part]:
     workers = content.get("workers") if isinstance(content, Mapping) else None
     if not isinstance(workers, Mapping) or not workers or not all(map(_is_part, workers.values())):
         raise bad_value("plan", plan, accepted)
-    return {str(name): Part(float(part["samples"]), part["batch_size"]) for name, part in workers.items()}
+    return {str(name): Part(float(part["samples"]), part.get("batch_size")) for name, part in workers.items()}
 
 
 def _is_part(part: object) -> bool:
     if not isinstance(part, Mapping):
         return False
     samples, size = part.get("samples"), part.get("batch_size")
-    whole = isinstance(size, int) and not isinstance(size, bool) and size >= 1
+    whole = size is None or (isinstance(size, int) and not isinstance(size, bool) and size >= 1)
     return whole and isinstance(samples, (int, float)) and not isinstance(samples, bool) and 0 < samples < float("inf")

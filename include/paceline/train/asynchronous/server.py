@@ -17,7 +17,9 @@ from paceline.train._store import Store
 from paceline.train._values import bad_value, say
 
 from .peer import GoneError, Peer, listen
+from .plan import EXIT_BROKEN
 from .shards import STRIKES, Part
+from .spread import Holder
 from .training import Training
 
 _LOOK_S = 0.05
@@ -101,6 +103,9 @@ class Server:
                 return _EXIT_NOBODY
             since_s = (since_s or now_s) if training.ended or training.alone else None
             waited_s = now_s - (since_s or now_s)
+            if training.broken:
+                say(f"{training.broken}: it goes on from what was saved last")
+                return EXIT_BROKEN
             if training.ended and (training.all_know or waited_s > _GOODBYE_S):
                 break
             if not training.ended and waited_s > self._patience_s:
@@ -112,6 +117,7 @@ class Server:
                 self._display.show(training.progress("progress"))
                 next_show_s = now_s + self._display.interval_s
             time.sleep(_LOOK_S)
+        training.gather()
         self.save()
         self._display.show(training.progress("finish"))
         return 0
@@ -147,7 +153,7 @@ class Server:
     def _serve(self, connection: Connection, guest: int) -> None:
         """Everything that is said to one worker."""
         worker = None
-        peer = Peer(connection)
+        peer, kept = Peer(connection), False
         try:
             try:
                 peer.be_patient(_INTRODUCTION_S)
@@ -156,10 +162,18 @@ class Server:
                 peer.be_patient(None)
             finally:
                 self._strangers.release()
+            if "part" in words:
+                self._training.spread_to(Holder(str(words["part"]), (peer.host, int(words["port"])), peer))
+                kept = True
+                return
+            if "leaves" in words:
+                self._training.take_back_from(str(words["leaves"]))
+                peer.send({"kind": "thanks"})
+                return
             worker = str(words["worker"])
             if self._welcome(peer, worker, words, guest):
-                change = torch.empty_like(self._training.snapshot())
-                while self._answer(peer, worker, guest, change):
+                buffer: list[torch.Tensor] = []
+                while self._answer(peer, worker, guest, buffer):
                     pass
         except Exception as error:  # what is said may be wrong in any way: it costs whoever said it the connection
             why = str(error) if isinstance(error, (GoneError, ValueError)) else f"it said what cannot be: {error!r}"
@@ -168,7 +182,8 @@ class Server:
             else:
                 self._training.lost(worker, guest, why)
         finally:
-            peer.close()
+            if not kept:
+                peer.close()
 
     def _welcome(self, peer: Peer, worker: str, words: dict[str, Any], guest: int) -> bool:
         """Let a worker in; returns whether it may stay."""
@@ -183,14 +198,25 @@ class Server:
         if why is not None:
             peer.send({"kind": "left out" if training.has_left_out(worker) else "sent away", "why": why})
             return False
-        training.join(worker, guest)
-        peer.send({"kind": "welcome", "guest": guest, **training.place_of(worker)}, training.snapshot())
+        size_of_batch = words.get("batch_size")
+        training.join(worker, guest, size_of_batch if isinstance(size_of_batch, int) and size_of_batch > 0 else None)
+        layout, own = training.own()
+        peer.send({"kind": "welcome", "guest": guest, "layout": layout, **training.place_of(worker)}, own)
         return True
 
-    def _answer(self, peer: Peer, worker: str, guest: int, change: torch.Tensor) -> bool:
-        """Answer one thing that a worker says; returns whether there is more to come."""
+    def _answer(self, peer: Peer, worker: str, guest: int, sent: list[torch.Tensor]) -> bool:
+        """Answer one thing that a worker says; returns whether there is more to come.
+
+        A row that it sends is put into ``sent``, where the one before was: fresh memory costs time.
+        """
         training = self._training
-        words = peer.receive(change)
+
+        def room(words: dict[str, Any], length: int) -> torch.Tensor:
+            if not sent or len(sent[0]) != length:
+                sent[:] = [training.room(length)]
+            return sent[0]
+
+        words = peer.receive(room)
         kind = words["kind"]
         if kind == "lease":
             answer = training.lend(worker, guest)
@@ -200,9 +226,17 @@ class Server:
                 training.lost(worker, guest, "all is done", strike=False)
             return answer["kind"] not in ("over", "sent away")
         if kind == "done":
-            about = words["number"], change, words["reported"], words["reports"]
+            about = words["number"], words["version"], sent[0], words["reported"], words["reports"]
             counts = training.take_in(worker, guest, *about)
-            peer.send({"kind": "taken", "counts": counts, **training.place_of(worker)}, training.snapshot())
+            layout, own = training.own()
+            kind = "moved" if counts is None else "taken"
+            peer.send({"kind": kind, "counts": counts, "layout": layout, **training.place_of(worker)}, own)
+        elif kind == "check":
+            training.check()
+            peer.send({"kind": "thanks"})
+        elif kind == "where":
+            layout, own = training.own()
+            peer.send({"kind": "there", "layout": layout}, own)
         elif kind == "order":
             training.begin_epoch(worker, guest, words["indices"])
             peer.send({"kind": "thanks"})
@@ -213,5 +247,5 @@ class Server:
             training.lost(worker, guest, "it was asked to end", strike=False)
             return False
         else:
-            raise bad_value("kind", kind, "lease, done, order, stop or leave")
+            raise bad_value("kind", kind, "lease, done, where, check, order, stop or leave")
         return True

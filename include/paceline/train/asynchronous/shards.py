@@ -19,10 +19,13 @@ _NEWEST = 0.5
 
 @dataclass(frozen=True)
 class Part:
-    """What a schedule gives to a worker: so many of the samples, and so many of them at a time."""
+    """What a schedule gives to a worker: so many of the samples, and so many of them at a time.
+
+    Without a ``batch_size`` it is that of the worker's own loader.
+    """
 
     samples: float
-    batch_size: int
+    batch_size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class Shards:
         self._fixed = fixed
         self.strikes = dict.fromkeys(parts, 0)
         self.done = dict.fromkeys(parts, 0)  # batches of each
-        self._batch_size = {name: part.batch_size for name, part in parts.items()}
+        self._batch_size = {name: part.batch_size or 0 for name, part in parts.items()}
         self._weight = {name: part.samples for name, part in parts.items()}
         self._present: list[str] = []
         self._open: list[_Epoch] = []  # oldest first
@@ -120,8 +123,12 @@ class Shards:
         """Whether a worker has failed too often."""
         return self.strikes[worker] >= STRIKES
 
-    def join(self, worker: str) -> None:
-        """A worker has come, or has come back: it gets its part of what is left."""
+    def join(self, worker: str, batch_size: int | None = None) -> None:
+        """A worker has come, or has come back: it gets its part of what is left.
+
+        ``batch_size`` is what its loader has; it counts where the schedule gives none.
+        """
+        self._batch_size[worker] = self._batch_size[worker] or batch_size or 1
         self._present.append(worker)
         self._divide()
 
@@ -194,7 +201,7 @@ class Shards:
 
     def total(self, worker: str) -> int:
         """How many batches a worker will have done in the end, as things stand."""
-        size = self._batch_size[worker]
+        size = self._batch_size[worker] or 1
         left = sum(math.ceil(len(epoch.left.get(worker, ())) / size) for epoch in self._open)
         known = self.done[worker] + self.holds(worker) + left
         if worker not in self._present or self.ended:

@@ -9,6 +9,7 @@ import json
 import math
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,7 +18,9 @@ from paceline.train._monitor import Converged, Monitor
 from paceline.train._values import say
 from paceline.train.progress import Progress
 
+from .peer import GoneError
 from .shards import STRIKES, Part, Shards
+from .spread import Holder, Spread
 
 # A worker that is told to wait asks again after this time.
 _WAIT_S = 0.5
@@ -46,7 +49,9 @@ class Training:
         self._fixed = fixed
         self._stuck_s = stuck_s
         self._shards: Shards | None = None  # known with the first worker, which tells how many epochs there are
-        self._state: torch.Tensor | None = None
+        self._spread = Spread()
+        self.broken: str | None = None
+        """Why it cannot go on from here, but from what was saved last; ``None`` while it can."""
         self._lock = threading.Condition()
         self._connection: dict[str, int] = {}
         self._lent_s: dict[int, tuple[str, float]] = {}  # lease to who has it and since when
@@ -74,7 +79,7 @@ class Training:
                 return f"{worker} has failed {STRIKES} times and is left out for the rest of this training"
             if epochs != self._most_epochs:
                 return f"{worker} is to train {epochs} epochs, the others {self._most_epochs}: run the same script"
-            others = size if self._state is None else len(self._state)
+            others = self._spread.size if self._spread.begun else size
             if others != size:
                 return f"the model of {worker} has {size} numbers, that of the others {others}: run the same script"
             return None
@@ -88,15 +93,15 @@ class Training:
     @property
     def has_state(self) -> bool:
         """Whether there is a state to begin with."""
-        return self._state is not None
+        return self._spread.begun
 
     def begin_with(self, state: torch.Tensor) -> None:
         """Take a worker's state to begin with, unless another one was quicker."""
         with self._lock:
-            if self._state is None:
-                self._state = state
+            if not self._spread.begun:
+                self._spread.begin_with(state)
 
-    def join(self, worker: str, guest: int) -> None:
+    def join(self, worker: str, guest: int, batch_size: int | None = None) -> None:
         """A worker begins to train, or comes again."""
         with self._lock:
             assert self._shards is not None
@@ -104,7 +109,7 @@ class Training:
                 self._lose(worker, "it has come again", strike=True)
             self._connection[worker] = guest
             self._reports[worker] = 0
-            self._shards.join(worker)
+            self._shards.join(worker, batch_size)
             self._know.discard(worker)
             self._lock.notify_all()
             failures = self._shards.strikes[worker]
@@ -172,22 +177,30 @@ class Training:
         worker: str,
         guest: int,
         number: int,
+        version: int,
         change: torch.Tensor,
         reported: dict[str, float],
         reports: int = 0,
-    ) -> bool:
+    ) -> bool | None:
         """Add what a worker has learned from a batch; returns whether it counts: not if another one does the batch.
 
-        ``reports`` is how often the worker has reported the metric that is monitored.
+        ``change`` is the server's own range of it, the other processes have theirs; ``None`` is the answer if the
+        ranges are others by now than those of ``version``: it is to be sent again. ``reports`` is how often the worker
+        has reported the metric that is monitored.
         """
         if not torch.isfinite(change).all():
             raise ValueError("what it has learned is not finite: is its learning rate too high, or its data damaged?")
         with self._lock:
             assert self._shards is not None
-            assert self._state is not None
+            if version != self._spread.version:
+                return None
             if self._connection.get(worker) != guest or not self._shards.finish(worker, number):
                 return False
-            self._state += change
+            try:
+                self._spread.commit(worker, number, change)
+            except GoneError as error:
+                self.broken = f"a part of the state is lost: {error}"
+                return False
             took_s = time.monotonic() - self._lent_s.pop(number)[1]
             self._batch_s[worker] = 0.8 * self._batch_s.get(worker, took_s) + 0.2 * took_s
             self._reported.update(reported)
@@ -262,8 +275,49 @@ class Training:
     def snapshot(self) -> torch.Tensor:
         """The newest state."""
         with self._lock:
-            assert self._state is not None
-            return self._state.clone()
+            return self._spread.whole().clone()
+
+    def room(self, length: int) -> torch.Tensor:
+        """Where to put what a worker sends; its range may have been another when it sent that."""
+        with self._lock:
+            if length > self._spread.size:
+                raise ValueError(f"state: got {length} numbers, expected {self._spread.size} at most")
+            return torch.empty(length, dtype=self._spread.own().dtype)
+
+    def own(self) -> tuple[dict[str, Any], torch.Tensor]:
+        """Who holds which range of the state, and the server's own as it is now."""
+        with self._lock:
+            return self._spread.layout(), self._spread.own().clone()
+
+    # --- who holds the state --------------------------------------------------------------------------------------
+
+    def spread_to(self, holder: Holder) -> None:
+        """Another process holds a range of the state from now on."""
+        self._move(lambda: self._spread.join(holder), f"{holder.name} holds a part of the state")
+
+    def take_back_from(self, name: str) -> None:
+        """A process holds no range any more."""
+        self._move(lambda: self._spread.leave(name), f"{name} holds no part of the state any more")
+
+    def check(self) -> None:
+        """Somebody cannot reach one that holds a range: see whether it is there."""
+        self._move(lambda: self._spread.begun and self._spread.whole(), "")
+
+    def gather(self) -> None:
+        """All is done: the whole state is here from now on."""
+        self._move(self._spread.end, "")
+
+    def _move(self, move: Callable[[], object], said: str) -> None:
+        began_s = time.monotonic()
+        with self._lock:
+            try:
+                move()
+            except GoneError as error:
+                self.broken = f"a part of the state is lost: {error}"
+                return
+            took_s, processes = time.monotonic() - began_s, self._spread.processes
+        if said:
+            say(f"{said}; {processes} processes share it now. That took {1000 * took_s:.0f} ms")
 
     def place_of(self, worker: str) -> dict[str, int]:
         """How many batches a worker has done and will have done."""
@@ -281,6 +335,8 @@ class Training:
             shards = self._shards or Shards(self._parts, 1)
             values: dict[str, float] = {**self._reported, "workers": len(shards.present)}
             values["failures"] = sum(shards.strikes.values())
+            if self._spread.processes > 1:
+                values["servers"] = self._spread.processes
             done, total = shards.samples_done, max(shards.samples, 1)
             return Progress(
                 done=done,
@@ -298,12 +354,17 @@ class Training:
     def content(self) -> dict[str, Any] | None:
         """What a checkpoint has to hold; ``None`` while there is nothing."""
         with self._lock:
-            if self._shards is None or self._state is None:
+            if self._shards is None or not self._spread.begun or self.broken:
+                return None
+            try:
+                state = self._spread.whole().clone()
+            except GoneError as error:
+                self.broken = f"a part of the state is lost: {error}"
                 return None
             monitor = self._monitor
             followed = {"until": monitor.until.to_dict(), "curve": monitor.points} if monitor is not None else None
             return {
-                "state": self._state.clone(),
+                "state": state,
                 "shards": json.dumps(self._shards.state()),
                 "epochs": self._most_epochs,
                 "monitor": json.dumps(followed),
@@ -319,4 +380,4 @@ class Training:
             self._monitor = Monitor(Converged(**followed["until"]), self._most_epochs)
             self._monitor.restore(followed["curve"])
             self._shards.set_epochs(self._monitor.epochs)
-        self._state = content["state"]
+        self._spread.begin_with(content["state"])

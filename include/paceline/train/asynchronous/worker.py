@@ -6,8 +6,8 @@ import contextlib
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from paceline.train import _rng
 from paceline.train._part import check_divisible, loader_over
@@ -16,6 +16,7 @@ from paceline.train._values import bad_value, say
 
 from .peer import GoneError, Peer, reach
 from .plan import EXIT_LEFT_OUT, EXIT_NO_SERVER, EXIT_SENT_AWAY, NOTHING
+from .ranges import Ranges
 from .shards import Lease
 from .vector import StateVector
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from paceline.train._loop import Loop
     from paceline.train._monitor import Converged
     from paceline.train._session import Session
+
+_Found = TypeVar("_Found")
 
 # A server that was lost is started again by somebody; who has waited so long for it gives up.
 _PATIENCE_S = 120.0
@@ -62,6 +65,7 @@ class Worker:
         self._key = key
         self._patience_s = patience_s
         self._peer: Peer | None = None
+        self._ranges = Ranges(name, key)
         self._leases: deque[Lease] = deque()  # read, or about to be, and not done
         self._next: Lease | None = None  # asked for ahead: it tells whether an epoch ends
         self._over = False
@@ -177,7 +181,7 @@ class Worker:
         follows = self._until if self._last_of_epoch else None
         reports = self._session.newest(follows.metric)[0] if follows is not None else 0
         about = {"number": lease.number, "reported": self._session.reported(), "reports": reports}
-        self._ask({"kind": "done", **about}, change)
+        self._send(about, change)
         self._vector.write(self._seen)
         now_s = time.monotonic()
         self._update_s += now_s - began_s
@@ -188,11 +192,44 @@ class Worker:
             "update_s": round(self._update_s, 4),
         }
 
+    def _send(self, about: dict[str, Any], change: Any) -> None:
+        """Send a batch's change to all who hold the state, and fetch the newest state from them."""
+        while True:
+            if self._reaching(self._ranges.push, about["number"], change):
+                version = {"version": self._ranges.version}
+                answer = self._ask({"kind": "done", **about, **version}, self._ranges.own(change))
+                self._reaching(self._ranges.follow, answer["layout"])
+                if answer["kind"] != "moved":
+                    return self._fetch()
+            else:
+                self._find()
+
+    def _fetch(self) -> None:
+        """Fetch the state from those who hold it beside the server, whose part has come with its answer."""
+        while not self._reaching(self._ranges.pull, self._seen):
+            self._find()
+
+    def _find(self) -> None:
+        """Ask who holds what: that has changed."""
+        answer = self._ask({"kind": "where"})
+        self._reaching(self._ranges.follow, answer["layout"])
+
+    def _reaching(self, act: Callable[..., _Found], *arguments: Any) -> _Found:
+        """Do something with those who hold the state; the server looks after one that has gone."""
+        try:
+            return act(*arguments)
+        except GoneError:
+            self._ask({"kind": "check"})
+            raise
+
     def _ask(self, words: dict[str, Any], row: Any = None) -> dict[str, Any]:
-        """Say something and return the answer; a state that comes with it is put into ``_seen``."""
+        """Say something and return the answer; what comes with it of the state is put into ``_seen``.
+
+        It is the beginning of it, or all.
+        """
         assert self._peer is not None
         self._peer.send(words, row)
-        answer = self._peer.receive(self._seen)
+        answer = self._peer.receive(lambda _, length: self._seen[:length])
         if answer["kind"] in ("left out", "sent away"):
             say(f"{answer['kind']} by the parameter server: {answer['why']}")
             raise SystemExit(EXIT_LEFT_OUT if answer["kind"] == "left out" else EXIT_SENT_AWAY)
@@ -210,11 +247,14 @@ class Worker:
             try:
                 about: dict[str, Any] = {"epochs": epochs, "size": self._vector.size}
                 about["until"] = self._until.to_dict() if self._until is not None else None
+                about["batch_size"] = getattr(self._loader.batch_sampler, "batch_size", None)
                 about["dtype"] = str(self._vector.dtype).removeprefix("torch.")
                 self._peer = reach(self._host, self._port, self._key)
                 answer = self._ask({"kind": "hello", "worker": self.name, **about})
                 if answer["kind"] == "begin":
                     answer = self._ask({"kind": "state"}, self._vector.read())
+                self._reaching(self._ranges.follow, answer["layout"])
+                self._fetch()
                 self._vector.write(self._seen)
                 _rng.go_own_way(answer["guest"], 0)  # else all would drop out the same: they run the same script
                 return
@@ -225,6 +265,7 @@ class Worker:
                 time.sleep(_AGAIN_S)
 
     def _hang_up(self) -> None:
+        self._ranges.close()
         if self._peer is not None:
             self._peer.close()
             self._peer = None

@@ -1,7 +1,8 @@
 """Distributed training that ends as soon as a budget of cores allows: finds bottlenecks and scales, without a model.
 
 ``scaling`` decides by what is in ``window``, with the constants in ``options``; ``configuration`` is what it decides
-on, ``reassign`` how cores go from node to node.
+on, ``reassign`` how cores go from node to node. ``runtime`` starts a training as a ``team`` of containers, of which
+``meter`` makes samples; ``nodes`` is what each of them is started as.
 """
 
 from paceline.elastic.configuration import Configuration as Configuration

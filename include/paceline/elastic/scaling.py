@@ -59,9 +59,11 @@ class Scaling:
     process can use only so many cores.
 
     Beyond the paper: of several steps of the same kind one is made (as many workers as could use the idle cores, at
-    most twice as many). A step that brings too little is taken back, and another kind is tried: parameter servers, for
-    the process of one can have more cores than it can use, too; at last more cores. And a training that has settled
-    begins to search again when its budget or what it uses changes. There is no clock and no I/O in here.
+    most twice as many). A training that uses most of its cores, if not all (between ``node_efficiency`` and
+    ``job_efficiency``), gets more of them first. A step that brings too little is taken back, and another kind is
+    tried: parameter servers, for the process of one can have more cores than it can use, too; and more cores. A
+    training that has settled begins to search again when its budget or what it uses changes. There is no clock and no
+    I/O in here.
 
     Parameters
     ----------
@@ -127,11 +129,10 @@ class Scaling:
         free_cores:
             How many more cores there are to be had just now.
         """
-        self.budget = self.budget if budget is None else budget
+        step = self.allow(self.budget if budget is None else budget)
+        if step is not None:
+            return step
         now = self.configuration
-        if now.cores > self.budget * (1 + _SAME):
-            fewer = now.times(self.budget / now.cores)
-            return self._make(Step("budget", fewer, f"the budget is {count(self.budget, 'core')} now"))
         self._window.add(sample)
         if not self._window.stable:
             return None
@@ -159,6 +160,14 @@ class Scaling:
             )
             step = step or self._out(used, wasted, full)
         return step or (self._settle(efficiency, wasted) if most >= self.budget * (1 - _SAME) else None)
+
+    def allow(self, budget: float) -> Step | None:
+        """Take a new budget; where it is smaller than what the training has, the step that follows at once."""
+        self.budget = budget
+        now = self.configuration
+        if now.cores <= budget * (1 + _SAME):
+            return None
+        return self._make(Step("budget", now.times(budget / now.cores), f"the budget is {count(budget, 'core')} now"))
 
     @property
     def _full(self) -> str | None:
@@ -204,17 +213,20 @@ class Scaling:
         why = f"network of {full} at {100 * self._window.network(full):.0f} %" if full else wasted
         to_use_all = round(workers * sum(now.workers) / max(sum(list(used.values())[servers:]), _SAME))
         half_as_many_again = math.ceil(workers * (1 + options.scale_up))
-        more_workers = min(max(to_use_all, half_as_many_again), 2 * workers, self._most_workers)
-        more_servers = min(math.ceil(servers * (1 + options.scale_up)), self._most_servers)
+        most_workers, most_servers = (
+            min(most, int(sum(cores) / options.least_cores + _SAME))
+            for most, cores in ((self._most_workers, now.workers), (self._most_servers, now.servers))
+        )
+        more_workers = min(max(to_use_all, half_as_many_again), 2 * workers, most_workers)
+        more_servers = min(math.ceil(servers * (1 + options.scale_up)), most_servers)
         steps = [
             _out_step("worker", now.with_workers(more_workers), now, why) if more_workers > workers else None,
             _out_step("server", now.with_servers(more_servers), now, why) if more_servers > servers else None,
         ]
         for step in reversed(steps) if full else steps:
-            if step is not None and min(step.configuration.nodes.values()) >= options.least_cores:
-                tried = self._try(step, least_gain=options.improvement)
-                if tried is not None:
-                    return tried
+            tried = self._try(step, least_gain=options.improvement) if step is not None else None
+            if tried is not None:
+                return tried
         return None
 
     def _try(self, step: Step, *, least_gain: float) -> Step | None:

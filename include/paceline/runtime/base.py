@@ -114,7 +114,7 @@ class JobStatus:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a job has used: CPU time since its start in seconds, and memory now in bytes.
+    """What a job has used: CPU time since its start in seconds, memory now in bytes, and bytes over its network.
 
     ``measured_s`` is when, in seconds on a clock of its own: two readings with the same are the same reading.
     """
@@ -122,6 +122,8 @@ class Usage:
     cpu_s: float
     memory_bytes: int
     measured_s: float
+    received_bytes: int = 0
+    sent_bytes: int = 0
 
 
 class Job(Protocol):

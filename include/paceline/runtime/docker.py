@@ -152,6 +152,26 @@ class DockerRuntime:
                     return DockerJob(self._client, container, max_output_bytes=self._max_output_bytes, tail=0)
         return None
 
+    def labelled(self, labels: Mapping[str, str]) -> list[tuple[DockerJob, Mapping[str, str], float]]:
+        """All containers with these labels that were started, with all their labels and the cores that each has."""
+        wanted = [f"{name}={value}" for name, value in labels.items()]
+        with engine_call("look for containers that belong together"):
+            found = [str(one["Id"]) for one in self._client.containers(all=True, filters={"label": wanted})]
+        jobs = []
+        for container in found:
+            with contextlib.suppress(JobLostError):
+                job = self.reattach(container)
+                with engine_call("ask what a container has"):
+                    about = self._client.inspect_container(container)
+                host = about["HostConfig"]
+                jobs.append((job, about["Config"]["Labels"] or {}, host["CpuQuota"] / (host["CpuPeriod"] or PERIOD_US)))
+        return jobs
+
+    def labels_of(self, job_id: str) -> Mapping[str, str]:
+        """The labels of a container. Raises JobLostError if there is none with this id."""
+        with engine_call("ask for a container's labels"):
+            return dict(self._client.inspect_container(job_id)["Config"]["Labels"] or {})
+
     def remove_all(self, labels: Mapping[str, str]) -> None:
         """Remove all containers with these labels, in whatever state they are, and the networks that were theirs."""
         wanted = [f"{name}={value}" for name, value in labels.items()]

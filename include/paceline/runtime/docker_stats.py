@@ -72,7 +72,11 @@ class StatsFollower:
 def usage_of(said: Mapping[str, Any]) -> Usage | None:
     """What an engine says of a container; ``None`` if all is zero: it has ended."""
     cpu_s = said.get("cpu_stats", {}).get("cpu_usage", {}).get("total_usage", 0) / 1e9
-    return Usage(cpu_s, memory_bytes(said.get("memory_stats", {})), _read_s(said)) if cpu_s > 0 else None
+    if cpu_s <= 0:
+        return None
+    networks = (said.get("networks") or {}).values()
+    received, sent = (sum(int(one.get(name, 0)) for one in networks) for name in ("rx_bytes", "tx_bytes"))
+    return Usage(cpu_s, memory_bytes(said.get("memory_stats", {})), _read_s(said), received, sent)
 
 
 def _read_s(said: Mapping[str, Any]) -> float:

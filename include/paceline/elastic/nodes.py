@@ -1,0 +1,72 @@
+"""What each node of a team is started as: parameter servers, and workers that run the training code."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from paceline.errors import InvalidInputError
+from paceline.runtime.base import ENV_SERVER, ENV_WORKER, JobSpec
+from paceline.train.asynchronous.plan import PORT
+
+LABEL_TEAM, LABEL_NODE = "paceline.team", "paceline.node"
+FIRST = "ps-0"
+_PLAN = "plan.json"
+# Nobody but the team is in its network, and there is no way in from outside.
+_EVERYWHERE = "0.0.0.0"  # noqa: S104
+_SERVER = ("python", "-m", "paceline.train.asynchronous", _PLAN, "--host", _EVERYWHERE)
+_PART = ("python", "-m", "paceline.train.asynchronous.part", "--host", _EVERYWHERE)
+
+
+def is_worker(name: str) -> bool:
+    """Whether a node trains."""
+    return name.startswith("worker-")
+
+
+def write_plan(folder: Path, most_workers: int) -> Path:
+    """The parameter server's plan: who may train. Each takes as much as it is able to."""
+    path = folder / _PLAN
+    workers = {f"worker-{number}": {"samples": 1.0} for number in range(most_workers)}
+    path.write_text(json.dumps({"workers": workers}))
+    return path
+
+
+def node_spec(training: JobSpec, name: str, cores: float, plan: Path) -> JobSpec:
+    """The job of one node of a training.
+
+    Parameters
+    ----------
+    training:
+        The training's own job, as it would run alone: workers run its command on its files.
+    name:
+        ``ps-0``, which has the plan, ``ps-1``, …, ``worker-0``, …
+    cores:
+        What it begins on.
+    plan:
+        The plan's file.
+
+    Examples
+    --------
+    >>> train = JobSpec("train-1", ["python", "train.py"], devices=4, image="trainer")
+    >>> worker = node_spec(train, "worker-0", 1.5, Path("plan.json"))
+    >>> worker.name, worker.devices, worker.environment["PACELINE_SERVER"], worker.own_network
+    ('train-1-worker-0', 1.5, 'ps-0:29500', 'paceline-train-1')
+    """
+    if training.network is not None:
+        accepted = "None: the nodes of a training have a network of their own"
+        raise InvalidInputError("network_mode", training.network, accepted)
+    spec = replace(
+        training,
+        name=f"{training.name}-{name}",
+        devices=cores,
+        own_network=f"paceline-{training.name}",
+        alias=name if name == FIRST else None,
+        labels={**training.labels, LABEL_TEAM: training.name, LABEL_NODE: name},
+    )
+    if name == FIRST:
+        return replace(spec, command=_SERVER, files={_PLAN: plan}, inputs={}, environment={})
+    environment = {ENV_SERVER: f"{FIRST}:{PORT}", ENV_WORKER: name}
+    if is_worker(name):
+        return replace(spec, environment={**training.environment, **environment})
+    return replace(spec, command=_PART, files={}, inputs={}, environment=environment)

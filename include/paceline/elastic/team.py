@@ -1,0 +1,267 @@
+"""A training that is several jobs, steered like one: its nodes come, go and change their cores as scaling decides.
+
+``PaceLoop`` has it in place of a job on one machine. What it gives the team, by ``resize``, is the team's budget.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from paceline.elastic.configuration import Configuration
+from paceline.elastic.meter import Meter
+from paceline.elastic.nodes import FIRST, is_worker
+from paceline.elastic.scaling import Scaling, Step
+from paceline.errors import PacelineError
+from paceline.runtime.base import Job, JobStatus, Usage
+from paceline.train.progress import MARKER, Progress, parse_line
+
+log = logging.getLogger(__name__)
+
+_LEAVE_S = 60.0  # to finish a batch, or to hand back a part of the state
+_LAST_S = 120.0  # for workers to save their model after the last batch
+_SAME = 1e-6
+_RESTARTS = 3
+
+
+@dataclass
+class Node:
+    """A job of the team, and the cores that it has."""
+
+    job: Job
+    cores: float
+    restarts: int = 0
+    newest: Progress | None = None
+
+
+class Starter(Protocol):
+    """Starts a node of a team."""
+
+    def __call__(self, name: str, cores: float) -> Job:
+        """Start it on so many cores."""
+
+
+class TeamJob:
+    """The nodes of one training. See ``paceline.runtime.base.Job`` for what each method promises.
+
+    Parameters
+    ----------
+    nodes:
+        Those that run already, by name; ``ps-0`` must be among them.
+    start:
+        Starts another one.
+    scaling:
+        Decides on the configuration.
+    meter:
+        Makes samples of what the nodes say.
+    clock:
+        Seconds that only go forward.
+    """
+
+    def __init__(
+        self,
+        nodes: Mapping[str, Node],
+        start: Starter,
+        scaling: Scaling,
+        meter: Meter,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._nodes = dict(nodes)
+        self._start, self._scaling, self._meter, self._clock = start, scaling, meter, clock
+        self._leaving: dict[str, threading.Thread] = {}
+        self._lines: list[str] = []
+        self._ended_s: float | None = None
+        self.steps: list[Step] = []
+        """What scaling has decided since somebody looked last."""
+
+    @property
+    def id(self) -> str:
+        """That of the first parameter server: it is there from the beginning to the end."""
+        return self._first.id
+
+    @property
+    def configuration(self) -> Configuration:
+        """What is to be now."""
+        return self._scaling.configuration
+
+    def read_lines(self) -> list[str]:
+        """Progress of the whole, from the parameter server; what workers say, with their names."""
+        for name, node in list(self._nodes.items()):
+            for line in node.job.read_lines():
+                if name == FIRST:
+                    self._lines.append(line)
+                elif MARKER not in line:
+                    self._lines.append(f"{name}: {line}")
+                self._note(node, line)
+        lines, self._lines = self._lines, []
+        return lines
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the parameter server's end, then for the workers to save their models."""
+        if not self._first.wait(timeout_s):
+            return False
+        self._ended_s = self._ended_s or self._clock()
+        if self._clock() > self._ended_s + _LAST_S:
+            return True
+        return all(node.job.wait(0.0) for node in list(self._nodes.values()))
+
+    def resize(self, devices: float) -> None:
+        """Give the team another budget; it follows with the next steps, and at once where it becomes smaller."""
+        step = self._scaling.allow(devices)
+        if step is not None:
+            self._take(step)
+        self._apply()
+
+    def status(self) -> JobStatus:
+        """How the parameter server is; once it has ended well, how the workers have."""
+        first = self._first.status()
+        if first.state != "exited" or first.exit_code != 0:
+            return first
+        ended = {name: node.job.status() for name, node in self._nodes.items() if is_worker(name)}
+        well = [one for one in ended.values() if one.state == "exited" and one.exit_code == 0]
+        if well:
+            finished_s = max(one.finished_s or 0.0 for one in well)
+            return JobStatus("exited", 0, first.started_s, finished_s or first.finished_s)
+        name, worst = next(iter(ended.items()))
+        return JobStatus(
+            "exited", worst.exit_code or 1, first.started_s, worst.finished_s, reason=f"{name}: {worst.reason}"
+        )
+
+    def usage(self) -> Usage:
+        """What all nodes have used; and the moment to look whether something is to be changed."""
+        usages = {name: node.job.usage() for name, node in self._nodes.items() if name not in self._leaving}
+        self._tend(usages)
+        return Usage(
+            cpu_s=sum(one.cpu_s for one in usages.values()),
+            memory_bytes=sum(one.memory_bytes for one in usages.values()),
+            measured_s=min(one.measured_s for one in usages.values()),
+        )
+
+    def restart(self) -> None:
+        """Start the parameter server again from its checkpoint; workers and parts come back to it by themselves."""
+        self._first.restart()
+        self._ended_s = None
+
+    def collect(self, destination: Path) -> None:
+        """What a worker left that has ended well: all end with the same model."""
+        for name, node in self._nodes.items():
+            if is_worker(name) and node.job.status().exit_code == 0:
+                return node.job.collect(destination)
+        self._first.collect(destination)
+        return None
+
+    def stop(self, grace_s: float = 5.0) -> None:
+        """Ask all nodes to end, at the same time."""
+        self._with_all(lambda job: job.stop(grace_s))
+
+    def remove(self) -> None:
+        """Remove all nodes, and with the last one their network."""
+        self._with_all(lambda job: job.remove())
+
+    def close(self) -> None:
+        """Let go of them; they go on."""
+        for node in self._nodes.values():
+            node.job.close()
+
+    # --- scaling ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _first(self) -> Job:
+        return self._nodes[FIRST].job
+
+    def _tend(self, usages: Mapping[str, Usage]) -> None:
+        """Bring the nodes nearer to what they are to be; once they are, measure, and decide anew."""
+        self._revive()
+        if not self._apply():
+            self._meter.clear()
+            return
+        reports = {name: node.newest for name, node in self._nodes.items() if is_worker(name)}
+        progress = {name: one for name, one in reports.items() if one is not None}
+        if len(progress) < len(reports) or not self._all_are_there():
+            self._meter.clear()
+            return
+        sample = self._meter.take(usages, progress)
+        step = self._scaling.look(sample) if sample is not None else None
+        if step is not None:
+            self._take(step)
+            self._apply()
+
+    def _take(self, step: Step) -> None:
+        self.steps.append(step)
+        self._lines.append(f"{step.reason}. Now {step.configuration}")
+        self._meter.clear()
+
+    def _apply(self) -> bool:
+        """Do what can be done now, so that there are never more cores in use than there may be; whether that is all."""
+        wanted = self._scaling.configuration.nodes
+        for name in [one for one in self._nodes if one not in wanted and one not in self._leaving]:
+            self._let_go(name)
+        for name, cores in wanted.items():
+            if name in self._nodes and cores < self._nodes[name].cores * (1 - _SAME):
+                self._resize(name, cores)
+        for name, thread in list(self._leaving.items()):
+            if not thread.is_alive():
+                del self._leaving[name], self._nodes[name]
+        if self._leaving:
+            return False
+        for name, cores in wanted.items():
+            if name not in self._nodes:
+                self._nodes[name] = Node(self._start(name, cores), cores)
+            elif cores > self._nodes[name].cores * (1 + _SAME):
+                self._resize(name, cores)
+        return True
+
+    def _resize(self, name: str, cores: float) -> None:
+        self._nodes[name].job.resize(cores)
+        self._nodes[name].cores = cores
+
+    def _let_go(self, name: str) -> None:
+        job = self._nodes[name].job
+
+        def leave() -> None:
+            try:
+                job.stop(_LEAVE_S)
+                job.remove()
+            except PacelineError as error:
+                log.warning("%s could not be removed: %s", name, error)
+
+        self._leaving[name] = threading.Thread(target=leave, name=f"leave-{name}", daemon=True)
+        self._leaving[name].start()
+
+    def _all_are_there(self) -> bool:
+        """Whether every node takes part: a new one starts up first."""
+        newest = self._nodes[FIRST].newest
+        if newest is None:
+            return False
+        now = self._scaling.configuration
+        servers, workers = newest.metrics.get("servers", 1.0), newest.metrics.get("workers", 0.0)
+        return (servers, workers) == (len(now.servers), len(now.workers))
+
+    def _revive(self) -> None:
+        """Start nodes again that have died; what they were doing, others have done meanwhile."""
+        for name, node in self._nodes.items():
+            if name == FIRST or name in self._leaving or self._ended_s is not None or not node.job.wait(0.0):
+                continue
+            status = node.job.status()
+            if status.state == "exited" and status.exit_code != 0 and node.restarts < _RESTARTS:
+                node.restarts += 1
+                self._lines.append(f"{name} has died ({status.reason or status.exit_code}): it is started again")
+                node.job.restart()
+
+    def _note(self, node: Node, line: str) -> None:
+        if MARKER in line:
+            with contextlib.suppress(ValueError, RecursionError):  # the loop tells of those of the whole
+                node.newest = parse_line(line) or node.newest
+
+    def _with_all(self, act: Callable[[Job], None]) -> None:
+        threads = [threading.Thread(target=act, args=(node.job,), daemon=True) for node in self._nodes.values()]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()

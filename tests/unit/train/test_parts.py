@@ -16,6 +16,8 @@ import torch
 from paceline.train.asynchronous.part import Part, PartServer
 from paceline.train.asynchronous.peer import reach
 from paceline.train.asynchronous.plan import EXIT_BROKEN
+from paceline.train.asynchronous.shards import Part as Share
+from paceline.train.asynchronous.training import Training as Kept
 from paceline.train.progress import parse_line
 
 HERE = Path(__file__).parent
@@ -142,12 +144,40 @@ def test_three_hold_a_part_each_and_are_let_go_at_the_end(train):
 
 
 def test_a_process_with_a_part_that_is_asked_to_end_gives_it_back_first(train):
-    training = train("a")
-    part = training.hold_in_a_process("ps-1")
-    training.until(lambda newest: newest.metrics.get("servers") == 2)
-    part.send_signal(signal.SIGTERM)
-    assert part.wait(20) == 0, training.said("ps-1")
+    training = train("a", "b", batch_s=0.3)
+    parts = [training.hold_in_a_process(f"ps-{number}") for number in (1, 2, 3)]
+    training.until(lambda newest: newest.metrics.get("servers") == 4)
+    for number, part in enumerate(parts, start=1):
+        part.send_signal(signal.SIGTERM)
+        assert part.wait(20) == 0, training.said(f"ps-{number}")
+        training.until(lambda newest, left=4 - number: newest.metrics.get("servers", 1) == left)
     assert_each_counts_once(training)
+    assert "lost" not in training.said("server"), "nobody is blamed for what has left"
+
+
+def test_a_part_that_is_asked_to_end_before_it_has_found_the_server_just_ends(train):
+    part = PartServer("ps-1", "127.0.0.1:1", "127.0.0.1")
+    thread = threading.Thread(target=part.run, daemon=True)
+    thread.start()
+    part.leave()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_a_change_of_a_wrong_length_or_for_other_ranges_does_not_count():
+    kept = Kept({"a": Share(2, batch_size=4)}, stuck_s=60.0)
+    assert kept.why_not("a", 1, 3) is None
+    kept.begin_with(torch.zeros(3))
+    kept.join("a", 1)
+    assert kept.lend("a", 1)["kind"] == "order"
+    kept.begin_epoch("a", 1, [0, 1, 2])
+    number, version = kept.lend("a", 1)["number"], kept.own()[0]["version"]
+    with pytest.raises(ValueError, match="change: got 1 numbers, expected 3"):
+        kept.take_in("a", 1, number, version, torch.ones(1), {})
+    assert kept.take_in("a", 1, number, version + 1, torch.ones(3), {}) is None
+    assert kept.progress("progress").done == 0
+    assert kept.take_in("a", 1, number, version, torch.ones(3), {})
+    assert kept.snapshot().tolist() == [1.0, 1.0, 1.0]
 
 
 def test_a_part_that_is_killed_sends_all_back_to_what_was_saved_and_the_rest_is_trained_again(train):

@@ -23,7 +23,6 @@ from .plan import PORT, read_plan
 from .server import Server
 
 _STUCK_S, _PATIENCE_S = 60.0, 600.0
-_EXIT_TERMINATED = 143
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,14 +54,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     say(f"the parameter server listens on {chosen.host}:{server.port}")
 
     def leave(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(_EXIT_TERMINATED)
+        server.leave()
 
     signal.signal(signal.SIGTERM, leave)
     try:
         return server.run()
-    except SystemExit:
-        server.save()
-        raise
     finally:
         display.close()
 

@@ -7,6 +7,7 @@ server says that the batch counts. Asked to end, it first gives its part back.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
@@ -27,6 +28,8 @@ from .plan import EXIT_NO_SERVER
 
 _PATIENCE_S, _AGAIN_S = 120.0, 0.5
 _INTRODUCTION_S, _MOST_STRANGERS = 10.0, 64
+_MOST_WORKERS = 256
+_LEAVE_AGAIN_S = 0.5
 
 
 class Part:
@@ -58,9 +61,11 @@ class Part:
     def take(self, worker: str, version: int, number: int, change: torch.Tensor) -> bool:
         """Keep a change until it counts; returns whether it is for the part that is held now."""
         if not torch.isfinite(change).all():
-            raise ValueError("what it has learned is not finite: is its learning rate too high, or its data damaged?")
+            raise ValueError("what a worker has learned is not finite")
         with self._lock:
             fits = version == self._version and self._row is not None and len(change) == len(self._row)
+            if fits and worker not in self._sent and len(self._sent) >= _MOST_WORKERS:
+                raise ValueError(f"more than {_MOST_WORKERS} workers")
             if fits:
                 self._sent[worker] = (number, change)
             return fits
@@ -105,14 +110,21 @@ class PartServer:
             raise bad_value(ENV_SERVER, server, "host:port")
         self._name, self._server, self._key, self._patience_s = name, (server_host, int(port)), key, patience_s
         self._part = Part()
+        self._leaving, self._ended = threading.Event(), threading.Event()
         self._strangers = threading.BoundedSemaphore(_MOST_STRANGERS)
         self._listener = listen(host, 0)
         threading.Thread(target=self._accept, daemon=True).start()
 
     def run(self) -> int:
-        """Hold what there is to hold until the training ends; returns the exit code."""
+        """Hold what there is to hold until the training ends, or it has left; returns the exit code."""
+        try:
+            return self._run()
+        finally:
+            self._ended.set()
+
+    def _run(self) -> int:
         seen_s = time.monotonic()
-        while time.monotonic() < seen_s + self._patience_s:
+        while time.monotonic() < seen_s + self._patience_s and not self._leaving.is_set():
             try:
                 peer = reach(*self._server, self._key)
             except GoneError:
@@ -130,17 +142,23 @@ class PartServer:
                 time.sleep(_AGAIN_S)
             finally:
                 peer.close()
+        if self._leaving.is_set():
+            return 0
         say(f"no parameter server at {self._server[0]}:{self._server[1]} for {self._patience_s:.0f} s")
         return EXIT_NO_SERVER
 
     def leave(self) -> None:
-        """Ask the parameter server to take the part back; ``run`` ends when it has done so."""
-        peer = reach(*self._server, self._key)
-        try:
-            peer.send({"leaves": self._name})
-            peer.receive()
-        finally:
-            peer.close()
+        """Ask the parameter server to take the part back, until ``run`` has ended for that."""
+        self._leaving.set()
+        while not self._ended.is_set():
+            with contextlib.suppress(GoneError):  # it is started again, maybe; who holds nothing may just go
+                peer = reach(*self._server, self._key)
+                try:
+                    peer.send({"leaves": self._name})
+                    peer.receive()
+                finally:
+                    peer.close()
+            self._ended.wait(_LEAVE_AGAIN_S)
 
     def _obey(self, peer: Peer) -> bool:
         """Do one thing that the server asks for; returns whether there is more to come."""

@@ -7,6 +7,7 @@ it. Nothing that arrives is run.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -53,10 +54,11 @@ class Peer:
         _keep_alive(self._socket)
 
     def be_patient(self, seconds: float | None) -> None:
-        """Wait so long at most for anything the other side is to send; ``None``: for ever."""
+        """Wait so long at most for anything the other side is to send, or to take; ``None``: for ever."""
         whole = int(seconds or 0)
         waited = struct.pack("ll", whole, round(((seconds or 0) - whole) * 1e6))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, waited)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, waited)
 
     def prove(self, key: bytes, *, first: bool) -> None:
         """Let both sides prove that they have the key, if there is one. Raises ``GoneError`` if the other has not.
@@ -97,7 +99,9 @@ class Peer:
         return found
 
     def close(self) -> None:
-        """End the connection."""
+        """End the connection, also for a thread that waits for something to come."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         self._connection.close()
 

@@ -13,7 +13,8 @@ PORT = 29500
 # Where the time of a worker has gone when it begins: see ``Progress.spent``.
 NOTHING = {"samples": 0.0, "batches": 0.0, "compute_s": 0.0, "update_s": 0.0}
 # How a worker's process ends that is left out after too many failures, that does not fit to the others, and that finds
-# no server (any more); and a server's that has lost a part of the state.
+# no server (any more); a server's that has lost a part of the state; and one that was asked to end.
+EXIT_TERMINATED = 143
 EXIT_LEFT_OUT, EXIT_NO_SERVER, EXIT_SENT_AWAY, EXIT_BROKEN = 5, 6, 7, 8
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
 from .peer import Peer, reach
 
 if TYPE_CHECKING:
     import torch
+
+_PATIENCE_S = 60.0  # for one that says nothing at all
 
 
 class Ranges:
@@ -37,10 +39,10 @@ class Ranges:
         self._peers: dict[tuple[str, int], Peer] = {}
         self._threads: ThreadPoolExecutor | None = None
 
-    def follow(self, layout: Mapping[str, Any]) -> None:
-        """Take in who holds what, as the parameter server says it."""
+    def follow(self, layout: Mapping[str, Any]) -> bool:
+        """Take in who holds what, as the parameter server says it; returns True."""
         if layout["version"] == self.version:
-            return
+            return True
         self._own = layout["own"]
         self._others = [((host, port), slice(begin, end)) for host, port, begin, end in layout["others"]]
         addresses = [address for address, _ in self._others]
@@ -49,10 +51,12 @@ class Ranges:
         for address in addresses:
             if address not in self._peers:
                 self._peers[address] = reach(*address, self._key)
+                self._peers[address].be_patient(_PATIENCE_S)
                 self._peers[address].send({"worker": self._worker})
         if self._others and self._threads is None:
             self._threads = ThreadPoolExecutor(thread_name_prefix="ranges")
         self.version = layout["version"]
+        return True
 
     def own(self, row: torch.Tensor) -> torch.Tensor:
         """The range that the parameter server itself holds."""
@@ -80,7 +84,7 @@ class Ranges:
         """Leave all of them."""
         for peer in self._peers.values():
             peer.close()
-        self._peers, self._others, self.version = {}, [], 0
+        self._peers, self._others, self._own, self.version = {}, [], 0, 0
         if self._threads is not None:
             self._threads.shutdown(wait=False)
             self._threads = None
@@ -89,4 +93,5 @@ class Ranges:
         if self._threads is None:
             return []
         asked = [self._threads.submit(act, self._peers[address], place) for address, place in self._others]
+        wait(asked)  # for all, also where one fails: they write into the same row
         return [one.result() for one in asked]

@@ -17,10 +17,10 @@ from paceline.train._store import Store
 from paceline.train._values import bad_value, say
 
 from .peer import GoneError, Peer, listen
-from .plan import EXIT_BROKEN
+from .plan import EXIT_BROKEN, EXIT_TERMINATED
 from .shards import STRIKES, Part
 from .spread import Holder
-from .training import Training
+from .training import NOT_FINITE, Training
 
 _LOOK_S = 0.05
 # Saving takes at most this share of the time; what a server that is killed has taken in since is trained again.
@@ -78,6 +78,7 @@ class Server:
         self._store = store
         self._display = display
         self._patience_s = patience_s
+        self._leaves = False
         self._strangers = threading.BoundedSemaphore(_MOST_STRANGERS)  # who have not said who they are
         self._listener = listen(host, port)
         self.port: int = self._listener.address[1]
@@ -103,6 +104,9 @@ class Server:
                 return _EXIT_NOBODY
             since_s = (since_s or now_s) if training.ended or training.alone else None
             waited_s = now_s - (since_s or now_s)
+            if self._leaves:
+                self.save()
+                return EXIT_TERMINATED
             if training.broken:
                 say(f"{training.broken}: it goes on from what was saved last")
                 return EXIT_BROKEN
@@ -118,9 +122,15 @@ class Server:
                 next_show_s = now_s + self._display.interval_s
             time.sleep(_LOOK_S)
         training.gather()
+        if training.broken and not training.all_know:
+            return EXIT_BROKEN
         self.save()
         self._display.show(training.progress("finish"))
         return 0
+
+    def leave(self) -> None:
+        """Save what there is and end, soon."""
+        self._leaves = True
 
     def save(self) -> bool:
         """Write the training's state, what the next server goes on from; returns whether there is any yet."""
@@ -211,7 +221,11 @@ class Server:
         """
         training = self._training
 
+        came = False
+
         def room(words: dict[str, Any], length: int) -> torch.Tensor:
+            nonlocal came
+            came = True
             if not sent or len(sent[0]) != length:
                 sent[:] = [training.room(length)]
             return sent[0]
@@ -226,11 +240,14 @@ class Server:
                 training.lost(worker, guest, "all is done", strike=False)
             return answer["kind"] not in ("over", "sent away")
         if kind == "done":
-            about = words["number"], words["version"], sent[0], words["reported"], words["reports"]
+            change = sent[0] if came else torch.empty(0)
+            about = words["number"], words["version"], change, words["reported"], words["reports"]
             counts = training.take_in(worker, guest, *about)
             layout, own = training.own()
             kind = "moved" if counts is None else "taken"
             peer.send({"kind": kind, "counts": counts, "layout": layout, **training.place_of(worker)}, own)
+        elif kind == "not finite":
+            raise ValueError(NOT_FINITE)
         elif kind == "check":
             training.check()
             peer.send({"kind": "thanks"})

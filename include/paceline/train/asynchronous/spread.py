@@ -5,6 +5,7 @@ Kept by ``training``, which lets one thread in at a time.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ import torch
 from paceline.train._values import say
 
 from .peer import GoneError, Peer
+
+_PATIENCE_S = 30.0  # everybody waits meanwhile
 
 
 class Holder:
@@ -35,6 +38,7 @@ class Holder:
     def __init__(self, name: str, address: tuple[str, int], peer: Peer) -> None:
         self.name, self.address = name, address
         self._peer = peer
+        peer.be_patient(_PATIENCE_S)
 
     def hold(self, version: int, row: torch.Tensor, whole: int) -> None:
         """Give it a range to hold, in place of any before, of a row that is ``whole`` numbers long."""
@@ -75,7 +79,8 @@ class Spread:
     def __init__(self) -> None:
         self._row: torch.Tensor | None = None
         self._holders: list[Holder] = []
-        self.version = 0
+        # Not that of a server that had died: what was sent of its ranges is not taken for what is sent of these.
+        self.version = int.from_bytes(os.urandom(4), "big") + 1
         """Changes with the ranges: what was said of others before does not count any more."""
 
     @property

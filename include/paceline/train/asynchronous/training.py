@@ -22,6 +22,7 @@ from .peer import GoneError
 from .shards import STRIKES, Part, Shards
 from .spread import Holder, Spread
 
+NOT_FINITE = "what it has learned is not finite: is its learning rate too high, or its data damaged?"
 # A worker that is told to wait asks again after this time.
 _WAIT_S = 0.5
 # Whose batch takes so many times as long as its batches mostly do has come to a stand.
@@ -189,16 +190,19 @@ class Training:
         has reported the metric that is monitored.
         """
         if not torch.isfinite(change).all():
-            raise ValueError("what it has learned is not finite: is its learning rate too high, or its data damaged?")
+            raise ValueError(NOT_FINITE)
         with self._lock:
             assert self._shards is not None
             if version != self._spread.version:
                 return None
+            own = len(self._spread.own())
+            if len(change) != own:
+                raise ValueError(f"change: got {len(change)} numbers, expected {own}")
             if self._connection.get(worker) != guest or not self._shards.finish(worker, number):
                 return False
             try:
                 self._spread.commit(worker, number, change)
-            except GoneError as error:
+            except Exception as error:  # the batch is taken for done, and some may have added its change
                 self.broken = f"a part of the state is lost: {error}"
                 return False
             took_s = time.monotonic() - self._lent_s.pop(number)[1]

@@ -7,7 +7,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from paceline.train import _rng
 from paceline.train._part import check_divisible, loader_over
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from paceline.train._monitor import Converged
     from paceline.train._session import Session
 
-_Found = TypeVar("_Found")
-
 # A server that was lost is started again by somebody; who has waited so long for it gives up.
 _PATIENCE_S = 120.0
 _AGAIN_S = 1.0
+# Those who hold the state come and go seldom; who has not found them after so many tries will not.
+_TRIES, _MOMENT_S = 20, 0.1
 
 
 class Worker:
@@ -194,33 +194,52 @@ class Worker:
 
     def _send(self, about: dict[str, Any], change: Any) -> None:
         """Send a batch's change to all who hold the state, and fetch the newest state from them."""
-        while True:
+        if not change.isfinite().all():
+            self._ask({"kind": "not finite"})  # for which the server ends the connection
+        for _ in range(_TRIES):
             if self._reaching(self._ranges.push, about["number"], change):
                 version = {"version": self._ranges.version}
                 answer = self._ask({"kind": "done", **about, **version}, self._ranges.own(change))
-                self._reaching(self._ranges.follow, answer["layout"])
+                self._follow(answer["layout"])
                 if answer["kind"] != "moved":
                     return self._fetch()
             else:
-                self._find()
+                self._follow(self._where())
+        raise GoneError("the parts of the state do not come to rest")
 
     def _fetch(self) -> None:
         """Fetch the state from those who hold it beside the server, whose part has come with its answer."""
-        while not self._reaching(self._ranges.pull, self._seen):
-            self._find()
+        for _ in range(_TRIES):
+            if self._reaching(self._ranges.pull, self._seen):
+                return
+            self._follow(self._where())
+        raise GoneError("the parts of the state do not come to rest")
 
-    def _find(self) -> None:
+    def _where(self) -> dict[str, Any]:
         """Ask who holds what: that has changed."""
-        answer = self._ask({"kind": "where"})
-        self._reaching(self._ranges.follow, answer["layout"])
+        layout: dict[str, Any] = self._ask({"kind": "where"})["layout"]
+        return layout
 
-    def _reaching(self, act: Callable[..., _Found], *arguments: Any) -> _Found:
-        """Do something with those who hold the state; the server looks after one that has gone."""
+    def _follow(self, layout: dict[str, Any]) -> None:
+        """Find those who hold the state. One that has just left is still where it was, as far as is known here."""
+        for _ in range(_TRIES):
+            if self._reaching(self._ranges.follow, layout):
+                return
+            time.sleep(_MOMENT_S)
+            layout = self._where()
+        raise GoneError("a part of the state cannot be reached from here")
+
+    def _reaching(self, act: Callable[..., bool], *arguments: Any) -> bool:
+        """Do something with those who hold the state; returns whether that was possible.
+
+        If one has gone, the server looks whether it has gone for good; it may have given back what it held.
+        """
         try:
             return act(*arguments)
         except GoneError:
+            self._ranges.close()
             self._ask({"kind": "check"})
-            raise
+            return False
 
     def _ask(self, words: dict[str, Any], row: Any = None) -> dict[str, Any]:
         """Say something and return the answer; what comes with it of the state is put into ``_seen``.
@@ -253,7 +272,7 @@ class Worker:
                 answer = self._ask({"kind": "hello", "worker": self.name, **about})
                 if answer["kind"] == "begin":
                     answer = self._ask({"kind": "state"}, self._vector.read())
-                self._reaching(self._ranges.follow, answer["layout"])
+                self._follow(answer["layout"])
                 self._fetch()
                 self._vector.write(self._seen)
                 _rng.go_own_way(answer["guest"], 0)  # else all would drop out the same: they run the same script

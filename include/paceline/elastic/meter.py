@@ -25,12 +25,12 @@ class Meter:
 
     Parameters
     ----------
-    link_bytes_s:
+    link_mbit_s:
         Capacity of each node's link in each direction; ``None``, where it is not known, is one without limit.
 
     Examples
     --------
-    >>> meter = Meter(link_bytes_s=1e6)
+    >>> meter = Meter(link_mbit_s=8.0)
     >>> for second in (0.0, 2.0):
     ...     usage = Usage(cpu_s=second / 2, memory_bytes=0, measured_s=second, received_bytes=int(1e6 * second))
     ...     steps = Progress(done=int(20 * second), total=99, wall_s=second)
@@ -39,8 +39,8 @@ class Meter:
     Sample(speed=20.0, used={'ps-0': 0.5, 'worker-0': 0.5}, network={'ps-0': 1.0})
     """
 
-    def __init__(self, link_bytes_s: float | None = None) -> None:
-        self._link_bytes_s = link_bytes_s
+    def __init__(self, link_mbit_s: float | None = None) -> None:
+        self._link_bytes_s = link_mbit_s * 1e6 / 8 if link_mbit_s else None
         self._last: _Reading | None = None
 
     def clear(self) -> None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 
 from paceline.errors import InvalidInputError
 
+_WHOLE = {"stable_samples": 2, "network_samples": 2, "most_servers": 1, "most_workers": 2}
+
 
 @dataclass(frozen=True)
 class Options:
@@ -33,6 +35,11 @@ class Options:
         5 % faster for half as many cores again. The paper gives such a training none.
     least_cores:
         The fewest that a node is given.
+    most_servers, most_workers:
+        How many there may be.
+    link_mbit_s:
+        Capacity of each node's link in each direction, if it is known: without it, no network is recognised as the
+        bottleneck.
     """
 
     start_share: float = 0.25
@@ -47,14 +54,20 @@ class Options:
     improvement: float = 0.02
     worth: float = 0.1
     least_cores: float = 0.05
+    most_servers: int = 4
+    most_workers: int = 8
+    link_mbit_s: float | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name in ("stable_samples", "network_samples"):
-                if not isinstance(value, int) or isinstance(value, bool) or value < 2:
-                    raise InvalidInputError(field.name, value, "a whole number of samples of at least 2")
-            elif field.name in ("scale_up", "least_cores"):
+            if field.name in _WHOLE:
+                least = _WHOLE[field.name]
+                if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                    raise InvalidInputError(field.name, value, f"a whole number of at least {least}")
+            elif field.name == "link_mbit_s" and value is None:
+                continue
+            elif field.name in ("scale_up", "least_cores", "link_mbit_s"):
                 if not 0 < value < float("inf"):
                     raise InvalidInputError(field.name, value, "a number greater than 0")
             elif field.name in ("improvement", "worth", "network_share"):

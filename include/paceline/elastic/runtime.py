@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +14,9 @@ from paceline.elastic.nodes import FIRST, LABEL_NODE, LABEL_TEAM, is_worker, nod
 from paceline.elastic.options import Options
 from paceline.elastic.scaling import Scaling
 from paceline.elastic.team import Node, TeamJob
-from paceline.errors import JobLostError
+from paceline.errors import JobLostError, PacelineError
 from paceline.runtime.base import Job, JobSpec
+from paceline.train.asynchronous.plan import EXIT_TERMINATED
 
 if TYPE_CHECKING:
     from paceline.runtime import DockerRuntime
@@ -32,11 +34,6 @@ class TeamRuntime:
         Nodes are started from it, also long after the start.
     options:
         The constants of scaling.
-    most_servers, most_workers:
-        How many there may be.
-    link_bytes_s:
-        Capacity of each container's link in each direction, if it is known: without it, no network is recognised as the
-        bottleneck.
     """
 
     name = "docker"
@@ -47,13 +44,8 @@ class TeamRuntime:
         training: Callable[[Path], JobSpec],
         *,
         options: Options | None = None,
-        most_servers: int = 4,
-        most_workers: int = 8,
-        link_bytes_s: float | None = None,
     ) -> None:
-        self._containers, self._training = containers, training
-        self._options, self._link_bytes_s = options or Options(), link_bytes_s
-        self._most_servers, self._most_workers = most_servers, most_workers
+        self._containers, self._training, self._options = containers, training, options or Options()
 
     def capacity(self) -> float:
         """Return how many cores the engine's machine has."""
@@ -65,47 +57,79 @@ class TeamRuntime:
         self._containers.check(node_spec(spec, "worker-0", spec.devices, Path()))
 
     def start(self, spec: JobSpec) -> TeamJob:
-        """Start the first parameter server and the first workers, on a part of ``spec.devices``."""
+        """Start the first parameter server and the first workers, on a part of ``spec.devices``.
+
+        A team of the same name, left by an earlier try, is found again.
+        """
+        self._scaling(spec.devices)
+        found = self._found(spec.name)
+        if found is not None:
+            found.resize(spec.devices)
+            return found
         scaling = self._scaling(spec.devices)
         nodes: dict[str, Node] = {}
         try:
             for name, cores in scaling.configuration.nodes.items():
                 nodes[name] = Node(self._start(lambda _: spec, name, cores), cores)
         except BaseException:
-            self._containers.remove_all({LABEL_TEAM: spec.name})
+            with contextlib.suppress(PacelineError):  # why it could not start is what people need to know
+                self._remove(spec.name)
             raise
-        return self._team(nodes, scaling)
+        return self._team(spec.name, nodes, scaling)
 
     def reattach(self, job_id: str) -> TeamJob:
-        """Find a team again by its first parameter server."""
-        team = self._containers.labels_of(job_id).get(LABEL_TEAM)
-        if team is None:
+        """Find a team again by its first parameter server. Its budget is what it has, until it is given another."""
+        name = self._containers.labels_of(job_id).get(LABEL_TEAM)
+        if name is None:
             raise JobLostError(f"container {job_id[:12]} belongs to no team")
-        found = self._containers.labelled({LABEL_TEAM: team})
-        nodes = {labels[LABEL_NODE]: Node(job, cores) for job, labels, cores in found}
+        found = self._found(name)
+        if found is None:
+            raise JobLostError(f"the team {name} has no parameter server or no workers any more")
+        return found
+
+    def _found(self, name: str) -> TeamJob | None:
+        """The team of that name, if it can go on; what is left of one that cannot is removed."""
+        nodes = {
+            labels[LABEL_NODE]: Node(job, cores)
+            for job, labels, cores in self._containers.labelled({LABEL_TEAM: name})
+            if LABEL_NODE in labels
+        }
+        if FIRST in nodes and nodes[FIRST].job.status().state == "running":
+            for one in [other for other, node in nodes.items() if _has_left(node.job)]:
+                nodes.pop(one).job.remove()
         if FIRST not in nodes or not any(map(is_worker, nodes)):
-            raise JobLostError(f"of the team {team}, only {', '.join(sorted(nodes)) or 'nobody'} is there")
-        return self._team(nodes, self._scaling(sum(node.cores for node in nodes.values()), _as_found(nodes)))
+            for node in nodes.values():
+                node.job.close()
+            if nodes:
+                self._remove(name)
+            return None
+        configuration = _as_found(nodes)
+        return self._team(
+            name, nodes, self._scaling(max(configuration.cores, 3 * self._options.least_cores), configuration)
+        )
 
-    def _team(self, nodes: dict[str, Node], scaling: Scaling) -> TeamJob:
-        def start(name: str, cores: float) -> Job:
-            return self._start(self._training, name, cores)
+    def _team(self, name: str, nodes: dict[str, Node], scaling: Scaling) -> TeamJob:
+        def start(node: str, cores: float) -> Job:
+            return self._start(self._training, node, cores)
 
-        return TeamJob(nodes, start, scaling, Meter(self._link_bytes_s))
+        return TeamJob(nodes, start, lambda: self._remove(name), scaling, Meter(self._options.link_mbit_s))
+
+    def _remove(self, name: str) -> None:
+        self._containers.remove_all({LABEL_TEAM: name})
 
     def _start(self, training: Callable[[Path], JobSpec], name: str, cores: float) -> Job:
         with tempfile.TemporaryDirectory(prefix="paceline-") as scratch:
-            plan = write_plan(Path(scratch), self._most_workers)
+            plan = write_plan(Path(scratch), self._options.most_workers)
             return self._containers.start(node_spec(training(Path(scratch)), name, cores, plan))
 
     def _scaling(self, budget: float, configuration: Configuration | None = None) -> Scaling:
-        return Scaling(
-            budget,
-            self._options,
-            configuration=configuration,
-            most_servers=self._most_servers,
-            most_workers=self._most_workers,
-        )
+        return Scaling(budget, self._options, configuration=configuration)
+
+
+def _has_left(job: Job) -> bool:
+    """Whether a node has ended because it was asked to."""
+    status = job.status()
+    return status.state == "exited" and status.exit_code in (0, EXIT_TERMINATED)
 
 
 def _as_found(nodes: dict[str, Node]) -> Configuration:

@@ -73,8 +73,6 @@ class Scaling:
         The constants.
     configuration:
         Go on from this one, in place of the paper's first: (1 parameter server, 2 workers) on R_0.
-    most_servers, most_workers:
-        How many there may be.
 
     Attributes
     ----------
@@ -100,8 +98,6 @@ class Scaling:
         options: Options | None = None,
         *,
         configuration: Configuration | None = None,
-        most_servers: int = 8,
-        most_workers: int = 32,
     ) -> None:
         self._options = options or Options()
         fewest = 3 * self._options.least_cores
@@ -110,7 +106,6 @@ class Scaling:
         self.budget = budget
         self.configuration = configuration or Configuration.first(max(self._options.start_share * budget, fewest))
         self.settled = False
-        self._most_servers, self._most_workers = most_servers, most_workers
         self._window = Window(self._options)
         self._trial: _Trial | None = None
         self._in_vain: set[tuple[Kind, Configuration]] = set()
@@ -169,6 +164,14 @@ class Scaling:
             return None
         return self._make(Step("budget", now.times(budget / now.cores), f"the budget is {count(budget, 'core')} now"))
 
+    def refuse(self, why: str) -> Step | None:
+        """The last step cannot be made: back to what was before it, if it is still on trial."""
+        if self._trial is None:
+            return None
+        step, before = self._trial.step, self._trial.before
+        self._in_vain.add((step.kind, step.configuration))
+        return self._make(Step("back", before, why))
+
     @property
     def _full(self) -> str | None:
         """The parameter server whose link is the bottleneck."""
@@ -215,7 +218,7 @@ class Scaling:
         half_as_many_again = math.ceil(workers * (1 + options.scale_up))
         most_workers, most_servers = (
             min(most, int(sum(cores) / options.least_cores + _SAME))
-            for most, cores in ((self._most_workers, now.workers), (self._most_servers, now.servers))
+            for most, cores in ((options.most_workers, now.workers), (options.most_servers, now.servers))
         )
         more_workers = min(max(to_use_all, half_as_many_again), 2 * workers, most_workers)
         more_servers = min(math.ceil(servers * (1 + options.scale_up)), most_servers)

@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from paceline.elastic.configuration import Configuration
 from paceline.elastic.meter import Meter
 from paceline.elastic.nodes import FIRST, is_worker
 from paceline.elastic.scaling import Scaling, Step
-from paceline.errors import PacelineError
+from paceline.errors import JobLostError, PacelineError, RuntimeUnavailableError, TrainingFailedError
 from paceline.runtime.base import Job, JobStatus, Usage
+from paceline.train.asynchronous.plan import EXIT_BROKEN, EXIT_LEFT_OUT, EXIT_SENT_AWAY
 from paceline.train.progress import MARKER, Progress, parse_line
 
 log = logging.getLogger(__name__)
@@ -28,6 +28,9 @@ _LEAVE_S = 60.0  # to finish a batch, or to hand back a part of the state
 _LAST_S = 120.0  # for workers to save their model after the last batch
 _SAME = 1e-6
 _RESTARTS = 3
+_AGAIN_S = 2.0
+_LEAVING_CORES = 0.05  # of a node that is on its way out, where others need its cores at once
+_FOR_GOOD = (EXIT_LEFT_OUT, EXIT_SENT_AWAY)
 
 
 @dataclass
@@ -40,13 +43,6 @@ class Node:
     newest: Progress | None = None
 
 
-class Starter(Protocol):
-    """Starts a node of a team."""
-
-    def __call__(self, name: str, cores: float) -> Job:
-        """Start it on so many cores."""
-
-
 class TeamJob:
     """The nodes of one training. See ``paceline.runtime.base.Job`` for what each method promises.
 
@@ -55,7 +51,9 @@ class TeamJob:
     nodes:
         Those that run already, by name; ``ps-0`` must be among them.
     start:
-        Starts another one.
+        Starts another one, by its name and cores.
+    sweep:
+        Removes whatever there still is of the team.
     scaling:
         Decides on the configuration.
     meter:
@@ -67,18 +65,21 @@ class TeamJob:
     def __init__(
         self,
         nodes: Mapping[str, Node],
-        start: Starter,
+        start: Callable[[str, float], Job],
+        sweep: Callable[[], None],
         scaling: Scaling,
         meter: Meter,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._nodes = dict(nodes)
-        self._start, self._scaling, self._meter, self._clock = start, scaling, meter, clock
-        self._leaving: dict[str, threading.Thread] = {}
+        self._start, self._sweep, self._scaling, self._meter, self._clock = start, sweep, scaling, meter, clock
+        self._leaving: set[str] = set()
+        self._left: set[str] = set()  # of those, who have been removed
+        self._stopped = threading.Event()
         self._lines: list[str] = []
         self._ended_s: float | None = None
-        self.steps: list[Step] = []
-        """What scaling has decided since somebody looked last."""
+        self._broken = 0
+        self._steps: list[Step] = []
 
     @property
     def id(self) -> str:
@@ -89,6 +90,11 @@ class TeamJob:
     def configuration(self) -> Configuration:
         """What is to be now."""
         return self._scaling.configuration
+
+    def take_steps(self) -> list[Step]:
+        """What scaling has decided since the last call."""
+        steps, self._steps = self._steps, []
+        return steps
 
     def read_lines(self) -> list[str]:
         """Progress of the whole, from the parameter server; what workers say, with their names."""
@@ -104,18 +110,28 @@ class TeamJob:
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for the parameter server's end, then for the workers to save their models."""
+        limit_s = self._clock() + timeout_s
         if not self._first.wait(timeout_s):
             return False
-        self._ended_s = self._ended_s or self._clock()
-        if self._clock() > self._ended_s + _LAST_S:
-            return True
-        return all(node.job.wait(0.0) for node in list(self._nodes.values()))
+        if self._goes_on_from_its_checkpoint():
+            return False
+        if self._ended_s is None:
+            self._ended_s = self._clock()
+            for name in [one for one, node in self._nodes.items() if is_worker(one) and node.newest is None]:
+                self._let_go(name)  # it has not begun, and would look for the server for a while
+        for name, node in list(self._nodes.items()):
+            if name not in self._leaving and not node.job.wait(max(limit_s - self._clock(), 0.0)):
+                return self._clock() > self._ended_s + _LAST_S
+        return True
 
     def resize(self, devices: float) -> None:
         """Give the team another budget; it follows with the next steps, and at once where it becomes smaller."""
         step = self._scaling.allow(devices)
         if step is not None:
             self._take(step)
+        if sum(node.cores for node in self._nodes.values()) > devices:
+            for name in self._leaving - self._left:
+                self._resize(name, min(self._nodes[name].cores, _LEAVING_CORES))
         self._apply()
 
     def status(self) -> JobStatus:
@@ -144,9 +160,12 @@ class TeamJob:
         )
 
     def restart(self) -> None:
-        """Start the parameter server again from its checkpoint; workers and parts come back to it by themselves."""
-        self._first.restart()
+        """Start all nodes again that have ended; the parameter server goes on from its checkpoint."""
+        self._stopped.clear()
         self._ended_s = None
+        for name in sorted(self._nodes, key=lambda one: one != FIRST):
+            if name not in self._leaving and self._nodes[name].job.status().state == "exited":
+                self._nodes[name].job.restart()
 
     def collect(self, destination: Path) -> None:
         """What a worker left that has ended well: all end with the same model."""
@@ -158,11 +177,16 @@ class TeamJob:
 
     def stop(self, grace_s: float = 5.0) -> None:
         """Ask all nodes to end, at the same time."""
+        self._stopped.set()
         self._with_all(lambda job: job.stop(grace_s))
 
     def remove(self) -> None:
         """Remove all nodes, and with the last one their network."""
-        self._with_all(lambda job: job.remove())
+        self._stopped.set()
+        try:
+            self._with_all(lambda job: job.remove())
+        finally:
+            self._sweep()  # one that was about to start, too
 
     def close(self) -> None:
         """Let go of them; they go on."""
@@ -175,64 +199,102 @@ class TeamJob:
     def _first(self) -> Job:
         return self._nodes[FIRST].job
 
+    def _goes_on_from_its_checkpoint(self) -> bool:
+        """Start a parameter server again that has lost a part of the state; its workers come back to it."""
+        status = self._first.status()
+        if status.state != "exited" or status.exit_code != EXIT_BROKEN or self._broken >= _RESTARTS:
+            return False
+        self._broken += 1
+        self._lines.append(f"{FIRST} has lost a part of the state: it goes on from its checkpoint")
+        self._first.restart()
+        return True
+
     def _tend(self, usages: Mapping[str, Usage]) -> None:
         """Bring the nodes nearer to what they are to be; once they are, measure, and decide anew."""
+        if self._stopped.is_set() or self._ended_s is not None:
+            return
         self._revive()
         if not self._apply():
             self._meter.clear()
             return
         reports = {name: node.newest for name, node in self._nodes.items() if is_worker(name)}
         progress = {name: one for name, one in reports.items() if one is not None}
-        if len(progress) < len(reports) or not self._all_are_there():
+        if len(progress) < len(reports) or not self._all_are_there() or not self._nodes.keys() <= usages.keys():
             self._meter.clear()
             return
-        sample = self._meter.take(usages, progress)
+        sample = self._meter.take({name: usages[name] for name in self._nodes}, progress)
         step = self._scaling.look(sample) if sample is not None else None
         if step is not None:
             self._take(step)
             self._apply()
 
     def _take(self, step: Step) -> None:
-        self.steps.append(step)
-        self._lines.append(f"{step.reason}. Now {step.configuration}")
+        self._steps.append(step)
         self._meter.clear()
 
     def _apply(self) -> bool:
         """Do what can be done now, so that there are never more cores in use than there may be; whether that is all."""
+        if self._stopped.is_set() or self._ended_s is not None:
+            return False
         wanted = self._scaling.configuration.nodes
         for name in [one for one in self._nodes if one not in wanted and one not in self._leaving]:
             self._let_go(name)
         for name, cores in wanted.items():
-            if name in self._nodes and cores < self._nodes[name].cores * (1 - _SAME):
+            if name in self._nodes and name not in self._leaving and cores < self._nodes[name].cores * (1 - _SAME):
                 self._resize(name, cores)
-        for name, thread in list(self._leaving.items()):
-            if not thread.is_alive():
-                del self._leaving[name], self._nodes[name]
+        for name in self._leaving & self._left:
+            del self._nodes[name]
+            self._leaving.discard(name)
+            self._left.discard(name)
         if self._leaving:
             return False
         for name, cores in wanted.items():
-            if name not in self._nodes:
-                self._nodes[name] = Node(self._start(name, cores), cores)
-            elif cores > self._nodes[name].cores * (1 + _SAME):
+            if name in self._nodes and cores > self._nodes[name].cores * (1 + _SAME):
                 self._resize(name, cores)
+        return all(name in self._nodes or self._begin(name, cores) for name, cores in wanted.items())
+
+    def _begin(self, name: str, cores: float) -> bool:
+        """Start a node; returns whether it runs. A training goes on without one that cannot be started."""
+        try:
+            self._nodes[name] = Node(self._start(name, cores), cores)
+        except RuntimeUnavailableError:
+            raise
+        except (PacelineError, OSError) as error:
+            step = self._scaling.refuse(f"{name} cannot be started: {error}")
+            if step is None:
+                raise
+            self._take(step)
+            return False
         return True
 
     def _resize(self, name: str, cores: float) -> None:
-        self._nodes[name].job.resize(cores)
-        self._nodes[name].cores = cores
+        node = self._nodes[name]
+        node.cores = max(node.cores, cores)  # an answer may be lost
+        try:
+            node.job.resize(cores)
+        except JobLostError:
+            if name == FIRST:
+                raise
+            del self._nodes[name]  # somebody has removed it
+            return
+        node.cores = cores
 
     def _let_go(self, name: str) -> None:
         job = self._nodes[name].job
+        self._leaving.add(name)
 
         def leave() -> None:
-            try:
-                job.stop(_LEAVE_S)
-                job.remove()
-            except PacelineError as error:
-                log.warning("%s could not be removed: %s", name, error)
+            while not self._stopped.is_set():
+                try:
+                    job.stop(_LEAVE_S)
+                    job.remove()
+                    self._left.add(name)
+                    return
+                except PacelineError as error:
+                    log.warning("%s could not be removed, trying again: %s", name, error)
+                    self._stopped.wait(_AGAIN_S)
 
-        self._leaving[name] = threading.Thread(target=leave, name=f"leave-{name}", daemon=True)
-        self._leaving[name].start()
+        threading.Thread(target=leave, name=f"leave-{name}", daemon=True).start()
 
     def _all_are_there(self) -> bool:
         """Whether every node takes part: a new one starts up first."""
@@ -245,11 +307,15 @@ class TeamJob:
 
     def _revive(self) -> None:
         """Start nodes again that have died; what they were doing, others have done meanwhile."""
-        for name, node in self._nodes.items():
-            if name == FIRST or name in self._leaving or self._ended_s is not None or not node.job.wait(0.0):
+        for name, node in list(self._nodes.items()):
+            if name == FIRST or name in self._leaving or not node.job.wait(0.0):
                 continue
             status = node.job.status()
-            if status.state == "exited" and status.exit_code != 0 and node.restarts < _RESTARTS:
+            if status.state == "gone":
+                del self._nodes[name]  # it is started anew
+            elif status.state == "exited" and status.exit_code != 0:
+                if node.restarts >= _RESTARTS or status.exit_code in _FOR_GOOD:
+                    raise TrainingFailedError(f"{name}: {status.reason or 'failed'}", status.exit_code)
                 node.restarts += 1
                 self._lines.append(f"{name} has died ({status.reason or status.exit_code}): it is started again")
                 node.job.restart()
@@ -260,8 +326,19 @@ class TeamJob:
                 node.newest = parse_line(line) or node.newest
 
     def _with_all(self, act: Callable[[Job], None]) -> None:
-        threads = [threading.Thread(target=act, args=(node.job,), daemon=True) for node in self._nodes.values()]
+        """Do it with all nodes at the same time; raises what went wrong first, when all are through."""
+        errors: list[PacelineError] = []
+
+        def one(job: Job) -> None:
+            try:
+                act(job)
+            except PacelineError as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=one, args=(node.job,), daemon=True) for node in list(self._nodes.values())]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
+        if errors:
+            raise errors[0]

@@ -27,7 +27,7 @@ def test_the_same_figures_twice_are_no_sample():
 
 
 def test_speeds_add_up_and_the_busier_direction_of_a_link_counts():
-    meter = Meter(link_bytes_s=1000.0)
+    meter = Meter(link_mbit_s=0.008)
     for second in (0.0, 2.0):
         usages = {
             "ps-0": at(second, second, received=int(500 * second), sent=int(900 * second)),

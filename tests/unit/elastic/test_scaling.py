@@ -57,7 +57,7 @@ def best_speed(workload: Workload, budget: float) -> float:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_speed_comes_near_the_best_there_is_and_then_nothing_changes_for_an_hour(kind):
-    scaling = Scaling(budget=24.0)
+    scaling = Scaling(24.0, Options(most_servers=8, most_workers=32))
     steps = list(steps_of(scaling, KINDS[kind]))
     reached = steady_state(KINDS[kind], scaling.configuration, LINK_BYTES_S).speed
     assert reached >= 0.9 * best_speed(KINDS[kind], 24.0)
@@ -79,7 +79,8 @@ def test_a_training_that_uses_all_it_has_gets_half_as_much_again_up_to_its_budge
 
 
 def first_step(workload: Workload, configuration: Configuration) -> Step:
-    scaling = Scaling(budget=configuration.cores, configuration=configuration)
+    options = Options(most_servers=8, most_workers=32)
+    scaling = Scaling(configuration.cores, options, configuration=configuration)
     return next(step for _, step in steps_of(scaling, workload, noise=0.002))
 
 
@@ -173,7 +174,7 @@ def test_whatever_the_work_the_budget_is_kept_and_the_search_ends(
     compute, serial, worker_cores, update, server_cores, state, budget, seed
 ):
     workload = Workload(compute, serial * compute, worker_cores, update, server_cores, state)
-    scaling = Scaling(budget, most_servers=4, most_workers=8)
+    scaling = Scaling(budget, Options(most_servers=4, most_workers=8))
     first = steady_state(workload, scaling.configuration, LINK_BYTES_S).speed
     last = 0
     for second, step in steps_of(scaling, workload, noise=0.005, seed=seed):

@@ -1,0 +1,214 @@
+"""What a team does when engines and nodes fail it. Its nodes are stand-ins that fail when they are told to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from paceline.elastic import Configuration, Options, Sample, Scaling
+from paceline.elastic.meter import Meter
+from paceline.elastic.team import Node, TeamJob
+from paceline.errors import InvalidInputError, JobLostError, RuntimeUnavailableError, TrainingFailedError
+from paceline.runtime.base import JobStatus, Usage
+from paceline.train.asynchronous.plan import EXIT_BROKEN, EXIT_LEFT_OUT
+
+
+class Stub:
+    """A job that does as it is told, until it is told to fail."""
+
+    def __init__(self, cores: float) -> None:
+        self.cores, self.exit_code, self.gone, self.removed, self.starts = cores, None, False, False, 1
+        self.fails: Exception | None = None
+        self.answers = True
+        self.id = "stub"
+
+    def resize(self, devices: float) -> None:
+        if self.gone:
+            raise JobLostError("it was removed")
+        self.cores = devices
+        if not self.answers:
+            raise RuntimeUnavailableError("no answer")
+
+    def wait(self, timeout_s: float) -> bool:
+        return self.gone or self.exit_code is not None
+
+    def status(self) -> JobStatus:
+        if self.gone:
+            return JobStatus("gone")
+        return JobStatus("running") if self.exit_code is None else JobStatus("exited", self.exit_code)
+
+    def restart(self) -> None:
+        self.exit_code, self.starts = None, self.starts + 1
+
+    def stop(self, grace_s: float = 5.0) -> None:
+        if self.fails:
+            raise self.fails
+        self.exit_code = 143 if self.exit_code is None else self.exit_code
+
+    def remove(self) -> None:
+        if self.fails:
+            raise self.fails
+        self.removed = True
+
+    def usage(self) -> Usage:
+        return Usage(0.0, 0, 0.0)
+
+    def read_lines(self) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+class Team:
+    """A team of stand-ins: a parameter server and so many workers, each on one core."""
+
+    def __init__(self, workers: int = 2, budget: float | None = None) -> None:
+        configuration = Configuration((1.0,), (1.0,) * workers)
+        self.scaling = Scaling(budget or configuration.cores, Options(stable_samples=2), configuration=configuration)
+        self.jobs = {name: Stub(cores) for name, cores in configuration.nodes.items()}
+        self.cannot_start: Exception | None = None
+        self.swept = 0
+        nodes = {name: Node(job, job.cores) for name, job in self.jobs.items()}
+        self.job = TeamJob(nodes, self.start, self.sweep, self.scaling, Meter())
+
+    def start(self, name: str, cores: float) -> Stub:
+        if self.cannot_start:
+            raise self.cannot_start
+        self.jobs[name] = Stub(cores)
+        return self.jobs[name]
+
+    def sweep(self) -> None:
+        self.swept += 1
+
+    def step(self, used: float) -> None:
+        """Let scaling decide, as if nodes had used so much of their cores."""
+        for _ in range(2):
+            cores = self.scaling.configuration.nodes
+            step = self.scaling.look(Sample(5.0, {name: used * one for name, one in cores.items()}, {"ps-0": 0.1}))
+            if step is not None:
+                self.job._take(step)
+        self.job.usage()
+
+    @property
+    def cores(self) -> float:
+        return sum(job.cores for job in self.jobs.values() if not job.removed)
+
+
+def soon(true: Callable[[], bool]) -> bool:
+    give_up_s = time.monotonic() + 5
+    while not true() and time.monotonic() < give_up_s:
+        time.sleep(0.01)
+    return true()
+
+
+def test_more_workers_come_and_go_and_cores_are_never_more_than_the_budget() -> None:
+    team = Team()
+    team.step(used=0.5)
+    assert sorted(team.jobs) == ["ps-0", "worker-0", "worker-1", "worker-2", "worker-3"]
+    assert team.cores == pytest.approx(3.0)
+    team.step(used=0.5)  # no faster: taken back
+    assert soon(lambda: team.jobs["worker-3"].removed and team.jobs["worker-2"].removed)
+    team.job.usage()
+    assert team.cores == pytest.approx(3.0)
+    assert [step.kind for step in team.job.take_steps()] == ["worker", "back"]
+
+
+def test_a_node_that_cannot_be_removed_is_not_forgotten_and_its_cores_go_to_nobody(monkeypatch) -> None:
+    monkeypatch.setattr("paceline.elastic.team._AGAIN_S", 0.01)
+    team = Team()
+    team.step(used=0.5)
+    for name in ("worker-2", "worker-3"):
+        team.jobs[name].fails = RuntimeUnavailableError("the engine is away")
+    team.step(used=0.5)
+    time.sleep(0.1)
+    team.job.usage()
+    assert team.jobs["worker-0"].cores == pytest.approx(0.5), "not raised while the others may still run"
+    for name in ("worker-2", "worker-3"):
+        team.jobs[name].fails = None
+    assert soon(lambda: team.jobs["worker-3"].removed and team.jobs["worker-2"].removed)
+    assert soon(lambda: team.job.usage() is not None and team.jobs["worker-0"].cores == pytest.approx(1.0))
+
+
+def test_a_budget_that_is_cut_while_a_node_leaves_takes_its_cores_as_well(monkeypatch) -> None:
+    monkeypatch.setattr("paceline.elastic.team._AGAIN_S", 0.01)
+    team = Team()
+    team.step(used=0.5)
+    team.jobs["worker-3"].fails = RuntimeUnavailableError("the engine is away")
+    team.step(used=0.5)
+    team.job.resize(1.0)
+    assert team.cores <= 1.0 + 0.1 + 1e-6, "a twentieth of a core for each that is on its way out"
+
+
+def test_a_node_that_somebody_removed_keeps_no_other_from_being_lowered_and_is_started_anew() -> None:
+    team = Team()
+    team.jobs["worker-0"].gone = True
+    team.job.resize(1.5)
+    assert team.jobs["worker-1"].cores == team.jobs["ps-0"].cores == 0.5
+    team.job.usage()
+    assert (team.jobs["worker-0"].gone, team.jobs["worker-0"].cores) == (False, 0.5)
+
+
+def test_what_an_engine_did_not_answer_may_have_been_done() -> None:
+    team = Team(budget=4.5)
+    team.jobs["worker-1"].answers = False
+    with pytest.raises(RuntimeUnavailableError):
+        team.step(used=0.99)  # raised, but for the answer
+    team.jobs["worker-1"].answers = True
+    team.job.resize(3.0)
+    assert team.cores == pytest.approx(3.0)
+
+
+def test_what_goes_wrong_when_a_team_is_removed_is_told_and_the_rest_is_swept_up() -> None:
+    team = Team()
+    team.jobs["worker-1"].fails = RuntimeUnavailableError("the engine is away")
+    with pytest.raises(RuntimeUnavailableError):
+        team.job.remove()
+    assert team.jobs["worker-0"].removed
+    assert team.swept == 1
+
+
+def test_a_server_that_has_lost_a_part_of_the_state_is_started_again_a_few_times() -> None:
+    team = Team()
+    for starts in (2, 3, 4):
+        team.jobs["ps-0"].exit_code = EXIT_BROKEN
+        assert not team.job.wait(0.0)
+        assert team.jobs["ps-0"].starts == starts
+    team.jobs["ps-0"].exit_code = EXIT_BROKEN
+    for worker in ("worker-0", "worker-1"):
+        team.jobs[worker].exit_code = 6
+    assert team.job.wait(0.0)
+    assert team.job.status().exit_code == EXIT_BROKEN
+
+
+def test_a_team_that_stood_still_goes_on_with_all_its_nodes() -> None:
+    team = Team()
+    team.job.stop()
+    team.job.usage()
+    assert all(job.starts == 1 for job in team.jobs.values()), "nobody is started again meanwhile"
+    team.job.restart()
+    assert all((job.starts, job.exit_code) == (2, None) for job in team.jobs.values())
+
+
+def test_a_training_goes_on_without_a_node_that_cannot_be_started() -> None:
+    team = Team()
+    team.cannot_start = InvalidInputError("inputs", "s3://gone", "something that can be read")
+    team.step(used=0.5)
+    assert team.job.configuration == Configuration((1.0,), (1.0, 1.0))
+    assert [step.kind for step in team.job.take_steps()] == ["worker", "back"]
+    team.job.usage()
+    assert team.cores == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(("code", "starts"), [(1, 4), (EXIT_LEFT_OUT, 1)])
+def test_a_worker_that_dies_again_and_again_ends_the_training_with_its_name(code: int, starts: int) -> None:
+    team = Team()
+    for _ in range(starts - 1):
+        team.jobs["worker-1"].exit_code = code
+        team.job.usage()
+    team.jobs["worker-1"].exit_code = code
+    with pytest.raises(TrainingFailedError, match="worker-1"):
+        team.job.usage()
+    assert team.jobs["worker-1"].starts == starts

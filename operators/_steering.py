@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from paceline.control import CONTROLLERS, Controller, Gains, Limits, PastRun, make_controller
+from paceline.control import CONTROLLERS, BudgetController, Controller, Gains, Limits, PastRun, make_controller
 from paceline.errors import InvalidInputError
 from paceline.pace import Deadline
 from paceline.pace.feasibility import ON_INFEASIBLE
@@ -13,12 +13,16 @@ from paceline.pace.feasibility import ON_INFEASIBLE
 from ._origin import DEADLINE_FROM
 from ._values import is_template, number, optional_number
 
+OBJECTIVES = ("deadline", "throughput")
 _ALPHA = "a number in (0, 1]"
 
 
 class Steered(Protocol):
     """A task with the arguments of a training that say how it is steered, see ``DeadlineTrainingOperator``."""
 
+    objective: str
+    budget: float | str | None
+    shared: bool
     deadline: Any
     deadline_from: str
     alpha: float | str
@@ -39,7 +43,14 @@ class Steered(Protocol):
 
 def check(task: Steered) -> None:
     """Raise for every argument that is known to be wrong by now; templates are checked when they are rendered."""
-    if not is_template(task.deadline):
+    if task.objective not in OBJECTIVES:
+        raise InvalidInputError("objective", task.objective, "one of " + ", ".join(OBJECTIVES))
+    if task.objective == "deadline" and task.budget is not None:
+        accepted = "None, unless the objective is 'throughput': max_devices limits a training by a deadline"
+        raise InvalidInputError("budget", task.budget, accepted)
+    if task.objective == "throughput" and task.shared:
+        raise InvalidInputError("shared", task.shared, "False: a training that scales has a budget of its own")
+    if not is_template(task.deadline) and not (task.deadline is None and task.objective == "throughput"):
         Deadline.parse(task.deadline)
     if not is_template(task.deadline_from) and task.deadline_from not in DEADLINE_FROM:
         raise InvalidInputError("deadline_from", task.deadline_from, "one of " + ", ".join(DEADLINE_FROM))
@@ -52,6 +63,9 @@ def check(task: Steered) -> None:
     least = 0.0 if is_template(task.min_devices) else number("min_devices", task.min_devices)
     most = None if is_template(task.max_devices) else optional_number("max_devices", task.max_devices)
     Limits(least, max(least, task.quantum) if most is None else most, task.quantum)
+    budget = None if is_template(task.budget) else optional_number("budget", task.budget)
+    if budget is not None and budget <= 0:
+        raise InvalidInputError("budget", budget, "a number greater than 0")
     for callback in task.on_deadline_alert:
         if not callable(callback):
             raise InvalidInputError("on_deadline_alert", callback, "a notifier, a function, or several of them")
@@ -66,9 +80,10 @@ def check(task: Steered) -> None:
 
 def limits(task: Steered, capacity: float) -> Limits:
     """Fewest and most devices, on a machine that has ``capacity`` of them."""
-    most = optional_number("max_devices", task.max_devices)
+    name = "budget" if task.objective == "throughput" else "max_devices"
+    most = optional_number(name, getattr(task, name))
     if most is not None and most > capacity:
-        task.log.warning("max_devices: %g asked for, the machine has %g: using these", most, capacity)
+        task.log.warning("%s: %g asked for, the machine has %g: using these", name, most, capacity)
     # A job with nothing at all would neither end nor show how fast it is.
     least = max(number("min_devices", task.min_devices), task.quantum)
     if most is None and least > capacity:
@@ -78,6 +93,8 @@ def limits(task: Steered, capacity: float) -> Limits:
 
 def controller(task: Steered, within: Limits, deadline_s: float, past: PastRun | None) -> Controller:
     """Who decides how many devices the job gets."""
+    if task.deadline is None:
+        return BudgetController(within, period_s=task.control_period, past=past)
     return make_controller(
         task.controller,
         within,

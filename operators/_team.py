@@ -89,4 +89,7 @@ def in_containers(kwargs: dict[str, Any]) -> dict[str, Any]:
     runtime = kwargs.get("runtime", "docker")
     if runtime != "docker":
         raise InvalidInputError("runtime", runtime, "'docker': a training on several machines runs in containers")
+    objective = kwargs.get("objective", "deadline")
+    if objective != "deadline":
+        raise InvalidInputError("objective", objective, "'deadline': who trains on a fleet, its schedule says")
     return {**kwargs, "runtime": "docker"}

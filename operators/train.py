@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow.sdk import ResumableJobMixin
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from paceline.control import CPU_QUANTUM, Limits, PastRun
+from paceline.control import CPU_QUANTUM, NO_DEADLINE_S, Limits, PastRun
 from paceline.errors import (
     DeadlineInfeasibleError,
     InvalidInputError,
@@ -26,6 +26,7 @@ from . import _steering
 from ._engine import patiently
 from ._job import JobOperator
 from ._links import ContainerLogsLink
+from ._objective import allow, steps_of, where
 from ._origin import first_deadline, origin
 from ._output import collect, default_place
 from ._sharing import ceiling_in_force, first_devices
@@ -34,6 +35,7 @@ from ._told import Callback, Told
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from paceline.elastic import Options
     from paceline.runtime.base import Job, JobSpec, Runtime
 
 T = TypeVar("T")
@@ -67,6 +69,16 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
     on_infeasible:
         Once the deadline cannot be met: ``"best_effort"`` goes on with everything, ``"fail"`` ends the run,
         ``"extend"`` moves the deadline to the earliest possible end. (templated)
+    objective:
+        ``"throughput"`` in place of ``"deadline"``: the training is done as soon as its ``budget`` allows. It runs as
+        a team of containers, parameter servers and workers, that begins small and is scaled while it runs, see
+        :mod:`paceline.elastic`. If there is a deadline as well, that decides how much of the budget is used.
+    budget:
+        With ``objective="throughput"``, the most cores of all containers together; all there are by default.
+        (templated)
+    scaling:
+        How it is scaled, see :class:`~paceline.elastic.Options`: how many parameter servers and workers there may be,
+        the capacity of their links.
     shared:
         Whether its devices come from an arbiter (:class:`~paceline.operators.ArbiterOperator`) of its Airflow ``pool``:
         it begins when it has been given some, never has more, and stands still, its checkpoint kept, when it has none.
@@ -110,6 +122,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         "min_devices",
         "max_devices",
         "on_infeasible",
+        "budget",
         "output_path",
     )
     operator_extra_links = (ContainerLogsLink(),)
@@ -118,7 +131,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
     def __init__(
         self,
         *,
-        deadline: str | float | timedelta | datetime,
+        deadline: str | float | timedelta | datetime | None = None,
         deadline_from: str = "run",
         alpha: float | str = 1.0,
         min_devices: float | str = 0.1,
@@ -126,6 +139,9 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         quantum: float = CPU_QUANTUM,
         control_period: float = 1.0,
         on_infeasible: str = "best_effort",
+        objective: str = "deadline",
+        budget: float | str | None = None,
+        scaling: Options | None = None,
         shared: bool = False,
         output: str | None = None,
         on_deadline_alert: Callback | Sequence[Callback] = (),
@@ -145,6 +161,9 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         self.quantum = quantum
         self.control_period = control_period
         self.on_infeasible = on_infeasible
+        self.objective = objective
+        self.budget = budget
+        self.scaling = scaling
         self.shared = shared
         self.output_path = output  # BaseOperator.output is the XCom of the task
         callbacks = [on_deadline_alert] if callable(on_deadline_alert) else list(on_deadline_alert)
@@ -216,12 +235,12 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         """Start the job, or start it again from its checkpoint when an earlier try left it behind."""
         store = context["task_state_store"]
         earlier: Any = store.get(CONTAINER)
-        runtime = self._runtime = self.make_runtime(earlier["runtime"] if earlier else None)
+        runtime = self._runtime = where(self, self.make_runtime(earlier["runtime"] if earlier else None), context)
         limits = self._limits(runtime)
         begin = origin(context, self.deadline_from)
         if earlier and self.deadline_from == "task":  # a retry does not move the deadline
             begin = datetime.fromisoformat(earlier["origin"])
-        deadline = first_deadline(store, self.deadline, begin, log=self.log, must_be_ahead=not earlier)
+        deadline = first_deadline(store, self._deadline, begin, log=self.log, must_be_ahead=not earlier)
         controller = _steering.controller(self, limits, deadline.seconds_after(begin), self._past_run(context))
         if self.shared:
             devices = first_devices(self, store, controller, self._past_run(context), begin)
@@ -244,13 +263,8 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         if not resumes:
             for key in (HISTORY, CONTROLLER) if self.shared else (HISTORY, CONTROLLER, PACE):
                 store.delete(key)
-        self.log.info(
-            "Training runs as %s job %s, to be done %.1f s after %s",
-            runtime.name,
-            job.id,
-            controller.deadline_s,
-            begin,
-        )
+        due = f"{controller.deadline_s:.1f} s after {begin}" if controller.deadline_s < NO_DEADLINE_S else "soon"
+        self.log.info("Training runs as %s job %s, to be done %s", runtime.name, job.id, due)
         return {"runtime": runtime.name, "id": job.id, "origin": begin.isoformat(), "devices": devices}
 
     def placed(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
@@ -259,7 +273,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
 
     def get_job_status(self, external_id: Any, context: Context) -> str:
         """Ask the engine, with patience: one that is being restarted is no reason to start a second job."""
-        job = self._reattach(external_id)
+        job = self._reattach(external_id, context)
         if job is None:
             return "gone"
         status = self._patiently(job.status)
@@ -279,19 +293,20 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         """Control the job to its end and collect what it made."""
         store = context["task_state_store"]
         if self._job is None:
-            self._reattach(external_id)
+            self._reattach(external_id, context)
         job, runtime = self._job, self._runtime
         if job is None or runtime is None:
             raise JobLostError(f"the job {external_id['id']} is not there any more")
         begin = datetime.fromisoformat(external_id["origin"])
         resumed: Any = store.get(CONTROLLER)
         stored_history: Any = store.get(HISTORY)
-        deadline = first_deadline(store, self.deadline, begin, log=self.log, must_be_ahead=False)
+        deadline = first_deadline(store, self._deadline, begin, log=self.log, must_be_ahead=False)
         past = self._past_run(context)
         controller = _steering.controller(self, self._limits(runtime), deadline.seconds_after(begin), past)
         exchange = Exchange(store, on_trouble=self._store_trouble)
         held = resumed["run"]["held_devices"] if resumed else external_id["devices"]
         held = held if self._started_on is None else self._started_on
+        allow(job, held)
         told = Told(context, self.on_deadline_alert, self.log)
         loop = PaceLoop(
             job,
@@ -306,6 +321,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
             stopped=self._killed.is_set,
             past=past,
             on_sample=told.take,
+            scaled=steps_of(job),
             shared=ceiling_in_force(store, held) if self.shared else None,
         )
         try:
@@ -324,11 +340,11 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         for key in _OVER_WITH_THE_RUN:
             store.delete(key)
         self._result = {**outcome.to_dict(), "model": model, "runtime": runtime.name, "origin": begin.isoformat()}
+        of_deadline = f", {outcome.error_pct:+.2f} % from its deadline of {outcome.deadline_s:.1f} s"
         self.log.info(
-            "Training was done at %.1f s, %+.2f %% from its deadline of %.1f s, on %.2f cores on average",
+            "Training was done at %.1f s%s, on %.2f cores on average",
             outcome.finished_s,
-            outcome.error_pct,
-            outcome.deadline_s,
+            of_deadline if outcome.deadline_s < NO_DEADLINE_S else "",
             outcome.mean_devices,
         )
         return self._result
@@ -338,6 +354,10 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         return self._result or self.poll_until_complete(external_id, context)
 
     # --- parts ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _deadline(self) -> str | float | timedelta | datetime:
+        return NO_DEADLINE_S if self.deadline is None else self.deadline
 
     def _limits(self, runtime: Runtime) -> Limits:
         return _steering.limits(self, self._patiently(runtime.capacity))
@@ -352,9 +372,9 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
             return None
         return PastRun.read(result.get("learned")) if isinstance(result, dict) else None
 
-    def _reattach(self, external_id: Any) -> Job | None:
+    def _reattach(self, external_id: Any, context: Context) -> Job | None:
         self._unknown = True  # whether there is a job, until the engine has answered
-        runtime = self._runtime = self.make_runtime(external_id["runtime"])
+        runtime = self._runtime = where(self, self.make_runtime(external_id["runtime"]), context)
         try:
             self._job = self._patiently(lambda: runtime.reattach(external_id["id"]))
             self.container_id = self._job.id

@@ -106,7 +106,7 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
         if self._all_is_done(context):
             earlier: Any = context["task_state_store"].get(CONTAINER)
             if earlier:  # of a try that failed: nobody will come back to it
-                self._reattach(earlier)
+                self._reattach(earlier, context)
                 self._discard(context)
             raise AirflowSkipException(f"{self.worker.name} does not train: the others were done before it began")
         try:

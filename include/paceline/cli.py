@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from paceline import __version__
+from paceline.control import NO_DEADLINE_S
 from paceline.errors import InvalidInputError, PacelineError
 from paceline.fleet import command as fleet
 from paceline.pace.deadline import Deadline
@@ -97,8 +98,11 @@ def _status(chosen: argparse.Namespace) -> int:
 def _describe(pace: dict[str, Any]) -> tuple[str, ...]:
     """One training in words, from the ``pace`` it published last."""
     forecast_s, deadline_s = pace["forecast_s"], pace["deadline_s"]
+    steered = deadline_s < NO_DEADLINE_S
     if forecast_s is None:
         slack = "not known yet"
+    elif not steered:
+        slack = "as fast as its budget allows"
     elif not pace["feasible"]:
         slack = f"cannot be met, {pace['earliest_s'] - deadline_s:.0f} s late at best"
     else:
@@ -109,7 +113,7 @@ def _describe(pace: dict[str, Any]) -> tuple[str, ...]:
         f"{pace['progress_pct']:.1f} %",
         f"{pace['setpoint_pct']:.1f} %",
         f"{pace['devices']:.2f}",
-        f"{deadline_s:.0f} s",
+        f"{deadline_s:.0f} s" if steered else "-",
         "-" if forecast_s is None else f"{forecast_s:.0f} s",
         slack,
     )

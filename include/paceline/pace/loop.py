@@ -7,10 +7,10 @@ The training operator runs it. It knows nothing of Airflow: the job comes from a
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.control import Controller, Decision, PastRun
 from paceline.errors import JobLostError, RuntimeUnavailableError, TrainingFailedError
@@ -30,6 +30,9 @@ from paceline.pace.reading import Position, ProgressReader
 from paceline.pace.sample import State, sample
 from paceline.pace.standstill import Standstill
 from paceline.runtime.base import Job, JobStatus
+
+if TYPE_CHECKING:
+    from paceline.elastic import Step
 
 _SLOW_KEYS_EVERY_S = 5.0  # history and controller state are larger and less urgent than the newest sample
 _SILENT_AT_MOST_S = 60.0  # of a job that was started about at its deadline, or later
@@ -66,6 +69,8 @@ class PaceLoop:
         An earlier run of the same job.
     on_sample:
         Called with every sample that is published; it must not take long.
+    scaled:
+        Asked at every step what has been changed in a job that is a team of several: for its history.
     shared:
         The ceiling in force, for a job whose devices come from an arbiter: with a ceiling of 0 it is stopped, and
         started again from its checkpoint when it is given some.
@@ -87,6 +92,7 @@ class PaceLoop:
         stopped: Callable[[], bool] = lambda: False,
         past: PastRun | None = None,
         on_sample: Callable[[Mapping[str, Any]], None] = lambda sample: None,
+        scaled: Callable[[], Iterable[Step]] = tuple,
         shared: Ceiling | None = None,
     ) -> None:
         self._log = log or logging.getLogger(__name__)
@@ -97,6 +103,7 @@ class PaceLoop:
         self._clock = clock or SystemClock()
         self._stopped = stopped
         self._on_sample = on_sample
+        self._scaled = scaled
         self._journal = Journal(history or History(), self._log)
         self._infeasible = InfeasiblePolicy(on_infeasible, self._journal)
         self._output = Output(self._log)
@@ -243,6 +250,9 @@ class PaceLoop:
         except (RuntimeUnavailableError, JobLostError):
             return  # what becomes of the job, its status tells
         self._busy.take(usage, self._holding.device_s)
+        for step in self._scaled():
+            now, nodes = step.configuration, {name: round(cores, 3) for name, cores in step.configuration.nodes.items()}
+            self._journal.event(self._now(), "scaled", "%s. Now %s", step.reason, now, why=step.reason, nodes=nodes)
 
     def _move_deadline(self, now_s: float) -> None:
         self._controller.move_deadline(now_s, self._orders.deadline_s)

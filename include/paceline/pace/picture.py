@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from paceline.control import NO_DEADLINE_S
+
 _PROGRESS, _SETPOINT, _DEVICES, _DEADLINE = "#1f6feb", "#24292f", "#2da44e", "#cf222e"
 
 
@@ -57,7 +59,7 @@ def draw(history: dict[str, Any], path: str | os.PathLike[str], *, title: str = 
     for axes in (above, below):
         axes.grid(alpha=0.2)
         axes.spines[["top", "right"]].set_visible(False)
-        if deadline_s is not None:
+        if deadline_s is not None and deadline_s < NO_DEADLINE_S:
             axes.axvline(deadline_s, color=_DEADLINE, linewidth=1.2, label="deadline")
         for event in history.get("events", []):
             axes.axvline(event["t_s"], color=_SETPOINT, linewidth=0.8, linestyle=":")

@@ -74,8 +74,10 @@ export interface RunEvent {
   /** Which of several machines, where that matters. */
   who?: string | null;
   devices?: number | null;
-  /** Why a ceiling is what it is. */
+  /** Why a ceiling, or the nodes of a team, are what they are. */
   why?: string;
+  /** The cores of each node of a training that scales. */
+  nodes?: Record<string, number>;
   value?: string;
 }
 

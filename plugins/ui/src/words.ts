@@ -31,9 +31,17 @@ export interface Said {
 /** The share of the deadline that a forecast may be off without anything being wrong. */
 const NEARLY = 0.005;
 
+/** Of a training that is to end as soon as its budget allows, and has been given no deadline. */
+const NO_DEADLINE_S = 365 * 86400;
+
+export const hasDeadline = (pace: Pace) => pace.deadline_s < NO_DEADLINE_S;
+
 /** How a training stands against its deadline. */
 export function slack(pace: Pace): Said {
   const { deadline_s: deadline, forecast_s: forecast, earliest_s: earliest, t_s: now } = pace;
+  if (!hasDeadline(pace) && pace.state === "finished") return { mood: "good", words: "done", slackS: deadline - now };
+  if (!hasDeadline(pace) && pace.state === "training" && forecast !== null)
+    return { mood: "good", words: "as fast as its budget allows", slackS: deadline - forecast };
   if (pace.state === "finished") {
     const late = now - deadline;
     const error = `${late >= 0 ? "+" : "−"}${Math.abs((100 * late) / deadline).toFixed(2)} %`;

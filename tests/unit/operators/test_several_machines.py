@@ -98,7 +98,7 @@ def test_a_worker_that_comes_too_late_is_skipped():
 
 def test_a_worker_that_comes_too_late_leaves_no_container_of_an_earlier_try(monkeypatch):
     cleared = []
-    monkeypatch.setattr(WorkerTrainingOperator, "_reattach", lambda operator, job: cleared.append(job["id"]))
+    monkeypatch.setattr(WorkerTrainingOperator, "_reattach", lambda operator, job, context: cleared.append(job["id"]))
     monkeypatch.setattr(WorkerTrainingOperator, "_discard", lambda operator, context: cleared.append("discarded"))
     with pytest.raises(AirflowSkipException):
         worker().execute(context("success", container={"id": "of the first try"}))

@@ -31,6 +31,12 @@ GOOD = {"task_id": "train", "command": "python -m app.train", "deadline": "20m"}
         ({"script": "train.py"}, "script: got 'train.py', expected a Python file, or command"),
         ({"command": None}, "script: got None, expected a Python file, or command"),
         ({"gain": 1.0}, "gain: got 1.0, expected gain and integral_weight together, or neither"),
+        ({"deadline": None}, "deadline: got None, expected a duration"),
+        ({"objective": "cheap"}, "objective: got 'cheap', expected one of deadline, throughput"),
+        ({"budget": 2.0}, "budget: got 2.0, expected None, unless the objective is 'throughput'"),
+        ({"objective": "throughput", "shared": True}, "shared: got True, expected False: a training that scales has"),
+        ({"objective": "throughput", "budget": "all"}, "budget: got 'all', expected a number"),
+        ({"objective": "throughput", "budget": 0}, "budget: got 0.0, expected a number greater than 0"),
         ({"controller": "fuzzy"}, "controller: got 'fuzzy', expected one of default, paper"),
         ({"gain": 1.0, "integral_weight": 0.1}, "gain: got 1.0, expected None, unless the controller is 'paper'"),
         (
@@ -56,6 +62,12 @@ def test_templates_are_left_for_later():
             "runtime": "{{ params.runtime }}",
         }
     )
+
+
+def test_a_training_for_throughput_needs_no_deadline_and_may_have_one():
+    soon = {name: value for name, value in GOOD.items() if name != "deadline"}
+    assert DeadlineTrainingOperator(**soon, objective="throughput", budget="{{ params.cores }}").deadline is None
+    assert DeadlineTrainingOperator(**GOOD, objective="throughput").deadline == "20m"
 
 
 def test_retries_are_there_by_default_because_they_reconnect():

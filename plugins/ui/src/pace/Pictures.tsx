@@ -3,7 +3,7 @@ import { useMemo, useState } from "react";
 
 import type { Pace, RunEvent } from "../api";
 import { type Colors, useColors } from "../look/colors";
-import { clock, devices } from "../words";
+import { clock, devices, hasDeadline } from "../words";
 import { Chart, type Line, type Mark } from "./Chart";
 import { isMarked } from "./events";
 import { at, type Series } from "./series";
@@ -20,7 +20,8 @@ export function Pictures({ name, series, pace, events }: Props) {
   const colors = useColors();
   const [cursorT, setCursorT] = useState<number | null>(null);
   const marks = useMemo(() => marksOf(pace, events, colors), [pace, events, colors]);
-  const untilT = Math.max(pace.deadline_s, pace.forecast_s ?? 0, pace.t_s) * 1.02;
+  const steered = hasDeadline(pace);
+  const untilT = Math.max(steered ? pace.deadline_s : 0, pace.forecast_s ?? 0, pace.t_s) * 1.02;
   const ceiling = useMemo(() => ceilingOf(series, pace, events), [series, pace, events]);
   const shared = { t: series.t, marks, colors, untilT, cursorT, onCursor: setCursorT };
   const deviceLines: Line[] = [
@@ -36,15 +37,15 @@ export function Pictures({ name, series, pace, events }: Props) {
         title="Progress"
         keys={[
           ["progress", colors.progress],
-          ["even pace to the deadline", colors.ink, true],
+          ...(steered ? [["even pace to the deadline", colors.ink, true] as Key] : []),
         ]}
       >
         <Chart
           {...shared}
-          label={`Progress of ${name}: ${pace.progress_pct.toFixed(1)} % at ${clock(pace.t_s)}, an even pace would have ${pace.setpoint_pct.toFixed(1)} %; deadline at ${clock(pace.deadline_s)}`}
+          label={`Progress of ${name}: ${pace.progress_pct.toFixed(1)} % at ${clock(pace.t_s)}${steered ? `, an even pace would have ${pace.setpoint_pct.toFixed(1)} %; deadline at ${clock(pace.deadline_s)}` : ""}`}
           height={220}
           lines={[
-            { name: "setpoint", values: series.setpoint, color: colors.ink, dashed: true },
+            ...(steered ? [{ name: "setpoint", values: series.setpoint, color: colors.ink, dashed: true }] : []),
             { name: "progress", values: series.progress, color: colors.progress },
           ]}
           range={() => [0, 100]}
@@ -179,7 +180,7 @@ function Moment({
 
 function marksOf(pace: Pace, events: RunEvent[], colors: Colors): Mark[] {
   const happened = events.filter(isMarked).map((event) => ({ t: event.t_s, color: colors.soft }));
-  return [...happened, { t: pace.deadline_s, color: colors.deadline, solid: true }];
+  return hasDeadline(pace) ? [...happened, { t: pace.deadline_s, color: colors.deadline, solid: true }] : happened;
 }
 
 /** The ceiling at each moment, from the events that tell of it; `null` where there never was one. */

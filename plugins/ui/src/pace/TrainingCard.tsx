@@ -5,7 +5,7 @@ import { Link } from "react-router-dom";
 import { keyOf, type Pace, type RunEvent, type Training } from "../api";
 import { Figure } from "../look/Figure";
 import { MoodBadge } from "../look/MoodBadge";
-import { clock, devices, duration, isOver, moment, type Said, shortName, slack, standing } from "../words";
+import { clock, devices, duration, hasDeadline, isOver, moment, type Said, shortName, slack, standing } from "../words";
 import { DeadlineForm } from "./DeadlineForm";
 import { Happened } from "./Happened";
 import { Pictures } from "./Pictures";
@@ -91,13 +91,15 @@ function Figures({ pace, over }: { pace: Pace; over: boolean }) {
       <Figure
         name="Progress"
         value={`${pace.progress_pct.toFixed(1)} %`}
-        more={ended ? undefined : `even pace ${pace.setpoint_pct.toFixed(1)} %`}
+        more={ended || !hasDeadline(pace) ? undefined : `even pace ${pace.setpoint_pct.toFixed(1)} %`}
       />
-      <Figure
-        name="Deadline"
-        value={moment(new Date(origin + pace.deadline_s * 1000))}
-        more={ended ? `after ${clock(pace.deadline_s)}` : left > 0 ? `in ${duration(left)}` : `${duration(left)} ago`}
-      />
+      {hasDeadline(pace) ? (
+        <Figure
+          name="Deadline"
+          value={moment(new Date(origin + pace.deadline_s * 1000))}
+          more={ended ? `after ${clock(pace.deadline_s)}` : left > 0 ? `in ${duration(left)}` : `${duration(left)} ago`}
+        />
+      ) : null}
       <Figure
         name={ended ? "Ended" : "Expected end"}
         value={

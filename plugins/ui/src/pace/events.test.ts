@@ -11,6 +11,10 @@ test.each([
   [{ kind: "ceiling", devices: 0.5, why: "the rest is spare" }, "Ceiling: 0.5 at most, the rest is spare"],
   [{ kind: "paused" }, "Paused: others had the devices"],
   [{ kind: "unpaused", devices: 0.5 }, "Started again on 0.5"],
+  [
+    { kind: "scaled", why: "30 % are used: 1 more worker", nodes: { "ps-0": 0.2, "worker-0": 0.5, "worker-1": 0.5 } },
+    "30 % are used: 1 more worker. Now 1 parameter server on 0.2 cores, 2 workers on 1 core",
+  ],
   [{ kind: "something_new" }, "something new"],
 ])("%o is told", (event, words) => expect(sentence({ t_s: 5, ...event })).toBe(words));
 

@@ -1,6 +1,6 @@
 // What happened in a run, as sentences.
 import type { RunEvent } from "../api";
-import { clock } from "../words";
+import { clock, devices } from "../words";
 
 /** A sentence for an event. */
 export function sentence(event: RunEvent): string {
@@ -24,6 +24,8 @@ function told(event: RunEvent): string {
       return "Paused: others had the devices";
     case "unpaused":
       return `Started again on ${event.devices ?? 0}`;
+    case "scaled":
+      return `${event.why ?? "Scaled"}. Now ${nodes(event.nodes ?? {})}`;
     case "engine_away":
       return "The Docker engine did not answer";
     case "engine_back":
@@ -39,11 +41,26 @@ function told(event: RunEvent): string {
   }
 }
 
+/** `{"ps-0": 0.5, "worker-0": 1}` -> `1 parameter server on 0.5 cores, 1 worker on 1 core` */
+function nodes(cores: Record<string, number>): string {
+  const kinds: [string, string][] = [
+    ["ps-", "parameter server"],
+    ["worker-", "worker"],
+  ];
+  return kinds
+    .map(([prefix, what]) => {
+      const own = Object.keys(cores).filter((name) => name.startsWith(prefix));
+      const all = own.reduce((sum, name) => sum + (cores[name] ?? 0), 0);
+      return `${own.length} ${what}${own.length === 1 ? "" : "s"} on ${devices(all, 0)}`;
+    })
+    .join(", ");
+}
+
 function because(event: RunEvent): string {
   return event.why ? `, ${event.why}` : "";
 }
 
 /** Whether an event is worth a line in the pictures. */
 export function isMarked(event: RunEvent): boolean {
-  return ["deadline", "restarted", "resumed", "paused", "infeasible", "extended"].includes(event.kind);
+  return ["deadline", "restarted", "resumed", "paused", "infeasible", "extended", "scaled"].includes(event.kind);
 }

@@ -140,6 +140,8 @@ def test_a_budget_that_is_cut_while_a_node_leaves_takes_its_cores_as_well(monkey
     team.step(used=0.5)
     team.job.resize(1.0)
     assert team.cores <= 1.0 + 0.1 + 1e-6, "a twentieth of a core for each that is on its way out"
+    team.jobs["worker-3"].fails = None
+    assert soon(lambda: team.jobs["worker-3"].removed)
 
 
 def test_a_node_that_somebody_removed_keeps_no_other_from_being_lowered_and_is_started_anew() -> None:

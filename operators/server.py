@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.fleet.rendezvous import PLAN, SERVER_COMMAND
+from paceline.train.asynchronous.plan import PLAN, SERVER_COMMAND
 
 from ._team import in_containers, parts_of, rendezvous, where_to_run
 from .train import DeadlineTrainingOperator

@@ -8,15 +8,10 @@ from pathlib import Path
 
 from paceline.errors import InvalidInputError
 from paceline.runtime.base import ENV_SERVER, ENV_WORKER, JobSpec
-from paceline.train.asynchronous.plan import PORT
+from paceline.train.asynchronous.plan import PART_COMMAND, PLAN, PORT, SERVER_COMMAND
 
 LABEL_TEAM, LABEL_NODE = "paceline.team", "paceline.node"
 FIRST = "ps-0"
-_PLAN = "plan.json"
-# Nobody but the team is in its network, and there is no way in from outside.
-_EVERYWHERE = "0.0.0.0"  # noqa: S104
-_SERVER = ("python", "-m", "paceline.train.asynchronous", _PLAN, "--host", _EVERYWHERE)
-_PART = ("python", "-m", "paceline.train.asynchronous.part", "--host", _EVERYWHERE)
 
 
 def is_worker(name: str) -> bool:
@@ -26,7 +21,7 @@ def is_worker(name: str) -> bool:
 
 def write_plan(folder: Path, most_workers: int) -> Path:
     """The parameter server's plan: who may train. Each takes as much as it is able to."""
-    path = folder / _PLAN
+    path = folder / PLAN
     workers = {f"worker-{number}": {"samples": 1.0} for number in range(most_workers)}
     path.write_text(json.dumps({"workers": workers}))
     return path
@@ -65,8 +60,8 @@ def node_spec(training: JobSpec, name: str, cores: float, plan: Path) -> JobSpec
         labels={**training.labels, LABEL_TEAM: training.name, LABEL_NODE: name},
     )
     if name == FIRST:
-        return replace(spec, command=_SERVER, files={_PLAN: plan}, inputs={}, environment={})
+        return replace(spec, command=SERVER_COMMAND, files={PLAN: plan}, inputs={}, environment={})
     environment = {ENV_SERVER: f"{FIRST}:{PORT}", ENV_WORKER: name}
     if is_worker(name):
         return replace(spec, environment={**training.environment, **environment})
-    return replace(spec, command=_PART, files={}, inputs={}, environment=environment)
+    return replace(spec, command=PART_COMMAND, files={}, inputs={}, environment=environment)

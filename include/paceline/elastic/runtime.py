@@ -16,7 +16,7 @@ from paceline.elastic.scaling import Scaling
 from paceline.elastic.team import Node, TeamJob
 from paceline.errors import JobLostError, PacelineError
 from paceline.runtime.base import Job, JobSpec
-from paceline.train.asynchronous.plan import EXIT_TERMINATED
+from paceline.train._paths import EXIT_TERMINATED
 
 if TYPE_CHECKING:
     from paceline.runtime import DockerRuntime

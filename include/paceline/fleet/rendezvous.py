@@ -11,9 +11,6 @@ from paceline.fleet.worker import Fleet, Worker
 from paceline.runtime.base import ENV_SERVER, ENV_SERVER_KEY, ENV_WORKER, JobSpec
 from paceline.train.asynchronous.plan import PORT
 
-# Runs the server of a plan beside it, on all addresses of its container: there is no way in but for who has the key.
-PLAN = "plan.json"
-SERVER_COMMAND = ("python", "-m", "paceline.train.asynchronous", PLAN, "--host", "0.0.0.0")  # noqa: S104
 _SERVER = "parameter-server"  # its name in the network
 
 

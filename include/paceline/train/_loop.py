@@ -16,7 +16,7 @@ from ._display import Display, choose_display
 from ._follower import Follower
 from ._lead import Lead
 from ._monitor import Converged, Monitor
-from ._paths import run_by_paceline
+from ._paths import EXIT_TERMINATED, run_by_paceline
 from ._share import CpuShare
 from ._values import bad_value, say, whole
 from .progress import Progress
@@ -207,7 +207,7 @@ class Loop(Generic[T]):
             session.stop_listening()
             display.close()
         if session.terminating:
-            raise SystemExit(_session.EXIT_TERMINATED)
+            raise SystemExit(EXIT_TERMINATED)
 
     def _begin(self, session: _session.Session) -> Resume | None:
         self._number = session.loops_begun
@@ -304,7 +304,7 @@ class Loop(Generic[T]):
         saver = session.checkpoint
         if session.terminating:
             self._save(session)
-            raise SystemExit(_session.EXIT_TERMINATED)
+            raise SystemExit(EXIT_TERMINATED)
         if now_s >= self._next_share_s:
             self._follow_share(now_s)
             if self._regroup:

@@ -1,4 +1,7 @@
-"""Where a job finds its input and leaves its output. Called by training code; the names are used here and there."""
+"""Where a job finds its input and leaves its output, and how it ends when asked to.
+
+Called by training code; the names are used here and there.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,8 @@ ENV_WORKER = "PACELINE_WORKER"
 ENV_EPOCHS = "PACELINE_EPOCHS"
 # ``lines``: progress goes out as what Paceline reads, also where it has not started the process.
 ENV_PROGRESS = "PACELINE_PROGRESS"
+# What a shell says of a process ended by SIGTERM: 128 + 15. So does a job.
+EXIT_TERMINATED = 143
 
 
 def input_dir() -> Path:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ._checkpoint import Checkpoint, Stateful, check_every_s, check_parts, folder_for
 from ._display import Display, choose_display
 from ._follower import Follower
-from ._paths import is_worker, run_by_paceline
+from ._paths import EXIT_TERMINATED, is_worker, run_by_paceline
 from ._values import deferred_number, say
 from .progress import Progress
 
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from ._lead import Lead
     from ._loop import Loop
     from .asynchronous.worker import Worker
-
-# What a shell says of a process ended by SIGTERM: 128 + 15.
-EXIT_TERMINATED = 143
 
 
 class Session:

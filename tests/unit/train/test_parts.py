@@ -212,7 +212,7 @@ def test_what_is_sent_for_a_part_counts_once_when_it_is_asked_to():
 
 def test_who_has_not_the_key_gets_nothing_from_a_part_and_nonsense_costs_the_connection():
     server = PartServer("ps-1", "127.0.0.1:1", "127.0.0.1", b"secret")
-    port = server._listener.address[1]
+    port = server.port
     with pytest.raises(Exception, match="key"):
         reach("127.0.0.1", port, b"another")
     for words in ({"kind": "pull"}, {"kind": "steal"}, {"worker": "a"}, [1, 2]):

@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any
 
@@ -23,11 +22,11 @@ import torch
 from paceline.train._paths import ENV_SERVER, ENV_SERVER_KEY, ENV_WORKER
 from paceline.train._values import bad_value, say
 
-from .peer import GoneError, Peer, listen, reach
+from .peer import GoneError, Peer, address, reach
 from .plan import EXIT_NO_SERVER
+from .reception import Reception
 
 _PATIENCE_S, _AGAIN_S = 120.0, 0.5
-_INTRODUCTION_S, _MOST_STRANGERS = 10.0, 64
 _MOST_WORKERS = 256
 _LEAVE_AGAIN_S = 0.5
 
@@ -105,15 +104,12 @@ class PartServer:
     """
 
     def __init__(self, name: str, server: str, host: str, key: bytes = b"", patience_s: float = _PATIENCE_S) -> None:
-        server_host, _, port = server.rpartition(":")
-        if not server_host or not port.isdigit():
-            raise bad_value(ENV_SERVER, server, "host:port")
-        self._name, self._server, self._key, self._patience_s = name, (server_host, int(port)), key, patience_s
+        self._name, self._server, self._key, self._patience_s = name, address(server), key, patience_s
         self._part = Part()
         self._leaving, self._ended = threading.Event(), threading.Event()
-        self._strangers = threading.BoundedSemaphore(_MOST_STRANGERS)
-        self._listener = listen(host, 0)
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._reception = Reception(host, 0, key, self._serve)
+        self.port = self._reception.port
+        self._reception.open()
 
     def run(self) -> int:
         """Hold what there is to hold until the training ends, or it has left; returns the exit code."""
@@ -131,7 +127,7 @@ class PartServer:
                 time.sleep(_AGAIN_S)
                 continue
             try:
-                peer.send({"part": self._name, "port": self._listener.address[1]})
+                peer.send({"part": self._name, "port": self.port})
                 while self._obey(peer):
                     pass
                 return 0
@@ -179,37 +175,13 @@ class PartServer:
         peer.send({"kind": "missing" if kind == "missing" else "done"}, row)
         return bool(kind != "end")
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection = self._listener.accept()
-            except OSError:
-                time.sleep(_AGAIN_S)
-                continue
-            if not self._strangers.acquire(blocking=False):
-                connection.close()
-                continue
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: Connection) -> None:
+    def _serve(self, peer: Peer, words: dict[str, Any], guest: int) -> bool:
         """Everything that is said to one worker."""
-        peer = Peer(connection)
-        try:
-            try:
-                peer.be_patient(_INTRODUCTION_S)
-                peer.prove(self._key, first=True)
-                worker = str(peer.receive()["worker"])
-                peer.be_patient(None)
-            finally:
-                self._strangers.release()
+        worker = str(words["worker"])
+        with contextlib.suppress(GoneError):  # it looks elsewhere, or has ended: what counts, the server knows
             while True:
                 self._answer(peer, worker)
-        except GoneError:
-            pass  # a worker has gone, or looks elsewhere: what counts, the server knows
-        except Exception as error:  # what is said may be wrong in any way: it costs whoever said it the connection
-            say(f"a connection has ended: {error if isinstance(error, ValueError) else repr(error)}")
-        finally:
-            peer.close()
+        return False
 
     def _answer(self, peer: Peer, worker: str) -> None:
         sent: list[torch.Tensor] = []

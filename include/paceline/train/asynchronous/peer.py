@@ -18,6 +18,9 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
 from typing import TYPE_CHECKING, Any
 
+from paceline.train._paths import ENV_SERVER
+from paceline.train._values import bad_value
+
 if TYPE_CHECKING:
     import torch
 
@@ -119,6 +122,18 @@ class Peer:
             raise GoneError("it does not have the key of this training") from None
         except (EOFError, OSError) as error:
             raise GoneError(str(error) or "its connection has ended") from None
+
+
+def address(server: str) -> tuple[str, int]:
+    """Host and port of a parameter server, as a process is told them.
+
+    >>> address("ps-0:29500")
+    ('ps-0', 29500)
+    """
+    host, _, port = server.rpartition(":")
+    if not host or not port.isdigit():
+        raise bad_value(ENV_SERVER, server, "host:port")
+    return host, int(port)
 
 
 def listen(host: str, port: int) -> Listener:

@@ -10,11 +10,16 @@ from paceline.train._values import bad_value
 from .shards import Part
 
 PORT = 29500
+# How the server is run beside its plan, and a process that holds a part of its state: on all addresses of their own
+# containers, whose networks have no way in, or one for those alone who have the key.
+PLAN = "plan.json"
+_EVERYWHERE = ("--host", "0.0.0.0")  # noqa: S104
+SERVER_COMMAND = ("python", "-m", "paceline.train.asynchronous", PLAN, *_EVERYWHERE)
+PART_COMMAND = ("python", "-m", "paceline.train.asynchronous.part", *_EVERYWHERE)
 # Where the time of a worker has gone when it begins: see ``Progress.spent``.
 NOTHING = {"samples": 0.0, "batches": 0.0, "compute_s": 0.0, "update_s": 0.0}
 # How a worker's process ends that is left out after too many failures, that does not fit to the others, and that finds
-# no server (any more); a server's that has lost a part of the state; and one that was asked to end.
-EXIT_TERMINATED = 143
+# no server (any more); and a server's that has lost a part of the state.
 EXIT_LEFT_OUT, EXIT_NO_SERVER, EXIT_SENT_AWAY, EXIT_BROKEN = 5, 6, 7, 8
 
 

@@ -5,19 +5,19 @@ Run by ``python -m paceline.train.asynchronous``.
 
 from __future__ import annotations
 
-import threading
 import time
-from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 
 from paceline.train._display import Display
+from paceline.train._paths import EXIT_TERMINATED
 from paceline.train._store import Store
 from paceline.train._values import bad_value, say
 
-from .peer import GoneError, Peer, listen
-from .plan import EXIT_BROKEN, EXIT_TERMINATED
+from .peer import Peer
+from .plan import EXIT_BROKEN
+from .reception import Reception, why
 from .shards import STRIKES, Part
 from .spread import Holder
 from .training import NOT_FINITE, Training
@@ -28,9 +28,6 @@ _SAVE_SHARE, _SAVE_EVERY_S = 0.02, 1.0
 # Who was lost shortly before the end comes again, and is to hear that it is over.
 _GOODBYE_S = 30.0
 _EXIT_NOBODY = 4
-# Whoever comes has to say soon who it is, and not too many may come at the same time: where there is a way in from
-# outside, it can be anybody.
-_INTRODUCTION_S, _MOST_STRANGERS = 10.0, 64
 
 
 class Server:
@@ -74,14 +71,12 @@ class Server:
         fixed: bool = False,
     ) -> None:
         self._training = Training(parts, stuck_s, fixed=fixed)
-        self._key = key
         self._store = store
         self._display = display
         self._patience_s = patience_s
         self._leaves = False
-        self._strangers = threading.BoundedSemaphore(_MOST_STRANGERS)  # who have not said who they are
-        self._listener = listen(host, port)
-        self.port: int = self._listener.address[1]
+        self._reception = Reception(host, port, key, self._serve)
+        self.port = self._reception.port
         found = store.load() if store is not None else None
         if found is not None:
             content, path = found
@@ -95,7 +90,7 @@ class Server:
         next_save_s = next_show_s = 0.0
         since_s: float | None = None  # it has been over, or nobody has been there
         self._display.show(training.progress("start"))
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._reception.open()
         while True:
             now_s = time.monotonic()
             training.take_back_stuck()
@@ -145,55 +140,24 @@ class Server:
             say(f"the checkpoint could not be written, the next one may be: {error}")
         return True
 
-    def _accept(self) -> None:
-        guest = 0
-        while True:
-            try:
-                connection = self._listener.accept()
-            except OSError as error:  # whoever came has gone again, or there are too many
-                say(f"somebody came and went: {error}")
-                time.sleep(_LOOK_S)
-                continue
-            if not self._strangers.acquire(blocking=False):
-                connection.close()
-                continue
-            guest += 1
-            threading.Thread(target=self._serve, args=(connection, guest), daemon=True).start()
-
-    def _serve(self, connection: Connection, guest: int) -> None:
-        """Everything that is said to one worker."""
-        worker = None
-        peer, kept = Peer(connection), False
+    def _serve(self, peer: Peer, words: dict[str, Any], guest: int) -> bool:
+        """Everything that is said to one guest; returns whether its connection is kept."""
+        if "part" in words:
+            self._training.spread_to(Holder(str(words["part"]), (peer.host, int(words["port"])), peer))
+            return True
+        if "leaves" in words:
+            self._training.take_back_from(str(words["leaves"]))
+            peer.send({"kind": "thanks"})
+            return False
+        worker = str(words["worker"])
         try:
-            try:
-                peer.be_patient(_INTRODUCTION_S)
-                peer.prove(self._key, first=True)
-                words = peer.receive()
-                peer.be_patient(None)
-            finally:
-                self._strangers.release()
-            if "part" in words:
-                self._training.spread_to(Holder(str(words["part"]), (peer.host, int(words["port"])), peer))
-                kept = True
-                return
-            if "leaves" in words:
-                self._training.take_back_from(str(words["leaves"]))
-                peer.send({"kind": "thanks"})
-                return
-            worker = str(words["worker"])
             if self._welcome(peer, worker, words, guest):
                 buffer: list[torch.Tensor] = []
                 while self._answer(peer, worker, guest, buffer):
                     pass
-        except Exception as error:  # what is said may be wrong in any way: it costs whoever said it the connection
-            why = str(error) if isinstance(error, (GoneError, ValueError)) else f"it said what cannot be: {error!r}"
-            if worker is None:
-                say(f"a connection has ended: {why}")
-            else:
-                self._training.lost(worker, guest, why)
-        finally:
-            if not kept:
-                peer.close()
+        except Exception as error:  # as in ``reception``, and what it was lent goes to the others
+            self._training.lost(worker, guest, why(error))
+        return False
 
     def _welcome(self, peer: Peer, worker: str, words: dict[str, Any], guest: int) -> bool:
         """Let a worker in; returns whether it may stay."""

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from paceline.train import _rng
 from paceline.train._part import check_divisible, loader_over
 from paceline.train._paths import ENV_EPOCHS, ENV_SERVER, ENV_SERVER_KEY, ENV_WORKER
-from paceline.train._values import bad_value, say
+from paceline.train._values import say
 
-from .peer import GoneError, Peer, reach
+from .peer import GoneError, Peer, address, reach
 from .plan import EXIT_LEFT_OUT, EXIT_NO_SERVER, EXIT_SENT_AWAY, NOTHING
 from .ranges import Ranges
 from .shards import Lease
@@ -58,10 +58,7 @@ class Worker:
         epochs: int | None = None,
     ) -> None:
         self.name = name
-        host, _, port = server.rpartition(":")
-        if not host or not port.isdigit():
-            raise bad_value(ENV_SERVER, server, "host:port")
-        self._host, self._port = host, int(port)
+        self._host, self._port = address(server)
         self._key = key
         self._patience_s = patience_s
         self._peer: Peer | None = None

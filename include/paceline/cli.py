@@ -111,7 +111,7 @@ def _describe(pace: dict[str, Any]) -> tuple[str, ...]:
     return (
         pace["state"],
         f"{pace['progress_pct']:.1f} %",
-        f"{pace['setpoint_pct']:.1f} %",
+        f"{pace['setpoint_pct']:.1f} %" if steered else "-",
         f"{pace['devices']:.2f}",
         f"{deadline_s:.0f} s" if steered else "-",
         "-" if forecast_s is None else f"{forecast_s:.0f} s",

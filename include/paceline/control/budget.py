@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from paceline.control.controller import Decision
 from paceline.control.deadline import DeadlineController
 from paceline.control.limits import Limits
 from paceline.control.past import PastRun
@@ -38,34 +35,8 @@ class BudgetController(DeadlineController):
     def __init__(self, limits: Limits, *, period_s: float = 1.0, past: PastRun | None = None) -> None:
         super().__init__(limits, NO_DEADLINE_S, period_s=period_s, past=past, start_devices=limits.max_devices)
 
-    def step(
-        self,
-        now_s: float,
-        done: int | None,
-        total: int,
-        *,
-        done_s: float = 0.0,
-        held_devices: float,
-        pending: bool = False,
-        ceiling: float | None = None,
-        resting: bool = False,
-        pauses_left_s: float = 0.0,
-        busy: float | None = None,
-    ) -> Decision:
-        """One control step, see :class:`~paceline.control.Controller`."""
-        learned = super().step(
-            now_s,
-            done,
-            total,
-            done_s=done_s,
-            held_devices=held_devices,
-            pending=pending,
-            ceiling=ceiling,
-            resting=resting,
-            pauses_left_s=pauses_left_s,
-            busy=busy,
-        )
+    def _plan(self, left: float, left_s: float, held: float, in_use: float, ceiling: float | None) -> float:
+        """All there is; with a deadline, no more than that takes."""
         if self.deadline_s < NO_DEADLINE_S:
-            return learned
-        devices = self.limits.quantize(self.limits.max_devices, ceiling)
-        return replace(learned, devices=devices, setpoint_pct=learned.progress_pct, feasible=True)
+            return super()._plan(left, left_s, held, in_use, ceiling)
+        return self.limits.quantize(self.limits.max_devices, ceiling)

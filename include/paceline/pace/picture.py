@@ -46,7 +46,11 @@ def draw(history: dict[str, Any], path: str | os.PathLike[str], *, title: str = 
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
     if title:
         figure.suptitle(title, fontsize=12)
-    above.plot(times, table["setpoint_pct"], color=_SETPOINT, linestyle="--", linewidth=1.5, label="setpoint", zorder=3)
+    deadline_s = next((value for value in reversed(table["deadline_s"]) if value is not None), None)
+    steered = deadline_s is not None and deadline_s < NO_DEADLINE_S
+    if steered:
+        setpoints = table["setpoint_pct"]
+        above.plot(times, setpoints, color=_SETPOINT, linestyle="--", linewidth=1.5, label="setpoint", zorder=3)
     above.plot(times, table["progress_pct"], color=_PROGRESS, linewidth=2, label="progress")
     above.set_ylabel("progress in %")
     above.set_ylim(0, 105)
@@ -54,12 +58,11 @@ def draw(history: dict[str, Any], path: str | os.PathLike[str], *, title: str = 
     below.fill_between(times, table["devices"], step="post", color=_DEVICES, alpha=0.15)
     below.set_ylabel(unit)
     below.set_ylim(bottom=0)
-    below.set_xlabel("seconds since the deadline counts")
-    deadline_s = next((value for value in reversed(table["deadline_s"]) if value is not None), None)
+    below.set_xlabel("seconds since the deadline counts" if steered else "seconds")
     for axes in (above, below):
         axes.grid(alpha=0.2)
         axes.spines[["top", "right"]].set_visible(False)
-        if deadline_s is not None and deadline_s < NO_DEADLINE_S:
+        if steered:
             axes.axvline(deadline_s, color=_DEADLINE, linewidth=1.2, label="deadline")
         for event in history.get("events", []):
             axes.axvline(event["t_s"], color=_SETPOINT, linewidth=0.8, linestyle=":")

@@ -1,5 +1,7 @@
 """A job that has no deadline gets all there is; given one, it gets no more than that takes."""
 
+import pytest
+
 from paceline.control import NO_DEADLINE_S, BudgetController, Limits
 from paceline.simulate.pace import pace
 from paceline.simulate.plant import Plant
@@ -23,5 +25,8 @@ def test_a_deadline_that_somebody_gives_it_is_kept():
 
 def test_an_allocation_is_not_steered_to_the_end_of_the_year():
     controller = BudgetController(Limits(0.1, 2.0))
-    decision = controller.step(5.0, done=10, total=100, done_s=5.0, held_devices=2.0)
-    assert (controller.deadline_s, decision.devices, decision.setpoint_pct) == (NO_DEADLINE_S, 2.0, 10.0)
+    for second in range(5, 60):
+        decision = controller.step(float(second), done=second, total=100, done_s=float(second), held_devices=2.0)
+        assert (decision.devices, decision.feasible) == (2.0, True)
+    assert controller.deadline_s == NO_DEADLINE_S
+    assert decision.finish_s == pytest.approx(100, abs=2)

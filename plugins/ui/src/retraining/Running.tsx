@@ -3,7 +3,7 @@ import { Heading, Progress, Stack, Table, Text } from "@chakra-ui/react";
 import type { Training } from "../api";
 import { MoodBadge } from "../look/MoodBadge";
 import { Notice } from "../look/Notice";
-import { devices, type Mood, standing } from "../words";
+import { devices, hasDeadline, type Mood, standing } from "../words";
 import { RunLink } from "./RunLink";
 
 const URGENCY: Mood[] = ["bad", "danger", "unknown", "good"];
@@ -49,7 +49,8 @@ export function Running({ trainings }: { trainings: Training[] }) {
                       </Progress.Track>
                     </Progress.Root>
                     <Text fontSize="xs" color="fg.muted" fontVariantNumeric="tabular-nums">
-                      {one.pace.progress_pct.toFixed(1)} %, even pace {one.pace.setpoint_pct.toFixed(1)} %
+                      {one.pace.progress_pct.toFixed(1)} %
+                      {hasDeadline(one.pace) ? `, even pace ${one.pace.setpoint_pct.toFixed(1)} %` : ""}
                     </Text>
                   </Table.Cell>
                   <Table.Cell fontVariantNumeric="tabular-nums">

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from paceline.airflow_api import AirflowApi
     from paceline.arbiter import Arbiter, Claim, Grant
 
-POLICIES = ("on_time", "edf", "fifo", "priority", "greedy", "milp")
+POLICIES = ("on_time", "edf", "fifo", "priority", "greedy", "growing", "milp")
 _LOOK_EVERY_S = 1.0
 _PATIENCE_S = 120.0
 _SLOTS = 128  # of a pool that is made: as many as Airflow's default pool has
@@ -266,13 +266,14 @@ def _claim(key: str, row: Mapping[str, Any]) -> Claim | None:
 
 
 def _policy(name: str, every_s: float) -> Any:
-    from paceline.allocate import Greedy, RollingHorizon, edf, fifo, priority
+    from paceline.allocate import Greedy, Growing, RollingHorizon, edf, fifo, priority
 
     makers: dict[str, Any] = {
         "edf": edf,
         "fifo": fifo,
         "priority": priority,
         "greedy": Greedy,
+        "growing": Growing,
         "milp": lambda: RollingHorizon(period_s=every_s),
     }
     return makers[name]() if name in makers else None

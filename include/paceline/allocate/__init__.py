@@ -6,6 +6,7 @@ simulator (:mod:`paceline.simulate.cluster`) as with real trainings.
 
 from paceline.allocate.bound import most_on_time
 from paceline.allocate.greedy import Greedy
+from paceline.allocate.growing import Growing
 from paceline.allocate.model import (
     DEVICE,
     Allocation,
@@ -27,6 +28,7 @@ __all__ = [
     "DEVICE",
     "Allocation",
     "Greedy",
+    "Growing",
     "ImpossibleAllocationError",
     "Job",
     "Node",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from paceline.simulate.cluster import Arrival, Result
 
 _HEADINGS = ("POLICY", "DONE", "ON TIME", "QUEUED", "TOTAL", "IN USE", "CHANGES", "COST", "TOOK")
-_POLICIES = ("fifo", "edf", "ps", "greedy", "milp", "rg", "on_time")
+_POLICIES = ("fifo", "edf", "ps", "greedy", "milp", "rg", "growing", "on_time")
 _SYNTHETIC = ("modelarts", "modelarts-all", "andreas-small", "andreas-large")
 
 
@@ -62,7 +62,7 @@ def add_to(commands: Any) -> None:
 
 def _policies() -> dict[str, Callable[[argparse.Namespace], Policy]]:
     """Every policy that can be named, made with what was asked for."""
-    from paceline.allocate import Greedy, OnTime, RandomizedGreedy, RollingHorizon, edf, fifo, priority
+    from paceline.allocate import Greedy, Growing, OnTime, RandomizedGreedy, RollingHorizon, edf, fifo, priority
 
     return {
         "fifo": lambda chosen: fifo(),
@@ -71,6 +71,7 @@ def _policies() -> dict[str, Callable[[argparse.Namespace], Policy]]:
         "greedy": lambda chosen: Greedy(),
         "milp": lambda chosen: RollingHorizon(period_s=chosen.period),
         "rg": lambda chosen: RandomizedGreedy(seed=chosen.seed),
+        "growing": lambda chosen: Growing(),
         "on_time": lambda chosen: OnTime(change_s=chosen.pause),
     }
 

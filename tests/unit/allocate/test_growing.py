@@ -1,0 +1,93 @@
+"""Jobs begin on a part of their budgets and grow; nobody waits for a whole one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.allocate import Growing, Job, Node, Placement, Speeds, check, fifo
+from paceline.errors import InvalidInputError
+from paceline.simulate.cluster import Arrival, Simulation
+
+POOL = Node("pool", 100)
+
+
+def job(name: str, arrived_s: float, held: int | None = None, speeds: Speeds | None = None, budget: int = 60) -> Job:
+    placement = Placement("pool", held) if held else None
+    known = {"device": speeds or Speeds.linear(100)}
+    return Job(name, arrived_s, 1e4, known, requested=budget, held=placement)
+
+
+def given_to(jobs: list[Job], *, rescale: bool = True, policy: Growing | None = None) -> dict[str, int]:
+    allocation = (policy or Growing()).allocate(jobs, [POOL], 1000.0, rescale=rescale)
+    check(allocation, jobs, [POOL])
+    return {name: placed.devices for name, placed in allocation.placements.items()}
+
+
+def test_a_job_begins_on_a_part_of_its_budget_and_grows_by_half_at_regular_moments_only():
+    assert given_to([job("a", 0.0)]) == {"a": 15}
+    assert given_to([job("a", 0.0, held=15)], rescale=False) == {"a": 15}
+    assert given_to([job("a", 0.0, held=15)]) == {"a": 22}
+    assert given_to([job("a", 0.0, held=50)]) == {"a": 60}
+    assert given_to([job("a", 0.0, held=60)]) == {"a": 60}
+
+
+def test_who_waits_is_let_in_before_those_that_run_get_more_and_nobody_overtakes():
+    held = [job("a", 0.0, held=50, budget=90), job("b", 1.0, held=30, budget=90)]
+    assert given_to([*held, job("c", 2.0), job("d", 3.0)]) == {"a": 50, "b": 30, "c": 15, "d": 5}
+    only_from_ten = Speeds((10, 20), (10.0, 20.0))
+    full = [job("a", 0.0, held=95, budget=95), job("wide", 2.0, speeds=only_from_ten), job("narrow", 3.0)]
+    assert given_to(full) == {"a": 95}
+
+
+def test_the_first_that_came_grows_first():
+    assert given_to([job("b", 5.0, held=40, budget=90), job("a", 1.0, held=40, budget=90)]) == {"b": 40, "a": 60}
+
+
+def test_more_that_would_bring_hardly_anything_is_not_given():
+    flat = Speeds(tuple(range(1, 101)), tuple(min(count, 20) + 0.001 * count for count in range(1, 101)))
+    assert given_to([job("a", 0.0, held=20, speeds=flat)]) == {"a": 20}
+    assert given_to([job("a", 0.0, held=14, speeds=flat)]) == {"a": 21}
+
+
+def test_small_numbers_grow_by_a_step():
+    assert given_to([job("a", 0.0, held=1, budget=4)]) == {"a": 2}
+
+
+def test_jobs_start_earlier_than_those_that_wait_for_all_they_asked_for():
+    curve = {"device": Speeds.linear(100)}
+    arrivals = [Arrival(f"j{n}", 100.0 * n, 60_000.0, curve, requested=60) for n in range(6)]
+
+    def whole(job, nodes, free, now_s):
+        return Placement("pool", 60) if free["pool"] >= 60 else None
+
+    growing = Simulation(arrivals, [POOL], Growing(), period_s=100.0).run()
+    fixed = Simulation(arrivals, [POOL], fifo(whole), period_s=100.0).run()
+    assert growing.done == fixed.done == 6
+    assert growing.mean_queue_s < 0.3 * fixed.mean_queue_s
+    assert growing.mean_total_s < fixed.mean_total_s
+
+
+@settings(deadline=None)
+@given(
+    held=st.lists(st.one_of(st.none(), st.integers(1, 30)), min_size=1, max_size=8),
+    budget=st.integers(1, 100),
+    rescale=st.booleans(),
+)
+def test_no_more_is_given_out_than_there_is_and_nothing_is_taken(held, budget, rescale):
+    room, jobs = 100, []
+    for number, devices in enumerate(held):
+        devices = devices if devices and devices <= room else None
+        room -= devices or 0
+        jobs.append(job(f"j{number}", float(number), held=devices, budget=budget))
+    got = given_to(jobs, rescale=rescale)
+    assert all(got[one.name] >= one.held.devices for one in jobs if one.held)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("start_share", 0.0), ("start_share", 1.5), ("scale_up", 0.0), ("worth", 1.0)]
+)
+def test_what_makes_no_sense_is_refused(field, value):
+    with pytest.raises(InvalidInputError, match=field):
+        Growing(**{field: value})

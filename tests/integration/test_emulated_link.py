@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from dataclasses import replace
 
 import docker
 import pytest
 
 from paceline.errors import PacelineError
-from paceline.fleet import Link
-from paceline.fleet.emulated_link import narrow
+from paceline.fleet import Fleet, Link, Worker
+from paceline.fleet.emulated import EmulatedDevice
+from paceline.fleet.emulated_link import emulate_links, narrow
 from paceline.runtime import DockerRuntime, JobSpec
 from paceline.runtime.docker_job import DockerJob
 
@@ -82,6 +84,33 @@ def test_there_and_back_takes_as_long_as_the_link_says(docker_client: docker.API
     finally:
         for job in reversed(jobs):
             job.remove()
+
+
+def test_containers_of_a_machine_with_a_slow_link_are_held_back_by_themselves(
+    docker_client: docker.APIClient, trainer_image: str
+) -> None:
+    parent = "/paceline-device-far"
+    far = Worker(name="far", kind="part", cores=1, memory_gib=1, cgroup_parent=parent, link=Link(mbit_per_s=20))
+    near = Worker(name="near", kind="part", cores=1, memory_gib=1)
+    runtime = DockerRuntime(docker_client)
+
+    def start(name: str, program: str, alias: str | None = None, cgroup_parent: str | None = None) -> DockerJob:
+        command = ["python", "-c", program]
+        spec = JobSpec(f"links-{name}", command, 0.5, image=trainer_image, own_network="links-test", alias=alias)
+        return runtime.start(replace(spec, cgroup_parent=cgroup_parent))
+
+    with (
+        EmulatedDevice("far", cores=1, memory_bytes=2**30),
+        emulate_links(docker_client, Fleet(workers=(far,), parameter_server=near)),
+    ):
+        jobs = [start("echo", ECHO, alias="echo")]
+        try:
+            jobs.append(start("ask", ASK, cgroup_parent=parent))
+            *_, last = taken_s(jobs[1], 4)
+            assert 0.7 < last < 3
+        finally:
+            for job in reversed(jobs):
+                job.remove()
 
 
 def test_a_container_without_a_network_is_refused(docker_client: docker.APIClient, trainer_image: str) -> None:

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -182,3 +183,35 @@ def test_machines_of_two_engines_are_measured_together(
     assert {row["machine"] for row in rows} == {"here", "there"}
     assert all(row["update_s"] > 0 for row in rows)
     assert [one for client in (docker_client, other) for one in client.networks(names=[bench._run])] == []
+
+
+def test_every_engine_of_a_fleet_is_reached_through_its_connection(airflow: AirflowProcess, tmp_path: Path) -> None:
+    def check(*engines: str) -> subprocess.CompletedProcess[str]:
+        machines = [
+            {"name": f"gate-{one}", "kind": "part", "cores": 0.5, "memory_gib": 1, "engine_conn_id": f"engine_{one}"}
+            for one in engines
+        ]
+        file = tmp_path / "fleet.yaml"
+        file.write_text(json.dumps({"workers": machines, "parameter_server": machines[0]}))
+        command = [
+            sys.executable,
+            "-m",
+            "paceline.cli",
+            "fleet",
+            "check",
+            str(file),
+            "--image",
+            "paceline-trainer:latest",
+        ]
+        gone = json.dumps({"conn_type": "generic", "host": "unix:///nowhere/docker.sock"})
+        environment = {**airflow.env, "AIRFLOW_CONN_ENGINE_GONE": gone}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+    both = check("a", "b")
+    assert both.returncode == 0, both.stderr
+    assert [line.split()[0] for line in both.stdout.splitlines()] == ["MACHINE", "gate-a", "gate-b"]
+    assert all(line.endswith(" ok") for line in both.stdout.splitlines()[1:])
+    one_gone = check("a", "gone")
+    assert one_gone.returncode == 1
+    assert "gate-gone" in one_gone.stdout
+    assert "its engine does not answer" in one_gone.stdout

@@ -16,6 +16,7 @@ from paceline.demo.story import IMAGE, Demo, check_machine, docker_host, docker_
 from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
 from paceline.fleet import Fleet, Worker, load
 from paceline.fleet.emulated import emulate
+from paceline.fleet.emulated_link import emulate_links
 from paceline.profile.neighbours import BACKGROUND
 from paceline.profile.neighbours import IMAGE as NEIGHBOUR_IMAGE
 from paceline.runtime import DockerRuntime, JobSpec
@@ -33,8 +34,9 @@ def run_edge(demo: Demo, screen: Screen) -> dict[str, Any]:
     _check_engine()
     end_on_sigterm()  # from here on there is something to be removed
     fleet = load(demo.dags / "edge" / "fleet.yaml")
-    _remove({LABEL: "edge"})
-    with emulate(fleet), _cameras(fleet, demo) as started:
+    for left in ({LABEL: "edge"}, {"paceline.dag": DAG}):  # by a demo that was killed
+        _remove(left)
+    with emulate(fleet), emulate_links(_client(), fleet), _cameras(fleet, demo) as started:
         machines = ", ".join(f"{one.name} ({one.cores:g} of a core)" for one in fleet.workers)
         screen.step("Machines", f"{machines}; on each a camera's pictures are put together ({started} applications)")
         try:

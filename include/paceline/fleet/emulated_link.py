@@ -5,19 +5,58 @@ Used by tests and benchmarks of fleets, beside ``emulated``.
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.errors import PacelineError
-from paceline.fleet.worker import Link
+from paceline.fleet.worker import Fleet, Link
 from paceline.runtime.docker_errors import engine_call
 
 if TYPE_CHECKING:
     from docker import APIClient
 
+_LOOK_S = 0.2
 # A burst is what leaves at once: some full Ethernet frames; what has waited for longer is dropped, and sent again.
 _BURST, _WAIT = "64kb", "200ms"
+
+
+@contextlib.contextmanager
+def emulate_links(client: APIClient, fleet: Fleet) -> Iterator[None]:
+    """Hold back whatever containers are started on machines of a fleet that are described with a slow link.
+
+    Machines are told by their control groups (:func:`paceline.fleet.emulated.emulate`). A container is seen to within a
+    fraction of a second after its start; until then it has the network of this machine.
+    """
+    machines = (*fleet.workers, fleet.parameter_server)
+    links = {one.cgroup_parent: one.link for one in machines if one.cgroup_parent and one.link != Link()}
+    if not links:
+        yield
+        return
+    over = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(client, links, over), name="emulated-links", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+def _watch(client: APIClient, links: Mapping[str | None, Link], over: threading.Event) -> None:
+    seen: set[str] = set()
+    while not over.wait(_LOOK_S):
+        # One without a network is left as it is; an engine that is away is asked again.
+        with contextlib.suppress(PacelineError), engine_call("see which containers run"):
+            for one in client.containers():
+                if one["Id"] not in seen:
+                    seen.add(one["Id"])
+                    link = links.get(client.inspect_container(one["Id"])["HostConfig"]["CgroupParent"])
+                    if link is not None:
+                        narrow(client, one["Id"], link)
 
 
 def narrow(client: APIClient, container: str, link: Link) -> None:

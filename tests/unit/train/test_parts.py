@@ -30,7 +30,7 @@ pytestmark = pytest.mark.timeout(120)
 class Training:
     """A parameter server and workers in processes of their own; those that hold parts in threads of this one."""
 
-    def __init__(self, folder, workers, batch_s=0.02):
+    def __init__(self, folder, workers, batch_s=0.02, script="counted.py"):
         self.folder, self.workers = folder, {}
         (folder / "plan.json").write_text(
             json.dumps({"workers": {name: {"samples": 20, "batch_size": 3} for name in workers}})
@@ -39,8 +39,8 @@ class Training:
             self.address = f"127.0.0.1:{free.getsockname()[1]}"
         self.server = self.serve()
         for name in workers:
-            script = [HERE / "counted.py", SAMPLES, EPOCHS, batch_s, 0, 0]
-            self.workers[name] = self._start(name, script, PACELINE_SERVER=self.address, PACELINE_WORKER=name)
+            arguments = [HERE / script, SAMPLES, EPOCHS, batch_s]
+            self.workers[name] = self._start(name, arguments, PACELINE_SERVER=self.address, PACELINE_WORKER=name)
 
     def serve(self):
         command = ["-m", "paceline.train.asynchronous", self.folder / "plan.json", "--port"]
@@ -111,6 +111,20 @@ def train(tmp_path):
         training.end()
 
 
+def come_and_go(training, times):
+    """Somebody holds a part of the state for some batches, so often."""
+    training.until(lambda newest: newest.done > 0)
+    for number in range(times):
+        part, thread = training.hold(f"ps-{number}")
+        while part._part.read() is None:
+            time.sleep(0.001)
+        time.sleep(0.05)
+        part.leave()
+        thread.join(10)
+        assert not thread.is_alive()
+    assert training.newest().done < EPOCHS * SAMPLES, "all of it while they trained"
+
+
 def assert_each_counts_once(training):
     for model in training.models():
         assert model["counts"].tolist() == [EPOCHS] * SAMPLES
@@ -118,19 +132,31 @@ def assert_each_counts_once(training):
 
 def test_a_part_of_the_state_comes_and_goes_twenty_times_and_no_update_is_lost(train):
     training = train("a", "b", "c", batch_s=0.05)
-    training.until(lambda newest: newest.done > 0)
-    for number in range(20):
-        part, thread = training.hold(f"ps-{number}")
-        while part._part.read() is None:
-            time.sleep(0.001)
-        time.sleep(0.05)  # some batches
-        part.leave()
-        thread.join(10)
-        assert not thread.is_alive()
-    assert training.newest().done < EPOCHS * SAMPLES, "all of it while they trained"
+    come_and_go(training, 20)
     assert_each_counts_once(training)
     assert training.said("server").count("holds a part of the state;") == 20
     assert all("lost" not in training.said(name) for name in ("server", "a", "b", "c"))
+
+
+def test_what_comes_and_goes_leaves_the_loss_as_it_would_be(tmp_path):
+    def curve(name, times):
+        folder = tmp_path / name
+        folder.mkdir()
+        training = Training(folder, ["a", "b", "c"], batch_s=0.05, script="learned.py")
+        try:
+            if times:
+                come_and_go(training, times)
+            training.models()
+            return torch.tensor([float(line[6:]) for line in training.said("a").splitlines() if line[:5] == "curve"])
+        finally:
+            training.end()
+
+    one, other, changed = (curve(name, times) for name, times in (("one", 0), ("other", 0), ("changed", 20)))
+    assert len(one) == len(other) == len(changed) == EPOCHS
+    assert changed[-1] < 0.7 * changed[0], "it has learned"
+    noise = float((one - other).abs().max())
+    furthest = max(float((changed - plain).abs().max()) for plain in (one, other))
+    assert furthest <= 3 * noise + 0.02
 
 
 def test_three_hold_a_part_each_and_are_let_go_at_the_end(train):

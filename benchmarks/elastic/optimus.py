@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline.elastic import Configuration, Options, Sample, Step
+from paceline.elastic.step import Kind
 from paceline.elastic.window import Window
 
 _ENOUGH = 1e-3  # a node that is expected to bring less is not added
@@ -122,8 +123,16 @@ class Optimus:
             return Step("settled", self.configuration, "no node would bring more, or there are no cores for it")
         return self._go(best, f"one more of the kind that is expected to bring {100 * gain:.1f} %")
 
+    def allow(self, budget: float) -> Step | None:
+        """Nothing: its budget is fixed."""
+        return None
+
+    def refuse(self, why: str) -> Step | None:
+        """Nothing: it has no other way."""
+        return None
+
     def _go(self, nodes: tuple[int, int], reason: str) -> Step:
-        kind = "server" if nodes[0] > self._nodes[0] else "worker"
+        kind: Kind = "server" if nodes[0] > self._nodes[0] else "worker"
         self._nodes = nodes
         self._window.clear()
         return Step(kind, self.configuration, reason)

@@ -1,0 +1,1 @@
+"""Trainings that are as fast as their budget allows: against Optimus, exhaustive search, and fixed allocations."""

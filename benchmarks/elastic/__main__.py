@@ -1,0 +1,132 @@
+"""Bottleneck-driven scaling against Optimus and exhaustive search: ``python -m benchmarks.elastic [--json FILE]``.
+
+For real, on one engine; and simulated at the scale of Nearchus's clusters, from curves that are measured here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from benchmarks.deadline.cells import Record
+from benchmarks.elastic.by_deadline import by_deadline
+from benchmarks.elastic.curves import MODELS, Curve, measure
+from benchmarks.elastic.real import cases, compared
+from benchmarks.elastic.simulated import CLUSTERS, alone, shared
+from benchmarks.elastic.stage import Stage
+from benchmarks.engine import connect
+
+_PARTS = ("real", "deadline", "alone", "shared")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark, print its tables and write them."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.elastic", description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=_PARTS, default=list(_PARTS), metavar="PART")
+    parser.add_argument("--quick", action="store_true", help="one model, fewer configurations, fewer traces")
+    parser.add_argument("--budget", type=float, default=1.6, help="cores of a real training (%(default)s)")
+    parser.add_argument("--epochs", type=int, default=60, help="of a real training (%(default)s)")
+    parser.add_argument("--restart-s", type=float, default=60.0, help="what a restart costs Optimus (%(default)s)")
+    parser.add_argument("--image", default="paceline-trainer:latest", help="image with Python and torch")
+    parser.add_argument("--folder", type=Path, default=Path("build/elastic"), help="record of finished runs")
+    parser.add_argument("--json", type=Path, default=None, metavar="FILE")
+    chosen = parser.parse_args(arguments)
+    record = Record(chosen.folder / ("quick.jsonl" if chosen.quick else "runs.jsonl"))
+    result: dict[str, Any] = {}
+    if "real" in chosen.only:
+        stage = Stage(connect, chosen.image, chosen.budget, tqdm.write)
+        rows = []
+        for case in tqdm(cases(quick=chosen.quick), unit="case"):
+            tqdm.write(str(case))
+            rows.append(compared(stage, case, record, epochs=chosen.epochs, quick=chosen.quick))
+        result["real"] = rows
+        result["restart_s"] = stage.restart_s(cases(quick=True)[0])
+        print(_table(rows, _REAL))
+        print(f"A change that starts all nodes again would stop the training for {result['restart_s']:.1f} s")
+    if "deadline" in chosen.only:
+        rows = by_deadline(Stage(connect, chosen.image, chosen.budget, tqdm.write))
+        result["deadline"] = rows
+        print(_table(rows, _DEADLINE))
+    if "alone" in chosen.only or "shared" in chosen.only:
+        curves = {name: _curve(name, record) for name in tqdm(MODELS, unit="model")}
+        result["curves"] = {name: asdict(curve) for name, curve in curves.items()}
+    if "alone" in chosen.only:
+        rows = [alone(name, curve, cluster, chosen.restart_s) for cluster in CLUSTERS for name, curve in curves.items()]
+        result["alone"] = rows
+        print(_table(rows, _ALONE))
+    if "shared" in chosen.only:
+        seeds = 3 if chosen.quick else 20
+        rows = [row for cluster in CLUSTERS for row in shared(curves, cluster, seeds, chosen.restart_s)]
+        result["multi_job"] = rows
+        print(_table(rows, _SHARED))
+    if chosen.json:
+        chosen.json.write_text(json.dumps(result, indent=1) + "\n")
+    return 0
+
+
+def _curve(name: str, record: Record) -> Curve:
+    key = f"curve/{name}"
+    if key not in record:
+        record.add(key, asdict(measure(name)))
+    return Curve(**record[key])
+
+
+# Heading to how a row says it.
+_REAL = {
+    "model": "{model}",
+    "case": "{case}",
+    "of best": "{speed_vs_best:.2f}",
+    "of Optimus": "{speed_vs_optimus:.2f}",
+    "reached": "{settle_s:.0f} s",
+    "Optimus": "{settle_s_optimus:.0f} s",
+    "restarts": "{restarts} / {restarts_optimus}",
+    "lost": "{lost_samples}",
+    "right": "{accuracy:.3f}",
+    "fixed": "{accuracy_fixed:.3f}",
+}
+_DEADLINE = {
+    "deadline": "{deadline_s:.0f} s",
+    "nodes": "{decider}",
+    "done after": "{finished_s:.1f} s",
+    "late": "{error_pct:+.2f} %",
+    "cores": "{mean_cores:.2f}",
+    "ended on": "{configuration}",
+}
+_ALONE = {
+    "cluster": "{cluster}",
+    "model": "{model}",
+    "of best": "{speed_vs_best:.2f}",
+    "of FA-BF": "{speed_vs_fixed:.2f}",
+    "of Optimus": "{speed_vs_optimus:.2f}",
+    "reached": "{settle_s:.0f} s",
+    "Optimus": "{settle_s_optimus:.0f} s",
+    "done": "{jct_h:.2f} h",
+    "Optimus's": "{jct_h_optimus:.2f} h",
+    "FA-BF's": "{jct_h_fixed:.2f} h",
+    "ended on": "{configuration}",
+}
+_SHARED = {
+    "cluster": "{cluster}",
+    "policy": "{policy}",
+    "done after": "{mean_jct_s:.0f} s",
+    "queued": "{mean_queue_s:.0f} s",
+    "in use": "{in_use:.0%}",
+    "restarts of each": "{restarts:.1f}",
+}
+
+
+def _table(rows: Sequence[dict[str, Any]], columns: dict[str, str]) -> str:
+    lines = [list(columns), *([form.format(**row) for form in columns.values()] for row in rows)]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(columns))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

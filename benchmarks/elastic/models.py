@@ -1,0 +1,80 @@
+"""A CNN, a transformer and an LSTM that are small enough to train on two cores. Runs inside the training container.
+
+Each learns ten classes of ``data``: noisy rows of numbers, each class around a pattern of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+CLASSES, LENGTH, WIDTH = 10, 16, 32  # a sample is so many rows of so many numbers
+_NOISE = 2.6  # so that a good model is right nine times out of ten
+
+
+def data(samples: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Samples of shape (samples, LENGTH, WIDTH), and their classes; the patterns are the same for each seed."""
+    patterns = torch.randn(CLASSES, LENGTH, WIDTH, generator=torch.Generator().manual_seed(1)) * 0.35
+    random = torch.Generator().manual_seed(seed)
+    classes = torch.randint(0, CLASSES, (samples,), generator=random)
+    return patterns[classes] + _NOISE * torch.randn(samples, LENGTH, WIDTH, generator=random), classes
+
+
+class Convolutional(nn.Module):
+    """Three convolutions and a dense layer."""
+
+    def __init__(self, width: int = 24) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        width_in = 1
+        for out in (width, 2 * width, 2 * width):
+            layers += [nn.Conv2d(width_in, out, 3, padding=1), nn.ReLU()]
+            width_in = out
+        self.body = nn.Sequential(*layers, nn.AdaptiveAvgPool2d((4, 8)), nn.Flatten())
+        self.head = nn.Linear(2 * width * 32, CLASSES)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Scores of the classes."""
+        scores: Tensor = self.head(self.body(rows.unsqueeze(1)))
+        return scores
+
+
+class Transformer(nn.Module):
+    """Two encoder layers over the rows (Vaswani et al. 2017), and the mean of what comes out."""
+
+    def __init__(self, width: int = 128) -> None:
+        super().__init__()
+        self.place = nn.Parameter(torch.zeros(LENGTH, width))
+        self.enter = nn.Linear(WIDTH, width)
+        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True)
+        self.body = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(width, CLASSES)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Scores of the classes."""
+        scores: Tensor = self.head(self.body(self.enter(rows) + self.place).mean(dim=1))
+        return scores
+
+
+class Recurrent(nn.Module):
+    """A bidirectional LSTM (Hochreiter and Schmidhuber 1997) over the rows, and its last state."""
+
+    def __init__(self, width: int = 128) -> None:
+        super().__init__()
+        self.body = nn.LSTM(WIDTH, width, batch_first=True, bidirectional=True)
+        self.head = nn.Linear(2 * width, CLASSES)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Scores of the classes."""
+        states, _ = self.body(rows)
+        scores: Tensor = self.head(states.mean(dim=1))
+        return scores
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "cnn": Convolutional,
+    "transformer": Transformer,
+    "lstm": Recurrent,
+}

@@ -1,0 +1,119 @@
+"""Trains for real: what scaling reaches against Optimus and against the best fixed configuration there is."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.deadline.cells import Record
+from benchmarks.elastic.optimus import Optimus
+from benchmarks.elastic.stage import Case, Run, Stage, grid
+from benchmarks.elastic.tour import Tour
+from paceline.elastic import Configuration, Decider, Scaling
+
+LINK_MBIT_S = 100.0
+FIRST_ONES = 3  # of exhaustive search, that are measured again beside the others
+CHANGES = ("up", "server", "worker", "reassign", "back")
+REACHED = 0.95  # of the speed in the end: so long it takes until it stays as fast
+_ENDLESS = 100_000
+_LONGEST_S = 900.0
+
+
+def cases(*, quick: bool) -> list[Case]:
+    """Each model on free links, where cores are what there is too little of, and on narrow ones."""
+    models = ("cnn",) if quick else ("cnn", "transformer", "lstm")
+    return [Case(model, link) for model in models for link in (None, LINK_MBIT_S)]
+
+
+def compared(stage: Stage, case: Case, record: Record, *, epochs: int, quick: bool) -> dict[str, Any]:
+    """One row: all that is compared, in one go, as the machine may be another one later."""
+
+    def once(name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        key = f"{case}/{name}"
+        if key not in record:
+            record.add(key, make())
+        found: dict[str, Any] = record[key]
+        return found
+
+    ours = once("scaling", lambda: _whole(stage, case, Scaling(stage.budget, stage.options(case)), epochs))
+    optimus = once("optimus", lambda: _searched(stage, case, Optimus(stage.budget, stage.budget / 8)))
+    every = once("every", lambda: _toured(stage, case, grid(stage.budget, quick=quick), rounds=1))
+    ranked = sorted(every["speeds"], key=lambda one: -float(one[1]))
+    places = {"scaling": ours["configuration"], "optimus": optimus["configuration"]}
+    places |= {f"fixed {number}": one[0] for number, one in enumerate(ranked[:FIRST_ONES])}
+    chosen = [_configuration(one) for one in places.values()]
+    again = once("side by side", lambda: _toured(stage, case, chosen, rounds=1 if quick else 3))
+    speeds = {name: _speed(again, place) for name, place in places.items()}
+    best = max(speed for name, speed in speeds.items() if name.startswith("fixed"))
+    reference = once("fixed", lambda: _whole(stage, case, Tour([_configuration(ranked[0][0])], samples=9**9), epochs))
+    return {
+        "model": case.model,
+        "case": "free links" if case.link_mbit_s is None else "narrow links",
+        "speed_vs_best": speeds["scaling"] / best,
+        "speed_vs_optimus": speeds["scaling"] / speeds["optimus"],
+        "settle_s": ours["reached_s"],
+        "settle_s_optimus": optimus["reached_s"],
+        "restarts": 0,  # nothing in a team is started again for a step
+        "restarts_optimus": sum(step[1] in CHANGES for step in optimus["steps"]),
+        "lost_samples": sum(abs(one - epochs) for one in ours["counts"]),
+        "accuracy": ours["accuracy"],
+        "accuracy_fixed": reference["accuracy"],
+        "configuration": str(chosen[0]),
+        "configuration_optimus": str(chosen[1]),
+        "configuration_best": str(_configuration(places[max(_fixed(speeds), key=speeds.__getitem__)])),
+        "steps": ours["steps"],
+    }
+
+
+def _fixed(speeds: dict[str, float]) -> list[str]:
+    return [name for name in speeds if name.startswith("fixed")]
+
+
+def _whole(stage: Stage, case: Case, decider: Decider, epochs: int) -> dict[str, Any]:
+    """A training from its beginning to its end."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = stage.run(case, decider, epochs=epochs, until=lambda: False, folder=Path(folder))
+    assert run.found is not None
+    return {**_told(run, decider), **run.found, "settled": run.settled_s is not None}
+
+
+def _searched(stage: Stage, case: Case, decider: Optimus) -> dict[str, Any]:
+    """As much of a training as the search takes."""
+    give_up_s = time.monotonic() + _LONGEST_S
+    run = stage.run(case, decider, epochs=_ENDLESS, until=lambda: decider.settled or time.monotonic() > give_up_s)
+    return {**_told(run, decider), "settled": decider.settled}
+
+
+def _toured(stage: Stage, case: Case, places: list[Configuration], *, rounds: int) -> dict[str, Any]:
+    tour = Tour(list(dict.fromkeys(places)), rounds=rounds)
+    give_up_s = time.monotonic() + 2 * _LONGEST_S
+    stage.run(case, tour, epochs=_ENDLESS, until=lambda: tour.settled or time.monotonic() > give_up_s)
+    return {"speeds": [[_values(place), speed] for place, speed in tour.speeds.items()]}
+
+
+def _told(run: Run, decider: Decider) -> dict[str, Any]:
+    last = run.speeds[-1][1] if run.speeds else 0.0
+    below = [place for place, (_, speed) in enumerate(run.speeds[:-1]) if speed < REACHED * last]
+    return {
+        "configuration": _values(decider.configuration),
+        "reached_s": run.speeds[below[-1] + 1][0] if below else 0.0,
+        "speeds": run.speeds,
+        "seconds": run.seconds,
+        "most_cores": run.most_cores,
+        "steps": run.steps,
+    }
+
+
+def _values(one: Configuration) -> list[list[float]]:
+    return [list(one.servers), list(one.workers)]
+
+
+def _configuration(values: list[list[float]]) -> Configuration:
+    return Configuration(tuple(values[0]), tuple(values[1]))
+
+
+def _speed(toured: dict[str, Any], place: list[list[float]]) -> float:
+    return next(float(speed) for one, speed in toured["speeds"] if one == place)

@@ -1,0 +1,232 @@
+"""Real trainings on one engine, each as a team of containers; their links are held back where a case says so."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from benchmarks.elastic.tour import Tour
+from paceline.elastic import Configuration, Decider, Options, Sample, Step
+from paceline.elastic.nodes import LABEL_TEAM
+from paceline.elastic.runtime import TeamRuntime
+from paceline.elastic.team import TeamJob
+from paceline.errors import PacelineError
+from paceline.fleet import Link
+from paceline.fleet.emulated_link import narrow
+from paceline.runtime import DockerRuntime, JobSpec
+from paceline.train.progress import parse_line
+
+HERE = Path(__file__).parent
+_LOOK_S = 0.25
+_LONGEST_START_S = 120.0
+_STATE = 400_000  # numbers in the state where links are narrow, of whatever model
+_PARAMETERS = {"cnn": 58_000, "transformer": 404_000, "lstm": 168_000}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What trains, and over what links."""
+
+    model: str
+    link_mbit_s: float | None = None
+    wait_s: float = 0.0  # for the data of each batch
+
+    @property
+    def ballast(self) -> int:
+        """Numbers added to the state, so that it takes the link as long with each model."""
+        return max(_STATE - _PARAMETERS[self.model], 0) if self.link_mbit_s else 0
+
+    @property
+    def arguments(self) -> list[str]:
+        """Of the training script, beside the epochs."""
+        return [self.model, "--ballast", str(self.ballast), "--wait-s", str(self.wait_s)]
+
+    def __str__(self) -> str:
+        return f"{self.model}, " + (f"links of {self.link_mbit_s:g} Mbit/s" if self.link_mbit_s else "free links")
+
+
+@dataclass
+class Run:
+    """How a run went: its steps as (seconds since the first batch, kind, configuration in words, reason)."""
+
+    steps: list[tuple[float, str, str, str]]
+    speeds: list[tuple[float, float]]
+    """Seconds since the first batch at which a configuration came into force, and its mean steps a second."""
+    seconds: float
+    settled_s: float | None
+    most_cores: float
+    found: dict[str, Any] | None
+
+
+class Stage:
+    """Starts the benchmark's trainings on an engine.
+
+    Parameters
+    ----------
+    connect:
+        Makes a client of the engine.
+    image:
+        Image with Python and torch.
+    budget:
+        Cores of a training.
+    on_line:
+        Told what happens.
+    """
+
+    def __init__(self, connect: Callable[[], Any], image: str, budget: float, on_line: Callable[[str], None]) -> None:
+        self._connect, self._image, self.budget, self._on_line = connect, image, budget, on_line
+
+    def options(self, case: Case) -> Options:
+        """The defaults, with what is known of the links."""
+        return Options(link_mbit_s=case.link_mbit_s)
+
+    def run(
+        self, case: Case, decider: Decider, *, epochs: int, until: Callable[[], bool], folder: Path | None = None
+    ) -> Run:
+        """Train, until it has ended or ``until`` says so; what it left goes to ``folder`` in the first case."""
+        links = _Links(self._connect(), case.link_mbit_s)
+        steps: list[tuple[float, str, str, str]] = []
+        began_s, settled_s, most = None, None, 0.0
+        noted = _Noted(decider)
+        team = self.start(case, noted, epochs)
+        try:
+            ended = False
+            while not (ended := team.wait(_LOOK_S)) and not until():
+                links.look(team.id)
+                team.usage()
+                most = max(most, team.configuration.cores)
+                started = any(one.done for line in team.read_lines() if (one := parse_line(line)))
+                began_s = time.monotonic() if began_s is None and started else began_s
+                for step in team.take_steps():
+                    passed_s = time.monotonic() - (began_s or time.monotonic())
+                    settled_s = passed_s if step.kind == "settled" else None
+                    steps.append((round(passed_s, 2), step.kind, str(step.configuration), step.reason))
+                    self._on_line(f"{passed_s:6.0f} s  {step.reason}  ->  {step.configuration}")
+            seconds = time.monotonic() - (began_s or time.monotonic())
+            found = None
+            if ended and folder is not None:
+                found = _collected(team, folder)
+            return Run(steps, noted.speeds(began_s or 0.0), seconds, settled_s, most, found)
+        finally:
+            with contextlib.suppress(PacelineError):
+                team.stop(1.0)
+            team.remove()
+
+    def start(self, case: Case, decider: Decider, epochs: int) -> TeamJob:
+        """Start a training as a team."""
+        spec = self.training(f"elastic-{uuid.uuid4().hex[:8]}", case, epochs)
+        containers = DockerRuntime(self._connect)
+        return TeamRuntime(containers, lambda _: spec, options=self.options(case), decider=lambda *_: decider).start(
+            spec
+        )
+
+    def restart_s(self, case: Case) -> float:
+        """Seconds for which nothing is trained where a change of the nodes starts all of them again, as it may."""
+        team = self.start(case, Tour([Configuration.first(self.budget)], samples=10**9), epochs=10**5)
+        try:
+            before = self._wait_for(team, more_than=0)
+            self._wait_for(team, more_than=before)
+            began_s = time.monotonic()
+            team.stop(10.0)
+            at = max((one.done for line in team.read_lines() if (one := parse_line(line))), default=before)
+            team.restart()
+            self._wait_for(team, more_than=at)
+            return round(time.monotonic() - began_s, 2)
+        finally:
+            team.remove()
+
+    def _wait_for(self, team: TeamJob, more_than: int) -> int:
+        """Until so many samples and more are done; returns how many."""
+        give_up_s = time.monotonic() + _LONGEST_START_S
+        while time.monotonic() < give_up_s:
+            done = max((one.done for line in team.read_lines() if (one := parse_line(line))), default=0)
+            if done > more_than:
+                return done
+            team.wait(0.05)
+        raise PacelineError(f"nothing was trained for {_LONGEST_START_S:g} s")
+
+    def training(self, name: str, case: Case, epochs: int) -> JobSpec:
+        """What one worker of a case runs."""
+        command = ["python", "train.py", *case.arguments, "--epochs", str(epochs)]
+        files = {file: HERE / file for file in ("train.py", "models.py")}
+        return JobSpec(name=name, command=command, devices=self.budget, image=self._image, files=files)
+
+
+class _Noted:
+    """Decides as another one does, and notes how fast each configuration was."""
+
+    def __init__(self, decider: Decider) -> None:
+        self._decider = decider
+        self._seen: list[tuple[float, list[float]]] = [(0.0, [])]
+
+    @property
+    def configuration(self) -> Configuration:
+        return self._decider.configuration
+
+    def look(self, sample: Sample) -> Step | None:
+        self._seen[-1][1].append(sample.speed)
+        return self._changed(self._decider.look(sample))
+
+    def allow(self, budget: float) -> Step | None:
+        return self._changed(self._decider.allow(budget))
+
+    def refuse(self, why: str) -> Step | None:
+        return self._changed(self._decider.refuse(why))
+
+    def speeds(self, began_s: float) -> list[tuple[float, float]]:
+        """Of those that were seen, since when and how fast."""
+        return [(round(max(at_s - began_s, 0.0), 2), fmean(speeds)) for at_s, speeds in self._seen if speeds]
+
+    def _changed(self, step: Step | None) -> Step | None:
+        if step is not None and step.kind != "settled":
+            self._seen.append((time.monotonic(), []))
+        return step
+
+
+class _Links:
+    """Holds the network of each container back as soon as there is one."""
+
+    def __init__(self, client: Any, mbit_s: float | None) -> None:
+        self._client = client
+        self._link = Link(mbit_per_s=mbit_s) if mbit_s else None
+        self._narrow: set[str] = set()
+
+    def look(self, first: str) -> None:
+        """Hold those back that are new in the team of this parameter server."""
+        if self._link is None:
+            return
+        team = self._client.inspect_container(first)["Config"]["Labels"][LABEL_TEAM]
+        for one in self._client.containers(filters={"label": f"{LABEL_TEAM}={team}"}):
+            if one["Id"] not in self._narrow:
+                with contextlib.suppress(PacelineError):  # it has ended meanwhile, or begins just now
+                    narrow(self._client, one["Id"], self._link)
+                    self._narrow.add(one["Id"])
+
+
+def _collected(team: Any, folder: Path) -> dict[str, Any]:
+    import torch
+
+    team.collect(folder)
+    found = torch.load(folder / "found.pt", weights_only=True)
+    return {"accuracy": float(found["accuracy"]), "counts": [int(one) for one in found["counts"].round()]}
+
+
+def grid(budget: float, *, quick: bool) -> list[Configuration]:
+    """The fixed configurations that exhaustive search tries, all on the whole budget.
+
+    >>> len(grid(1.6, quick=True)), len(grid(1.6, quick=False))
+    (8, 27)
+    """
+    kinds = ((1, 2), (2, 4), (0.1, 0.25)) if quick else ((1, 2, 3), (2, 3, 5), (0.1, 0.2, 0.35))
+    return [
+        Configuration((share * budget / servers,) * servers, ((1 - share) * budget / workers,) * workers)
+        for servers in kinds[0]
+        for workers in kinds[1]
+        for share in kinds[2]
+    ]

@@ -1,0 +1,56 @@
+"""Trains one of the benchmark's models, and counts how often each sample was trained on. Runs in a container."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import torch
+from models import MODELS, data
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from paceline.train import checkpoint, output_dir, track
+
+SAMPLES, HELD_OUT, BATCH = 1920, 2000, 32
+
+arguments = argparse.ArgumentParser()
+arguments.add_argument("model", choices=MODELS)
+arguments.add_argument("--epochs", type=int, required=True)
+arguments.add_argument("--ballast", type=int, default=0, help="numbers that belong to the state and are not trained")
+arguments.add_argument("--wait-s", type=float, default=0.0, help="for the data of each batch")
+chosen = arguments.parse_args()
+
+torch.manual_seed(0)
+
+
+class Counted(nn.Module):
+    """A model; and how often each sample was trained on, which adds up over the workers as parameters do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = MODELS[chosen.model]()
+        self.counts = nn.Parameter(torch.zeros(SAMPLES), requires_grad=False)
+        self.ballast = nn.Parameter(torch.zeros(chosen.ballast), requires_grad=False)
+
+
+counted = Counted()
+rows, classes = data(SAMPLES, seed=2)
+loader = DataLoader(TensorDataset(torch.arange(SAMPLES), rows, classes), batch_size=BATCH, shuffle=True)
+optimizer = torch.optim.SGD(counted.model.parameters(), lr=0.02)
+checkpoint(model=counted)
+
+for numbers, samples, wanted in track(loader, epochs=chosen.epochs):
+    time.sleep(chosen.wait_s)
+    loss = nn.functional.cross_entropy(counted.model(samples), wanted)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    with torch.no_grad():
+        counted.counts[numbers] += 1
+
+rows, classes = data(HELD_OUT, seed=3)
+with torch.no_grad():
+    accuracy = (counted.model(rows).argmax(dim=1) == classes).float().mean()
+found = {"accuracy": accuracy, "counts": counted.counts.detach()}
+torch.save(found, output_dir() / "found.pt")

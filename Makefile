@@ -27,7 +27,7 @@ TORCH := 2.13.0
 OPENCV := 5.0.0.93
 NODE := 24.19.0
 # Of all that tests draw, what the guides show.
-PICTURES := pace-light retraining-light drift-light sharing
+PICTURES := pace-light retraining-light drift-light scaling-light sharing
 # Node: the machine's own, or the one that `make ui` has put into the environment.
 PAGES := PATH=$(abspath $(BIN)):$$PATH npm --silent --prefix plugins/ui
 CHECKED := include/paceline operators sensors plugins

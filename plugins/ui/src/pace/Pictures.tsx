@@ -6,6 +6,7 @@ import { type Colors, useColors } from "../look/colors";
 import { clock, devices, hasDeadline } from "../words";
 import { Chart, type Line, type Mark } from "./Chart";
 import { isMarked } from "./events";
+import { inWords, nodesOf, stepAt } from "./nodes";
 import { at, type Series } from "./series";
 
 interface Props {
@@ -23,6 +24,8 @@ export function Pictures({ name, series, pace, events }: Props) {
   const steered = hasDeadline(pace);
   const untilT = Math.max(steered ? pace.deadline_s : 0, pace.forecast_s ?? 0, pace.t_s) * 1.02;
   const ceiling = useMemo(() => ceilingOf(series, pace, events), [series, pace, events]);
+  const nodes = useMemo(() => nodesOf(series.t, events), [series, events]);
+  const step = stepAt(events, cursorT ?? Infinity);
   const shared = { t: series.t, marks, colors, untilT, cursorT, onCursor: setCursorT };
   const deviceLines: Line[] = [
     { name: "devices", values: series.devices, color: colors.devices, stepped: true, filled: true },
@@ -69,6 +72,30 @@ export function Pictures({ name, series, pace, events }: Props) {
           format={(value) => String(Number(value.toFixed(2)))}
         />
       </Part>
+      {nodes && step?.nodes ? (
+        <Part
+          title="Cores of its nodes"
+          keys={[
+            ["workers", colors.devices],
+            ["parameter servers", colors.metric],
+          ]}
+        >
+          <Chart
+            {...shared}
+            label={`Nodes of ${name}: ${inWords(step.nodes)}`}
+            height={130}
+            lines={[
+              { name: "all", values: nodes.all, color: colors.devices, stepped: true, filled: true },
+              { name: "servers", values: nodes.servers, color: colors.metric, stepped: true, filled: true },
+            ]}
+            range={(_, high) => [0, Math.max(high, pace.max_devices) * 1.08]}
+            format={(value) => String(Number(value.toFixed(2)))}
+          />
+          <Text fontSize="sm" color="fg.muted">
+            {`${inWords(step.nodes)}${step.why ? `: ${step.why}` : ""}`}
+          </Text>
+        </Part>
+      ) : null}
       {hasLoss ? (
         <Part title="Loss" keys={[["loss", colors.loss]]}>
           <Chart
@@ -152,8 +179,9 @@ function Moment({
         );
   const t = series.t[index] ?? 0;
   const value = (column: (number | null)[], digits: number) => at(series, column, t)?.toFixed(digits) ?? "–";
+  const even = hasDeadline(pace) ? `even pace ${value(series.setpoint, 1)} %, ` : "";
   const words =
-    `${clock(t)}: ${value(series.progress, 1)} % done, even pace ${value(series.setpoint, 1)} %, ` +
+    `${clock(t)}: ${value(series.progress, 1)} % done, ${even}` +
     devices(at(series, series.devices, t) ?? 0, pace.quantum);
   if (last < 1) return null;
   return (

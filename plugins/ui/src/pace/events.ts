@@ -1,6 +1,7 @@
 // What happened in a run, as sentences.
 import type { RunEvent } from "../api";
-import { clock, devices } from "../words";
+import { clock } from "../words";
+import { inWords } from "./nodes";
 
 /** A sentence for an event. */
 export function sentence(event: RunEvent): string {
@@ -25,7 +26,7 @@ function told(event: RunEvent): string {
     case "unpaused":
       return `Started again on ${event.devices ?? 0}`;
     case "scaled":
-      return `${event.why ?? "Scaled"}. Now ${nodes(event.nodes ?? {})}`;
+      return `${event.why ?? "Scaled"}. Now ${inWords(event.nodes ?? {})}`;
     case "engine_away":
       return "The Docker engine did not answer";
     case "engine_back":
@@ -39,21 +40,6 @@ function told(event: RunEvent): string {
     default:
       return event.kind.replaceAll("_", " ");
   }
-}
-
-/** `{"ps-0": 0.5, "worker-0": 1}` -> `1 parameter server on 0.5 cores, 1 worker on 1 core` */
-function nodes(cores: Record<string, number>): string {
-  const kinds: [string, string][] = [
-    ["ps-", "parameter server"],
-    ["worker-", "worker"],
-  ];
-  return kinds
-    .map(([prefix, what]) => {
-      const own = Object.keys(cores).filter((name) => name.startsWith(prefix));
-      const all = own.reduce((sum, name) => sum + (cores[name] ?? 0), 0);
-      return `${own.length} ${what}${own.length === 1 ? "" : "s"} on ${devices(all, 0)}`;
-    })
-    .join(", ");
 }
 
 function because(event: RunEvent): string {

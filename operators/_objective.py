@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 from paceline.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from airflow.sdk import Context
 
     from paceline.elastic import Options
-    from paceline.runtime.base import JobSpec, Runtime
+    from paceline.runtime.base import Job, JobSpec, Runtime
 
 
 class Aimed(Protocol):
     """A task that says what its training is for, see ``DeadlineTrainingOperator``."""
 
     objective: str
+    deadline: Any
     scaling: Options | None
 
     def job_spec(self, context: Context, scratch: Path, devices: float) -> JobSpec:
@@ -30,21 +31,26 @@ def where(task: Aimed, alone: Runtime, context: Context) -> Runtime:
     """Where the training runs: in one job, or as a team."""
     if task.objective == "deadline":
         return alone
+    from paceline.elastic import Options
     from paceline.elastic.runtime import TeamRuntime
     from paceline.runtime import DockerRuntime
 
     if not isinstance(alone, DockerRuntime):
         raise InvalidInputError("runtime", alone.name, "'docker': a training that scales is several containers")
-    return TeamRuntime(alone, lambda scratch: task.job_spec(context, scratch, 1.0), options=task.scaling)
+    options = task.scaling or (Options() if task.deadline is None else Options(start_share=1.0))
+    return TeamRuntime(alone, lambda scratch: task.job_spec(context, scratch, 1.0), options=options)
 
 
-def allow(job: Any, budget: float) -> None:
+def allow(job: Job, budget: float) -> None:
     """Tell a team that was found again what it may have: it knows only what it had."""
-    if hasattr(job, "take_steps"):
+    from paceline.elastic.team import TeamJob
+
+    if isinstance(job, TeamJob):
         job.resize(budget)
 
 
-def steps_of(job: Any) -> Callable[[], Any]:
-    """What asks a job for what has been changed in it: nothing, if it is no team."""
-    found: Callable[[], Any] = getattr(job, "take_steps", tuple)
-    return found
+def steps_of(job: Job) -> Callable[[], Sequence[Any]] | None:
+    """What asks a job for what has been changed in it; ``None`` if it is no team."""
+    from paceline.elastic.team import TeamJob
+
+    return job.take_steps if isinstance(job, TeamJob) else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.control import CONTROLLERS, BudgetController, Controller, Gains, Limits, PastRun, make_controller
 from paceline.errors import InvalidInputError
@@ -12,6 +12,9 @@ from paceline.pace.feasibility import ON_INFEASIBLE
 
 from ._origin import DEADLINE_FROM
 from ._values import is_template, number, optional_number
+
+if TYPE_CHECKING:
+    from paceline.elastic import Options
 
 OBJECTIVES = ("deadline", "throughput")
 _ALPHA = "a number in (0, 1]"
@@ -22,7 +25,7 @@ class Steered(Protocol):
 
     objective: str
     budget: float | str | None
-    shared: bool
+    scaling: Options | None
     deadline: Any
     deadline_from: str
     alpha: float | str
@@ -48,8 +51,6 @@ def check(task: Steered) -> None:
     if task.objective == "deadline" and task.budget is not None:
         accepted = "None, unless the objective is 'throughput': max_devices limits a training by a deadline"
         raise InvalidInputError("budget", task.budget, accepted)
-    if task.objective == "throughput" and task.shared:
-        raise InvalidInputError("shared", task.shared, "False: a training that scales has a budget of its own")
     if not is_template(task.deadline) and not (task.deadline is None and task.objective == "throughput"):
         Deadline.parse(task.deadline)
     if not is_template(task.deadline_from) and task.deadline_from not in DEADLINE_FROM:
@@ -86,6 +87,10 @@ def limits(task: Steered, capacity: float) -> Limits:
         task.log.warning("%s: %g asked for, the machine has %g: using these", name, most, capacity)
     # A job with nothing at all would neither end nor show how fast it is.
     least = max(number("min_devices", task.min_devices), task.quantum)
+    if task.objective == "throughput":
+        from paceline.elastic import Options
+
+        least = max(least, (task.scaling or Options()).fewest_cores)
     if most is None and least > capacity:
         raise InvalidInputError("min_devices", least, f"at most the {capacity:g} cores of the machine")
     return Limits(least, capacity if most is None else max(min(most, capacity), least), task.quantum)

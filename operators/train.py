@@ -82,6 +82,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
     shared:
         Whether its devices come from an arbiter (:class:`~paceline.operators.ArbiterOperator`) of its Airflow ``pool``:
         it begins when it has been given some, never has more, and stands still, its checkpoint kept, when it has none.
+        With ``objective="throughput"`` what it is given is its budget.
     output:
         Where to put what the job left in ``$PACELINE_OUTPUT``: a local path or an object storage URL. By default a
         folder of this task's run below ``$AIRFLOW_HOME/paceline-data``. (templated)
@@ -306,7 +307,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         exchange = Exchange(store, on_trouble=self._store_trouble)
         held = resumed["run"]["held_devices"] if resumed else external_id["devices"]
         held = held if self._started_on is None else self._started_on
-        allow(job, held)
+        self._patiently(lambda: allow(job, held))
         told = Told(context, self.on_deadline_alert, self.log)
         loop = PaceLoop(
             job,

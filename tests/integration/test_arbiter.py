@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import docker
 import pytest
+import torch
 
 from paceline.demo.airflow_process import AirflowProcess
 from paceline.pace.sample import origin_of
@@ -23,6 +24,8 @@ pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.alone, pytest
 
 PICTURES = Path(os.environ.get("PACELINE_PICTURES", Path(__file__).parents[2] / "build" / "pictures"))
 SCRIPT = Path(__file__).parent / "training" / "digits.py"
+COUNTED = Path(__file__).parents[1] / "unit" / "train" / "counted.py"
+SAMPLES, EPOCHS = 200, 30
 POOL, CORES = "trainings", 1.2
 SPARE = 1.4  # times as long as the work takes
 LEAST = {"night": 0.1, "urgent": 1.0, "at_once": 1.2}
@@ -44,6 +47,17 @@ for name, least in {LEAST!r}.items():
             pool={POOL!r},
             shared=True,
         )
+
+with DAG("soon", schedule=None):
+    DeadlineTrainingOperator(
+        task_id="train",
+        script={str(COUNTED)!r},
+        arguments=["{SAMPLES}", "{EPOCHS}", "0.05"],
+        objective="throughput",
+        budget={CORES},
+        pool={POOL!r},
+        shared=True,
+    )
 
 with DAG("arbiter", schedule=None):
     ArbiterOperator(
@@ -168,6 +182,41 @@ def test_deadlines_that_fit_only_if_the_cores_are_shared_well_are_met_and_who_ca
     assert max(map(abs, late_pct)) <= 2.0
     assert watch.most_ceilings <= CORES + 1e-6
     assert watch.most_quotas <= CORES + 0.01
+    airflow.api("PATCH", f"/dags/arbiter/dagRuns/{quote(arbiter)}", {"state": "failed"})
+
+
+def test_a_training_without_a_deadline_has_what_those_with_one_leave_it(
+    shared_airflow: AirflowProcess, docker_client: docker.APIClient
+) -> None:
+    airflow = shared_airflow
+    arbiter = airflow.run_dag("arbiter")
+    soon = airflow.run_dag("soon")
+    watch = Watch(airflow, docker_client)
+    ceilings: list[float] = []
+
+    def look() -> None:
+        watch.look()
+        ceilings.append((airflow.task_state("soon", soon, "train", "ceiling") or {"devices": 0.0})["devices"])
+
+    end_s = time.monotonic() + 90
+    while "training" not in watch.states:
+        assert time.monotonic() < end_s
+        look()
+        time.sleep(0.5)
+    urgent = airflow.run_dag("urgent", {"deadline": "40s"})
+    assert airflow.wait("urgent", urgent, timeout_s=120, each=look) == "success"
+    alone_again = len(ceilings)
+    assert airflow.wait("soon", soon, timeout_s=300, each=look) == "success"
+    late_pct = airflow.xcom("urgent", urgent, "train")["error_pct"]
+    print(late_pct, sorted(set(ceilings)), watch.most_ceilings, watch.most_quotas)
+    assert late_pct <= 5.0
+    assert max(ceilings[:alone_again]) == pytest.approx(CORES), "alone it has all there is"
+    assert max(ceilings[alone_again:]) == pytest.approx(CORES)
+    assert min(ceilings) <= CORES - LEAST["urgent"] + 1e-6
+    assert watch.most_ceilings <= CORES + 1e-6
+    assert watch.most_quotas <= CORES + 0.01
+    model = torch.load(Path(airflow.xcom("soon", soon, "train")["model"]) / "model.pt", weights_only=True)
+    assert model["counts"].tolist() == [EPOCHS] * SAMPLES
     airflow.api("PATCH", f"/dags/arbiter/dagRuns/{quote(arbiter)}", {"state": "failed"})
 
 

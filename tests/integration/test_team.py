@@ -17,6 +17,7 @@ from paceline.elastic.runtime import TeamRuntime
 from paceline.elastic.team import TeamJob
 from paceline.errors import InvalidInputError
 from paceline.runtime import DockerRuntime, JobSpec
+from paceline.train._paths import EXIT_TERMINATED
 from paceline.train.progress import parse_line
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
@@ -81,7 +82,7 @@ def test_a_team_starts_small_grows_within_its_budget_and_ends_with_one_model(
     assert team.status().exit_code == 0
     assert most <= BUDGET + 0.01
     assert "worker-2" in nodes, "more workers than it began with"
-    assert steps[0].kind == "worker"
+    assert [step.kind for step in steps[:2]] == ["begin", "worker"]
     progress = [one for line in said if (one := parse_line(line))]
     assert (progress[-1].done, progress[-1].total) == (SAMPLES * EPOCHS, SAMPLES * EPOCHS)
     team.collect(tmp_path)
@@ -115,6 +116,37 @@ def test_a_team_is_found_again_and_a_worker_that_dies_comes_back(docker_client: 
     assert killed
     assert team.status().exit_code == 0
     assert any(line.startswith("worker-1 has died") for line in said)
+    team.remove()
+
+
+def test_a_team_that_stands_still_for_a_while_loses_no_sample(
+    docker_client: docker.APIClient, name: str, tmp_path: Path
+) -> None:
+    options = Options(start_share=1.0, stable_samples=2, stable_variation=0.5, network_samples=2, most_workers=2)
+    spec = training(name, batch_s=0.1)
+    team = TeamRuntime(DockerRuntime(docker_client), lambda _: spec, options=options).start(spec)
+    stood_still = False
+
+    def look(lines: list[str]) -> None:
+        nonlocal stood_still
+        done = [one.done for line in lines if (one := parse_line(line))]
+        if not stood_still and len(quotas(docker_client, name)) == 4 and done and done[-1] > 0:
+            # In the middle of its work, with its state in two parameter servers.
+            team.stop(10.0)
+            assert quotas(docker_client, name) == {}
+            assert team.status().exit_code == EXIT_TERMINATED
+            team.resize(BUDGET / 2)
+            team.restart()
+            assert sum(quotas(docker_client, name).values()) <= BUDGET / 2 + 0.01
+            stood_still = True
+
+    follow(team, look)
+    print([step.reason for step in team.take_steps()])
+    assert stood_still, "two workers and a second parameter server were to be seen"
+    assert team.status().exit_code == 0
+    team.collect(tmp_path)
+    model = torch.load(tmp_path / "model.pt", weights_only=True)
+    assert model["counts"].tolist() == [EPOCHS] * SAMPLES
     team.remove()
 
 

@@ -73,7 +73,8 @@ def test_a_training_without_a_deadline_scales_within_its_budget(
     assert (pace["state"], pace["feasible"]) == ("finished", True)
     events = [one for one in airflow.task_state(dag, run_id, "train", "history")["events"] if one["kind"] == "scaled"]
     assert [one for one in events if len(one["nodes"]) == 4], events
-    assert "more worker" in events[0]["why"]
+    assert events[0]["why"] == "it begins on 1.2 of 1.2 cores"
+    assert "more worker" in events[1]["why"]
     assert docker_client.containers(all=True, filters={"label": LABEL_TEAM}) == []
 
 

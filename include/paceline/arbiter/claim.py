@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from paceline.control import Outlook
+from paceline.control import NO_DEADLINE_S, Outlook
 from paceline.errors import InvalidInputError
 from paceline.pace.ceiling import Ceiling
 from paceline.pace.sample import is_sample, origin_of
@@ -137,6 +137,11 @@ class Claim:
     def of_a_lost_one(cls, key: str, ceiling: Ceiling, held: float = 0.0) -> Claim:
         """One that says nothing any more, and may still hold all that it was granted."""
         return cls(key, LOST, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, held, taken=-1, ceiling=ceiling, outlook=None)
+
+    @property
+    def has_deadline(self) -> bool:
+        """Whether it has to be done by any time."""
+        return self.deadline_s - self.origin_s < NO_DEADLINE_S * self.alpha
 
     @property
     def lost(self) -> bool:

@@ -13,6 +13,7 @@ from paceline.control import Outlook
 POOL = "pool"
 _TRY = 1.5  # times what it has shown to be able to use
 _START = 3.0  # device-seconds to start again: an interpreter, torch, the data
+_UNKNOWN_S = 3600.0  # that a training without a deadline is taken to need on its share, while that is not known
 _COUNTS = 48  # numbers of devices that a policy chooses from for one job: enough to be within 3 % of any other
 
 
@@ -35,7 +36,7 @@ def job(claim: Claim, outlook: Outlook | None, share: float, pool: int, unit: fl
     counts = _counts(claim, pool, unit)
     if not counts:
         return None
-    left_s = max(claim.deadline_s - now_s, 1.0)
+    left_s = max(claim.deadline_s - now_s, 1.0) if claim.has_deadline else _UNKNOWN_S
     known = outlook or Outlook(left_s * min(max(share, claim.least), claim.most), 1.0, 0.0)
     known = replace(known, usable_devices=_usable(known), work_s=known.work_s + _START * (claim.state == "paused"))
     trains = claim.state == "training" and outlook is not None
@@ -44,7 +45,7 @@ def job(claim: Claim, outlook: Outlook | None, share: float, pool: int, unit: fl
         arrived_s=claim.arrived_s,
         work=max(known.work_s, 1e-6),
         speeds={DEVICE: Speeds(counts, tuple(_speed(known, count * unit) for count in counts))},
-        deadline_s=claim.deadline_s - known.after_s,
+        deadline_s=claim.deadline_s - known.after_s if claim.has_deadline else None,
         held=_held(claim, counts, unit),
         since_s=claim.said_s if trains else now_s,
         speed=_speed(known, claim.held) if trains and claim.held > 0 else 0.0,

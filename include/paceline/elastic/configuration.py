@@ -71,6 +71,11 @@ class Configuration:
         return f"{_words(self.servers, 'parameter server')}, {_words(self.workers, 'worker')}"
 
 
+def is_worker(name: str) -> bool:
+    """Whether a node trains."""
+    return name.startswith("worker-")
+
+
 def _equally(cores: Sequence[float], number: int) -> tuple[float, ...]:
     return (sum(cores) / number,) * number
 

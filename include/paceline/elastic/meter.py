@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from paceline.elastic.window import Sample
+from paceline.elastic.configuration import is_worker
+from paceline.elastic.window import Sample, either
 from paceline.runtime.base import Usage
 from paceline.train.progress import Progress
 
@@ -66,12 +67,13 @@ class Meter:
             network={
                 name: self._load(last.usages[name], one, passed_s[name])
                 for name, one in now.usages.items()
-                if name.startswith("ps-")
+                if not is_worker(name)
             },
         )
 
     def _load(self, before: Usage, now: Usage, passed_s: float) -> float:
         if not self._link_bytes_s:
             return 0.0
-        busier = max(now.received_bytes - before.received_bytes, now.sent_bytes - before.sent_bytes)
-        return busier / passed_s / self._link_bytes_s
+        most = passed_s * self._link_bytes_s
+        received, sent = now.received_bytes - before.received_bytes, now.sent_bytes - before.sent_bytes
+        return either(received / most, sent / most)

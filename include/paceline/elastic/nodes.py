@@ -6,17 +6,13 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+from paceline.elastic.configuration import is_worker
 from paceline.errors import InvalidInputError
 from paceline.runtime.base import ENV_SERVER, ENV_WORKER, JobSpec
 from paceline.train.asynchronous.plan import PART_COMMAND, PLAN, PORT, SERVER_COMMAND
 
 LABEL_TEAM, LABEL_NODE = "paceline.team", "paceline.node"
 FIRST = "ps-0"
-
-
-def is_worker(name: str) -> bool:
-    """Whether a node trains."""
-    return name.startswith("worker-")
 
 
 def write_plan(folder: Path, most_workers: int) -> Path:

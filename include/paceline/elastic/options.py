@@ -16,7 +16,7 @@ class Options:
     Parameters
     ----------
     start_share:
-        R_0: the part of the budget that a training starts on. The paper names no value.
+        R_0: the part of the budget that a training starts on. The paper's evaluation has 15 vCPUs, of 100 and of 300.
     scale_up:
         R_up: how much is added to what a training has, when it uses all of that.
     job_efficiency:
@@ -27,7 +27,8 @@ class Options:
         N_comp and CV: speed and use of cores are stable when so many samples vary by less.
     network_samples, network_busy, network_share:
         N_net: the network of a parameter server is a bottleneck when of so many samples more than the share
-        ``network_share`` is above ``network_busy`` of the capacity of its link.
+        ``network_share`` is above ``network_busy``. The paper measures the use of the link's
+        capacity; here it is the share of the time in which one of its directions is busy, as waiting for either is.
     improvement:
         A node more that makes the training faster by less is taken away again. The paper keeps it.
     worth:
@@ -57,6 +58,11 @@ class Options:
     most_servers: int = 4
     most_workers: int = 8
     link_mbit_s: float | None = None
+
+    @property
+    def fewest_cores(self) -> float:
+        """That a training can do with: for one parameter server and two workers."""
+        return 3 * self.least_cores
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.elastic.configuration import Configuration
+from paceline.elastic.configuration import Configuration, count, is_worker
 from paceline.elastic.meter import Meter
-from paceline.elastic.nodes import FIRST, LABEL_NODE, LABEL_TEAM, is_worker, node_spec, write_plan
+from paceline.elastic.nodes import FIRST, LABEL_NODE, LABEL_TEAM, node_spec, write_plan
 from paceline.elastic.options import Options
 from paceline.elastic.scaling import Scaling
+from paceline.elastic.step import Decider, Step
 from paceline.elastic.team import Node, TeamJob
 from paceline.errors import JobLostError, PacelineError
 from paceline.runtime.base import Job, JobSpec
@@ -31,9 +32,11 @@ class TeamRuntime:
         Where they run.
     training:
         Makes the training's own job, as it would run alone; files for it may be made in the folder that it is given.
-        Nodes are started from it, also long after the start.
+        Nodes that join later are started from it.
     options:
         The constants of scaling.
+    decider:
+        Makes who decides, from a budget and a configuration to go on from, if there is one; by default a ``Scaling``.
     """
 
     name = "docker"
@@ -44,8 +47,12 @@ class TeamRuntime:
         training: Callable[[Path], JobSpec],
         *,
         options: Options | None = None,
+        decider: Callable[[float, Configuration | None], Decider] | None = None,
     ) -> None:
         self._containers, self._training, self._options = containers, training, options or Options()
+        self._decider = decider or self._scaling
+        self._files: tempfile.TemporaryDirectory[str] | None = None
+        self._kept: JobSpec | None = None
 
     def capacity(self) -> float:
         """Return how many cores the engine's machine has."""
@@ -53,7 +60,7 @@ class TeamRuntime:
 
     def check(self, spec: JobSpec) -> None:
         """Raise before anything is started if ``spec`` cannot run as a team."""
-        self._scaling(spec.devices)
+        self._decider(spec.devices, None)
         self._containers.check(node_spec(spec, "worker-0", spec.devices, Path()))
 
     def start(self, spec: JobSpec) -> TeamJob:
@@ -61,21 +68,23 @@ class TeamRuntime:
 
         A team of the same name, left by an earlier try, is found again.
         """
-        self._scaling(spec.devices)
+        scaling = self._decider(spec.devices, None)
         found = self._found(spec.name)
         if found is not None:
             found.resize(spec.devices)
             return found
-        scaling = self._scaling(spec.devices)
         nodes: dict[str, Node] = {}
         try:
             for name, cores in scaling.configuration.nodes.items():
-                nodes[name] = Node(self._start(lambda _: spec, name, cores), cores)
+                nodes[name] = Node(self._start(spec, name, cores), cores)
         except BaseException:
             with contextlib.suppress(PacelineError):  # why it could not start is what people need to know
                 self._remove(spec.name)
             raise
-        return self._team(spec.name, nodes, scaling)
+        team = self._team(spec.name, nodes, scaling)
+        first = scaling.configuration
+        team.tell(Step("begin", first, f"it begins on {first.cores:.3g} of {count(spec.devices, 'core')}"))
+        return team
 
     def reattach(self, job_id: str) -> TeamJob:
         """Find a team again by its first parameter server. Its budget is what it has, until it is given another."""
@@ -104,25 +113,31 @@ class TeamRuntime:
                 self._remove(name)
             return None
         configuration = _as_found(nodes)
-        return self._team(
-            name, nodes, self._scaling(max(configuration.cores, 3 * self._options.least_cores), configuration)
-        )
+        budget = max(configuration.cores, self._options.fewest_cores)
+        return self._team(name, nodes, self._decider(budget, configuration))
 
-    def _team(self, name: str, nodes: dict[str, Node], scaling: Scaling) -> TeamJob:
+    def _team(self, name: str, nodes: dict[str, Node], scaling: Decider) -> TeamJob:
         def start(node: str, cores: float) -> Job:
-            return self._start(self._training, node, cores)
+            return self._start(self._spec(), node, cores)
 
         return TeamJob(nodes, start, lambda: self._remove(name), scaling, Meter(self._options.link_mbit_s))
 
     def _remove(self, name: str) -> None:
         self._containers.remove_all({LABEL_TEAM: name})
 
-    def _start(self, training: Callable[[Path], JobSpec], name: str, cores: float) -> Job:
+    def _spec(self) -> JobSpec:
+        """The training's own job. Its inputs are fetched once, for all nodes that join later."""
+        if self._kept is None:
+            self._files = tempfile.TemporaryDirectory(prefix="paceline-")  # goes with this object
+            self._kept = self._training(Path(self._files.name))
+        return self._kept
+
+    def _start(self, training: JobSpec, name: str, cores: float) -> Job:
         with tempfile.TemporaryDirectory(prefix="paceline-") as scratch:
             plan = write_plan(Path(scratch), self._options.most_workers)
-            return self._containers.start(node_spec(training(Path(scratch)), name, cores, plan))
+            return self._containers.start(node_spec(training, name, cores, plan))
 
-    def _scaling(self, budget: float, configuration: Configuration | None = None) -> Scaling:
+    def _scaling(self, budget: float, configuration: Configuration | None) -> Decider:
         return Scaling(budget, self._options, configuration=configuration)
 
 

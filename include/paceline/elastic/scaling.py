@@ -4,40 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from paceline.elastic.configuration import Configuration, count
 from paceline.elastic.options import Options
 from paceline.elastic.reassign import Floors, reassign
+from paceline.elastic.step import Kind, Step
 from paceline.elastic.window import Sample, Window
 from paceline.errors import InvalidInputError
 
-Kind = Literal["budget", "up", "server", "worker", "reassign", "back", "settled"]
-
 _NOTABLE = 0.02  # of all cores: to move fewer is not worth a step
 _WORSE = 0.1  # a training that has settled begins to search again when it uses so much less of its cores
+_SLIGHT = 0.1  # a budget that changes by less leaves what was seen and tried as it is
 _SAME = 1e-9
-
-
-@dataclass(frozen=True)
-class Step:
-    """A change of the configuration, or the news that the search has ended.
-
-    Parameters
-    ----------
-    kind:
-        ``budget``: fewer cores, as the budget has become smaller; ``up``: more cores for all; ``server``, ``worker``:
-        more of them; ``reassign``: cores go from node to node; ``back``: the last step brought too little and is taken
-        back; ``settled``: no step is left that would bring anything.
-    configuration:
-        What is to be from now on.
-    reason:
-        Why, for people.
-    """
-
-    kind: Kind
-    configuration: Configuration
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -100,7 +78,7 @@ class Scaling:
         configuration: Configuration | None = None,
     ) -> None:
         self._options = options or Options()
-        fewest = 3 * self._options.least_cores
+        fewest = self._options.fewest_cores
         if not fewest <= budget < float("inf"):
             raise InvalidInputError("budget", budget, f"a number of cores of at least {fewest:g}: for three nodes")
         self.budget = budget
@@ -108,25 +86,12 @@ class Scaling:
         self.settled = False
         self._window = Window(self._options)
         self._trial: _Trial | None = None
-        self._in_vain: set[tuple[Kind, Configuration]] = set()
+        self._in_vain: set[tuple[object, ...]] = set()
         self._floors = Floors()
         self._settled_at = (0.0, 0.0)  # budget, and share of the cores in use
 
-    def look(self, sample: Sample, *, budget: float | None = None, free_cores: float = float("inf")) -> Step | None:
-        """Take in a sample; return a step if it is time for one.
-
-        Parameters
-        ----------
-        sample:
-            What was measured since the last call; of a configuration that has been in force all the time.
-        budget:
-            The budget from now on, if it has changed.
-        free_cores:
-            How many more cores there are to be had just now.
-        """
-        step = self.allow(self.budget if budget is None else budget)
-        if step is not None:
-            return step
+    def look(self, sample: Sample) -> Step | None:
+        """Take in what was measured since the last call, of a configuration that has been in force all the time."""
         now = self.configuration
         self._window.add(sample)
         if not self._window.stable:
@@ -141,36 +106,43 @@ class Scaling:
             if gain < trial.least_gain:
                 return self._take_back(trial, gain)
         wasted = f"{100 * efficiency:.0f} % of {now.cores:.3g} cores are used"
-        most = min(self.budget, now.cores + max(free_cores, 0.0))
         step = self._reassign(used)
         if step is None and efficiency >= self._options.job_efficiency:
-            step = self._up(most, wasted, worth=0.0)
+            step = self._up(wasted, worth=0.0)
         elif step is None:
             full = self._full
             if full is None and not self._window.complete:
                 return None
             out_first = full is not None or efficiency < self._options.node_efficiency
-            step = (self._out(used, wasted, full) if out_first else None) or self._up(
-                most, wasted, worth=self._options.worth
-            )
-            step = step or self._out(used, wasted, full)
-        return step or (self._settle(efficiency, wasted) if most >= self.budget * (1 - _SAME) else None)
+            step = self._out(used, wasted, full) if out_first else None
+            step = step or self._up(wasted, worth=self._options.worth) or self._out(used, wasted, full)
+        return step or self._settle(efficiency, wasted)
 
     def allow(self, budget: float) -> Step | None:
-        """Take a new budget; where it is smaller than what the training has, the step that follows at once."""
-        self.budget = budget
+        """Take a new budget; return the step that follows at once, if it is worth telling.
+
+        A training that has more than that gets less; one that has had all of its budget has all of the new one, too.
+        """
+        before, self.budget = self.budget, budget
         now = self.configuration
-        if now.cores <= budget * (1 + _SAME):
+        change = budget / now.cores - 1
+        had_all = now.cores >= before * (1 - _NOTABLE)
+        if abs(change) <= _SAME or (change > 0 and not (had_all and budget > before)):
             return None
-        return self._make(Step("budget", now.times(budget / now.cores), f"the budget is {count(budget, 'core')} now"))
+        after = now.times(budget / now.cores)
+        if abs(change) < _SLIGHT:
+            self.configuration = after
+            return None
+        reason = f"the budget is {count(float(f'{budget:.4g}'), 'core')} now"
+        return self._make(Step("budget" if change < 0 else "up", after, reason))
 
     def refuse(self, why: str) -> Step | None:
         """The last step cannot be made: back to what was before it, if it is still on trial."""
         if self._trial is None:
             return None
         step, before = self._trial.step, self._trial.before
-        self._in_vain.add((step.kind, step.configuration))
-        return self._make(Step("back", before, why))
+        self._in_vain.add(_essence(step))
+        return self._make(Step("back", self._within(before), why))
 
     @property
     def _full(self) -> str | None:
@@ -180,7 +152,7 @@ class Scaling:
 
     def _begins_again(self, efficiency: float) -> bool:
         budget, before = self._settled_at
-        if self.budget == budget and efficiency > before - _WORSE:
+        if abs(self.budget / budget - 1) < _SLIGHT and efficiency > before - _WORSE:
             return False
         self.settled = False
         self._in_vain.clear()
@@ -199,10 +171,10 @@ class Scaling:
         reason = f"{name} uses {uses:.0f} % of its cores: {count(float(f'{moved:.2g}'), 'core')} to others"
         return self._try(Step("reassign", after, reason), least_gain=-self._options.improvement)
 
-    def _up(self, most: float, wasted: str, *, worth: float) -> Step | None:
+    def _up(self, wasted: str, *, worth: float) -> Step | None:
         """More cores for all, at no price or for being worth them."""
         now = self.configuration
-        target = min(now.cores * (1 + self._options.scale_up), most)
+        target = min(now.cores * (1 + self._options.scale_up), self.budget)
         if target <= now.cores * (1 + _SAME):
             return None
         step = Step("up", now.times(target / now.cores), f"{wasted}: {target - now.cores:.3g} more")
@@ -234,7 +206,7 @@ class Scaling:
 
     def _try(self, step: Step, *, least_gain: float) -> Step | None:
         """Make a step, unless it was made before in vain."""
-        if (step.kind, step.configuration) in self._in_vain:
+        if _essence(step) in self._in_vain:
             return None
         trial = _Trial(step, self.configuration, self._window.speed, least_gain)
         self._make(step)
@@ -243,11 +215,15 @@ class Scaling:
 
     def _take_back(self, trial: _Trial, gain: float) -> Step:
         step, before = trial.step, trial.before
-        self._in_vain.add((step.kind, step.configuration))
+        self._in_vain.add(_essence(step))
         if step.kind == "reassign":
             self._floors = _raised(self._floors, before, step.configuration)
         what = step.reason.rpartition(": ")[2]
-        return self._make(Step("back", before, f"{what}: {100 * gain:+.1f} % speed; taken back"))
+        return self._make(Step("back", self._within(before), f"{what}: {100 * gain:+.1f} % speed; taken back"))
+
+    def _within(self, configuration: Configuration) -> Configuration:
+        """What was before, in the budget that there is now."""
+        return configuration.times(min(self.budget / configuration.cores, 1.0))
 
     def _settle(self, efficiency: float, wasted: str) -> Step:
         self.settled = True
@@ -265,6 +241,13 @@ class Scaling:
 def _out_step(kind: Kind, after: Configuration, before: Configuration, why: str) -> Step:
     more = len(after.nodes) - len(before.nodes)
     return Step(kind, after, f"{why}: {count(more, 'more ' + ('parameter server' if kind == 'server' else 'worker'))}")
+
+
+def _essence(step: Step) -> tuple[object, ...]:
+    """What makes a step the same as another, though the budget has changed a little between them."""
+    after = step.configuration
+    share, size = sum(after.servers) / after.cores, math.log(after.cores) / math.log1p(2 * _SLIGHT)
+    return step.kind, len(after.servers), len(after.workers), round(share / _SLIGHT), round(size)
 
 
 def _raised(floors: Floors, needed: Configuration, too_few: Configuration) -> Floors:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.elastic.configuration import Configuration
+from paceline.elastic.configuration import Configuration, is_worker
 from paceline.elastic.meter import Meter
-from paceline.elastic.nodes import FIRST, is_worker
-from paceline.elastic.scaling import Scaling, Step
+from paceline.elastic.nodes import FIRST
+from paceline.elastic.step import Decider, Step
 from paceline.errors import JobLostError, PacelineError, RuntimeUnavailableError, TrainingFailedError
 from paceline.runtime.base import Job, JobStatus, Usage
 from paceline.train.asynchronous.plan import EXIT_BROKEN, EXIT_LEFT_OUT, EXIT_SENT_AWAY
@@ -25,6 +25,7 @@ from paceline.train.progress import MARKER, Progress, parse_line
 log = logging.getLogger(__name__)
 
 _LEAVE_S = 60.0  # to finish a batch, or to hand back a part of the state
+_LAST_WORDS_S = 1.0  # of nodes whose parameter server has ended
 _LAST_S = 120.0  # for workers to save their model after the last batch
 _SAME = 1e-6
 _RESTARTS = 3
@@ -67,7 +68,7 @@ class TeamJob:
         nodes: Mapping[str, Node],
         start: Callable[[str, float], Job],
         sweep: Callable[[], None],
-        scaling: Scaling,
+        scaling: Decider,
         meter: Meter,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -90,6 +91,10 @@ class TeamJob:
     def configuration(self) -> Configuration:
         """What is to be now."""
         return self._scaling.configuration
+
+    def tell(self, step: Step) -> None:
+        """Add to what ``take_steps`` returns."""
+        self._steps.append(step)
 
     def take_steps(self) -> list[Step]:
         """What scaling has decided since the last call."""
@@ -163,6 +168,15 @@ class TeamJob:
         """Start all nodes again that have ended; the parameter server goes on from its checkpoint."""
         self._stopped.clear()
         self._ended_s = None
+        self._meter.clear()
+        for name in self._leaving - self._left:  # nobody has seen to it since
+            self._let_go(name)
+        for name, cores in self._scaling.configuration.nodes.items():
+            node = self._nodes.get(name)
+            if node is not None:
+                node.newest = None
+                if cores < node.cores:  # the budget was cut while it stood still
+                    self._resize(name, cores)
         for name in sorted(self._nodes, key=lambda one: one != FIRST):
             if name not in self._leaving and self._nodes[name].job.status().state == "exited":
                 self._nodes[name].job.restart()
@@ -176,9 +190,12 @@ class TeamJob:
         return None
 
     def stop(self, grace_s: float = 5.0) -> None:
-        """Ask all nodes to end, at the same time."""
+        """Ask all nodes to end: the parameter server first, as its last checkpoint takes all parts of the state."""
         self._stopped.set()
-        self._with_all(lambda job: job.stop(grace_s))
+        try:
+            self._first.stop(grace_s)
+        finally:
+            self._with_all(lambda job: job.stop(_LAST_WORDS_S))
 
     def remove(self) -> None:
         """Remove all nodes, and with the last one their network."""
@@ -229,7 +246,7 @@ class TeamJob:
             self._apply()
 
     def _take(self, step: Step) -> None:
-        self._steps.append(step)
+        self.tell(step)
         self._meter.clear()
 
     def _apply(self) -> bool:

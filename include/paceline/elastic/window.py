@@ -23,12 +23,25 @@ class Sample:
     used:
         Node to cores used.
     network:
-        Parameter server to the share of its link's capacity in use, 0 to 1, of the busier direction.
+        Parameter server to the share of the time in which its link is busy, in one direction or the other: see
+        ``either``.
     """
 
     speed: float
     used: Mapping[str, float]
     network: Mapping[str, float]
+
+
+def either(one_way: float, other_way: float) -> float:
+    """The share of the time in which a link is busy, by the shares of its capacity in use in each direction.
+
+    A worker sends its change, then it gets the state: few workers never fill a direction, though each of them waits for
+    the link all the time. With so many of them that nobody waits for the other direction, it is the busier one.
+
+    >>> round(either(0.7, 0.7), 2), either(1.0, 0.3)
+    (0.91, 1.0)
+    """
+    return 1 - (1 - min(one_way, 1.0)) * (1 - min(other_way, 1.0))
 
 
 class Window:

@@ -70,7 +70,8 @@ class PaceLoop:
     on_sample:
         Called with every sample that is published; it must not take long.
     scaled:
-        Asked at every step what has been changed in a job that is a team of several: for its history.
+        Asked at every step what has been changed in a job that is a team of several: for its history. What such a job
+        holds and does not use yet, it will when it has scaled: that says nothing of what it could use.
     shared:
         The ceiling in force, for a job whose devices come from an arbiter: with a ceiling of 0 it is stopped, and
         started again from its checkpoint when it is given some.
@@ -92,7 +93,7 @@ class PaceLoop:
         stopped: Callable[[], bool] = lambda: False,
         past: PastRun | None = None,
         on_sample: Callable[[Mapping[str, Any]], None] = lambda sample: None,
-        scaled: Callable[[], Iterable[Step]] = tuple,
+        scaled: Callable[[], Iterable[Step]] | None = None,
         shared: Ceiling | None = None,
     ) -> None:
         self._log = log or logging.getLogger(__name__)
@@ -178,7 +179,7 @@ class PaceLoop:
             ceiling=holding.devices if self._orders.ceiling == 0 else self._orders.ceiling,  # it is about to end
             resting=self._reader.pauses.resting(now_s) or self._outage.lasts or self._standstill.starting,
             pauses_left_s=self._reader.pauses.left_s(now_s),
-            busy=self._busy.share,
+            busy=self._busy.share if self._scaled is None else None,
         )
         self._decision = decision
         holding.wanted = decision.devices
@@ -250,7 +251,7 @@ class PaceLoop:
         except (RuntimeUnavailableError, JobLostError):
             return  # what becomes of the job, its status tells
         self._busy.take(usage, self._holding.device_s)
-        for step in self._scaled():
+        for step in self._scaled() if self._scaled is not None else ():
             now, nodes = step.configuration, {name: round(cores, 3) for name, cores in step.configuration.nodes.items()}
             self._journal.event(self._now(), "scaled", "%s. Now %s", step.reason, now, why=step.reason, nodes=nodes)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from paceline.elastic import Configuration, Sample
+from paceline.elastic.window import either
 
 _ROUNDS, _CLOSE = 200, 1e-9  # of the fixed point
 
@@ -88,25 +90,28 @@ def _steady_state(workload: Workload, configuration: Configuration, link_bytes_s
     speed = sum(speeds)
     used = {f"ps-{number}": speed * update_s for number in range(servers)}
     used |= {f"worker-{number}": one * workload.compute_core_s for number, one in enumerate(speeds)}
-    return Sample(speed, used, {f"ps-{number}": speed * carried_s for number in range(servers)})
+    return Sample(
+        speed, used, {f"ps-{number}": either(speed * carried_s, speed * carried_s) for number in range(servers)}
+    )
 
 
 def _speeds(alone_s: Sequence[float], demands_s: Sequence[float]) -> list[float]:
-    """Steps a second of each worker."""
-    speeds = [1 / (one + sum(demands_s)) for one in alone_s]
-    queues = [[one * demand for demand in demands_s] for one in speeds]
+    """Steps a second of each worker. Those that are alike do alike, so each kind of them is looked at once."""
+    kinds = Counter(alone_s)
+    speeds = {one: 1 / (one + sum(demands_s)) for one in kinds}
+    queues = {one: [speed * demand for demand in demands_s] for one, speed in speeds.items()}
     for _ in range(_ROUNDS):
-        waiting = [sum(queue[place] for queue in queues) for place in range(len(demands_s))]
-        after = []
-        for number, one in enumerate(alone_s):
-            spent_s = [demand * (1 + waiting[place] - queues[number][place]) for place, demand in enumerate(demands_s)]
-            speed = 1 / (one + sum(spent_s))
-            queues[number] = [speed * seconds for seconds in spent_s]
-            after.append(speed)
-        change = max(abs(new - old) / new for new, old in zip(after, speeds, strict=True))
+        waiting = [sum(count * queues[one][place] for one, count in kinds.items()) for place in range(len(demands_s))]
+        after = {}
+        for one, queue in queues.items():
+            spent_s = [demand * (1 + waiting[place] - queue[place]) for place, demand in enumerate(demands_s)]
+            after[one] = 1 / (one + sum(spent_s))
+            queues[one] = [after[one] * seconds for seconds in spent_s]
+        change = max(abs(after[one] - speeds[one]) / after[one] for one in kinds)
         speeds = after
         if change < _CLOSE:
             break
     # A station cannot be busier than always, which the approximation may exceed by a little.
-    busiest = max(sum(speeds) * demand for demand in demands_s)
-    return [speed / max(busiest, 1.0) for speed in speeds]
+    speed = sum(count * speeds[one] for one, count in kinds.items())
+    busiest = max(speed * demand for demand in demands_s)
+    return [speeds[one] / max(busiest, 1.0) for one in alone_s]

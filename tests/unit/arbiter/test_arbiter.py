@@ -9,7 +9,7 @@ import pytest
 
 from paceline.allocate import Greedy, OnTime, RollingHorizon, edf, fifo, priority
 from paceline.arbiter import Arbiter, Claim
-from paceline.control import DeadlineController, Limits, Outlook
+from paceline.control import NO_DEADLINE_S, DeadlineController, Limits, Outlook
 from paceline.errors import InvalidInputError
 from paceline.pace.ceiling import Ceiling
 from paceline.simulate.plant import Plant, Run
@@ -314,3 +314,14 @@ def test_who_has_just_begun_keeps_what_it_has_and_nobody_is_promised_that_before
     told = {grant.key: grant.ceiling for grant in arbiter.look([shows, hasty], 9.0)}
     assert told["hasty"].fits is False, "beside the one that came first it cannot be done in time"
     assert "new" not in told or told["new"].devices > 0
+
+
+def test_a_training_without_a_deadline_has_what_is_left():
+    due = Claim("due", "waiting", 0, 100, 0, 0, 0.1, 2.0, 0.05, 0.0, 0, None, Outlook(50.0, 1.0, 0.0))
+    soon = Claim("soon", "waiting", 0, NO_DEADLINE_S, 0, 0, 0.15, 2.0, 0.05, 0.0, 0, None, Outlook(500.0, 1.0, 0.0))
+    grants = {one.key: one.ceiling for one in Arbiter(devices=2).look([due, soon], now_s=0.0)}
+    assert grants["soon"].reason == "on what is left, as it has no deadline"
+    assert grants["soon"].devices >= 1.0
+    assert grants["due"].devices + grants["soon"].devices == pytest.approx(2.0)
+    alone = Arbiter(devices=2).look([replace(soon, outlook=None)], now_s=0.0)
+    assert alone[0].ceiling.devices == pytest.approx(2.0), "also while nothing is known of it"

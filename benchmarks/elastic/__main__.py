@@ -18,8 +18,9 @@ from tqdm import tqdm
 from benchmarks.deadline.cells import Record
 from benchmarks.elastic.by_deadline import by_deadline
 from benchmarks.elastic.curves import MODELS, Curve, measure
+from benchmarks.elastic.multi_job import shared
 from benchmarks.elastic.real import cases, compared
-from benchmarks.elastic.simulated import CLUSTERS, alone, shared
+from benchmarks.elastic.simulated import CLUSTERS, alone
 from benchmarks.elastic.stage import Stage
 from benchmarks.engine import connect
 

@@ -25,7 +25,7 @@ def by_deadline(stage: Stage) -> list[dict[str, Any]]:
     for deadline_s in DEADLINES_S:
         deciders: dict[str, Decider] = {
             "scaled": Scaling(stage.budget, options),
-            "fixed": _Fixed(stage.budget * options.start_share),
+            "fixed": _Fixed(stage.budget),
         }
         rows += [{"decider": name, **_run(stage, decider, deadline_s, options)} for name, decider in deciders.items()]
     return rows

@@ -1,31 +1,25 @@
-"""At the paper's scale, from measured curves: one training alone, and forty that share a cluster."""
+"""One training alone at the paper's scale, from measured curves; and the clusters of the paper."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
-from statistics import fmean
 from typing import Any
 
 from benchmarks.elastic.curves import Curve
 from benchmarks.elastic.optimus import Optimus
-from paceline.allocate import Growing, Job, Node, Placement, Policy, Speeds, fifo
 from paceline.elastic import Configuration, Decider, Options, Sample, Scaling
-from paceline.simulate.cluster import Arrival, Friction, Simulation
 from paceline.simulate.parameter_servers import Workload, steady_state
 
 NODE_CORES = 5.0  # of each node of Optimus and of the fixed configurations
 FIRST_CORES = 15.0  # of the first configuration
 SAMPLE_S = 20.0
 OPTIMUS_S = 600.0  # from one of its steps to the next
-STABLE_S = 400.0  # the paper's are stable after five to eight minutes
 REACHED = 0.95  # of the speed in the end
 _NOISE = 0.01
-_HOUR_S = 3600.0
-_JOBS, _VARIANTS = 40, ((30, 1.0), (30, 2.0), (50, 0.8), (50, 1.6), (80, 0.6), (80, 1.2))  # cores, hours on all of them
+HOUR_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -66,10 +60,12 @@ def follow(
         before = decider.configuration
         now = cluster.sample(workload, before)
         yield number, before, now.speed
-        decider.look(_noisy(now, rng))
+        decider.look(noisy(now, rng))
 
 
-def _noisy(sample: Sample, rng: random.Random) -> Sample:
+def noisy(sample: Sample, rng: random.Random) -> Sample:
+    """What would really be measured."""
+
     def off(values: Mapping[str, float]) -> dict[str, float]:
         return {name: value * (1 + rng.gauss(0, _NOISE)) for name, value in values.items()}
 
@@ -111,7 +107,7 @@ def alone(name: str, curve: Curve, cluster: Cluster, restart_s: float) -> dict[s
     workload = curve.workload(cluster.process_cores)
     fixed, fixed_speed = best_fixed(workload, cluster, cluster.cores)
     hours = 6.0
-    work = fixed_speed * hours * _HOUR_S
+    work = fixed_speed * hours * HOUR_S
     scaling = Scaling(float(cluster.cores), cluster.options())
     ours = list(follow(scaling, workload, cluster, 1000))
     optimus = Optimus(
@@ -131,8 +127,8 @@ def alone(name: str, curve: Curve, cluster: Cluster, restart_s: float) -> dict[s
         "speed_vs_optimus": ours[-1][2] / theirs[-1][2],
         "settle_s": _reached(ours) * SAMPLE_S,
         "settle_s_optimus": _reached(theirs[profiles:]) * SAMPLE_S,  # as in the paper, without its profiles
-        "jct_h": _completion_s(ours, work, 0.0) / _HOUR_S,
-        "jct_h_optimus": _completion_s(theirs[profiles:], work, restart_s) / _HOUR_S,
+        "jct_h": _completion_s(ours, work, 0.0) / HOUR_S,
+        "jct_h_optimus": _completion_s(theirs[profiles:], work, restart_s) / HOUR_S,
         "jct_h_fixed": hours,
         "changes": _changes(ours),
         "restarts_optimus": _changes(theirs[profiles:]),
@@ -164,104 +160,3 @@ def _completion_s(path: Sequence[tuple[int, Configuration, float]], work: float,
         work -= speed * SAMPLE_S
         passed_s += SAMPLE_S
     return passed_s + work / path[-1][2]
-
-
-# --- many -------------------------------------------------------------------------------------------------------------
-
-
-class Adding(Growing):
-    """Optimus's steps: from fifteen cores on, one node more at a time."""
-
-    name = "optimus"
-
-    def _first(self, job: Job, speeds: Speeds) -> int:
-        return speeds.counts[0]
-
-    def _more(self, job: Job, speeds: Speeds, held: int, free: int) -> int:
-        return next((count for count in speeds.counts if held < count <= held + free), held)
-
-
-def shared(curves: Mapping[str, Curve], cluster: Cluster, seeds: int, restart_s: float) -> list[dict[str, Any]]:
-    """Forty trainings, by each of the three; means over traces."""
-    rows = []
-    for policy, period_s, pause_s in _policies(cluster, restart_s):
-        speeds = {
-            (name, cores): _speeds(policy.name, curve.workload(cluster.process_cores), cluster, cores)
-            for name, curve in curves.items()
-            for cores in sorted({cores for cores, _ in _VARIANTS})
-        }
-        results = []
-        for seed in range(seeds):
-            arrivals = list(_arrivals(curves, speeds, seed))
-            simulation = Simulation(
-                arrivals,
-                [Node("cluster", cluster.cores)],
-                policy,
-                friction=Friction(pause_s=pause_s),
-                period_s=period_s,
-            )
-            results.append(simulation.run())
-        assert all(result.done == _JOBS for result in results)
-        rows.append(
-            {
-                "cluster": cluster.name,
-                "policy": policy.name,
-                "mean_jct_s": fmean(result.mean_total_s for result in results),
-                "mean_queue_s": fmean(result.mean_queue_s for result in results),
-                "restarts": 0.0 if policy.name == "growing" else fmean(_restarts(result) for result in results),
-                "changes": fmean(_restarts(result) for result in results),
-                "in_use": fmean(result.device_s / (cluster.cores * result.ended_s) for result in results),
-            }
-        )
-    return rows
-
-
-def _restarts(result: Any) -> float:
-    """Changes of a size, per job: each job's start is none."""
-    return (result.changes - result.done) / result.done
-
-
-def _policies(cluster: Cluster, restart_s: float) -> list[tuple[Policy, float, float]]:
-    """Who decides, seconds between two steps of a training, and seconds that each change costs it."""
-    return [
-        (Growing(start_share=cluster.options().start_share), STABLE_S, 0.0),
-        (Adding(), OPTIMUS_S, restart_s),
-        (fifo(_all_at_once), OPTIMUS_S, 0.0),
-    ]
-
-
-def _all_at_once(job: Job, nodes: Sequence[Node], free: Mapping[str, int], now_s: float) -> Placement | None:
-    count = next(iter(job.speeds.values())).counts[-1]
-    return Placement(nodes[0].name, count) if free[nodes[0].name] >= count else None
-
-
-def _speeds(policy: str, workload: Workload, cluster: Cluster, budget: int) -> Speeds:
-    """How fast a training is on so many cores, as the method makes use of them."""
-    if policy == "fifo":
-        return Speeds((budget,), (best_fixed(workload, cluster, budget)[1],))
-    if policy == "optimus":
-        optimus = Optimus(float(budget), NODE_CORES, profiled=20, options=Options(stable_samples=2))
-        path = list(follow(optimus, workload, cluster, 500))
-        found = {int(one.cores): speed for _, one, speed in path[40:] if one.cores >= FIRST_CORES}
-        return Speeds(tuple(sorted(found)), tuple(found[count] for count in sorted(found)))
-    reach = partial(_settled, workload, cluster)
-    counts = sorted({round(FIRST_CORES * (budget / FIRST_CORES) ** (place / 12)) for place in range(13)})
-    return Speeds(tuple(counts), tuple(reach(float(count)) for count in counts))
-
-
-def _settled(workload: Workload, cluster: Cluster, cores: float) -> float:
-    scaling = Scaling(cores, cluster.options())
-    return list(follow(scaling, workload, cluster, 400))[-1][2]
-
-
-def _arrivals(curves: Mapping[str, Curve], speeds: Mapping[tuple[str, int], Speeds], seed: int) -> Iterator[Arrival]:
-    """One an hour, drawn from thirty jobs; the same ones for each policy and cluster."""
-    rng = random.Random(seed)
-    slow = CLUSTERS[0]
-    now_s = 0.0
-    for number in range(_JOBS):
-        now_s += rng.expovariate(1 / _HOUR_S)
-        name = rng.choice(sorted(curves))
-        cores, hours = rng.choice(_VARIANTS)
-        work = best_fixed(curves[name].workload(slow.process_cores), slow, cores)[1] * hours * _HOUR_S
-        yield Arrival(f"{name}-{number}", now_s, work, {"device": speeds[name, cores]}, requested=cores)

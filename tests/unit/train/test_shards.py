@@ -113,6 +113,19 @@ def test_who_is_through_takes_over_from_who_has_most_left_and_the_straggler_gets
     assert after == pytest.approx(25, abs=1)
 
 
+@pytest.mark.parametrize("samples", [97, 100, 129])
+def test_all_batches_of_an_epoch_but_the_last_are_full(samples):
+    shards = Shards({"a": Part(5, 16), "b": Part(3, 16), "c": Part(1, 16)}, epochs=1)
+    for name in "abc":
+        shards.join(name)
+    shards.begin_epoch(range(samples))
+    sizes = []
+    while lease := shards.lease("abc"[len(sizes) % 3]):
+        sizes.append(len(lease.indices))
+    assert sum(sizes) == samples
+    assert sizes[:-1] == [16] * (samples // 16)
+
+
 def test_the_part_of_who_is_lost_goes_to_the_others_at_once_and_some_of_it_back_when_it_comes_again():
     shards = Shards(dict.fromkeys("ab", Part(1, 1)), epochs=1)
     shards.join("a")

@@ -55,8 +55,8 @@ class Shards:
     """The samples of a training, each to be done once in every epoch, whatever becomes of the workers.
 
     A worker's part of an epoch is in proportion to what the schedule gave it. Whoever is through with its own part
-    takes over from whoever has most left; in the next epoch the parts follow what each has done, so that a straggler's
-    becomes smaller. What a worker was lent when it is lost goes back, and its part goes to the others at once.
+    takes over from whoever has most left, so that all batches but the epoch's last are full; in the next epoch the parts
+    follow what each has done, so that a straggler's becomes smaller. What a worker was lent when it is lost goes back, and its part goes to the others at once.
 
     An epoch begins as soon as the one before it is lent out; it need not be done.
 
@@ -72,14 +72,14 @@ class Shards:
 
     Examples
     --------
-    >>> shards = Shards({"a": Part(3, batch_size=2), "b": Part(1, batch_size=2)}, epochs=1)
+    >>> shards = Shards({"a": Part(2, batch_size=2), "b": Part(1, batch_size=2)}, epochs=1)
     >>> shards.join("a"), shards.join("b")
     (None, None)
-    >>> shards.begin_epoch([7, 5, 3, 1])
+    >>> shards.begin_epoch([9, 8, 7, 6, 5, 4])
     >>> shards.lease("a").indices, shards.lease("b").indices
-    ([7, 5], [1])
+    ([9, 8], [5, 4])
     >>> shards.lose("b"), shards.lease("a").indices
-    (1, [3, 1])
+    (2, [7, 6])
     """
 
     def __init__(self, parts: Mapping[str, Part], epochs: int, *, fixed: bool = False) -> None:
@@ -258,16 +258,20 @@ class Shards:
         return len(indices)
 
     def _take(self, epoch: _Epoch, worker: str) -> list[int]:
-        own, size = epoch.left.get(worker), self._batch_size[worker]
-        if own:
-            return [own.popleft() for _ in range(min(size, len(own)))]
-        if self._fixed:
-            return []
-        slowest = max(epoch.left, key=lambda name: len(epoch.left[name]), default=None)
-        if slowest is None or not epoch.left[slowest]:
-            return []
-        theirs = epoch.left[slowest]
-        return [theirs.pop() for _ in range(min(size, len(theirs)))]
+        size = self._batch_size[worker]
+        taken: list[int] = []
+        own = epoch.left.get(worker)
+        while own and len(taken) < size:
+            taken.append(own.popleft())
+        # What ends a part is filled up from others' parts: a batch of one or two samples counts as much as a full one,
+        # and so shortly before the end it can spoil what was learned. One such batch is left, as in any epoch.
+        while len(taken) < size and not self._fixed:
+            slowest = max(epoch.left, key=lambda name: len(epoch.left[name]), default=None)
+            if slowest is None or not epoch.left[slowest]:
+                break
+            theirs = epoch.left[slowest]
+            taken.extend(theirs.pop() for _ in range(min(size - len(taken), len(theirs))))
+        return taken
 
     def _divide(self) -> None:
         """Divide what is left of each epoch among those who are there; whoever has some of its own keeps it first."""

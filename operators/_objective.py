@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from paceline.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from airflow.sdk import Context
 
     from paceline.elastic import Options
+    from paceline.elastic.team import TeamJob
     from paceline.runtime.base import Job, JobSpec, Runtime
 
 
@@ -41,16 +40,8 @@ def where(task: Aimed, alone: Runtime, context: Context) -> Runtime:
     return TeamRuntime(alone, lambda scratch: task.job_spec(context, scratch, 1.0), options=options)
 
 
-def allow(job: Job, budget: float) -> None:
-    """Tell a team that was found again what it may have: it knows only what it had."""
+def team_of(job: Job) -> TeamJob | None:
+    """The job, if it is a team."""
     from paceline.elastic.team import TeamJob
 
-    if isinstance(job, TeamJob):
-        job.resize(budget)
-
-
-def steps_of(job: Job) -> Callable[[], Sequence[Any]] | None:
-    """What asks a job for what has been changed in it; ``None`` if it is no team."""
-    from paceline.elastic.team import TeamJob
-
-    return job.take_steps if isinstance(job, TeamJob) else None
+    return job if isinstance(job, TeamJob) else None

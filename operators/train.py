@@ -26,7 +26,7 @@ from . import _steering
 from ._engine import patiently
 from ._job import JobOperator
 from ._links import ContainerLogsLink
-from ._objective import allow, steps_of, where
+from ._objective import team_of, where
 from ._origin import first_deadline, origin
 from ._output import collect, default_place
 from ._sharing import ceiling_in_force, first_devices
@@ -307,7 +307,9 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         exchange = Exchange(store, on_trouble=self._store_trouble)
         held = resumed["run"]["held_devices"] if resumed else external_id["devices"]
         held = held if self._started_on is None else self._started_on
-        self._patiently(lambda: allow(job, held))
+        team = team_of(job)
+        if team is not None:  # one that was found again knows only what it had
+            self._patiently(lambda: team.resize(held))
         told = Told(context, self.on_deadline_alert, self.log)
         loop = PaceLoop(
             job,
@@ -322,7 +324,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
             stopped=self._killed.is_set,
             past=past,
             on_sample=told.take,
-            scaled=steps_of(job),
+            team=team,
             shared=ceiling_in_force(store, held) if self.shared else None,
         )
         try:

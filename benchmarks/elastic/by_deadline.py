@@ -55,7 +55,7 @@ def _run(stage: Stage, decider: Decider, deadline_s: float, options: Options) ->
             exchange,
             origin=began,
             held_devices=held,
-            scaled=team.take_steps,
+            team=team,
             log=logging.getLogger("benchmarks.elastic.training"),
         ).run()
         return {

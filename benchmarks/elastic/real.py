@@ -56,6 +56,8 @@ def compared(stage: Stage, case: Case, record: Record, *, epochs: int, quick: bo
         "speed_vs_optimus": speeds["scaling"] / speeds["optimus"],
         "settle_s": ours["reached_s"],
         "settle_s_optimus": optimus["reached_s"],
+        "settled": ours["settled"],
+        "settled_optimus": optimus["settled"],
         "restarts": 0,  # nothing in a team is started again for a step
         "restarts_optimus": sum(step[1] in CHANGES for step in optimus["steps"]),
         "lost_samples": sum(abs(one - epochs) for one in ours["counts"]),

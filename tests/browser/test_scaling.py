@@ -16,7 +16,7 @@ from paceline.runtime import DockerRuntime
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-pytestmark = [pytest.mark.airflow, pytest.mark.browser, pytest.mark.docker, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.airflow, pytest.mark.browser, pytest.mark.docker, pytest.mark.timeout(500)]
 Open = Callable[..., "Page"]
 Findings = Callable[["Page"], list[str]]
 SCRIPT = Path(__file__).parents[1] / "unit" / "train" / "counted.py"
@@ -50,7 +50,7 @@ def test_the_nodes_of_a_training_are_seen_over_time_with_the_reasons(
         training.get_by_text("it begins on 0.6 of 1.2 cores").first.wait_for(timeout=20_000)
         training.get_by_text(re.compile("[1-9] more workers?")).first.wait_for(timeout=120_000)
         assert training.get_by_text("even pace").count() == 0, "there is no deadline"
-        assert airflow.wait("overnight", run_id, timeout_s=240) == "success"
+        assert airflow.wait("overnight", run_id, timeout_s=300) == "success"
         training.get_by_text("done").first.wait_for(timeout=20_000)
         training.get_by_label(
             re.compile(r"Nodes of train: \d+ parameter servers? on .* cores?, \d+ workers on")

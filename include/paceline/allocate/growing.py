@@ -54,15 +54,20 @@ class Growing:
         held = {job.name: job.held.devices for job in jobs if job.held is not None}
         running = [job for job in jobs if job.held is not None]
         reasons: dict[str, str] = {}
+        first_in_line: str | None = None
         for job in sorted((job for job in jobs if job.held is None), key=lambda job: job.arrived_s):
             speeds = job.speeds.get(pool.kind)
             if speeds is None or speeds.counts[0] > pool.devices:
                 reasons[job.name] = f"it cannot run on {pool.name}"
                 continue
+            if first_in_line is not None:
+                reasons[job.name] = f"{first_in_line} came first, and waits for devices to begin on"
+                continue
             count = speeds.most(min(self._first(job, speeds), pool.devices - sum(held.values())))
             if not count:
                 reasons[job.name] = f"{speeds.counts[0]} devices are needed to begin on, and are not free"
-                break
+                first_in_line = job.name
+                continue
             held[job.name] = count
             reasons[job.name] = f"it begins on {count} of up to {_budget(job, speeds)} devices"
         for job in sorted(running, key=lambda job: job.arrived_s) if rescale else ():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from paceline.elastic.configuration import Configuration, count
+from paceline.elastic.configuration import Configuration, count, is_worker
 from paceline.elastic.options import Options
 from paceline.elastic.reassign import Floors, reassign
 from paceline.elastic.step import Kind, Step
@@ -116,6 +116,8 @@ class Scaling:
             out_first = full is not None or efficiency < self._options.node_efficiency
             step = self._out(used, wasted, full) if out_first else None
             step = step or self._up(wasted, worth=self._options.worth) or self._out(used, wasted, full)
+            if step is None and full is not None:
+                step = self._out(used, wasted, full, together=True)
         return step or self._settle(efficiency, wasted)
 
     def allow(self, budget: float) -> Step | None:
@@ -181,28 +183,34 @@ class Scaling:
         least_gain = worth * (target / now.cores - 1) if worth else -math.inf
         return self._try(step, least_gain=least_gain)
 
-    def _out(self, used: dict[str, float], wasted: str, full: str | None) -> Step | None:
-        """More nodes, of the kind that is the bottleneck."""
-        now, options = self.configuration, self._options
-        servers, workers = len(now.servers), len(now.workers)
+    def _out(self, used: dict[str, float], wasted: str, full: str | None, *, together: bool = False) -> Step | None:
+        """More nodes, of the kind that is the bottleneck; or of both kinds ``together``."""
+        now = self.configuration
         why = f"network of {full} at {100 * self._window.network(full):.0f} %" if full else wasted
-        to_use_all = round(workers * sum(now.workers) / max(sum(list(used.values())[servers:]), _SAME))
-        half_as_many_again = math.ceil(workers * (1 + options.scale_up))
-        most_workers, most_servers = (
-            min(most, int(sum(cores) / options.least_cores + _SAME))
-            for most, cores in ((options.most_workers, now.workers), (options.most_servers, now.servers))
-        )
-        more_workers = min(max(to_use_all, half_as_many_again), 2 * workers, most_workers)
-        more_servers = min(math.ceil(servers * (1 + options.scale_up)), most_servers)
-        steps = [
-            _out_step("worker", now.with_workers(more_workers), now, why) if more_workers > workers else None,
-            _out_step("server", now.with_servers(more_servers), now, why) if more_servers > servers else None,
-        ]
-        for step in reversed(steps) if full else steps:
-            tried = self._try(step, least_gain=options.improvement) if step is not None else None
-            if tried is not None:
-                return tried
-        return None
+        servers, workers = self._more_servers(), self._more_workers(used)
+        to_workers = now.with_workers(workers) if workers > len(now.workers) else None
+        to_servers = now.with_servers(servers) if servers > len(now.servers) else None
+        if together:
+            wanted = [to_workers.with_servers(servers)] if to_workers and to_servers else []
+        else:
+            wanted = [one for one in ([to_servers, to_workers] if full else [to_workers, to_servers]) if one]
+        steps = (_out_step(now, after, why) for after in wanted)
+        tried = (self._try(step, least_gain=self._options.improvement) for step in steps)
+        return next((step for step in tried if step is not None), None)
+
+    def _more_workers(self, used: dict[str, float]) -> int:
+        """As many as could use the cores of all, at most twice as many; and no more than there may be."""
+        options, workers = self._options, self.configuration.workers
+        in_use = sum(cores for name, cores in used.items() if is_worker(name))
+        to_use_all = round(len(workers) * sum(workers) / max(in_use, _SAME))
+        half_as_many_again = math.ceil(len(workers) * (1 + options.scale_up))
+        most = min(options.most_workers, int(sum(workers) / options.least_cores + _SAME))
+        return min(max(to_use_all, half_as_many_again), 2 * len(workers), most)
+
+    def _more_servers(self) -> int:
+        options, servers = self._options, self.configuration.servers
+        most = min(options.most_servers, int(sum(servers) / options.least_cores + _SAME))
+        return min(math.ceil(len(servers) * (1 + options.scale_up)), most)
 
     def _try(self, step: Step, *, least_gain: float) -> Step | None:
         """Make a step, unless it was made before in vain."""
@@ -238,9 +246,14 @@ class Scaling:
         return step
 
 
-def _out_step(kind: Kind, after: Configuration, before: Configuration, why: str) -> Step:
-    more = len(after.nodes) - len(before.nodes)
-    return Step(kind, after, f"{why}: {count(more, 'more ' + ('parameter server' if kind == 'server' else 'worker'))}")
+def _out_step(before: Configuration, after: Configuration, why: str) -> Step:
+    more = {
+        "parameter server": len(after.servers) - len(before.servers),
+        "worker": len(after.workers) - len(before.workers),
+    }
+    said = " and ".join(count(number, f"more {what}") for what, number in more.items() if number)
+    kind: Kind = "nodes" if all(more.values()) else "worker" if more["worker"] else "server"
+    return Step(kind, after, f"{why}: {said}")
 
 
 def _essence(step: Step) -> tuple[object, ...]:

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 from paceline.elastic.configuration import Configuration
 from paceline.elastic.window import Sample
 
-Kind = Literal["begin", "budget", "up", "server", "worker", "reassign", "back", "settled"]
+Kind = Literal["begin", "budget", "up", "server", "worker", "nodes", "reassign", "back", "settled"]
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,9 @@ class Step:
     ----------
     kind:
         ``begin``: what the training begins on; ``budget``: fewer cores, as the budget has become smaller; ``up``: more
-        cores for all; ``server``, ``worker``: more of them; ``reassign``: cores go from node to node; ``back``: the
-        last step brought too little and is taken back; ``settled``: no step is left that would bring anything.
+        cores for all; ``server``, ``worker``: more of them; ``nodes``: more of both; ``reassign``: cores go from node
+        to node; ``back``: the last step brought too little and is taken back; ``settled``: no step is left that would
+        bring anything.
     configuration:
         What is to be from now on.
     reason:

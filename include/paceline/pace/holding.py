@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.errors import JobLostError, RuntimeUnavailableError
 from paceline.pace.outage import Outage
 from paceline.runtime.base import Job
+
+if TYPE_CHECKING:
+    from paceline.elastic.team import TeamJob
 
 _PENDING_AT_MOST_S = 60.0  # a device that has not joined by then will not
 
@@ -26,13 +29,22 @@ class Holding:
         What ``state`` said, when another process had the job before.
     perhaps:
         What it may hold instead, as far as its engine has not been asked; ``None`` if that is sure.
+    team:
+        The job, if it is a team of several: what it holds is what they may share, of which its nodes have a part.
     """
 
     def __init__(
-        self, job: Job, outage: Outage, devices: float, earlier: Mapping[str, Any], perhaps: float | None = None
+        self,
+        job: Job,
+        outage: Outage,
+        devices: float,
+        earlier: Mapping[str, Any],
+        perhaps: float | None = None,
+        team: TeamJob | None = None,
     ) -> None:
         self._job = job
         self._outage = outage
+        self._team = team
         self.devices = self.wanted = devices  # given to the job, and decided
         self._perhaps = perhaps
         self.device_s: float = earlier.get("device_s", 0.0)
@@ -45,10 +57,15 @@ class Holding:
         """What the job holds at most: an engine that did not answer may have done what it was asked."""
         return self.devices if self._perhaps is None else max(self.devices, self._perhaps)
 
+    @property
+    def in_use(self) -> float:
+        """What of it the job's containers have."""
+        return self.devices if self._team is None else min(self._team.configuration.cores, self.devices)
+
     def account(self, now_s: float) -> None:
-        """Count what was held up to now."""
+        """Count what the job's containers had up to now."""
         if self._until_s is not None:
-            self.device_s += self.devices * max(now_s - self._until_s, 0.0)
+            self.device_s += self.in_use * max(now_s - self._until_s, 0.0)
         self._until_s = now_s
 
     def have(self, devices: float, now_s: float) -> None:

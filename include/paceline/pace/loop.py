@@ -7,7 +7,7 @@ The training operator runs it. It knows nothing of Airflow: the job comes from a
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ from paceline.pace.standstill import Standstill
 from paceline.runtime.base import Job, JobStatus
 
 if TYPE_CHECKING:
-    from paceline.elastic import Step
+    from paceline.elastic.team import TeamJob
 
 _SLOW_KEYS_EVERY_S = 5.0  # history and controller state are larger and less urgent than the newest sample
 _SILENT_AT_MOST_S = 60.0  # of a job that was started about at its deadline, or later
@@ -69,9 +69,9 @@ class PaceLoop:
         An earlier run of the same job.
     on_sample:
         Called with every sample that is published; it must not take long.
-    scaled:
-        Asked at every step what has been changed in a job that is a team of several: for its history. What such a job
-        holds and does not use yet, it will when it has scaled: that says nothing of what it could use.
+    team:
+        The job, if it is a team of several: asked at every step what has been changed in it, for its history. What such
+        a job holds and does not use yet, it will when it has scaled: that says nothing of what it could use.
     shared:
         The ceiling in force, for a job whose devices come from an arbiter: with a ceiling of 0 it is stopped, and
         started again from its checkpoint when it is given some.
@@ -93,7 +93,7 @@ class PaceLoop:
         stopped: Callable[[], bool] = lambda: False,
         past: PastRun | None = None,
         on_sample: Callable[[Mapping[str, Any]], None] = lambda sample: None,
-        scaled: Callable[[], Iterable[Step]] | None = None,
+        team: TeamJob | None = None,
         shared: Ceiling | None = None,
     ) -> None:
         self._log = log or logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class PaceLoop:
         self._clock = clock or SystemClock()
         self._stopped = stopped
         self._on_sample = on_sample
-        self._scaled = scaled
+        self._team = team
         self._journal = Journal(history or History(), self._log)
         self._infeasible = InfeasiblePolicy(on_infeasible, self._journal)
         self._output = Output(self._log)
@@ -117,7 +117,7 @@ class PaceLoop:
         self._began_s: float = earlier.get("began_s", self._now())
         self._outage = Outage(job, self._journal, self._clock, self._now, earlier.get("restarts", 0))
         perhaps = None if shared is None else shared.at_most
-        self._holding = Holding(job, self._outage, held_devices, earlier, perhaps)
+        self._holding = Holding(job, self._outage, held_devices, earlier, perhaps, team)
         self._standstill = Standstill(job, self._journal, self._outage)
         if resumed:
             controller.restore(resumed["controller"])
@@ -179,7 +179,7 @@ class PaceLoop:
             ceiling=holding.devices if self._orders.ceiling == 0 else self._orders.ceiling,  # it is about to end
             resting=self._reader.pauses.resting(now_s) or self._outage.lasts or self._standstill.starting,
             pauses_left_s=self._reader.pauses.left_s(now_s),
-            busy=self._busy.share if self._scaled is None else None,
+            busy=self._busy.share if self._team is None else None,
         )
         self._decision = decision
         holding.wanted = decision.devices
@@ -251,7 +251,7 @@ class PaceLoop:
         except (RuntimeUnavailableError, JobLostError):
             return  # what becomes of the job, its status tells
         self._busy.take(usage, self._holding.device_s)
-        for step in self._scaled() if self._scaled is not None else ():
+        for step in self._team.take_steps() if self._team is not None else ():
             now, nodes = step.configuration, {name: round(cores, 3) for name, cores in step.configuration.nodes.items()}
             self._journal.event(self._now(), "scaled", "%s. Now %s", step.reason, now, why=step.reason, nodes=nodes)
 
@@ -272,7 +272,7 @@ class PaceLoop:
             t_s=now_s,
             progress_pct=decision.progress_pct,
             setpoint_pct=decision.setpoint_pct,
-            devices=self._holding.devices,
+            devices=self._holding.in_use,
             deadline_s=controller.deadline_s,
             forecast_s=decision.finish_s,
             loss=newest.loss if newest else None,

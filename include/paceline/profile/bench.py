@@ -114,8 +114,7 @@ class Bench:
     def train(self, batch: Mapping[str, int]) -> None:
         """Begin a training with these batch sizes, and let it stand still; the one before is ended."""
         self._rehearsal.end()
-        for neighbours in self._neighbours.values():
-            neighbours.set(Load())
+        self._set({}, Load())
         self._batch = dict(batch)
         self._rehearsal.begin({name: {"samples": 1, "batch_size": size} for name, size in batch.items()})
         seen, _ = self._watch(list(self._neighbours), 0.0)
@@ -265,10 +264,15 @@ class Bench:
         return (last.monotonic_s - first.monotonic_s) * samples / (last.done - first.done), times
 
     def _set(self, loads: Mapping[str, Load], server: Load) -> None:
-        for name, neighbours in self._neighbours.items():
+        """Let there be these loads, on all machines at the same time: a slow one takes seconds to fill its memory."""
+
+        def set_one(name: str) -> None:
             load = server if name == self._server_machine.name else loads.get(name, Load())
             room = max(_FULLEST - self._memory.get(name, 0.0), 0.0)
-            neighbours.set(Load(load.cpu, min(load.memory, room)))
+            self._neighbours[name].set(Load(load.cpu, min(load.memory, room)))
+
+        with ThreadPoolExecutor(len(self._neighbours)) as pool:
+            list(pool.map(set_one, self._neighbours))
         time.sleep(self._timing.settle_s)
 
     def _look(self, names: Sequence[str], for_s: float) -> tuple[dict[str, Seen], dict[str, dict[str, list[float]]]]:

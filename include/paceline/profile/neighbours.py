@@ -106,30 +106,12 @@ class Neighbours:
 
     def set(self, load: Load) -> None:
         """Let there be so much load from now on."""
+        if load.memory != self._memory_share:  # first, as it needs the processor to be filled
+            self._set_memory(load.memory)
+            self._memory_share = load.memory
         if load.cpu != self._cpu_share:
             self._set_cpu(load.cpu)
             self._cpu_share = load.cpu
-        if load.memory != self._memory_share:
-            if self._memory is not None:
-                self._memory.remove()
-                self._memory = None
-            fill = int(load.memory * self._device.memory_gib * 2**30)
-            if fill:
-                command = [
-                    "stress-ng",
-                    "--vm",
-                    "1",
-                    "--vm-bytes",
-                    f"{fill}",
-                    "--vm-keep",
-                    "--vm-hang",
-                    "0",
-                    "--quiet",
-                    *_AT_MOST,
-                ]
-                self._memory = self._run("memory", command, self._image, {}, memory_bytes=fill + _SPARE_BYTES)
-                self._wait_until_filled(self._memory, fill)
-            self._memory_share = load.memory
 
     def take_times(self) -> dict[str, list[float]]:
         """Seconds that each application's executions took since the last call."""
@@ -178,6 +160,17 @@ class Neighbours:
                 )
             time.sleep(_LOOK_S)
             self._times[app] += _executions(job)
+
+    def _set_memory(self, share: float) -> None:
+        if self._memory is not None:
+            self._memory.remove()
+            self._memory = None
+        fill = int(share * self._device.memory_gib * 2**30)
+        if fill:
+            keep_filled = ["--vm", "1", "--vm-bytes", f"{fill}", "--vm-keep", "--vm-hang", "0"]
+            command = ["stress-ng", *keep_filled, "--quiet", *_AT_MOST]
+            self._memory = self._run("memory", command, self._image, {}, memory_bytes=fill + _SPARE_BYTES)
+            self._wait_until_filled(self._memory, fill)
 
     def _set_cpu(self, share: float) -> None:
         cores = share * self._device.cores

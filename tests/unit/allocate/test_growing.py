@@ -39,6 +39,10 @@ def test_who_waits_is_let_in_before_those_that_run_get_more_and_nobody_overtakes
     only_from_ten = Speeds((10, 20), (10.0, 20.0))
     full = [job("a", 0.0, held=95, budget=95), job("wide", 2.0, speeds=only_from_ten), job("narrow", 3.0)]
     assert given_to(full) == {"a": 95}
+    assert Growing().allocate(full, [POOL], 1000.0, rescale=True).reasons == {
+        "wide": "10 devices are needed to begin on, and are not free",
+        "narrow": "wide came first, and waits for devices to begin on",
+    }
 
 
 def test_the_first_that_came_grows_first():

@@ -104,6 +104,17 @@ def soon(true: Callable[[], bool]) -> bool:
     return true()
 
 
+@pytest.fixture
+def leaving(monkeypatch: pytest.MonkeyPatch) -> Team:
+    """A team whose worker-3 is to leave, and cannot be removed yet."""
+    monkeypatch.setattr("paceline.elastic.team._AGAIN_S", 0.01)
+    team = Team()
+    team.step(used=0.5)
+    team.jobs["worker-3"].fails = RuntimeUnavailableError("the engine is away")
+    team.step(used=0.5)
+    return team
+
+
 def test_more_workers_come_and_go_and_cores_are_never_more_than_the_budget() -> None:
     team = Team()
     team.step(used=0.5)
@@ -132,12 +143,8 @@ def test_a_node_that_cannot_be_removed_is_not_forgotten_and_its_cores_go_to_nobo
     assert soon(lambda: team.job.usage() is not None and team.jobs["worker-0"].cores == pytest.approx(1.0))
 
 
-def test_a_budget_that_is_cut_while_a_node_leaves_takes_its_cores_as_well(monkeypatch) -> None:
-    monkeypatch.setattr("paceline.elastic.team._AGAIN_S", 0.01)
-    team = Team()
-    team.step(used=0.5)
-    team.jobs["worker-3"].fails = RuntimeUnavailableError("the engine is away")
-    team.step(used=0.5)
+def test_a_budget_that_is_cut_while_a_node_leaves_takes_its_cores_as_well(leaving: Team) -> None:
+    team = leaving
     team.job.resize(1.0)
     assert team.cores <= 1.0 + 0.1 + 1e-6, "a twentieth of a core for each that is on its way out"
     team.jobs["worker-3"].fails = None
@@ -194,12 +201,8 @@ def test_a_team_that_stood_still_goes_on_with_all_its_nodes() -> None:
     assert all((job.starts, job.exit_code) == (2, None) for job in team.jobs.values())
 
 
-def test_a_node_that_was_on_its_way_out_when_a_team_stood_still_is_removed_afterwards(monkeypatch) -> None:
-    monkeypatch.setattr("paceline.elastic.team._AGAIN_S", 0.01)
-    team = Team()
-    team.step(used=0.5)
-    team.jobs["worker-3"].fails = RuntimeUnavailableError("the engine is away")
-    team.step(used=0.5)
+def test_a_node_that_was_on_its_way_out_when_a_team_stood_still_is_removed_afterwards(leaving: Team) -> None:
+    team = leaving
     with pytest.raises(RuntimeUnavailableError):
         team.job.stop()
     team.jobs["worker-3"].fails = None

@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from paceline.control import DeadlineController, Limits
+from paceline.elastic import Configuration
 from paceline.errors import DeadlineInfeasibleError, JobLostError, TrainingFailedError
 from paceline.pace import History, MemoryState, PaceLoop
 from paceline.pace.live import Exchange
@@ -264,6 +265,19 @@ def test_the_history_covers_the_whole_run_and_stays_small(make_job, run):
     assert times[0] < 1
     assert times[-1] == pytest.approx(3_600, rel=0.01)
     assert exchange.state["pace"]["state"] == "finished"
+
+
+def test_of_a_team_counts_what_its_nodes_have_not_all_that_they_may_share(make_job, run):
+    class Team:
+        configuration = Configuration((0.1,), (0.1, 0.1))
+
+        def take_steps(self):
+            return []
+
+    outcome, exchange = run(make_job(core_s=60), 60, limits=Limits(1.0, 1.0), team=Team())
+    assert outcome.device_seconds == pytest.approx(0.3 * outcome.finished_s, rel=0.02)
+    devices = [row[3] for row in exchange.state["history"]["samples"]]
+    assert devices[-1] == pytest.approx(0.3)
 
 
 def test_control_goes_on_without_a_bump_in_another_process(make_job, run, clock, origin):

@@ -32,8 +32,8 @@ class Options:
     improvement:
         A node more that makes the training faster by less is taken away again. The paper keeps it.
     worth:
-        Cores for a training that does not use all it has must make it faster by so much of what they add to it; 0.1:
-        5 % faster for half as many cores again. The paper gives such a training none.
+        Cores for a training that does not use all it has must make it faster by so much of what they add to it; 0.05:
+        2.5 % faster for half as many cores again. The paper gives such a training none.
     least_cores:
         The fewest that a node is given.
     most_servers, most_workers:
@@ -53,7 +53,7 @@ class Options:
     network_busy: float = 0.9
     network_share: float = 0.1
     improvement: float = 0.02
-    worth: float = 0.1
+    worth: float = 0.05
     least_cores: float = 0.05
     most_servers: int = 4
     most_workers: int = 8

@@ -116,7 +116,7 @@ class Scaling:
             out_first = full is not None or efficiency < self._options.node_efficiency
             step = self._out(used, wasted, full) if out_first else None
             step = step or self._up(wasted, worth=self._options.worth) or self._out(used, wasted, full)
-            if step is None and full is not None:
+            if step is None and self._window.busy:
                 step = self._out(used, wasted, full, together=True)
         return step or self._settle(efficiency, wasted)
 

@@ -96,9 +96,13 @@ class Window:
     @property
     def complete(self) -> bool:
         """Whether enough has been seen to say that no network is the bottleneck; less, where none came near."""
+        return len(self._samples) >= (self._options.network_samples if self.busy else self._options.stable_samples)
+
+    @property
+    def busy(self) -> bool:
+        """Whether the link of a parameter server has come near to being a bottleneck."""
         near = _NEAR * self._options.network_busy
-        far = all(load < near for sample in self._samples for load in sample.network.values())
-        return len(self._samples) >= (self._options.stable_samples if far else self._options.network_samples)
+        return any(load >= near for sample in self._samples for load in sample.network.values())
 
     def network(self, server: str) -> float:
         """The share of a parameter server's link that is in use, lately."""

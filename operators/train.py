@@ -308,8 +308,8 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         held = resumed["run"]["held_devices"] if resumed else external_id["devices"]
         held = held if self._started_on is None else self._started_on
         team = team_of(job)
-        if team is not None:  # one that was found again knows only what it had
-            self._patiently(lambda: team.resize(held))
+        if team is not None:  # one that was found again knows only what it used
+            self._patiently(lambda: team.resume(held))
         told = Told(context, self.on_deadline_alert, self.log)
         loop = PaceLoop(
             job,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.fleet import BackgroundApp, Worker
-from paceline.fleet.emulated import EmulatedDevice
+from paceline.fleet.emulated import EmulatedDevice, remove_left
 from paceline.profile.rehearsal import Training
 
 HERE = Path(__file__).parent
@@ -37,11 +37,12 @@ class EmulatedFleet:
 
 @contextmanager
 def emulated_fleet(name: str = "bench") -> Iterator[EmulatedFleet]:
-    """Make the devices; needs root, and an engine on this machine."""
+    """Make the devices; needs root, and an engine on this machine. What a killed run has left goes, if empty."""
     app = BackgroundApp(name="stitching", latency_ms=LATENCY_MS, image=NEIGHBOUR, script=str(STITCHING))
     with ExitStack() as stack:
         devices, machines = {}, []
         for machine, (kind, cores, processor) in {**DEVICES, "server": SERVER}.items():
+            remove_left(f"{name}-{machine}")
             device = EmulatedDevice(f"{name}-{machine}", cores, int(MEMORY_GIB * 2**30), processor)
             devices[machine] = stack.enter_context(device)
             machines.append(

@@ -38,6 +38,7 @@ class _Fixed(Tour):
         super().__init__([Configuration.first(cores)], samples=10**9)
 
     def allow(self, budget: float) -> None:
+        self.budget = budget
         self.configuration = Configuration.first(budget)
 
 

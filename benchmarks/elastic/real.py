@@ -16,7 +16,7 @@ from paceline.elastic import Configuration, Decider, Scaling
 
 LINK_MBIT_S = 100.0
 FIRST_ONES = 3  # of exhaustive search, that are measured again beside the others
-CHANGES = ("up", "server", "worker", "reassign", "back")
+CHANGES = ("up", "server", "worker", "nodes", "reassign", "back")
 REACHED = 0.95  # of the speed in the end: so long it takes until it stays as fast
 _ENDLESS = 100_000
 _LONGEST_S = 900.0
@@ -32,7 +32,7 @@ def compared(stage: Stage, case: Case, record: Record, *, epochs: int, quick: bo
     """One row: all that is compared, in one go, as the machine may be another one later."""
 
     def once(name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        key = f"{case}/{name}"
+        key = f"{case}/{name}, {epochs} epochs, {stage.budget:g} cores"
         if key not in record:
             record.add(key, make())
         found: dict[str, Any] = record[key]

@@ -27,6 +27,7 @@ class Tour:
         self._seen: dict[Configuration, list[float]] = {one: [] for one in configurations}
         self._here: list[float] = []
         self.configuration = self._ahead.pop(0)
+        self.budget = max(one.cores for one in configurations)
         self.settled = False
 
     @property

@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.timeout(400)]
 
 SCRIPT = Path(__file__).parents[1] / "unit" / "train" / "counted.py"
 SAMPLES, EPOCHS = 120, 12
+OURS = [LABEL_TEAM, "paceline.dag=soon"]  # other tests have teams, too
 DAG = f"""
 from airflow.sdk import DAG
 from paceline.elastic import Options
@@ -56,7 +57,7 @@ def test_a_training_without_a_deadline_scales_within_its_budget(
     def look() -> None:
         nonlocal most
         held = 0.0
-        for one in docker_client.containers(filters={"label": LABEL_TEAM}):
+        for one in docker_client.containers(filters={"label": OURS}):
             try:
                 host = docker_client.inspect_container(one["Id"])["HostConfig"]
             except docker.errors.NotFound:
@@ -75,14 +76,14 @@ def test_a_training_without_a_deadline_scales_within_its_budget(
     assert [one for one in events if len(one["nodes"]) == 4], events
     assert events[0]["why"] == "it begins on 1.2 of 1.2 cores"
     assert "more worker" in events[1]["why"]
-    assert docker_client.containers(all=True, filters={"label": LABEL_TEAM}) == []
+    assert docker_client.containers(all=True, filters={"label": OURS}) == []
 
 
 def test_its_process_may_die_and_the_next_try_goes_on_with_the_same_containers(
     airflow: AirflowProcess, dag: str, docker_client: docker.APIClient
 ) -> None:
     def nodes() -> dict[str, str]:
-        found = docker_client.containers(filters={"label": LABEL_TEAM})
+        found = docker_client.containers(filters={"label": OURS})
         return {one["Labels"]["paceline.node"]: one["Id"] for one in found}
 
     def wait_until(what: Callable[[], bool]) -> None:

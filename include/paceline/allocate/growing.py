@@ -13,8 +13,8 @@ class Growing:
     """Nobody waits for all that was asked for (Nearchus, section IV, with its queues first come, first served).
 
     Who waits is let in as soon as there is a part of its budget, ``Job.requested``; nobody overtakes. At each regular
-    moment those that run get half as many devices again, in the order in which they came, up to their budgets and as
-    far as there are devices. Nothing is taken from anybody.
+    moment when nobody waits, those that run get half as many devices again, in the order in which they came, up to
+    their budgets and as far as there are devices. Nothing is taken from anybody.
 
     Beyond the paper: a job of which it is known that more devices would hardly make it faster gets no more of them.
 
@@ -70,7 +70,7 @@ class Growing:
                 continue
             held[job.name] = count
             reasons[job.name] = f"it begins on {count} of up to {_budget(job, speeds)} devices"
-        for job in sorted(running, key=lambda job: job.arrived_s) if rescale else ():
+        for job in sorted(running, key=lambda job: job.arrived_s) if rescale and first_in_line is None else ():
             speeds = job.speeds[pool.kind]
             before = held[job.name]
             count = self._more(job, speeds, before, pool.devices - sum(held.values()))

@@ -30,10 +30,8 @@ class Options:
         ``network_share`` is above ``network_busy``. The paper measures the use of the link's
         capacity; here it is the share of the time in which one of its directions is busy, as waiting for either is.
     improvement:
-        A node more that makes the training faster by less is taken away again. The paper keeps it.
-    worth:
-        Cores for a training that does not use all it has must make it faster by so much of what they add to it; 0.05:
-        2.5 % faster for half as many cores again. The paper gives such a training none.
+        A node more that makes the training faster by less is taken away again, as are more cores for a training that
+        does not use all it has. The paper keeps such a node, and never gives such cores.
     least_cores:
         The fewest that a node is given.
     most_servers, most_workers:
@@ -53,7 +51,6 @@ class Options:
     network_busy: float = 0.9
     network_share: float = 0.1
     improvement: float = 0.02
-    worth: float = 0.05
     least_cores: float = 0.05
     most_servers: int = 4
     most_workers: int = 8
@@ -76,7 +73,7 @@ class Options:
             elif field.name in ("scale_up", "least_cores", "link_mbit_s"):
                 if not 0 < value < float("inf"):
                     raise InvalidInputError(field.name, value, "a number greater than 0")
-            elif field.name in ("improvement", "worth", "network_share"):
+            elif field.name in ("improvement", "network_share"):
                 if not 0 <= value < 1:
                     raise InvalidInputError(field.name, value, "a share from 0 to below 1")
             elif not 0 < value <= 1:

@@ -71,7 +71,7 @@ class TeamRuntime:
         scaling = self._decider(spec.devices, None)
         found = self._found(spec.name)
         if found is not None:
-            found.resize(spec.devices)
+            found.resume(spec.devices)
             return found
         nodes: dict[str, Node] = {}
         try:

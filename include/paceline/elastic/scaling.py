@@ -39,9 +39,9 @@ class Scaling:
     Beyond the paper: of several steps of the same kind one is made (as many workers as could use the idle cores, at
     most twice as many). A training that uses most of its cores, if not all (between ``node_efficiency`` and
     ``job_efficiency``), gets more of them first. A step that brings too little is taken back, and another kind is
-    tried: parameter servers, for the process of one can have more cores than it can use, too; and more cores. A
-    training that has settled begins to search again when its budget or what it uses changes. There is no clock and no
-    I/O in here.
+    tried: parameter servers, for the process of one can have more cores than it can use, too; more cores; and, where a
+    link is busy, nodes of both kinds. A training that has settled begins to search again when its budget or what it
+    uses changes. There is no clock and no I/O in here.
 
     Parameters
     ----------
@@ -108,14 +108,14 @@ class Scaling:
         wasted = f"{100 * efficiency:.0f} % of {now.cores:.3g} cores are used"
         step = self._reassign(used)
         if step is None and efficiency >= self._options.job_efficiency:
-            step = self._up(wasted, worth=0.0)
+            step = self._up(wasted, certain=True)
         elif step is None:
             full = self._full
             if full is None and not self._window.complete:
                 return None
             out_first = full is not None or efficiency < self._options.node_efficiency
             step = self._out(used, wasted, full) if out_first else None
-            step = step or self._up(wasted, worth=self._options.worth) or self._out(used, wasted, full)
+            step = step or self._up(wasted, certain=False) or self._out(used, wasted, full)
             if step is None and self._window.busy:
                 step = self._out(used, wasted, full, together=True)
         return step or self._settle(efficiency, wasted)
@@ -173,15 +173,15 @@ class Scaling:
         reason = f"{name} uses {uses:.0f} % of its cores: {count(float(f'{moved:.2g}'), 'core')} to others"
         return self._try(Step("reassign", after, reason), least_gain=-self._options.improvement)
 
-    def _up(self, wasted: str, *, worth: float) -> Step | None:
-        """More cores for all, at no price or for being worth them."""
+    def _up(self, wasted: str, *, certain: bool) -> Step | None:
+        """More cores for all; for a training that does not use what it has, they have to show what they bring."""
         now = self.configuration
         target = min(now.cores * (1 + self._options.scale_up), self.budget)
         if target <= now.cores * (1 + _SAME):
             return None
         step = Step("up", now.times(target / now.cores), f"{wasted}: {target - now.cores:.3g} more")
-        least_gain = worth * (target / now.cores - 1) if worth else -math.inf
-        return self._try(step, least_gain=least_gain)
+        least_gain = min(self._options.improvement, (target / now.cores - 1) / 2)
+        return self._try(step, least_gain=-math.inf if certain else least_gain)
 
     def _out(self, used: dict[str, float], wasted: str, full: str | None, *, together: bool = False) -> Step | None:
         """More nodes, of the kind that is the bottleneck; or of both kinds ``together``."""

@@ -36,6 +36,9 @@ class Step:
 class Decider(Protocol):
     """Says how a training's nodes are to change; :class:`~paceline.elastic.Scaling` is the one that is used."""
 
+    budget: float
+    """The most cores that the training may have."""
+
     @property
     def configuration(self) -> Configuration:
         """What is to be now."""

@@ -92,6 +92,16 @@ class TeamJob:
         """What is to be now."""
         return self._scaling.configuration
 
+    @property
+    def cores(self) -> float:
+        """Of all its containers, with those that are on their way out."""
+        return sum(node.cores for node in list(self._nodes.values()))
+
+    def resume(self, budget: float) -> None:
+        """It was found again: that is what it could have before, too, so nothing is new in what it does not use yet."""
+        self._scaling.budget = max(budget, self.configuration.cores)
+        self.resize(budget)
+
     def tell(self, step: Step) -> None:
         """Add to what ``take_steps`` returns."""
         self._steps.append(step)
@@ -134,7 +144,7 @@ class TeamJob:
         step = self._scaling.allow(devices)
         if step is not None:
             self._take(step)
-        if sum(node.cores for node in self._nodes.values()) > devices:
+        if self.cores > devices:
             for name in self._leaving - self._left:
                 self._resize(name, min(self._nodes[name].cores, _LEAVING_CORES))
         self._apply()

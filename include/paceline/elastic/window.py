@@ -10,6 +10,8 @@ from statistics import fmean, pstdev
 from paceline.elastic.options import Options
 
 _NEAR = 0.7
+# What varies so little that it stays below a threshold needs no more samples: so many deviations, of at least so much.
+_SURE, _TREMBLE = 3.0, 0.02
 
 
 @dataclass(frozen=True)
@@ -95,8 +97,10 @@ class Window:
 
     @property
     def complete(self) -> bool:
-        """Whether enough has been seen to say that no network is the bottleneck; less, where none came near."""
-        return len(self._samples) >= (self._options.network_samples if self.busy else self._options.stable_samples)
+        """Whether enough has been seen to say that no network is the bottleneck."""
+        if len(self._samples) < self._options.network_samples:
+            return len(self._samples) >= self._options.stable_samples and all(map(self._stays_free, self._servers))
+        return True
 
     @property
     def busy(self) -> bool:
@@ -112,6 +116,14 @@ class Window:
         """Whether a parameter server's link is a bottleneck: more than so many of the samples are busy."""
         busy = sum(sample.network[server] > self._options.network_busy for sample in self._samples)
         return busy > self._options.network_share * self._options.network_samples
+
+    @property
+    def _servers(self) -> list[str]:
+        return list(self._samples[-1].network)
+
+    def _stays_free(self, server: str) -> bool:
+        loads = [sample.network[server] for sample in self._samples]
+        return fmean(loads) + _SURE * max(pstdev(loads), _TREMBLE) < self._options.network_busy
 
     def _newest(self) -> list[Sample]:
         return list(self._samples)[-self._options.stable_samples :]

@@ -81,7 +81,7 @@ class EmulatedDevice:
     def close(self) -> None:
         """Remove it; its containers have to be gone."""
         self._group.remove()
-        remove_empty(self.cgroup_parent)
+        remove_left(self.cgroup_parent.removeprefix(_PREFIX))
 
     def __enter__(self) -> EmulatedDevice:
         return self
@@ -95,7 +95,7 @@ def emulate(fleet: Fleet) -> Iterator[dict[str, EmulatedDevice]]:
     """Make a device for each machine of a fleet whose ``cgroup_parent`` is that of one: ``/paceline-device-NAME``.
 
     Each is a part of one processor, the next one where that is full. What somebody who was killed has left of them is
-    removed first.
+    removed first, if no container is in it.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def emulate(fleet: Fleet) -> Iterator[dict[str, EmulatedDevice]]:
         made = {}
         for machine, processor in _on_processors(wanted):
             name = str(machine.cgroup_parent).removeprefix(_PREFIX)
-            remove_empty(_PREFIX + name)
+            remove_left(name)
             device = EmulatedDevice(name, machine.cores, int(machine.memory_gib * 2**30), processor)
             made[machine.name] = stack.enter_context(device)
         yield made
@@ -125,10 +125,10 @@ def _on_processors(machines: list[Worker]) -> Iterator[tuple[Worker, int]]:
         yield machine, processor
 
 
-def remove_empty(cgroup_parent: str) -> None:
-    """Remove a device's control groups unless a container is in them: of every controller (v1), and what is below."""
+def remove_left(name: str) -> None:
+    """Remove what is left of a device unless a container is in it: every controller's group (v1), and those below."""
     for top in (Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").glob("*/")):
-        folder = top / cgroup_parent.lstrip("/")
+        folder = top / (_PREFIX + name).lstrip("/")
         if folder.is_dir():
             for found in sorted(folder.glob("**/"), key=lambda one: -len(one.parts)):
                 with contextlib.suppress(OSError):

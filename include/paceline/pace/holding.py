@@ -50,6 +50,7 @@ class Holding:
         self.device_s: float = earlier.get("device_s", 0.0)
         self.resizes: int = earlier.get("resizes", 0)
         self._until_s: float | None = earlier.get("last_step_s")
+        self._in_use_then: float | None = earlier.get("in_use")  # while nobody controlled the job, that stayed
         self._given_s = -math.inf
 
     @property
@@ -60,12 +61,14 @@ class Holding:
     @property
     def in_use(self) -> float:
         """What of it the job's containers have."""
-        return self.devices if self._team is None else min(self._team.configuration.cores, self.devices)
+        return self.devices if self._team is None else min(self._team.cores, self.devices)
 
     def account(self, now_s: float) -> None:
         """Count what the job's containers had up to now."""
         if self._until_s is not None:
-            self.device_s += self.in_use * max(now_s - self._until_s, 0.0)
+            in_use = self.in_use if self._in_use_then is None else self._in_use_then
+            self.device_s += in_use * max(now_s - self._until_s, 0.0)
+            self._in_use_then = None
         self._until_s = now_s
 
     def have(self, devices: float, now_s: float) -> None:
@@ -109,4 +112,5 @@ class Holding:
             "device_s": self.device_s,
             "resizes": self.resizes,
             "held_devices": self.devices,
+            "in_use": self.in_use,
         }

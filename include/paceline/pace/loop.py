@@ -272,7 +272,7 @@ class PaceLoop:
             t_s=now_s,
             progress_pct=decision.progress_pct,
             setpoint_pct=decision.setpoint_pct,
-            devices=self._holding.in_use,
+            devices=self._holding.devices,
             deadline_s=controller.deadline_s,
             forecast_s=decision.finish_s,
             loss=newest.loss if newest else None,

@@ -272,7 +272,11 @@ class Bench:
             self._neighbours[name].set(Load(load.cpu, min(load.memory, room)))
 
         with ThreadPoolExecutor(len(self._neighbours)) as pool:
-            list(pool.map(set_one, self._neighbours))
+            try:
+                list(pool.map(set_one, self._neighbours))
+            except BaseException:
+                self.close()  # else the others would be waited for
+                raise
         time.sleep(self._timing.settle_s)
 
     def _look(self, names: Sequence[str], for_s: float) -> tuple[dict[str, Seen], dict[str, dict[str, list[float]]]]:

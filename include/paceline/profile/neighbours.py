@@ -106,12 +106,9 @@ class Neighbours:
 
     def set(self, load: Load) -> None:
         """Let there be so much load from now on."""
-        if load.memory != self._memory_share:  # first, as it needs the processor to be filled
-            self._set_memory(load.memory)
-            self._memory_share = load.memory
-        if load.cpu != self._cpu_share:
-            self._set_cpu(load.cpu)
-            self._cpu_share = load.cpu
+        self._set_cpu(min(load.cpu, self._cpu_share))  # to fill memory takes the processor, too
+        self._set_memory(load.memory)
+        self._set_cpu(load.cpu)
 
     def take_times(self) -> dict[str, list[float]]:
         """Seconds that each application's executions took since the last call."""
@@ -162,6 +159,8 @@ class Neighbours:
             self._times[app] += _executions(job)
 
     def _set_memory(self, share: float) -> None:
+        if share == self._memory_share:
+            return
         if self._memory is not None:
             self._memory.remove()
             self._memory = None
@@ -171,8 +170,11 @@ class Neighbours:
             command = ["stress-ng", *keep_filled, "--quiet", *_AT_MOST]
             self._memory = self._run("memory", command, self._image, {}, memory_bytes=fill + _SPARE_BYTES)
             self._wait_until_filled(self._memory, fill)
+        self._memory_share = share
 
     def _set_cpu(self, share: float) -> None:
+        if share == self._cpu_share:
+            return
         cores = share * self._device.cores
         if share < _LEAST_SHARE:
             if self._cpu is not None:
@@ -184,6 +186,7 @@ class Neighbours:
             self._cpu = self._run("cpu", command, self._image, {}, devices=cores)
         else:
             self._cpu.resize(cores)
+        self._cpu_share = share
 
     def _run(
         self,

@@ -45,6 +45,13 @@ def test_who_waits_is_let_in_before_those_that_run_get_more_and_nobody_overtakes
     }
 
 
+def test_nobody_grows_into_what_somebody_waits_for():
+    only_from_ten = Speeds((10, 20), (10.0, 20.0))
+    jobs = [job("a", 0.0, held=92, budget=100), job("wide", 2.0, speeds=only_from_ten)]
+    assert given_to(jobs) == {"a": 92}
+    assert given_to(jobs[:1]) == {"a": 100}
+
+
 def test_the_first_that_came_grows_first():
     assert given_to([job("b", 5.0, held=40, budget=90), job("a", 1.0, held=40, budget=90)]) == {"b": 40, "a": 60}
 

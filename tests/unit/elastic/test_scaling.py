@@ -118,20 +118,20 @@ def test_a_step_that_brings_nothing_is_taken_back_and_not_tried_again():
     assert scaling.configuration == Configuration((0.9,), (1.0, 1.0))
 
 
-def test_where_a_link_is_full_and_neither_kind_of_node_helps_alone_both_are_tried_together():
+def test_where_a_link_is_busy_and_neither_kind_of_node_helps_alone_both_are_tried_together():
     scaling = Scaling(budget=3.0, configuration=Configuration((1.0,), (1.0, 1.0)))
     kinds, reasons = [], []
     for _ in range(400):
         now = scaling.configuration
         used = {name: cores * 0.85 for name, cores in now.nodes.items()}
         speed = 6.0 if len(now.servers) > 1 and len(now.workers) > 2 else 5.0
-        step = scaling.look(Sample(speed, used, dict.fromkeys(used, 0.95)))
+        step = scaling.look(Sample(speed, used, dict.fromkeys(used, 0.75)))
         if step is not None:
             kinds.append(step.kind)
             reasons.append(step.reason)
-    assert kinds[:5] == ["server", "back", "worker", "back", "nodes"]
-    assert reasons[4] == "network of ps-0 at 95 %: 1 more parameter server and 1 more worker"
-    assert kinds[5:] == ["server", "back", "worker", "back", "nodes", "back", "settled"]
+    assert kinds[:5] == ["worker", "back", "server", "back", "nodes"]
+    assert reasons[4] == "85 % of 3 cores are used: 1 more parameter server and 1 more worker"
+    assert kinds[5:] == ["worker", "back", "server", "back", "nodes", "back", "settled"]
     assert (len(scaling.configuration.servers), len(scaling.configuration.workers)) == (2, 3)
 
 

@@ -151,6 +151,21 @@ def test_a_budget_that_is_cut_while_a_node_leaves_takes_its_cores_as_well(leavin
     assert soon(lambda: team.jobs["worker-3"].removed)
 
 
+def test_a_team_that_is_found_again_goes_on_as_it_was_and_grows_step_by_step() -> None:
+    team = Team()
+    team.job.resume(6.0)
+    assert (team.job.take_steps(), team.cores, team.job.cores) == ([], 3.0, 3.0)
+    team.step(used=0.99)
+    assert [step.kind for step in team.job.take_steps()] == ["up"]
+    assert team.job.cores == pytest.approx(4.5)
+
+
+def test_a_team_that_is_found_again_and_may_have_less_by_now_has_less_at_once() -> None:
+    team = Team()
+    team.job.resume(1.5)
+    assert team.cores == pytest.approx(1.5)
+
+
 def test_a_node_that_somebody_removed_keeps_no_other_from_being_lowered_and_is_started_anew() -> None:
     team = Team()
     team.jobs["worker-0"].gone = True

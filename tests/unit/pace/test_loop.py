@@ -9,9 +9,9 @@ from datetime import timedelta
 import pytest
 
 from paceline.control import DeadlineController, Limits
-from paceline.elastic import Configuration
 from paceline.errors import DeadlineInfeasibleError, JobLostError, TrainingFailedError
 from paceline.pace import History, MemoryState, PaceLoop
+from paceline.pace.holding import Holding
 from paceline.pace.live import Exchange
 
 LIMITS = Limits(0.1, 2.0)
@@ -267,17 +267,37 @@ def test_the_history_covers_the_whole_run_and_stays_small(make_job, run):
     assert exchange.state["pace"]["state"] == "finished"
 
 
+def test_what_a_team_had_while_nobody_controlled_it_counts_as_what_it_had_before(make_job, clock, origin):
+    class Team:
+        cores = 0.3
+
+        def take_steps(self):
+            return []
+
+    team = Team()
+    job = make_job(core_s=60)
+    first = Holding(job, None, 1.0, {}, team=team)
+    first.account(0.0)
+    first.account(10.0)
+    stored = first.state()
+    team.cores = 1.0  # it was given more as soon as it was found again
+    second = Holding(job, None, 1.0, stored, team=team)
+    second.account(70.0)
+    assert second.device_s == pytest.approx(70 * 0.3)
+    second.account(80.0)
+    assert second.device_s == pytest.approx(70 * 0.3 + 10 * 1.0)
+
+
 def test_of_a_team_counts_what_its_nodes_have_not_all_that_they_may_share(make_job, run):
     class Team:
-        configuration = Configuration((0.1,), (0.1, 0.1))
+        cores = 0.3
 
         def take_steps(self):
             return []
 
     outcome, exchange = run(make_job(core_s=60), 60, limits=Limits(1.0, 1.0), team=Team())
     assert outcome.device_seconds == pytest.approx(0.3 * outcome.finished_s, rel=0.02)
-    devices = [row[3] for row in exchange.state["history"]["samples"]]
-    assert devices[-1] == pytest.approx(0.3)
+    assert exchange.state["controller"]["run"]["held_devices"] == 1.0
 
 
 def test_control_goes_on_without_a_bump_in_another_process(make_job, run, clock, origin):

@@ -126,6 +126,15 @@ def test_all_batches_of_an_epoch_but_the_last_are_full(samples):
     assert sizes[:-1] == [16] * (samples // 16)
 
 
+@pytest.mark.parametrize(("fixed", "each"), [(False, 47), (True, 60)])
+def test_what_a_worker_will_have_done_counts_its_batches_as_they_will_be(fixed, each):
+    shards = Shards(dict.fromkeys("abc", Part(1, 16)), epochs=20, fixed=fixed)
+    for name in "abc":
+        shards.join(name)
+    shards.begin_epoch(range(100))
+    assert [shards.total(name) for name in "abc"] == pytest.approx([each] * 3, abs=1)
+
+
 def test_the_part_of_who_is_lost_goes_to_the_others_at_once_and_some_of_it_back_when_it_comes_again():
     shards = Shards(dict.fromkeys("ab", Part(1, 1)), epochs=1)
     shards.join("a")

@@ -208,7 +208,10 @@ class Shards:
         if worker not in self._present or self.ended:
             return known
         share = self._weight[worker] / sum(self._weight[name] for name in self._present)
-        return known + (self.epochs - self._begun) * math.ceil(share * self._size / size)
+        epochs = self.epochs - self._begun
+        if self._fixed:  # each part ends with a batch of its own
+            return known + epochs * math.ceil(share * self._size / size)
+        return known + math.ceil(epochs * share * math.ceil(self._size / size))
 
     @property
     def samples_done(self) -> int:

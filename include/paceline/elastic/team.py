@@ -350,7 +350,10 @@ class TeamJob:
     def _note(self, node: Node, line: str) -> None:
         if MARKER in line:
             with contextlib.suppress(ValueError, RecursionError):  # the loop tells of those of the whole
-                node.newest = parse_line(line) or node.newest
+                told = parse_line(line)
+                # One that comes again begins with 0, until it has heard what it had done before.
+                if told is not None and told.event != "start":
+                    node.newest = told
 
     def _with_all(self, act: Callable[[Job], None]) -> None:
         """Do it with all nodes at the same time; raises what went wrong first, when all are through."""

@@ -13,6 +13,7 @@ from paceline.elastic.team import Node, TeamJob
 from paceline.errors import InvalidInputError, JobLostError, RuntimeUnavailableError, TrainingFailedError
 from paceline.runtime.base import JobStatus, Usage
 from paceline.train.asynchronous.plan import EXIT_BROKEN, EXIT_LEFT_OUT
+from paceline.train.progress import Progress
 
 
 class Stub:
@@ -22,6 +23,7 @@ class Stub:
         self.cores, self.exit_code, self.gone, self.removed, self.starts = cores, None, False, False, 1
         self.fails: Exception | None = None
         self.answers = True
+        self.lines: list[str] = []
         self.id = "stub"
 
     def resize(self, devices: float) -> None:
@@ -56,7 +58,8 @@ class Stub:
         return Usage(0.0, 0, 0.0)
 
     def read_lines(self) -> list[str]:
-        return []
+        lines, self.lines = self.lines, []
+        return lines
 
     def close(self) -> None:
         pass
@@ -164,6 +167,19 @@ def test_a_team_that_is_found_again_and_may_have_less_by_now_has_less_at_once() 
     team = Team()
     team.job.resume(1.5)
     assert team.cores == pytest.approx(1.5)
+
+
+def test_what_a_worker_says_before_it_knows_what_it_had_done_is_no_progress() -> None:
+    team = Team()
+    said = team.jobs["worker-1"].lines
+    said.append(Progress(0, 900, event="start").to_line())
+    team.job.read_lines()
+    assert team.job._nodes["worker-1"].newest is None
+    team.jobs["worker-1"].lines.append(Progress(500, 900).to_line())
+    team.job.read_lines()
+    newest = team.job._nodes["worker-1"].newest
+    assert newest is not None
+    assert newest.done == 500
 
 
 def test_a_node_that_somebody_removed_keeps_no_other_from_being_lowered_and_is_started_anew() -> None:

@@ -55,9 +55,9 @@ class Shards:
     """The samples of a training, each to be done once in every epoch, whatever becomes of the workers.
 
     A worker's part of an epoch is in proportion to what the schedule gave it. Whoever is through with its own part
-    takes over from whoever has most left, so that batches are full but for the epoch's last, unless parts are
-    fixed or a batch was handed back; in the next epoch the parts follow what each has done, so that a straggler's becomes smaller. What a worker was lent when it is lost goes
-    back, and its part goes to the others at once.
+    takes over from whoever has most left, so that batches are full but for the epoch's last, unless parts are fixed or
+    a batch was handed back; in the next epoch the parts follow what each has done, so that a straggler's becomes
+    smaller. What a worker was lent when it is lost goes back, and its part goes to the others at once.
 
     An epoch begins as soon as the one before it is lent out; it need not be done.
 

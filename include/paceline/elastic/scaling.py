@@ -114,10 +114,14 @@ class Scaling:
             if full is None and not self._window.complete:
                 return None
             out_first = full is not None or efficiency < self._options.node_efficiency
-            step = self._out(used, wasted, full) if out_first else None
-            step = step or self._up(wasted, certain=False) or self._out(used, wasted, full)
+            why = f"network of {full} at {100 * self._window.network(full):.0f} %" if full else wasted
+            servers, workers = now.with_servers(self._more_servers()), now.with_workers(self._more_workers(used))
+            one_kind = (servers, workers) if full else (workers, servers)
+            both = now.with_servers(len(servers.servers)).with_workers(len(workers.workers))
+            step = self._out(why, *one_kind) if out_first else None
+            step = step or self._up(wasted, certain=False) or self._out(why, *one_kind)
             if step is None and self._window.busy:
-                step = self._out(used, wasted, full, together=True)
+                step = self._out(why, both)
         return step or self._settle(efficiency, wasted)
 
     def allow(self, budget: float) -> Step | None:
@@ -183,20 +187,14 @@ class Scaling:
         least_gain = min(self._options.improvement, (target / now.cores - 1) / 2)
         return self._try(step, least_gain=-math.inf if certain else least_gain)
 
-    def _out(self, used: dict[str, float], wasted: str, full: str | None, *, together: bool = False) -> Step | None:
-        """More nodes, of the kind that is the bottleneck; or of both kinds ``together``."""
-        now = self.configuration
-        why = f"network of {full} at {100 * self._window.network(full):.0f} %" if full else wasted
-        servers, workers = self._more_servers(), self._more_workers(used)
-        to_workers = now.with_workers(workers) if workers > len(now.workers) else None
-        to_servers = now.with_servers(servers) if servers > len(now.servers) else None
-        if together:
-            wanted = [to_workers.with_servers(servers)] if to_workers and to_servers else []
-        else:
-            wanted = [one for one in ([to_servers, to_workers] if full else [to_workers, to_servers]) if one]
-        steps = (_out_step(now, after, why) for after in wanted)
-        tried = (self._try(step, least_gain=self._options.improvement) for step in steps)
-        return next((step for step in tried if step is not None), None)
+    def _out(self, why: str, *larger: Configuration) -> Step | None:
+        """More nodes: the first of these that has more, and was not tried in vain."""
+        for after in larger:
+            if len(after.nodes) > len(self.configuration.nodes):
+                step = self._try(_out_step(self.configuration, after, why), least_gain=self._options.improvement)
+                if step is not None:
+                    return step
+        return None
 
     def _more_workers(self, used: dict[str, float]) -> int:
         """As many as could use the cores of all, at most twice as many; and no more than there may be."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 from threading import Event
 from typing import TYPE_CHECKING, Any, Protocol
@@ -54,6 +54,12 @@ def first_devices(task: Shared, store: Any, controller: Controller, past: PastRu
     )
     most = queue.wait().devices
     return controller.limits.quantize(controller.start(time.time() - begin.timestamp()), most)
+
+
+def last_held(resumed: Mapping[str, Any] | None, started_on: float) -> float:
+    """What a job that runs holds, as its last control loop said; if it stood still then, what it was started on."""
+    said: float = resumed["run"]["held_devices"] if resumed else 0.0
+    return said or started_on
 
 
 def _grant(raw: object) -> Ceiling:

@@ -29,7 +29,7 @@ from ._links import ContainerLogsLink
 from ._objective import team_of, where
 from ._origin import first_deadline, origin
 from ._output import collect, default_place
-from ._sharing import ceiling_in_force, first_devices
+from ._sharing import ceiling_in_force, first_devices, last_held
 from ._told import Callback, Told
 
 if TYPE_CHECKING:
@@ -305,8 +305,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         past = self._past_run(context)
         controller = _steering.controller(self, self._limits(runtime), deadline.seconds_after(begin), past)
         exchange = Exchange(store, on_trouble=self._store_trouble)
-        held = resumed["run"]["held_devices"] if resumed else external_id["devices"]
-        held = held if self._started_on is None else self._started_on
+        held = last_held(resumed, external_id["devices"]) if self._started_on is None else self._started_on
         team = team_of(job)
         if team is not None:  # one that was found again knows only what it used
             self._patiently(lambda: team.resume(held))

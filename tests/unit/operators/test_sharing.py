@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowException
 from paceline.control import DeadlineController, Limits, Outlook
 from paceline.errors import DeadlineInfeasibleError, RuntimeUnavailableError
 from paceline.operators import DeadlineTrainingOperator, _sharing
-from paceline.operators._sharing import Queue
+from paceline.operators._sharing import Queue, last_held
 from paceline.pace import MemoryState
 from paceline.pace.ceiling import Ceiling
 from paceline.pace.sample import is_sample
@@ -148,3 +148,15 @@ def test_a_job_that_could_not_be_removed_is_not_forgotten(job, left):
     store = MemoryState(dict.fromkeys(("alerts", "ceiling", "container", "controller", "deadline", "pace"), True))
     task._discard({"task_state_store": store})
     assert set(store) == left
+
+
+@pytest.mark.parametrize(
+    ("resumed", "held"),
+    [
+        pytest.param(None, 1.2, id="nobody has controlled it yet"),
+        pytest.param({"run": {"held_devices": 0.4}}, 0.4, id="it was controlled"),
+        pytest.param({"run": {"held_devices": 0.0}}, 1.2, id="it stood still, was started again, and nobody has said so"),
+    ],
+)
+def test_a_job_that_runs_holds_something(resumed, held):
+    assert last_held(resumed, 1.2) == held

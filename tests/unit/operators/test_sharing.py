@@ -155,7 +155,9 @@ def test_a_job_that_could_not_be_removed_is_not_forgotten(job, left):
     [
         pytest.param(None, 1.2, id="nobody has controlled it yet"),
         pytest.param({"run": {"held_devices": 0.4}}, 0.4, id="it was controlled"),
-        pytest.param({"run": {"held_devices": 0.0}}, 1.2, id="it stood still, was started again, and nobody has said so"),
+        pytest.param(
+            {"run": {"held_devices": 0.0}}, 1.2, id="it stood still, was started again, and nobody has said so"
+        ),
     ],
 )
 def test_a_job_that_runs_holds_something(resumed, held):

@@ -50,13 +50,13 @@ def test_a_run_is_watched_and_steered(airflow: AirflowProcess, running: str, ope
     assert len(seen) >= 3, f"one sample a second or so, got {seen}"
 
     before = airflow.task_state("pages", running, "train", "pace")
-    # As people do: ever later, until the page says that it can be met; then a little later still, to be sure of it.
+    # As people do: ever later, until the page says that it can be met; then later still, to be sure of it.
     foreseen = page.get_by_test_id("foreseen")
     for new_s in range(24, 90, 6):
         training.get_by_label("New deadline").fill(f"{new_s}s")
         if "can be met, on about" in foreseen.inner_text():
             break
-    new_s += 6
+    new_s += 14
     training.get_by_label("New deadline").fill(f"{new_s}s")
     foreseen.get_by_text(re.compile("^can be met, on about")).wait_for()
     training.get_by_role("button", name="Set deadline").click()

@@ -16,6 +16,7 @@ _ENDED = ("finished", "failed")
 LOST = "lost"
 _MOST = 1e6  # devices
 _LATEST_S = 1e11  # some thousand years
+_ROUNDING_S = 1.0  # samples round their times, so that a year from the start may come out a little shorter
 _STEEPEST = 2.0  # of a speed's growth with the devices; 1 is in proportion to them
 
 
@@ -141,7 +142,7 @@ class Claim:
     @property
     def has_deadline(self) -> bool:
         """Whether it has to be done by any time."""
-        return self.deadline_s - self.origin_s < NO_DEADLINE_S * self.alpha
+        return self.deadline_s - self.origin_s < (NO_DEADLINE_S - _ROUNDING_S) * self.alpha
 
     @property
     def lost(self) -> bool:

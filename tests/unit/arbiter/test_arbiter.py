@@ -323,5 +323,10 @@ def test_a_training_without_a_deadline_has_what_is_left():
     assert grants["soon"].reason == "on what is left, as it has no deadline"
     assert grants["soon"].devices >= 1.0
     assert grants["due"].devices + grants["soon"].devices == pytest.approx(2.0)
+    arbiter = Arbiter(devices=2)
+    for comes_s in (0.0, 0.0004):  # times are rounded to a millisecond, so it seems to have come later than before
+        again = replace(soon, origin_s=comes_s, deadline_s=comes_s + NO_DEADLINE_S)
+        grants = {one.key: one.ceiling for one in arbiter.look([due, again], now_s=200.0 * (comes_s > 0))}
+        assert grants["soon"].reason == "on what is left, as it has no deadline"
     alone = Arbiter(devices=2).look([replace(soon, outlook=None)], now_s=0.0)
     assert alone[0].ceiling.devices == pytest.approx(2.0), "also while nothing is known of it"

@@ -1,6 +1,8 @@
 """A training whose state counts how often each sample was trained on. Started by ``test_asynchronous``.
 
-``python counted.py SAMPLES EPOCHS BATCH_S [WORKERS] [STOP_AFTER] [STEP]``
+``python counted.py SAMPLES EPOCHS BATCH_S [WORKERS] [STOP_AFTER] [STEP] [BUSY]``
+
+A batch waits for ``BATCH_S`` seconds; if ``BUSY`` is 1 it computes for as many CPU seconds.
 """
 
 import sys
@@ -12,7 +14,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from paceline.train import checkpoint, output_dir, report, stop_early, track
 
-samples, epochs, batch_s, workers, stop_after, step = (*map(float, sys.argv[1:]), *[0, 0, 1][len(sys.argv) - 4 :])
+given, defaults = [float(one) for one in sys.argv[1:]], [0, 0, 1, 0]
+samples, epochs, batch_s, workers, stop_after, step, busy = given + defaults[len(given) - 3 :]
 torch.manual_seed(0)
 
 
@@ -32,7 +35,12 @@ for (indices,) in loop:
     with torch.no_grad():
         model.counts[indices] += step
     model.batches += 1
-    time.sleep(batch_s)
+    if busy:
+        end_s = time.thread_time() + batch_s
+        while time.thread_time() < end_s:
+            pass
+    else:
+        time.sleep(batch_s)
     ends += loop.epoch_end
     report(loss=1.0, ends=ends)
     if stop_after and loop.done + 1 >= stop_after:

@@ -10,4 +10,5 @@ def connect() -> Any:
     """A client of the engine that ``$DOCKER_HOST`` names."""
     import docker
 
-    return docker.APIClient(os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock", version="auto", timeout=60)
+    # To start a container in a part of a processor that others keep busy takes a minute and more.
+    return docker.APIClient(os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock", version="auto", timeout=300)

@@ -143,9 +143,12 @@ def _grant(policy: Growing, here: Sequence[_Training], cluster: Cluster, now_s: 
 
 
 class Adding(Growing):
-    """Optimus's steps: from fifteen cores on, one node more at a time."""
+    """Optimus's steps: from fifteen cores on, one node more at a time, also while somebody waits."""
 
     name = "optimus"
+
+    def _may_grow(self, first_in_line: str | None) -> bool:
+        return True
 
     def _first(self, job: Job, speeds: Speeds) -> int:
         return speeds.counts[0]

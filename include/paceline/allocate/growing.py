@@ -70,7 +70,7 @@ class Growing:
                 continue
             held[job.name] = count
             reasons[job.name] = f"it begins on {count} of up to {_budget(job, speeds)} devices"
-        for job in sorted(running, key=lambda job: job.arrived_s) if rescale and first_in_line is None else ():
+        for job in sorted(running, key=lambda job: job.arrived_s) if rescale and self._may_grow(first_in_line) else ():
             speeds = job.speeds[pool.kind]
             before = held[job.name]
             count = self._more(job, speeds, before, pool.devices - sum(held.values()))
@@ -78,6 +78,10 @@ class Growing:
                 held[job.name] = count
                 reasons[job.name] = f"it uses {before} devices and gets {count - before} more"
         return Allocation({name: Placement(pool.name, count) for name, count in held.items()}, reasons)
+
+    def _may_grow(self, first_in_line: str | None) -> bool:
+        """Whether those that run may get more, by who waits."""
+        return first_in_line is None
 
     def _first(self, job: Job, speeds: Speeds) -> int:
         """How many it begins on, if there are so many."""

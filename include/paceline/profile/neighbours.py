@@ -106,8 +106,9 @@ class Neighbours:
 
     def set(self, load: Load) -> None:
         """Let there be so much load from now on."""
-        self._set_cpu(min(load.cpu, self._cpu_share))  # to fill memory takes the processor, too
-        self._set_memory(load.memory)
+        if load.memory != self._memory_share:
+            self._set_cpu(min(_LEAST_SHARE, self._cpu_share))  # to fill memory takes the processor, too
+            self._set_memory(load.memory)
         self._set_cpu(load.cpu)
 
     def take_times(self) -> dict[str, list[float]]:
@@ -159,8 +160,6 @@ class Neighbours:
             self._times[app] += _executions(job)
 
     def _set_memory(self, share: float) -> None:
-        if share == self._memory_share:
-            return
         if self._memory is not None:
             self._memory.remove()
             self._memory = None
@@ -175,17 +174,17 @@ class Neighbours:
     def _set_cpu(self, share: float) -> None:
         if share == self._cpu_share:
             return
-        cores = share * self._device.cores
         if share < _LEAST_SHARE:
             if self._cpu is not None:
                 self._cpu.remove()
                 self._cpu = None
-        elif self._cpu is None:
-            hands = math.ceil(self._device.cores)
-            command = ["stress-ng", "--cpu", f"{hands}", "--cpu-method", "matrixprod", "--quiet", *_AT_MOST]
-            self._cpu = self._run("cpu", command, self._image, {}, devices=cores)
         else:
-            self._cpu.resize(cores)
+            if self._cpu is None:
+                hands = math.ceil(self._device.cores)
+                command = ["stress-ng", "--cpu", f"{hands}", "--cpu-method", "matrixprod", "--quiet", *_AT_MOST]
+                # On all there is: with a hundredth of a core, to start takes half a minute.
+                self._cpu = self._run("cpu", command, self._image, {})
+            self._cpu.resize(share * self._device.cores)
         self._cpu_share = share
 
     def _run(
@@ -195,14 +194,13 @@ class Neighbours:
         image: str,
         files: dict[str, Path],
         *,
-        devices: float | None = None,
         memory_bytes: int | None = None,
     ) -> DockerJob:
         job = self._runtime.start(
             JobSpec(
                 name=f"{self._name}-{part}",
                 command=command,
-                devices=devices or self._device.cores,
+                devices=self._device.cores,
                 image=image,
                 files=files,
                 memory_bytes=memory_bytes or int(self._device.memory_gib * 2**30),

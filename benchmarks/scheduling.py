@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.scheduling`` draws states of a fleet, every one of them bearable for its applications, and
 compares the epoch that the schedulers expect (seconds), then trains by some of the schedules on an emulated fleet, with
-SIFT and stress-ng beside it (about 15 minutes). Needs what ``python -m benchmarks.models`` has measured.
+SIFT and stress-ng beside it (about an hour). Needs what ``python -m benchmarks.models`` has measured.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """How well the functions of Deep-Edge are learned from few points: its Table I on an emulated fleet.
 
-``python -m benchmarks.models`` (more than an hour; ``--quick``: a third of it) measures real trainings, with SIFT beside them, in
-containers that compete for the cores of an emulated device. The points to learn from are a part of the full grid; the
-points to test with are drawn from all of it, and measured among the others, twice: their mean is what a prediction is
-compared with, and how far they are from it is the error of a measurement, below which no model can come.
+``python -m benchmarks.models`` (more than an hour; ``--quick``: a third of it) measures real trainings, with SIFT
+beside them, in containers that compete for the cores of an emulated device. The points to learn from are a part of the
+full grid; the points to test with are drawn from all of it, and measured among the others, twice: their mean is what a
+prediction is compared with, and how far they are from it is the error of a measurement, below which no model can come.
 """
 
 from __future__ import annotations

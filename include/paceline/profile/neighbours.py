@@ -182,7 +182,7 @@ class Neighbours:
             if self._cpu is None:
                 hands = math.ceil(self._device.cores)
                 command = ["stress-ng", "--cpu", f"{hands}", "--cpu-method", "matrixprod", "--quiet", *_AT_MOST]
-                # On all there is: with a hundredth of a core, to start takes half a minute.
+                # On all there is: on a small share of a slow device, to start has taken half a minute.
                 self._cpu = self._run("cpu", command, self._image, {})
             self._cpu.resize(share * self._device.cores)
         self._cpu_share = share

@@ -10,5 +10,5 @@ def connect() -> Any:
     """A client of the engine that ``$DOCKER_HOST`` names."""
     import docker
 
-    # To start a container in a part of a processor that others keep busy takes a minute and more.
+    # To start a container on a part of a processor that others keep busy has taken more than a minute.
     return docker.APIClient(os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock", version="auto", timeout=300)

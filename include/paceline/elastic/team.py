@@ -342,10 +342,19 @@ class TeamJob:
                 del self._nodes[name]  # it is started anew
             elif status.state == "exited" and status.exit_code != 0:
                 if node.restarts >= _RESTARTS or status.exit_code in _FOR_GOOD:
-                    raise TrainingFailedError(f"{name}: {status.reason or 'failed'}", status.exit_code)
+                    self._do_without(name, status)
+                    return
                 node.restarts += 1
                 self._lines.append(f"{name} has died ({status.reason or status.exit_code}): it is started again")
                 node.job.restart()
+
+    def _do_without(self, name: str, status: JobStatus) -> None:
+        """Take back the step that has brought a node which cannot live; one that was there before ends the training."""
+        reason = status.reason or "failed"
+        step = self._scaling.refuse(f"{name} dies again and again: {reason}")
+        if step is None or name in step.configuration.nodes:
+            raise TrainingFailedError(f"{name}: {reason}", status.exit_code)
+        self._take(step)
 
     def _note(self, node: Node, line: str) -> None:
         if MARKER in line:

@@ -269,6 +269,21 @@ def test_a_training_goes_on_without_a_node_that_cannot_be_started() -> None:
     assert team.cores == pytest.approx(3.0)
 
 
+def test_a_training_goes_on_without_a_worker_that_has_come_and_dies_again_and_again() -> None:
+    """As where it is the one for which the machine's memory does not suffice."""
+    team = Team()
+    team.step(used=0.5)
+    for _ in range(4):
+        team.jobs["worker-3"].exit_code = 137
+        team.job.usage()
+    assert team.job.configuration == Configuration((1.0,), (1.0, 1.0))
+    assert soon(lambda: team.jobs["worker-2"].removed and team.jobs["worker-3"].removed)
+    team.job.usage()
+    assert team.cores == pytest.approx(3.0)
+    last = team.job.take_steps()[-1]
+    assert (last.kind, last.reason.partition(":")[0]) == ("back", "worker-3 dies again and again")
+
+
 @pytest.mark.parametrize(("code", "starts"), [(1, 4), (EXIT_LEFT_OUT, 1)])
 def test_a_worker_that_dies_again_and_again_ends_the_training_with_its_name(code: int, starts: int) -> None:
     team = Team()

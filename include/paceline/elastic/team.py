@@ -351,7 +351,7 @@ class TeamJob:
     def _do_without(self, name: str, status: JobStatus) -> None:
         """Take back the step that has brought a node which cannot live; one that was there before ends the training."""
         reason = status.reason or "failed"
-        step = self._scaling.refuse(f"{name} dies again and again: {reason}")
+        step = self._scaling.refuse(f"{name} cannot stay: {reason}")
         if step is None or name in step.configuration.nodes:
             raise TrainingFailedError(f"{name}: {reason}", status.exit_code)
         self._take(step)

@@ -281,7 +281,7 @@ def test_a_training_goes_on_without_a_worker_that_has_come_and_dies_again_and_ag
     team.job.usage()
     assert team.cores == pytest.approx(3.0)
     last = team.job.take_steps()[-1]
-    assert (last.kind, last.reason.partition(":")[0]) == ("back", "worker-3 dies again and again")
+    assert (last.kind, last.reason.partition(":")[0]) == ("back", "worker-3 cannot stay")
 
 
 @pytest.mark.parametrize(("code", "starts"), [(1, 4), (EXIT_LEFT_OUT, 1)])

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path("build/models")
 APP = "stitching"
-# A 95th percentile needs many executions, of which there are five a second; before it half as long, as ProfileOperator.
+# A 95th percentile needs many executions, of which there are five a second; half as long before, like ProfileOperator.
 TIMING = Timing(before_s=4.0, training_s=8.0)
 _TIMES = ("compute_s", "update_s", f"execution_s.{APP}", f"alone_s.{APP}")
 

@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.models`` (more than an hour; ``--quick``: a third of it) measures real trainings, with SIFT
 beside them, in containers that compete for the cores of an emulated device. The points to learn from are a part of the
-full grid; the points to test with are drawn from all of it, and measured among the others, twice: their mean is what a
-prediction is compared with, and how far they are from it is the error of a measurement, below which no model can come.
+full grid; the points to test with are drawn from all of it, and measured among the others, four times each: their mean
+is what a prediction is compared with, and how far they are from it tells the error of a measurement.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from paceline.profile.functions import Function
 
-POINTS, HELD_OUT, REPEATS = 96, 36, 2
+POINTS, HELD_OUT, REPEATS = 96, 18, 4
 # What makes a point, for one machine.
 POINT = ["stress_cpu", "stress_memory", "batch_size", "workers", "server_stress"]
 
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.models", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a third of the points")
     parser.add_argument("--points", type=int, default=None, help=f"measurements to learn from ({POINTS})")
-    parser.add_argument("--held-out", type=int, default=None, help=f"measurements to test with ({HELD_OUT})")
+    parser.add_argument("--held-out", type=int, default=None, help=f"points to test, {REPEATS} times each ({HELD_OUT})")
     parser.add_argument("--measured", type=Path, default=None, metavar="FILE", help="learn from what was measured then")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE")
     chosen = parser.parse_args(arguments)

@@ -44,8 +44,7 @@ class Benchmark:
 
     def all_cores(self, model: str, again: int | str) -> dict[str, Any]:
         """The whole job on all cores: measured again right before each round of runs, as machines drift."""
-        name = f"{model}/constant/{self._trainer.cores:g}" + (f"/{again}" if again else "")
-        return self._constant(model, self._trainer.cores, name)
+        return self._constant(model, self._trainer.cores, self._constant_name(model, again))
 
     def shortest_s(self, model: str) -> list[float]:
         """How long the whole job took on all cores, each time: their spread is what the machine does by itself."""
@@ -87,12 +86,18 @@ class Benchmark:
         return run
 
     def _attempt(self, cell: Cell, controller: str, repeat: int, attempt: int) -> dict[str, Any]:
-        again = f"{cell.d_c:g}-{cell.last:g}/{controller}/{repeat}/{attempt}" if attempt > 1 else repeat
+        name = f"{cell}/{controller}/{repeat}"
+        again: int | str = repeat
+        if attempt > 1:
+            again = f"{cell.d_c:g}-{cell.last:g}/{controller}/{repeat}/{attempt}"
+            name = f"{name}/{attempt}"
+            if name not in self._record:  # interrupted in between, the machine may be another one by now
+                self._record.forget(self._constant_name(cell.model, again))
         shortest = self.all_cores(cell.model, again)
         shortest_s, past = shortest["finished_s"], PastRun.read(shortest["learned"])
         assert past is not None
         return self._once(
-            f"{cell}/{controller}/{repeat}" + (f"/{attempt}" if attempt > 1 else ""),
+            name,
             cell.last * shortest_s,
             lambda: self._trainer.controlled(
                 cell.model,
@@ -116,6 +121,9 @@ class Benchmark:
             self._bar.update(about_s)
         found: dict[str, Any] = self._record[name]
         return found
+
+    def _constant_name(self, model: str, again: int | str) -> str:
+        return f"{model}/constant/{self._trainer.cores:g}" + (f"/{again}" if again else "")
 
     def _quantized(self, cores: float) -> float:
         return round(min(round(cores / self._trainer.quantum) * self._trainer.quantum, self._trainer.cores), 9)

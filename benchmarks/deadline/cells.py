@@ -57,6 +57,10 @@ class Record:
     def __getitem__(self, name: str) -> Any:
         return self._runs[name]
 
+    def forget(self, name: str) -> None:
+        """A run of this name will be made again; the file's last line for it counts."""
+        self._runs.pop(name, None)
+
     def add(self, name: str, value: Any) -> None:
         """Keep what a run gave."""
         self._runs[name] = value

@@ -26,6 +26,7 @@ _TRUSTED = [
     "sklearn.gaussian_process.kernels.Sum",
     "sklearn.gaussian_process.kernels.WhiteKernel",
     "sklearn.tree._tree.Tree",
+    "sklearn.utils._bunch.Bunch",
 ]
 
 

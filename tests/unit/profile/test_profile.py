@@ -71,6 +71,20 @@ def test_each_function_is_learned_to_about_the_noise_there_is(profile):
         assert np.mean(errors_pct(function, predicted, test[function.target].to_numpy())) < 6, function.name
 
 
+def test_the_mean_of_several_regressions_is_taken_only_where_it_is_nearer():
+    cpu = np.linspace(0.0, 0.9, 60)
+    frame = pd.DataFrame({"cpu": cpu, "gpu": 0.0, "batch_size": 8.0})
+    straight = learn(FUNCTIONS[0], frame.assign(compute_s=0.02 * np.exp(cpu)))
+    assert "+" not in straight.regression
+    rough = 0.02 * np.exp(cpu + 0.3 * (cpu > 0.4) + np.random.default_rng(0).normal(0, 0.05, len(cpu)))
+    bent = learn(FUNCTIONS[0], frame.assign(compute_s=rough))
+    assert "+" in bent.regression  # neither smooth nor a staircase
+    test = frame.assign(cpu=cpu + 0.007)
+    truth = 0.02 * np.exp(test.cpu + 0.3 * (test.cpu > 0.4))
+    predicted = bent(test[["cpu", "gpu", "batch_size"]].to_numpy())
+    assert np.mean(errors_pct(FUNCTIONS[0], predicted, truth.to_numpy())) < 5
+
+
 def test_points_chosen_by_doubt_teach_more_than_as_many_at_random():
     function, test = FUNCTIONS[0], measured(AXES.grid, noise=0.0)
     truth, features = test["compute_s"].to_numpy(), test[list(function.features)].to_numpy(dtype=float)

@@ -2,7 +2,8 @@
 
 ``python counted.py SAMPLES EPOCHS BATCH_S [WORKERS] [STOP_AFTER] [STEP] [BUSY]``
 
-A batch waits for ``BATCH_S`` seconds; if ``BUSY`` is 1 it computes for as many CPU seconds.
+A batch waits for ``BATCH_S`` seconds; if ``BUSY`` is 1 it computes for as many CPU seconds. It waits as well for as
+long as there is a file ``hold`` in the folder of its output: so others come first, however slow the machine is.
 """
 
 import sys
@@ -29,6 +30,7 @@ class Counts(nn.Module):
 model = Counts()
 loader = DataLoader(TensorDataset(torch.arange(int(samples))), 4, shuffle=True, num_workers=int(workers))
 checkpoint(model=model)
+hold = output_dir() / "hold"
 loop = track(loader, epochs=int(epochs))
 ends = 0
 for (indices,) in loop:
@@ -41,6 +43,8 @@ for (indices,) in loop:
             pass
     else:
         time.sleep(batch_s)
+    while hold.exists():
+        time.sleep(0.01)
     ends += loop.epoch_end
     report(loss=1.0, ends=ends)
     if stop_after and loop.done + 1 >= stop_after:

@@ -68,6 +68,9 @@ class Process:
     def end(self):
         return self.process.wait(60)
 
+    def go_on(self):
+        (self.output / "hold").unlink()
+
 
 class Training:
     """A training with processes for machines."""
@@ -87,7 +90,12 @@ class Training:
         checkpoint = {"PACELINE_CHECKPOINT": str(self.folder / "checkpoint")}
         return self._started(Process(self.folder / "server", command, **checkpoint))
 
-    def work(self, name, script=None, **environment):
+    def work(self, name, script=None, *, held=False, **environment):
+        """A worker; one that is held ends no batch before it is told to go on."""
+        if held:
+            output = self.folder / name / "output"
+            output.mkdir(parents=True, exist_ok=True)
+            (output / "hold").touch()
         environment = {"PACELINE_SERVER": f"127.0.0.1:{self.port}", "PACELINE_WORKER": name} | environment
         return self._started(Process(self.folder / name, script or self.script, **environment))
 
@@ -163,11 +171,13 @@ def test_one_worker_does_it_all_and_sees_where_epochs_end(train):
 
 def test_a_worker_that_is_killed_loses_nothing_and_may_come_again(train):
     training = train("a", "b", "c", batch_s=0.03)
-    workers = {name: training.work(name) for name in "abc"}
-    workers["b"].until(lambda worker: worker.progress and worker.progress[-1].done > random.randint(0, 8))
+    workers = {name: training.work(name, held=name != "b") for name in "abc"}
+    workers["b"].until(lambda worker: has_done(worker, random.randint(0, 8)))
     workers["b"].process.kill()
     training.server.until(lambda server: "b is lost" in server.said)
     workers["b"] = training.work("b")
+    for name in "ac":
+        workers[name].go_on()
     assert [worker.end() for worker in workers.values()] == [0, 0, 0], training.server.said
     assert training.server.end() == 0
     assert "samples go to the others; failure 1" in training.server.said
@@ -177,8 +187,8 @@ def test_a_worker_that_is_killed_loses_nothing_and_may_come_again(train):
 
 
 def test_three_failures_exclude_a_worker_and_the_training_ends_without_it(train):
-    training = train("a", "b", batch_s=0.15)
-    other = training.work("a")
+    training = train("a", "b", batch_s=0.05)
+    other = training.work("a", held=True)
     for failure in (1, 2, 3):
         worker = training.work("b")
         worker.until(has_begun)
@@ -188,6 +198,7 @@ def test_three_failures_exclude_a_worker_and_the_training_ends_without_it(train)
     worker = training.work("b")
     assert worker.end() == 5
     assert "b has failed 3 times and is left out" in worker.said
+    other.go_on()
     assert other.end() == 0
     assert_each_counts_once(other)
 
@@ -213,10 +224,11 @@ def test_a_server_that_is_killed_goes_on_from_what_it_has_saved(train):
 
 def test_a_worker_that_is_asked_to_end_does_so_without_blame(train):
     training = train("a", "b", batch_s=0.05)
-    leaving, staying = training.work("a"), training.work("b")
-    leaving.until(lambda worker: worker.progress and worker.progress[-1].done > 2)
+    leaving, staying = training.work("a"), training.work("b", held=True)
+    leaving.until(lambda worker: has_done(worker, 2))
     leaving.process.send_signal(signal.SIGTERM)
     assert leaving.end() == 143
+    staying.go_on()
     assert staying.end() == 0
     assert training.server.end() == 0
     assert training.server.progress[-1].metrics["failures"] == 0
@@ -224,12 +236,12 @@ def test_a_worker_that_is_asked_to_end_does_so_without_blame(train):
 
 
 def test_a_worker_that_hangs_is_waited_for_no_longer_than_is_reasonable(train):
-    training = train("a", "b")
+    training = train("a", "b", batch_s=0.05)
     training.server.process.kill()
     training.server.end()
     training.server = training.serve("--stuck-s", "1")
     hanging = training.work("a")
-    hanging.until(lambda worker: worker.progress and worker.progress[-1].done > 2)
+    hanging.until(lambda worker: has_done(worker, 2))
     hanging.process.send_signal(signal.SIGSTOP)
     other = training.work("b")
     training.server.until(lambda server: server.progress[-1].done == EPOCHS * SAMPLES)
@@ -267,10 +279,11 @@ def test_an_early_stop_of_one_ends_the_training_of_all_with_the_same_model(train
 
 
 def test_what_is_not_finite_spoils_nothing(train):
-    training = train("a", "b", batch_s=0.15)
-    other = training.work("a")
-    spoiling = training.work("b", [HERE / "counted.py", SAMPLES, EPOCHS, 0.15, 0, 0, "nan"])
+    training = train("a", "b")
+    other = training.work("a", held=True)
+    spoiling = training.work("b", [HERE / "counted.py", SAMPLES, EPOCHS, 0, 0, 0, "nan"])
     assert spoiling.end() == 5
+    other.go_on()
     assert "b is lost (what it has learned is not finite" in training.server.said
     assert "b has failed 3 times and is left out" in spoiling.said
     assert other.end() == 0
@@ -278,8 +291,9 @@ def test_what_is_not_finite_spoils_nothing(train):
 
 
 def test_who_does_not_belong_is_sent_away_and_told_why(train):
-    training = train("a", "b", batch_s=0.2)
-    training.work("a").until(has_begun)
+    training = train("a", "b")
+    training.work("a", held=True)
+    training.server.until(lambda server: "a trains" in server.said)
     stranger = training.work("stranger")
     other_model = training.work("b", [HERE / "counted.py", SAMPLES + 1, EPOCHS, 0])
     assert (stranger.end(), other_model.end()) == (7, 7)

@@ -162,6 +162,7 @@ env: .env ## Write .env with random secrets for docker compose
 	  case $$line in \
 	    *=generate) echo "$${line%generate}$$(head -c 32 /dev/urandom | base64 -w 0 | tr '+/' '-_')" ;; \
 	    *=generate-long) echo "$${line%generate-long}$$(head -c 64 /dev/urandom | base64 -w 0 | tr '+/' '-_')" ;; \
+	    DOCKER_GID=*) echo "DOCKER_GID=$$(stat -c %g /var/run/docker.sock 2>/dev/null || echo 0)" ;; \
 	    *) echo "$$line" ;; \
 	  esac; \
 	done <.env.example >.env

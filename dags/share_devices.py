@@ -23,7 +23,7 @@ PARAMS = {
     ),
     "policy": Param(
         "on_time",
-        enum=["on_time", "edf", "fifo", "priority", "greedy", "milp"],
+        enum=["on_time", "edf", "fifo", "priority", "greedy", "growing", "milp"],
         title="Who gets how much",
         description_md="`on_time`: as many deadlines kept as can be; the others are there to compare with.",
     ),

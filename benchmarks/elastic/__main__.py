@@ -22,9 +22,10 @@ from benchmarks.elastic.multi_job import shared
 from benchmarks.elastic.real import cases, compared
 from benchmarks.elastic.simulated import CLUSTERS, alone
 from benchmarks.elastic.stage import Stage
+from benchmarks.elastic.standstill import standstills
 from benchmarks.engine import connect
 
-_PARTS = ("real", "deadline", "alone", "shared")
+_PARTS = ("real", "standstill", "deadline", "alone", "shared")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,9 +49,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             tqdm.write(str(case))
             rows.append(compared(stage, case, record, epochs=chosen.epochs, quick=chosen.quick))
         result["real"] = rows
-        result["restart_s"] = stage.restart_s(cases(quick=True)[0])
         print(_table(rows, _REAL))
-        print(f"A change that starts all nodes again would stop the training for {result['restart_s']:.1f} s")
+    if "standstill" in chosen.only:
+        found = standstills(Stage(connect, chosen.image, chosen.budget, tqdm.write), cases(quick=True)[0])
+        result["standstill"] = found
+        print(f"The longest time without a sample when nodes come: {found['live_s']:.1f} s; ", end="")
+        print(f"where all are started again for it: {found['restart_s']:.1f} s")
     if "deadline" in chosen.only:
         rows = by_deadline(Stage(connect, chosen.image, chosen.budget, tqdm.write))
         result["deadline"] = rows

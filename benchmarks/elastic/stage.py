@@ -11,7 +11,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.elastic.tour import Tour
 from paceline.elastic import Configuration, Decider, Options, Sample, Step
 from paceline.elastic.nodes import LABEL_TEAM
 from paceline.elastic.runtime import TeamRuntime
@@ -24,7 +23,6 @@ from paceline.train.progress import parse_line
 
 HERE = Path(__file__).parent
 _LOOK_S = 0.25
-_LONGEST_START_S = 120.0
 _STATE = 400_000  # numbers in the state where links are narrow, of whatever model
 _PARAMETERS = {"cnn": 58_000, "transformer": 404_000, "lstm": 168_000}
 
@@ -125,31 +123,6 @@ class Stage:
         return TeamRuntime(containers, lambda _: spec, options=self.options(case), decider=lambda *_: decider).start(
             spec
         )
-
-    def restart_s(self, case: Case) -> float:
-        """Seconds for which nothing is trained where a change of the nodes starts all of them again, as it may."""
-        team = self.start(case, Tour([Configuration.first(self.budget)], samples=10**9), epochs=10**5)
-        try:
-            before = self._wait_for(team, more_than=0)
-            self._wait_for(team, more_than=before)
-            began_s = time.monotonic()
-            team.stop(10.0)
-            at = max((one.done for line in team.read_lines() if (one := parse_line(line))), default=before)
-            team.restart()
-            self._wait_for(team, more_than=at)
-            return round(time.monotonic() - began_s, 2)
-        finally:
-            team.remove()
-
-    def _wait_for(self, team: TeamJob, more_than: int) -> int:
-        """Until so many samples and more are done; returns how many."""
-        give_up_s = time.monotonic() + _LONGEST_START_S
-        while time.monotonic() < give_up_s:
-            done = max((one.done for line in team.read_lines() if (one := parse_line(line))), default=0)
-            if done > more_than:
-                return done
-            team.wait(0.05)
-        raise PacelineError(f"nothing was trained for {_LONGEST_START_S:g} s")
 
     def training(self, name: str, case: Case, epochs: int) -> JobSpec:
         """What one worker of a case runs."""

@@ -1,0 +1,85 @@
+"""For how long a training stands still where nodes are added: while it goes on, and by starting all of them again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import pairwise
+
+from benchmarks.elastic.stage import Case, Stage
+from benchmarks.elastic.tour import Tour
+from paceline.elastic import Configuration
+from paceline.elastic.team import TeamJob
+from paceline.errors import PacelineError
+from paceline.train.progress import parse_line
+
+_EPOCHS = 10**5  # more than anybody waits for
+_WAIT_S = 180.0
+
+
+def standstills(stage: Stage, case: Case) -> dict[str, float]:
+    """The longest time without a sample, in seconds: ``live_s`` as Paceline does it, ``restart_s`` as others do."""
+    return {"live_s": _live_s(stage, case), "restart_s": _restart_s(stage, case)}
+
+
+def _live_s(stage: Stage, case: Case) -> float:
+    """One more parameter server and one more worker come, while the others train."""
+    before = Configuration.first(stage.budget / 2)
+    share = stage.budget / 2
+    after = Configuration((share / 2, share / 2), (share / 3,) * 3)
+    tour = Tour([before, after])
+    team = stage.start(case, tour, _EPOCHS)
+    try:
+        seen = _Samples(team)
+        seen.wait_for(lambda: tour.settled)
+        return seen.longest_gap_s()
+    finally:
+        team.stop(1.0)
+        team.remove()
+
+
+def _restart_s(stage: Stage, case: Case) -> float:
+    """All nodes are ended, with a checkpoint, and start again from it."""
+    team = stage.start(case, Tour([Configuration.first(stage.budget)], samples=10**9), _EPOCHS)
+    try:
+        seen = _Samples(team)
+        seen.wait_for(lambda: seen.done > 0)
+        team.stop(10.0)
+        seen.look()
+        at = seen.done
+        team.restart()
+        seen.wait_for(lambda: seen.done > at)
+        return seen.longest_gap_s()
+    finally:
+        team.remove()
+
+
+class _Samples:
+    """How many samples were done when, as the training itself says."""
+
+    def __init__(self, team: TeamJob) -> None:
+        self._team = team
+        self._seen: list[tuple[float, int]] = []
+
+    @property
+    def done(self) -> int:
+        return self._seen[-1][1] if self._seen else 0
+
+    def look(self) -> None:
+        for line in self._team.read_lines():
+            progress = parse_line(line)
+            if progress is not None and progress.done > self.done:
+                self._seen.append((progress.monotonic_s, progress.done))
+
+    def wait_for(self, true: Callable[[], bool]) -> None:
+        give_up_s = time.monotonic() + _WAIT_S
+        while not true():
+            if self._team.wait(0.1) or time.monotonic() > give_up_s:
+                raise PacelineError(f"the training has ended, or stands still, after {self.done} samples")
+            self._team.usage()
+            self._team.take_steps()
+            self.look()
+
+    def longest_gap_s(self) -> float:
+        times_s = [at_s for at_s, _ in self._seen]
+        return round(max(later - earlier for earlier, later in pairwise(times_s)), 2)

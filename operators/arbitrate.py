@@ -52,7 +52,8 @@ class ArbiterOperator(BaseOperator):
     quantum:
         The smallest part that is given out: 0.05 of a core; 1 for whole devices.
     policy:
-        Who decides: ``"on_time"``, or another of :mod:`paceline.allocate` for one pool. (templated)
+        Who decides: ``"on_time"``, or another of :mod:`paceline.allocate` for one pool. ``"priority"`` goes by the
+        ``priority_weight`` of Airflow's tasks. (templated)
     every:
         Seconds, or a ``timedelta``, between two decisions when nothing has happened.
     lifetime:
@@ -161,7 +162,7 @@ class ArbiterOperator(BaseOperator):
 
         rows = api.pages(f"/pools/{quote(self.pool_name, safe='')}/trainings")
         where = {_key(row): row for row in rows}
-        claims = [claim for key, row in where.items() if (claim := _claim(key, row)) is not None]
+        claims = [claim for key, row in where.items() if (claim := _claim(key, row, self.policy)) is not None]
         for grant in arbiter.look(claims, time.time()):
             row = where[grant.key]
             task = (row["dag_id"], row["run_id"], row["task_id"])
@@ -255,11 +256,13 @@ def _key(row: Mapping[str, Any]) -> str:
     return f"{row['dag_id']} {row['run_id']} {row['task_id']}{mapped}"
 
 
-def _claim(key: str, row: Mapping[str, Any]) -> Claim | None:
+def _claim(key: str, row: Mapping[str, Any], policy: str) -> Claim | None:
     from paceline.arbiter import Claim
 
     arrived = datetime.fromisoformat(row["started_at"]) if row["started_at"] else None
-    claim = Claim.read(key, row["pace"], row["ceiling"], arrived)
+    # Airflow adds up what comes after a task: on time, nobody is more important for having more tasks behind it.
+    weight = float(row["priority_weight"] or 0) if policy == "priority" else 1.0
+    claim = Claim.read(key, row["pace"], row["ceiling"], arrived, weight)
     if claim is not None and row["lost"] and not claim.ended:
         return Claim.of_a_lost_one(key, claim.ceiling or Ceiling(claim.committed), claim.held)
     return claim

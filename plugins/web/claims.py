@@ -25,7 +25,8 @@ router = APIRouter(tags=["Arbiter"])
 class PoolTraining(BaseModel):
     """A training that holds devices of a pool or waits for some: what it says, and what has been said to it.
 
-    ``lost``: its task has ended without tidying up, so it may still hold what it had.
+    ``priority_weight`` is its task's, as Airflow has it. ``lost``: its task has ended without tidying up, so it may
+    still hold what it had.
     """
 
     dag_id: str
@@ -34,6 +35,7 @@ class PoolTraining(BaseModel):
     map_index: int
     state: str | None
     started_at: datetime | None
+    priority_weight: int | None = None
     lost: bool = False
     pace: Any = None
     ceiling: Any = None
@@ -53,6 +55,7 @@ def of_pool(pool: str, session: SessionDep, readable: ReadableDags) -> list[Pool
             TaskInstance.map_index,
             TaskInstance.state,
             TaskInstance.start_date.label("started_at"),
+            TaskInstance.priority_weight,
             Stored.key,
             Stored.value,
         )

@@ -52,6 +52,8 @@ class Claim:
         The ceiling that it obeyed then; ``None`` if it obeyed none.
     alpha:
         Its safety factor.
+    weight:
+        How important it is, for policies that ask.
     outlook:
         What its rest takes; ``None`` while that is not known.
     late:
@@ -74,9 +76,12 @@ class Claim:
     late: bool = False
     obeys: float | None = None
     alpha: float = 1.0
+    weight: float = 1.0
 
     @classmethod
-    def read(cls, key: str, pace: object, ceiling: object, arrived: datetime | None = None) -> Claim | None:
+    def read(
+        cls, key: str, pace: object, ceiling: object, arrived: datetime | None = None, weight: float = 1.0
+    ) -> Claim | None:
         """Read what a training has published under ``pace`` and what was said to it under ``ceiling``.
 
         Anybody who may write there can write anything. What cannot be read is taken for silence: ``None``, or a lost
@@ -87,7 +92,7 @@ class Claim:
         except InvalidInputError:
             granted = None
         try:
-            claim = cls._read(key, pace, granted, arrived) if is_sample(pace) else None
+            claim = cls._read(key, pace, granted, arrived, weight) if is_sample(pace) else None
         except (ArithmeticError, AttributeError, TypeError, ValueError):
             claim = None
         if claim is None and granted is not None and granted.grant > 0:
@@ -96,7 +101,7 @@ class Claim:
 
     @classmethod
     def _read(
-        cls, key: str, pace: Mapping[str, Any], granted: Ceiling | None, arrived: datetime | None
+        cls, key: str, pace: Mapping[str, Any], granted: Ceiling | None, arrived: datetime | None, weight: float
     ) -> Claim | None:
         origin_s = origin_of(pace).timestamp()
         ended = pace["state"] in _ENDED
@@ -126,6 +131,7 @@ class Claim:
             late=pace.get("feasible") is False,
             obeys=obeyed,
             alpha=alpha,
+            weight=weight,
         )
         sound = (
             0 < claim.quantum <= _MOST

@@ -46,6 +46,7 @@ def job(claim: Claim, outlook: Outlook | None, share: float, pool: int, unit: fl
         work=max(known.work_s, 1e-6),
         speeds={DEVICE: Speeds(counts, tuple(_speed(known, count * unit) for count in counts))},
         deadline_s=claim.deadline_s - known.after_s if claim.has_deadline else None,
+        weight=claim.weight,
         held=_held(claim, counts, unit),
         since_s=claim.said_s if trains else now_s,
         speed=_speed(known, claim.held) if trains and claim.held > 0 else 0.0,

@@ -53,7 +53,8 @@ def test_every_policy_that_can_be_named_can_be_made(name):
 def row(**changed):
     return {
         "dag_id": "night", "run_id": "r1", "task_id": "train", "map_index": -1, "state": "running",
-        "started_at": "2030-01-01T12:00:00Z", "lost": False, "pace": None, "ceiling": None, **changed,
+        "started_at": "2030-01-01T12:00:00Z", "priority_weight": 1, "lost": False, "pace": None,
+        "ceiling": None, **changed,
     }  # fmt: skip
 
 
@@ -63,22 +64,22 @@ def test_mapped_tasks_are_told_apart():
 
 
 def test_a_task_that_has_said_nothing_holds_nothing_and_a_lost_one_all_that_it_was_granted():
-    assert _claim("a", row()) is None
+    assert _claim("a", row(), "on_time") is None
     granted = Ceiling(0.5, 3, at_most=1.0).to_json()
-    silent = _claim("a", row(ceiling=granted))
+    silent = _claim("a", row(ceiling=granted), "on_time")
     assert (silent.lost, silent.committed) == (True, 1.0)
     pace = {
         "state": "training", "t_s": 5.0, "updated_at": "2030-01-01T12:00:05+00:00", "progress_pct": 1.0,
         "setpoint_pct": 1.0, "devices": 0.8, "min_devices": 0.1, "max_devices": 2.0, "quantum": 0.05,
         "deadline_s": 60.0, "grant": 3, "metrics": {},
     }  # fmt: skip
-    heard = _claim("a", row(ceiling=granted, pace=pace))
+    heard = _claim("a", row(ceiling=granted, pace=pace), "on_time")
     assert (heard.lost, heard.committed) == (False, 0.8)
-    lost = _claim("a", row(ceiling=granted, pace=pace, lost=True))
+    lost = _claim("a", row(ceiling=granted, pace=pace, lost=True), "on_time")
     assert (lost.lost, lost.committed) == (True, 1.0)
-    alone = _claim("a", row(pace={**pace, "grant": None}, lost=True))
+    alone = _claim("a", row(pace={**pace, "grant": None}, lost=True), "on_time")
     assert (alone.lost, alone.committed) == (True, 2.0), "one that shares nothing may hold all that it may have"
-    over = _claim("a", row(ceiling=granted, pace={**pace, "state": "finished"}, lost=True))
+    over = _claim("a", row(ceiling=granted, pace={**pace, "state": "finished"}, lost=True), "on_time")
     assert over.committed == 0.0
 
 
@@ -110,6 +111,21 @@ def test_a_run_that_was_deleted_meanwhile_keeps_nobody_else_waiting(caplog):
     assert {run_id: devices > 0 for run_id, (_, devices) in api.told.items()} == {"r2": True, "r3": True}
     assert caplog.text.count("night r1 train cannot be told its ceiling") == 1
     assert told.summary()["grants"] == 2
+
+
+@pytest.mark.parametrize(("policy", "first"), [("priority", "important"), ("fifo", "early"), ("on_time", "early")])
+def test_airflows_priority_weight_decides_under_the_policy_of_that_name(policy, first):
+    pace = {
+        "state": "waiting", "t_s": 5.0, "updated_at": "2030-01-01T12:00:05+00:00", "progress_pct": 0.0,
+        "setpoint_pct": 0.0, "devices": 0.0, "min_devices": 1.5, "max_devices": 2.0, "quantum": 0.05,
+        "deadline_s": 6e9, "grant": 0, "metrics": {}, "outlook": None,
+    }  # fmt: skip
+    early = row(run_id="early", pace=pace)
+    important = row(run_id="important", pace=pace, started_at="2030-01-01T12:01:00Z", priority_weight=7)
+    api = Api([early, important])
+    operator = ArbiterOperator(**{**GOOD, "policy": policy})
+    operator._look(api, Arbiter(2.0, policy=_policy(policy, 60.0)), _Told(logging.getLogger("test")))
+    assert [run_id for run_id, (_, devices) in api.told.items() if devices > 0] == [first]
 
 
 def test_grants_of_somebody_else_are_told_once(caplog):

@@ -62,6 +62,8 @@ class JobOperator(BaseOperator):
         Pull the image when the engine does not have it.
     environment, private_environment:
         Environment variables for the job; the private ones are neither templated nor shown.
+    gpus:
+        GPUs that the container gets (NVIDIA's container toolkit beside the engine); a local process sees all there are.
     mem_limit:
         Memory limit, in bytes or as ``"2g"``; 4 GiB by default, ``None`` for none.
     network_mode:
@@ -112,6 +114,7 @@ class JobOperator(BaseOperator):
         force_pull: bool = False,
         environment: Mapping[str, str] | None = None,
         private_environment: Mapping[str, str] | None = None,
+        gpus: int = 0,
         mem_limit: int | str | None = "4g",
         network_mode: str | None = None,
         user: str = "65532:65532",
@@ -139,6 +142,7 @@ class JobOperator(BaseOperator):
         self.force_pull = force_pull
         self.environment = dict(environment or {})
         self._private_environment = dict(private_environment or {})
+        self.gpus = gpus
         self.mem_limit = mem_limit
         self.network_mode = network_mode
         self.user = user
@@ -149,6 +153,8 @@ class JobOperator(BaseOperator):
         if (script is None) == (command is None):
             raise InvalidInputError("script", script, "a Python file, or command=..., and not both")
         memory_bytes("mem_limit", mem_limit)
+        if not isinstance(gpus, int) or isinstance(gpus, bool) or gpus < 0:
+            raise InvalidInputError("gpus", gpus, "a whole number of GPUs, 0 for none")
 
     # --- where it runs --------------------------------------------------------------------------------------------
 
@@ -261,6 +267,7 @@ class JobOperator(BaseOperator):
                 **{name: str(value) for name, value in self.environment.items()},
                 **self._private_environment,
             },
+            gpus=self.gpus,
             memory_bytes=memory_bytes("mem_limit", self.mem_limit),
             max_processes=self.max_processes,
             user=self.user,

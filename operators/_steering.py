@@ -32,6 +32,7 @@ class Steered(Protocol):
     min_devices: float | str
     max_devices: float | str | None
     quantum: float
+    gpus: int
     control_period: float
     on_infeasible: str
     on_deadline_alert: Sequence[Callable[..., Any]]
@@ -83,6 +84,8 @@ def limits(task: Steered, capacity: float) -> Limits:
     """Fewest and most devices, on a machine that has ``capacity`` of them."""
     name = "budget" if task.objective == "throughput" else "max_devices"
     most = optional_number(name, getattr(task, name))
+    if most is None and task.quantum == 1 and task.gpus:
+        most = float(task.gpus)
     if most is not None and most > capacity:
         task.log.warning("%s: %g asked for, the machine has %g: using these", name, most, capacity)
     # A job with nothing at all would neither end nor show how fast it is.

@@ -87,6 +87,7 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
         kwargs.setdefault("retries", 3)  # one more than there are strikes: the last try hears that it is left out
         machine = fleet.worker(worker)
         kwargs.setdefault("max_devices", machine.cores)
+        kwargs.setdefault("gpus", machine.gpus)
         kwargs.setdefault("mem_limit", int(machine.memory_gib * 2**30))
         super().__init__(**{**where_to_run(machine), **in_containers(kwargs)})
         self.fleet = fleet

@@ -425,6 +425,20 @@ def test_what_cannot_run_is_refused_before_anything_is_made(
     assert not docker_client.containers(all=True, filters={"name": good.name})
 
 
+def test_gpus_are_asked_of_the_engine_and_named_where_it_has_none(
+    runtime: DockerRuntime, spec: Callable[..., JobSpec], docker_client: Any
+) -> None:
+    wanted = dataclasses.replace(spec("import os; print(os.path.exists('/dev/nvidiactl'))"), gpus=1)
+    if any("nvidia" in name for name in docker_client.info()["Runtimes"]):
+        job = runtime.start(wanted)
+        assert finish(job) == ["True"]
+        job.remove()
+    else:
+        with pytest.raises(InvalidInputError, match="gpus: got 1, expected at most the GPUs that the engine can give"):
+            runtime.start(wanted)
+        assert not docker_client.containers(all=True, filters={"name": wanted.name})
+
+
 def test_an_engine_that_is_not_there_is_said_to_be_away(spec: Callable[..., JobSpec]) -> None:
     import docker
 

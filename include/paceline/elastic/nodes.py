@@ -56,8 +56,8 @@ def node_spec(training: JobSpec, name: str, cores: float, plan: Path) -> JobSpec
         labels={**training.labels, LABEL_TEAM: training.name, LABEL_NODE: name},
     )
     if name == FIRST:
-        return replace(spec, command=SERVER_COMMAND, files={PLAN: plan}, inputs={}, environment={})
+        return replace(spec, command=SERVER_COMMAND, files={PLAN: plan}, inputs={}, environment={}, gpus=0)
     environment = {ENV_SERVER: f"{FIRST}:{PORT}", ENV_WORKER: name}
     if is_worker(name):
         return replace(spec, environment={**training.environment, **environment})
-    return replace(spec, command=PART_COMMAND, files={}, inputs={}, environment=environment)
+    return replace(spec, command=PART_COMMAND, files={}, inputs={}, environment=environment, gpus=0)

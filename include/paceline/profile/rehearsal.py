@@ -112,6 +112,7 @@ class Rehearsal:
                 files={training.script.name: training.script, **training.files},
                 environment={**training.environment, ENV_EPOCHS: str(_FOR_EVER)},
                 inputs=training.inputs,
+                gpus=machine.gpus,
             )
             self.trainers[name] = Trainer(name, self._start(machine, meeting.join(spec, machine)))
         give_up_s = time.monotonic() + _BEGIN_S

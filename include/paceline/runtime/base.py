@@ -53,6 +53,8 @@ class JobSpec:
         Files or folders placed under ``$PACELINE_INPUT``: relative path to local path.
     environment:
         Environment variables for the job. Values are kept out of logs.
+    gpus:
+        GPUs that a container gets, of any that its engine has; a local process sees what there is.
     memory_bytes:
         Hard memory limit, or ``None`` for none.
     max_processes:
@@ -84,6 +86,7 @@ class JobSpec:
     files: Mapping[str, Path] = field(default_factory=dict)
     inputs: Mapping[str, Path] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    gpus: int = 0
     memory_bytes: int | None = 4 * 1024**3
     max_processes: int = 512
     user: str = "65532:65532"

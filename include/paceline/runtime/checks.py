@@ -100,6 +100,7 @@ def spec_digest(spec: JobSpec) -> str:
         "command": list(spec.command),
         "image": spec.image,
         "environment": dict(sorted(spec.environment.items())),
+        "gpus": spec.gpus,
         "memory_bytes": spec.memory_bytes,
         "max_processes": spec.max_processes,
         "user": spec.user,

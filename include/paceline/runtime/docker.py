@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from paceline.errors import InvalidInputError, JobLostError, PacelineError
+from paceline.errors import InvalidInputError, JobLostError, PacelineError, RuntimeUnavailableError
 from paceline.runtime import docker_network
 from paceline.runtime.archive import Entry, tar_stream
 from paceline.runtime.base import ENV_CHECKPOINT, ENV_INPUT, ENV_OUTPUT, JOB_ENVIRONMENT, JobSpec
@@ -117,7 +117,7 @@ class DockerRuntime:
             container = self._create(spec, digest)
             with engine_call("put the job's files into the container"):
                 self._client.put_archive(container, "/", tar_stream(_entries(spec)))
-            with engine_call("start the container"):
+            with _gpus_there(spec.gpus), engine_call("start the container"):
                 self._client.start(container)
         except BaseException:
             if container is not None:
@@ -229,7 +229,7 @@ class DockerRuntime:
         return None
 
     def _create(self, spec: JobSpec, digest: str) -> str:
-        from docker.types import LogConfig
+        from docker.types import DeviceRequest, LogConfig
 
         client = self._client
         command = list(spec.command)
@@ -245,6 +245,7 @@ class DockerRuntime:
             cap_drop=["ALL"],
             security_opt=["no-new-privileges"],
             pids_limit=spec.max_processes,
+            device_requests=[DeviceRequest(count=spec.gpus, capabilities=[["gpu"]])] if spec.gpus else None,
             network_mode=spec.own_network or spec.network or "none",
             cgroup_parent=spec.cgroup_parent,
             port_bindings={port: (host, at) for port, (host, at) in spec.published.items()} or None,
@@ -287,6 +288,18 @@ class DockerRuntime:
             pass
         except PacelineError as error:
             log.error("Container %s could not be removed; `docker rm -f %s` does it. %s", container, container, error)
+
+
+@contextlib.contextmanager
+def _gpus_there(gpus: int) -> Iterator[None]:
+    """An engine says only at a container's start that it has no such GPUs, and calls that a failure of its own."""
+    try:
+        yield
+    except RuntimeUnavailableError as error:
+        if gpus and "gpu" in str(error).lower():
+            accepted = f"at most the GPUs that the engine can give a container ({error})"
+            raise InvalidInputError("gpus", gpus, accepted) from error
+        raise
 
 
 def _environment(spec: JobSpec) -> dict[str, str]:

@@ -6,6 +6,7 @@ import pytest
 
 from paceline.errors import InvalidInputError
 from paceline.operators import DeadlineTrainingOperator
+from paceline.operators._steering import limits
 
 GOOD = {"task_id": "train", "command": "python -m app.train", "deadline": "20m"}
 
@@ -28,6 +29,9 @@ GOOD = {"task_id": "train", "command": "python -m app.train", "deadline": "20m"}
         ({"on_infeasible": "panic"}, "on_infeasible: got 'panic', expected one of best_effort, fail, extend"),
         ({"runtime": "podman"}, "runtime: got 'podman', expected one of auto, docker, process"),
         ({"mem_limit": "lots"}, "mem_limit: got 'lots', expected a number of bytes"),
+        ({"gpus": -1}, "gpus: got -1, expected a whole number of GPUs, 0 for none"),
+        ({"gpus": "all"}, "gpus: got 'all', expected a whole number of GPUs"),
+        ({"gpus": True}, "gpus: got True, expected a whole number of GPUs"),
         ({"script": "train.py"}, "script: got 'train.py', expected a Python file, or command"),
         ({"command": None}, "script: got None, expected a Python file, or command"),
         ({"gain": 1.0}, "gain: got 1.0, expected gain and integral_weight together, or neither"),
@@ -61,6 +65,13 @@ def test_templates_are_left_for_later():
             "runtime": "{{ params.runtime }}",
         }
     )
+
+
+def test_a_training_on_whole_devices_takes_no_more_of_them_than_it_has_gpus():
+    whole = DeadlineTrainingOperator(**GOOD, gpus=2, quantum=1, min_devices=1)
+    assert limits(whole, capacity=16).max_devices == 2
+    assert limits(DeadlineTrainingOperator(**GOOD, gpus=2), capacity=16).max_devices == 16  # cores, beside its GPUs
+    assert limits(DeadlineTrainingOperator(**GOOD, gpus=2, quantum=1, max_devices=1), capacity=16).max_devices == 1
 
 
 def test_a_training_for_throughput_needs_no_deadline_and_may_have_one():

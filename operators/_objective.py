@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -36,7 +37,9 @@ def where(task: Aimed, alone: Runtime, context: Context) -> Runtime:
 
     if not isinstance(alone, DockerRuntime):
         raise InvalidInputError("runtime", alone.name, "'docker': a training that scales is several containers")
-    options = task.scaling or (Options() if task.deadline is None else Options(start_share=1.0))
+    options = task.scaling or Options()
+    if task.deadline is not None:  # that says how much there is, from the beginning
+        options = replace(options, start_share=1.0)
     return TeamRuntime(alone, lambda scratch: task.job_spec(context, scratch, 1.0), options=options)
 
 

@@ -77,13 +77,14 @@ class _Kind:
     @classmethod
     def balanced(cls, cores: Sequence[float], used: Sequence[float], floor: float, efficient: float) -> _Kind:
         """Node level: from those that do not use what they have to those that do."""
+        takes = [uses >= efficient * have for have, uses in zip(cores, used, strict=True)]
         kept = [
-            _kept(have, uses / efficient, floor) if uses < efficient * have else have
-            for have, uses in zip(cores, used, strict=True)
+            have if taker else _kept(have, uses / efficient, floor)
+            for have, uses, taker in zip(cores, used, takes, strict=True)
         ]
-        takers = sum(have for have, keeps in zip(cores, kept, strict=True) if keeps == have)
+        takers = sum(have for have, taker in zip(cores, takes, strict=True) if taker)
         more = 1 + (sum(cores) - sum(kept)) / takers if takers else 1.0
-        after = [have * more if keeps == have else keeps for have, keeps in zip(cores, kept, strict=True)]
+        after = [keeps * more if taker else keeps for keeps, taker in zip(kept, takes, strict=True)]
         return cls(after if takers else list(cores), sum(used), floor)
 
     def wasteful(self, efficient: float) -> bool:

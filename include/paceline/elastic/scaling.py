@@ -136,11 +136,17 @@ class Scaling:
         if abs(change) <= _SAME or (change > 0 and not (had_all and budget > before)):
             return None
         after = now.times(budget / now.cores)
+        trial, step = self._trial, None
         if abs(change) < _SLIGHT:
             self.configuration = after
-            return None
-        reason = f"the budget is {count(float(f'{budget:.4g}'), 'core')} now"
-        return self._make(Step("budget" if change < 0 else "up", after, reason))
+        else:
+            reason = f"the budget is {count(float(f'{budget:.4g}'), 'core')} now"
+            step = self._make(Step("budget" if change < 0 else "up", after, reason))
+        # Little by little, too, it becomes one at which no speed from before says anything; what came may still fail.
+        if trial is not None and abs(after.cores / trial.step.configuration.cores - 1) >= _SLIGHT:
+            trial = replace(trial, speed=0.0)
+        self._trial = trial
+        return step
 
     def refuse(self, why: str) -> Step | None:
         """The last step cannot be made: back to what was before it, if it is still on trial."""
@@ -262,7 +268,12 @@ def _essence(step: Step) -> tuple[object, ...]:
 
 
 def _raised(floors: Floors, needed: Configuration, too_few: Configuration) -> Floors:
-    """Nodes of the kind that had to give keep what they had."""
-    if sum(too_few.servers) < sum(needed.servers):
-        return replace(floors, server=max(floors.server, min(needed.servers)))
-    return replace(floors, worker=max(floors.worker, min(needed.workers)))
+    """Nodes of a kind that had to give keep what they had."""
+    servers, workers = (
+        [have for have, less in zip(before, after, strict=True) if less < have]
+        for before, after in ((needed.servers, too_few.servers), (needed.workers, too_few.workers))
+    )
+    return Floors(
+        max(floors.server, min(servers, default=0.0)),
+        max(floors.worker, min(workers, default=0.0)),
+    )

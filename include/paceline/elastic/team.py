@@ -26,7 +26,6 @@ log = logging.getLogger(__name__)
 
 _LEAVE_S = 60.0  # to finish a batch, or to hand back a part of the state
 _LAST_WORDS_S = 1.0  # of nodes whose parameter server has ended
-_LAST_S = 120.0  # for workers to save their model after the last batch
 _SAME = 1e-6
 _RESTARTS = 3
 _AGAIN_S = 2.0
@@ -78,7 +77,7 @@ class TeamJob:
         self._left: set[str] = set()  # of those, who have been removed
         self._stopped = threading.Event()
         self._lines: list[str] = []
-        self._ended_s: float | None = None
+        self._ended = False
         self._broken = 0
         self._steps: list[Step] = []
 
@@ -124,19 +123,21 @@ class TeamJob:
         return lines
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the parameter server's end, then for the workers to save their models."""
+        """Wait for the parameter server's end, then, if it was a good one, for the workers' code after the loop."""
         limit_s = self._clock() + timeout_s
         if not self._first.wait(timeout_s):
             return False
         if self._goes_on_from_its_checkpoint():
             return False
-        if self._ended_s is None:
-            self._ended_s = self._clock()
+        if self._first.status().exit_code != 0:
+            return True
+        if not self._ended:
+            self._ended = True
             for name in [one for one, node in self._nodes.items() if is_worker(one) and node.newest is None]:
                 self._let_go(name)  # it has not begun, and would look for the server for a while
         for name, node in list(self._nodes.items()):
             if name not in self._leaving and not node.job.wait(max(limit_s - self._clock(), 0.0)):
-                return self._clock() > self._ended_s + _LAST_S
+                return False
         return True
 
     def resize(self, devices: float) -> None:
@@ -166,7 +167,14 @@ class TeamJob:
 
     def usage(self) -> Usage:
         """What all nodes have used; and the moment to look whether something is to be changed."""
-        usages = {name: node.job.usage() for name, node in self._nodes.items() if name not in self._leaving}
+        usages = {}
+        for name, node in self._nodes.items():
+            if name not in self._leaving:
+                try:
+                    usages[name] = node.job.usage()
+                except JobLostError:  # somebody has removed it: it is started anew
+                    if name == FIRST:
+                        raise
         self._tend(usages)
         return Usage(
             cpu_s=sum(one.cpu_s for one in usages.values()),
@@ -177,7 +185,7 @@ class TeamJob:
     def restart(self) -> None:
         """Start all nodes again that have ended; the parameter server goes on from its checkpoint."""
         self._stopped.clear()
-        self._ended_s = None
+        self._ended = False
         self._meter.clear()
         for name in self._leaving - self._left:  # nobody has seen to it since
             self._let_go(name)
@@ -238,7 +246,7 @@ class TeamJob:
 
     def _tend(self, usages: Mapping[str, Usage]) -> None:
         """Bring the nodes nearer to what they are to be; once they are, measure, and decide anew."""
-        if self._stopped.is_set() or self._ended_s is not None:
+        if self._stopped.is_set() or self._ended:
             return
         self._revive()
         if not self._apply():
@@ -261,7 +269,7 @@ class TeamJob:
 
     def _apply(self) -> bool:
         """Do what can be done now, so that there are never more cores in use than there may be; whether that is all."""
-        if self._stopped.is_set() or self._ended_s is not None:
+        if self._stopped.is_set() or self._ended:
             return False
         wanted = self._scaling.configuration.nodes
         for name in [one for one in self._nodes if one not in wanted and one not in self._leaving]:
@@ -302,7 +310,8 @@ class TeamJob:
         except JobLostError:
             if name == FIRST:
                 raise
-            del self._nodes[name]  # somebody has removed it
+            if name not in self._leaving:  # of those, the thread that lets it go keeps count
+                del self._nodes[name]  # somebody has removed it
             return
         node.cores = cores
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from docker import APIClient
 
 _LOOK_S = 0.2
+_TRIES = 5  # a container may have no network, or none yet
 # A burst is what leaves at once: some full Ethernet frames; what has waited for longer is dropped, and sent again.
 _BURST, _WAIT = "64kb", "200ms"
 
@@ -47,16 +49,17 @@ def emulate_links(client: APIClient, fleet: Fleet) -> Iterator[None]:
 
 
 def _watch(client: APIClient, links: Mapping[str | None, Link], over: threading.Event) -> None:
-    seen: set[str] = set()
+    tries: Counter[str] = Counter()
     while not over.wait(_LOOK_S):
-        # One without a network is left as it is; an engine that is away is asked again.
         with contextlib.suppress(PacelineError), engine_call("see which containers run"):
-            for one in client.containers():
-                if one["Id"] not in seen:
-                    seen.add(one["Id"])
-                    link = links.get(client.inspect_container(one["Id"])["HostConfig"]["CgroupParent"])
+            running = [str(one["Id"]) for one in client.containers()]
+            for container in [one for one in running if tries[one] < _TRIES]:
+                tries[container] += 1
+                with contextlib.suppress(PacelineError), engine_call("ask where a container belongs"):
+                    link = links.get(client.inspect_container(container)["HostConfig"]["CgroupParent"])
                     if link is not None:
-                        narrow(client, one["Id"], link)
+                        narrow(client, container, link)
+                    tries[container] = _TRIES
 
 
 def narrow(client: APIClient, container: str, link: Link) -> None:
@@ -88,7 +91,10 @@ def narrow(client: APIClient, container: str, link: Link) -> None:
     if not pid:
         raise PacelineError(f"container {container[:12]} does not run: it has no network to be held back")
     inside = ["nsenter", "-t", str(pid), "-n"]
-    here = {path.joinpath("ifindex").read_text().strip(): path.name for path in Path("/sys/class/net").iterdir()}
+    here = {}
+    for path in Path("/sys/class/net").iterdir():
+        with contextlib.suppress(OSError):  # no device, or one that goes away just now
+            here[path.joinpath("ifindex").read_text().strip()] = path.name
     cables = 0
     for line in _run([*inside, "ip", "-o", "link"]).splitlines():
         # "7: eth0@if8: <...>": number 8 is the other end, outside of the container.

@@ -194,6 +194,8 @@ class Loop(Generic[T]):
         except GeneratorExit:
             if self._stopped:  # stop_early() and then break: the batch counts
                 self.done += 1
+                if worker is not None:
+                    worker.stop()
                 self._end(session)
             if session.terminating:
                 session.terminate_soon()

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.elastic import Configuration, Options, Sample, Scaling, Step
+from paceline.elastic.reassign import Floors, reassign
+from paceline.elastic.scaling import _raised
 from paceline.errors import InvalidInputError
 from paceline.simulate.parameter_servers import Workload, steady_state
 
@@ -176,6 +178,48 @@ def test_a_budget_that_changes_a_little_all_the_time_is_followed_and_the_search_
     assert len(scaling.configuration.workers) >= 4, "more workers were found to be of use"
     assert len(kinds) < 20
     assert kinds[-1] == "settled"
+
+
+def half_used(scaling: Scaling, *, speed: float) -> list[str]:
+    """The steps that follow where nodes use half of their cores for two samples."""
+    steps = []
+    for _ in range(2):
+        used = {name: cores / 2 for name, cores in scaling.configuration.nodes.items()}
+        steps.append(scaling.look(Sample(speed, used, {"ps-0": 0.1})))
+    return [step.kind for step in steps if step is not None]
+
+
+@pytest.fixture
+def on_trial() -> Scaling:
+    """Two workers have come to two, and have not shown yet what they bring."""
+    scaling = Scaling(3.0, Options(stable_samples=2), configuration=Configuration((1.0,), (1.0, 1.0)))
+    assert half_used(scaling, speed=5.0) == ["worker"]
+    return scaling
+
+
+@pytest.mark.parametrize(("percent", "judged"), [(1, True), (4, False), (30, False)])
+def test_a_step_is_not_judged_by_a_speed_that_was_measured_on_another_budget(on_trial, percent, judged):
+    """Whether the budget falls at once or little by little."""
+    for _ in range(4):
+        step = on_trial.allow(on_trial.budget * (1 - percent / 100))
+        assert (step is None) == (percent < 10)
+    assert ("back" in half_used(on_trial, speed=4.0)) == judged
+
+
+def test_a_newcomer_that_cannot_live_is_done_without_whatever_has_become_of_the_budget(on_trial):
+    assert on_trial.allow(2.0) is not None
+    back = on_trial.refuse("worker-3 cannot stay")
+    assert back is not None
+    assert (len(back.configuration.workers), back.configuration.cores) == (2, pytest.approx(2.0))
+
+
+def test_servers_whose_cores_were_moved_in_vain_keep_theirs_and_workers_may_still_give():
+    floors = Floors()
+    needed, too_few = Configuration((1.0, 1.0), (1.0, 1.0)), Configuration((0.8, 1.2), (1.0, 1.0))
+    assert _raised(floors, needed, too_few) == Floors(server=1.0, worker=0.0)
+    now = Configuration((1.0, 1.0, 1.0), (1.0, 1.0))
+    used = {"ps-0": 0.2, "ps-1": 0.5, "ps-2": 1.0, "worker-0": 1.0, "worker-1": 1.0}
+    assert reassign(now, used, Options(), Floors(server=1.0)) == now, "who is idle at its floor takes nothing"
 
 
 def test_no_step_is_taken_where_nothing_holds_a_training_up():

@@ -55,6 +55,8 @@ class Stub:
         self.removed = True
 
     def usage(self) -> Usage:
+        if self.gone:
+            raise JobLostError("it was removed")
         return Usage(0.0, 0, 0.0)
 
     def read_lines(self) -> list[str]:
@@ -189,6 +191,47 @@ def test_a_node_that_somebody_removed_keeps_no_other_from_being_lowered_and_is_s
     assert team.jobs["worker-1"].cores == team.jobs["ps-0"].cores == 0.5
     team.job.usage()
     assert (team.jobs["worker-0"].gone, team.jobs["worker-0"].cores) == (False, 0.5)
+
+
+def test_a_node_that_somebody_removed_is_started_anew_although_it_uses_nothing_any_more() -> None:
+    team = Team()
+    team.jobs["worker-0"].gone = True
+    team.job.usage()
+    assert not team.jobs["worker-0"].gone
+    team.jobs["ps-0"].gone = True
+    with pytest.raises(JobLostError):
+        team.job.usage()
+
+
+def test_a_node_that_has_left_a_moment_ago_may_be_lowered_by_who_does_not_know_it_yet(leaving: Team) -> None:
+    team = leaving
+    team.jobs["worker-3"].gone = True
+    team.job.resize(1.5)
+    team.job.resize(1.2)
+    team.jobs["worker-3"].fails = None
+    assert soon(lambda: team.jobs["worker-3"].removed)
+    assert soon(lambda: team.job.usage() is not None and team.job.cores == pytest.approx(1.2))
+
+
+def test_code_after_the_loop_may_take_its_time_if_the_parameter_server_has_ended_well() -> None:
+    team = Team()
+    for name in ("worker-0", "worker-1"):
+        team.jobs[name].lines.append(Progress(900, 900).to_line())
+    team.job.read_lines()
+    team.jobs["ps-0"].exit_code = 0
+    for _ in range(3):
+        assert not team.job.wait(0.0)
+    assert team.jobs["worker-0"].exit_code is None
+    team.jobs["worker-0"].exit_code = team.jobs["worker-1"].exit_code = 0
+    assert team.job.wait(0.0)
+    assert team.job.status().exit_code == 0
+
+
+def test_a_parameter_server_that_dies_is_not_mourned() -> None:
+    team = Team()
+    team.jobs["ps-0"].exit_code = 137
+    assert team.job.wait(0.0)
+    assert team.job.status().exit_code == 137
 
 
 def test_what_an_engine_did_not_answer_may_have_been_done() -> None:

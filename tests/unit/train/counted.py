@@ -3,7 +3,8 @@
 ``python counted.py SAMPLES EPOCHS BATCH_S [WORKERS] [STOP_AFTER] [STEP] [BUSY]``
 
 A batch waits for ``BATCH_S`` seconds; if ``BUSY`` is 1 it computes for as many CPU seconds. It waits as well for as
-long as there is a file ``hold`` in the folder of its output: so others come first, however slow the machine is.
+long as there is a file ``hold`` in the folder of its output: so others come first, however slow the machine is. After
+``STOP_AFTER`` batches it stops early; if that is negative, it leaves the loop at once as well.
 """
 
 import sys
@@ -47,6 +48,8 @@ for (indices,) in loop:
         time.sleep(0.01)
     ends += loop.epoch_end
     report(loss=1.0, ends=ends)
-    if stop_after and loop.done + 1 >= stop_after:
+    if stop_after and loop.done + 1 >= abs(stop_after):
         stop_early()
+        if stop_after < 0:
+            break
 torch.save(model.state_dict(), output_dir() / "model.pt")

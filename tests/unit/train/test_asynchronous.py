@@ -20,6 +20,7 @@ import torch
 from paceline.train.asynchronous.plan import read_plan
 from paceline.train.asynchronous.shards import Part
 from paceline.train.asynchronous.training import Training as Kept
+from paceline.train.asynchronous.vector import StateVector
 from paceline.train.progress import parse_line
 
 HERE = Path(__file__).parent
@@ -267,8 +268,49 @@ def test_who_hangs_when_asked_for_the_order_of_samples_keeps_nobody_from_it():
     assert sorted(training.lend("b", 1)["indices"]) == [2, 3]
 
 
-def test_an_early_stop_of_one_ends_the_training_of_all_with_the_same_model(train):
-    training = train("a", "b", batch_s=0.1, stop_after=20)
+def test_a_batch_that_takes_longer_than_is_reasonable_counts_in_the_end(monkeypatch):
+    now_s = [0.0]
+    monkeypatch.setattr("paceline.train.asynchronous.training.time.monotonic", lambda: now_s[0])
+    training = Kept({"a": Part(4, batch_size=4)}, stuck_s=60.0)
+    assert training.why_not("a", 1, 3) is None
+    training.begin_with(torch.zeros(3))
+    training.join("a", 0)
+    assert training.lend("a", 0)["kind"] == "order"
+    training.begin_epoch("a", 0, [0, 1, 2, 3])
+    for counts in (False, True):
+        number = training.lend("a", 0)["number"]
+        now_s[0] += 100.0
+        training.take_back_stuck()
+        assert training.take_in("a", 0, number, training._spread.version, torch.ones(3), {}) is counts
+
+
+BUFFERS = {
+    "infinite": torch.full((2, 2), float("-inf")).triu(1),
+    "complex": torch.polar(torch.ones(2), torch.tensor([0.5, 1.0])),
+    "large and whole": torch.tensor([2**24 + 1, 5]),
+    "bool": torch.tensor([True, False]),
+}
+
+
+@pytest.mark.parametrize("buffer", BUFFERS.values(), ids=BUFFERS)
+def test_buffers_of_any_kind_come_back_as_they_were(buffer):
+    module = torch.nn.Linear(1, 1)
+    module.register_buffer("kept", buffer.clone())
+    vector = StateVector({"model": module})
+    before = vector.read()
+    assert len(before) == vector.size
+    with torch.no_grad():
+        module.weight += 1.0
+    change = vector.change_since(before)
+    assert change.isfinite().all()
+    assert change.sum().item() == pytest.approx(1.0)
+    vector.write(before + change)
+    assert torch.equal(module.kept, buffer)
+
+
+@pytest.mark.parametrize("stop_after", [20, -20])
+def test_an_early_stop_of_one_ends_the_training_of_all_with_the_same_model(train, stop_after):
+    training = train("a", "b", batch_s=0.1, stop_after=stop_after)
     workers = [training.work(name) for name in "ab"]
     assert [worker.end() for worker in workers] == [0, 0], [worker.said for worker in workers]
     assert training.server.end() == 0

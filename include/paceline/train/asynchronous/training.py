@@ -245,6 +245,8 @@ class Training:
                 if now_s - since_s > max(self._stuck_s, _STUCK * self._batch_s.get(worker, 0.0)):
                     assert self._shards is not None
                     say(f"{worker} has not come back with a batch for {now_s - since_s:.0f} s: another one does it")
+                    # It may only be slow: next time it has twice as long, else nothing it does would ever count.
+                    self._batch_s[worker] = 2 * (now_s - since_s) / _STUCK
                     self._shards.take_back(number)
                     del self._lent_s[number]
                     self._lock.notify_all()

@@ -41,20 +41,37 @@ class StateVector:
             tensor for module in modules for tensor in (*module.parameters(), *module.buffers())
         )
         self._tensors = list({id(tensor): tensor for tensor in found}.values())  # tied weights count once
-        double = any(tensor.dtype == torch.float64 for tensor in self._tensors)
-        self.dtype = torch.float64 if double else torch.float32
-        self.size = sum(tensor.numel() for tensor in self._tensors)
+        self.dtype = torch.float64 if any(map(_needs_double, self._tensors)) else torch.float32
+        self.size = sum(_real(tensor).numel() for tensor in self._tensors)
 
     @torch.no_grad()
     def read(self) -> torch.Tensor:
         """The state as it is now; on the CPU, shape (size,)."""
-        return torch.cat([tensor.detach().reshape(-1).to("cpu", self.dtype) for tensor in self._tensors])
+        return torch.cat([_real(tensor).reshape(-1).to("cpu", self.dtype) for tensor in self._tensors])
+
+    def change_since(self, before: torch.Tensor) -> torch.Tensor:
+        """By how much the state has changed; what is infinite and stays so, as masks are, has not."""
+        now = self.read()
+        return torch.where(now == before, 0.0, now - before)
 
     @torch.no_grad()
     def write(self, values: torch.Tensor) -> None:
         """Make ``values`` the state."""
         begin = 0
-        for tensor in self._tensors:
-            part = values[begin : begin + tensor.numel()]
-            tensor.copy_(part.view(tensor.shape) if tensor.is_floating_point() else part.view(tensor.shape).round())
+        for tensor in map(_real, self._tensors):
+            part = values[begin : begin + tensor.numel()].view(tensor.shape)
+            tensor.copy_(part if tensor.is_floating_point() else part.round())
             begin += tensor.numel()
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor's numbers, complex ones as two each; not a copy."""
+    return torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
+
+
+def _needs_double(tensor: torch.Tensor) -> bool:
+    """Whether its numbers would come back changed from a row of single precision."""
+    if tensor.dtype in (torch.float64, torch.complex128):
+        return True
+    whole = not tensor.is_floating_point() and not tensor.is_complex() and tensor.dtype != torch.bool
+    return whole and tensor.numel() > 0 and bool((tensor.abs() > 2**24).any())

@@ -173,7 +173,7 @@ class Worker:
         """Send by how much a batch has changed the state, and go on from the newest."""
         began_s = time.monotonic()
         lease = self._leases.popleft()
-        change = self._vector.read() - self._seen
+        change = self._vector.change_since(self._seen)
         # As for a training alone, what the metric is at the end of an epoch counts.
         follows = self._until if self._last_of_epoch else None
         reports = self._session.newest(follows.metric)[0] if follows is not None else 0

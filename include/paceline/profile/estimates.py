@@ -111,11 +111,11 @@ class ProfileEstimates:
     def _ask(
         self, profile: DeviceProfile, function: Function, candidates: int, fixed: Mapping[str, float] | None = None
     ) -> Callable[[Floats], Floats]:
-        """The function, or for many candidates a table of it."""
-        if candidates < _MANY:
-            return profile[function]
+        """The function, or for many candidates a table of it; once there is one, fewer are told by it as well."""
         key = (profile.kind, function.name, *(fixed or {}).values())
         if key not in self._tables:
+            if candidates < _MANY:
+                return profile[function]
             self._tables[key] = Table(profile[function], dict(fixed or {}))
         return self._tables[key]
 

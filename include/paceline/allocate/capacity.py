@@ -103,10 +103,10 @@ class Capacity:
         if len(ends) > 2 * _FINE:
             late = ends[_FINE:]
             ends = ends[:_FINE] + late[:: -(-len(late) // _FINE)]
-        elif ends:
+        elif ends and (step := (ends[-1] - now_s) / _LEAST):  # zero if the last deadline is a rounding error ahead
             # Jobs can follow each other on the same devices only from one span to the next: so there are enough. On the
             # clock, and in steps that halve, so that what was planned to end with a span can still do so later.
-            step_s = 2.0 ** floor(log2((ends[-1] - now_s) / _LEAST))
+            step_s = 2.0 ** floor(log2(step))
             first, last = floor(now_s / step_s) + 1, ceil(ends[-1] / step_s)
             ends = sorted({*ends, *(step_s * number for number in range(first, last))})
         self._ends: Real = np.array(ends, dtype=np.float64)

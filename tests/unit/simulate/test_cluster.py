@@ -4,7 +4,7 @@ import random
 from math import inf
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from paceline.allocate import (
@@ -169,6 +169,7 @@ def test_the_same_workload_gives_the_same_result_to_the_last_digit(make):
 
 @settings(max_examples=60, deadline=None)
 @given(rows=arrival_lists)
+@example(rows=[{"gap": 0.0, "work": 1.0, "slack": 5e-324, "estimated": 1.0, "breaks": inf, "cancelled": inf}])
 def test_every_policy_gives_out_only_what_is_there(rows):
     nodes = [Node("pool", 8)]
 

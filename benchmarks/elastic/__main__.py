@@ -19,11 +19,12 @@ from benchmarks.deadline.cells import Record
 from benchmarks.elastic.by_deadline import by_deadline
 from benchmarks.elastic.curves import MODELS, Curve, measure
 from benchmarks.elastic.multi_job import shared
-from benchmarks.elastic.real import cases, compared
+from benchmarks.elastic.real import LINKS, TRAINED, cases, compared
 from benchmarks.elastic.simulated import CLUSTERS, alone
 from benchmarks.elastic.stage import Stage
 from benchmarks.elastic.standstill import standstills
 from benchmarks.engine import connect
+from paceline.demo.signals import end_on_sigterm
 
 _PARTS = ("real", "standstill", "deadline", "alone", "shared")
 
@@ -33,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.elastic", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=_PARTS, default=list(_PARTS), metavar="PART")
     parser.add_argument("--quick", action="store_true", help="one model, fewer configurations, fewer traces")
+    parser.add_argument("--models", nargs="+", choices=TRAINED, metavar="MODEL", help=f"to train: {', '.join(TRAINED)}")
+    parser.add_argument("--links", nargs="+", choices=LINKS, default=LINKS, metavar="LINK", help="free, narrow")
     parser.add_argument("--budget", type=float, default=1.6, help="cores of a real training (%(default)s)")
     parser.add_argument("--epochs", type=int, default=60, help="of a real training (%(default)s)")
     parser.add_argument("--restart-s", type=float, default=60.0, help="what a restart costs Optimus (%(default)s)")
@@ -40,18 +43,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=Path("build/elastic"), help="record of finished runs")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE")
     chosen = parser.parse_args(arguments)
+    end_on_sigterm()
     record = Record(chosen.folder / ("quick.jsonl" if chosen.quick else "runs.jsonl"))
     result: dict[str, Any] = {}
     if "real" in chosen.only:
         stage = Stage(connect, chosen.image, chosen.budget, tqdm.write)
         rows = []
-        for case in tqdm(cases(quick=chosen.quick), unit="case"):
+        models = chosen.models or (TRAINED[:1] if chosen.quick else TRAINED)
+        for case in tqdm(cases(models, chosen.links), unit="case"):
             tqdm.write(str(case))
             rows.append(compared(stage, case, record, epochs=chosen.epochs, quick=chosen.quick))
+            tqdm.write(_table(rows, _REAL))  # so far: each case takes half an hour or more
         result["real"] = rows
-        print(_table(rows, _REAL))
     if "standstill" in chosen.only:
-        found = standstills(Stage(connect, chosen.image, chosen.budget, tqdm.write), cases(quick=True)[0])
+        found = standstills(Stage(connect, chosen.image, chosen.budget, tqdm.write), cases()[0])
         result["standstill"] = found
         print(f"The longest time without a sample when nodes come: {found['live_s']:.1f} s; ", end="")
         print(f"where all are started again for it: {found['restart_s']:.1f} s")
@@ -91,6 +96,7 @@ _REAL = {
     "of Optimus": "{speed_vs_optimus:.2f}",
     "reached": "{settle_s:.0f} s",
     "Optimus": "{settle_s_optimus:.0f} s",
+    "settled": "{settled} / {settled_optimus}",
     "restarts": "{restarts} / {restarts_optimus}",
     "lost": "{lost_samples}",
     "right": "{accuracy:.3f}",

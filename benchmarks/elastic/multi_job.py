@@ -87,7 +87,7 @@ class _Training:
 def _growing(arrivals: Iterator[Asked], curves: Mapping[str, Curve], cluster: Cluster) -> dict[str, float]:
     """Second by second nothing happens but samples: at each of them every training trains, measures and decides."""
     rng = random.Random(0)
-    policy = Growing(start_share=cluster.options().start_share)
+    policy = GrowingFromFifteen()
     ahead = list(arrivals)
     here: list[_Training] = []
     done: list[tuple[float, float]] = []  # seconds from its arrival to its start, and to its end
@@ -137,6 +137,13 @@ def _grant(policy: Growing, here: Sequence[_Training], cluster: Cluster, now_s: 
                 one.scaling, one.started_s = Scaling(float(one.granted), options), now_s
             else:
                 one.scaling.allow(float(one.granted))
+
+
+class GrowingFromFifteen(Growing):
+    """As in the paper's evaluation: R_0 is fifteen cores, whatever the budget; or as many as there are."""
+
+    def _first(self, job: Job, speeds: Speeds) -> int:
+        return speeds.most(int(FIRST_CORES))
 
 
 # --- theirs: how fast a training is on so many cores is known beforehand ----------------------------------------------

@@ -23,8 +23,8 @@ from paceline.train.progress import parse_line
 
 HERE = Path(__file__).parent
 _LOOK_S = 0.25
-_STATE = 400_000  # numbers in the state where links are narrow, of whatever model
-_PARAMETERS = {"cnn": 58_000, "transformer": 404_000, "lstm": 168_000}
+_CARRIED_S = 0.06  # that a narrow link takes for a model's state, in each direction
+_STATE_BYTES = {"cnn": 240_000, "transformer": 1_620_000, "lstm": 680_000}
 
 
 @dataclass(frozen=True)
@@ -32,18 +32,18 @@ class Case:
     """What trains, and over what links."""
 
     model: str
-    link_mbit_s: float | None = None
+    narrow: bool = False
     wait_s: float = 0.0  # for the data of each batch
 
     @property
-    def ballast(self) -> int:
-        """Numbers added to the state, so that it takes the link as long with each model."""
-        return max(_STATE - _PARAMETERS[self.model], 0) if self.link_mbit_s else 0
+    def link_mbit_s(self) -> float | None:
+        """Of each node: a narrow one is as narrow for each model as its state is small."""
+        return 8 * _STATE_BYTES[self.model] / _CARRIED_S / 1e6 if self.narrow else None
 
     @property
     def arguments(self) -> list[str]:
         """Of the training script, beside the epochs."""
-        return [self.model, "--ballast", str(self.ballast), "--wait-s", str(self.wait_s)]
+        return [self.model, "--wait-s", str(self.wait_s)]
 
     def __str__(self) -> str:
         return f"{self.model}, " + (f"links of {self.link_mbit_s:g} Mbit/s" if self.link_mbit_s else "free links")

@@ -17,7 +17,6 @@ SAMPLES, HELD_OUT, BATCH = 1920, 2000, 32
 arguments = argparse.ArgumentParser()
 arguments.add_argument("model", choices=MODELS)
 arguments.add_argument("--epochs", type=int, required=True)
-arguments.add_argument("--ballast", type=int, default=0, help="numbers that belong to the state and are not trained")
 arguments.add_argument("--wait-s", type=float, default=0.0, help="for the data of each batch")
 chosen = arguments.parse_args()
 
@@ -31,7 +30,6 @@ class Counted(nn.Module):
         super().__init__()
         self.model = MODELS[chosen.model]()
         self.counts = nn.Parameter(torch.zeros(SAMPLES), requires_grad=False)
-        self.ballast = nn.Parameter(torch.zeros(chosen.ballast), requires_grad=False)
 
 
 counted = Counted()

@@ -59,9 +59,17 @@ class Configuration:
         """Every node with so many times its cores."""
         return Configuration(*(tuple(one * factor for one in cores) for cores in (self.servers, self.workers)))
 
-    def with_servers(self, number: int) -> Configuration:
-        """So many parameter servers, on the same cores in all, which they share equally."""
-        return Configuration(_equally(self.servers, number), self.workers)
+    def with_servers(self, number: int, least_cores: float = 0.0) -> Configuration:
+        """So many parameter servers, on the same cores in all, which they share equally.
+
+        Where each would have less than ``least_cores``, workers give what is missing.
+        """
+        servers = _equally(self.servers, number)
+        missing = max(number * least_cores - sum(servers), 0.0)
+        left = 1 - missing / sum(self.workers)
+        return Configuration(
+            tuple(one + missing / number for one in servers), tuple(one * left for one in self.workers)
+        )
 
     def with_workers(self, number: int) -> Configuration:
         """So many workers, on the same cores in all, which they share equally."""

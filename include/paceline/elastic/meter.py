@@ -11,8 +11,9 @@ from paceline.runtime.base import Usage
 from paceline.train.progress import Progress
 
 _LEAST_S = 1.0
-# A speed that is counted in whole steps varies by one of them: by 3 % of so many.
-_LEAST_STEPS = 30
+# Workers tell the time at the end of a step, so no step counts in part; but no step takes as long as the next one, and
+# the mean speed of single steps is above the speed of them all: of each worker it takes some.
+_LEAST_STEPS, _LEAST_STEPS_EACH = 10, 3
 
 
 @dataclass
@@ -58,7 +59,9 @@ class Meter:
         passed_s = {name: one.measured_s - last.usages[name].measured_s for name, one in now.usages.items()}
         steps = {name: one.done - last.progress[name].done for name, one in now.progress.items()}
         reported_s = {name: one.wall_s - last.progress[name].wall_s for name, one in now.progress.items()}
-        if min((*passed_s.values(), *reported_s.values())) < _LEAST_S or sum(steps.values()) < _LEAST_STEPS:
+        if min((*passed_s.values(), *reported_s.values())) < _LEAST_S:
+            return None
+        if sum(steps.values()) < _LEAST_STEPS or min(steps.values()) < _LEAST_STEPS_EACH:
             return None
         self._last = now
         return Sample(

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from paceline.elastic.configuration import Configuration
 from paceline.elastic.options import Options
+from paceline.runtime.cgroups import PERIOD_US
+
+PERIOD_S = PERIOD_US / 1e6  # in which a node may use its share of the processor
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,9 @@ class Floors:
     worker: float = 0.0
 
 
-def reassign(now: Configuration, used: Mapping[str, float], options: Options, floors: Floors) -> Configuration:
+def reassign(
+    now: Configuration, used: Mapping[str, float], speed: float, options: Options, floors: Floors
+) -> Configuration:
     """Adjust first among nodes of the same kind, then between the kinds; Nearchus, section IV.
 
     A node that uses less than ``options.node_efficiency`` of its cores keeps as many as bring it there; the rest goes
@@ -28,7 +33,9 @@ def reassign(now: Configuration, used: Mapping[str, float], options: Options, fl
     Beyond the paper, not all of that: who waits for a node does so the longer the fewer cores it has, however idle it
     is mostly. The sum of both waits, ``c W / R_w + d / R_s`` seconds for a step of ``c`` and ``d`` core-seconds on
     ``W`` workers, is least where the cores of servers and workers are as ``sqrt(d / (c W))``, which is known from what
-    both use: the square-root rule of queueing networks. A kind keeps its part of that.
+    both use: the square-root rule of queueing networks. A kind keeps its part of that. A part of one core, though, is
+    all of it for a part of the time: a server that can do its part of a step in that is no quicker for more, up to a
+    whole core.
 
     Parameters
     ----------
@@ -36,6 +43,8 @@ def reassign(now: Configuration, used: Mapping[str, float], options: Options, fl
         What the nodes have.
     used:
         Node to cores used.
+    speed:
+        Steps a second, of all workers together.
     floors:
         What nodes keep.
 
@@ -47,8 +56,8 @@ def reassign(now: Configuration, used: Mapping[str, float], options: Options, fl
     Examples
     --------
     >>> now = Configuration(servers=(1.0,), workers=(1.0, 1.0))
-    >>> str(reassign(now, {"ps-0": 0.4, "worker-0": 1.0, "worker-1": 1.0}, Options(), Floors()))
-    '1 parameter server on 0.72 cores, 2 workers on 2.28 cores'
+    >>> str(reassign(now, {"ps-0": 0.4, "worker-0": 1.0, "worker-1": 1.0}, 40.0, Options(), Floors()))
+    '1 parameter server on 0.5 cores, 2 workers on 2.5 cores'
     """
     efficient = options.node_efficiency
     if all(used[name] >= efficient * cores for name, cores in now.nodes.items()):
@@ -58,11 +67,13 @@ def reassign(now: Configuration, used: Mapping[str, float], options: Options, fl
     servers = _Kind.balanced(now.servers, uses[:split], max(floors.server, options.least_cores), efficient)
     workers = _Kind.balanced(now.workers, uses[split:], max(floors.worker, options.least_cores), efficient)
     root = math.sqrt(servers.used / (workers.used * len(now.workers))) if workers.used > 0 else math.inf
-    for_servers = max(servers.used / efficient, now.cores * root / (1 + root))
+    by_root = now.cores * root / (1 + root)
     if servers.wasteful(efficient) and not workers.wasteful(efficient):
-        servers, workers = servers.give(workers, for_servers, efficient)
+        at_once = servers.used / speed / PERIOD_S if speed > 0 else math.inf
+        kept = min(by_root, at_once) if by_root <= split else by_root
+        servers, workers = servers.give(workers, max(kept, servers.used / efficient), efficient)
     elif workers.wasteful(efficient) and not servers.wasteful(efficient):
-        workers, servers = workers.give(servers, now.cores - for_servers, efficient)
+        workers, servers = workers.give(servers, now.cores - max(by_root, servers.used / efficient), efficient)
     return Configuration(tuple(servers.cores), tuple(workers.cores))
 
 

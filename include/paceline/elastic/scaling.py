@@ -115,9 +115,10 @@ class Scaling:
                 return None
             out_first = full is not None or efficiency < self._options.node_efficiency
             why = f"network of {full} at {100 * self._window.network(full):.0f} %" if full else wasted
-            servers, workers = now.with_servers(self._more_servers()), now.with_workers(self._more_workers(used))
+            servers = now.with_servers(self._more_servers(), self._options.least_cores)
+            workers = now.with_workers(self._more_workers(used))
             one_kind = (servers, workers) if full else (workers, servers)
-            both = now.with_servers(len(servers.servers)).with_workers(len(workers.workers))
+            both = servers.with_workers(min(len(workers.workers), self._most_workers(servers)))
             step = self._out(why, *one_kind) if out_first else None
             step = step or self._up(wasted, certain=False) or self._out(why, *one_kind)
             if step is None and self._window.busy:
@@ -173,7 +174,7 @@ class Scaling:
 
     def _reassign(self, used: dict[str, float]) -> Step | None:
         before = self.configuration
-        after = reassign(before, used, self._options, self._floors)
+        after = reassign(before, used, self._window.speed, self._options, self._floors)
         given = {name: cores - after.nodes[name] for name, cores in before.nodes.items() if after.nodes[name] < cores}
         moved = sum(given.values())
         if moved < _NOTABLE * before.cores:
@@ -208,13 +209,16 @@ class Scaling:
         in_use = sum(cores for name, cores in used.items() if is_worker(name))
         to_use_all = round(len(workers) * sum(workers) / max(in_use, _SAME))
         half_as_many_again = math.ceil(len(workers) * (1 + options.scale_up))
-        most = min(options.most_workers, int(sum(workers) / options.least_cores + _SAME))
-        return min(max(to_use_all, half_as_many_again), 2 * len(workers), most)
+        return min(max(to_use_all, half_as_many_again), 2 * len(workers), self._most_workers(self.configuration))
+
+    def _most_workers(self, among: Configuration) -> int:
+        return min(self._options.most_workers, int(sum(among.workers) / self._options.least_cores + _SAME))
 
     def _more_servers(self) -> int:
-        options, servers = self._options, self.configuration.servers
-        most = min(options.most_servers, int(sum(servers) / options.least_cores + _SAME))
-        return min(math.ceil(len(servers) * (1 + options.scale_up)), most)
+        options, now = self._options, self.configuration
+        for_servers = now.cores - len(now.workers) * options.least_cores
+        most = min(options.most_servers, int(for_servers / options.least_cores + _SAME))
+        return min(math.ceil(len(now.servers) * (1 + options.scale_up)), most)
 
     def _try(self, step: Step, *, least_gain: float) -> Step | None:
         """Make a step, unless it was made before in vain."""

@@ -136,7 +136,9 @@ class TeamJob:
             for name in [one for one, node in self._nodes.items() if is_worker(one) and node.newest is None]:
                 self._let_go(name)  # it has not begun, and would look for the server for a while
         for name, node in list(self._nodes.items()):
-            if name not in self._leaving and not node.job.wait(max(limit_s - self._clock(), 0.0)):
+            # Not for other parameter servers: one that came too late to take part looks for the first one for a while.
+            waited_for = is_worker(name) and name not in self._leaving
+            if waited_for and not node.job.wait(max(limit_s - self._clock(), 0.0)):
                 return False
         return True
 

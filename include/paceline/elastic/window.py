@@ -77,12 +77,11 @@ class Window:
 
     @property
     def stable(self) -> bool:
-        """Whether neither speed nor use of cores has varied notably lately: coefficients of variation, section IV."""
-        newest = self._newest()
-        if len(newest) < self._options.stable_samples:
-            return False
-        series = [sample.speed for sample in newest], [sum(sample.used.values()) for sample in newest]
-        return all(_variation(one) < self._options.stable_variation for one in series)
+        """Whether neither speed nor use of cores has varied notably lately: coefficients of variation, section IV.
+
+        Where single samples vary too much to tell, the means of several in a row count as one.
+        """
+        return self._together is not None
 
     @property
     def speed(self) -> float:
@@ -125,8 +124,23 @@ class Window:
         loads = [sample.network[server] for sample in self._samples]
         return fmean(loads) + _SURE * max(pstdev(loads), _TREMBLE) < self._options.network_busy
 
+    @property
+    def _together(self) -> int | None:
+        """How many samples in a row have to count as one for the newest ones to be stable; the fewest."""
+        wanted = self._options.stable_samples
+        for together in range(1, len(self._samples) // wanted + 1):
+            newest = list(self._samples)[-together * wanted :]
+            series = [sample.speed for sample in newest], [sum(sample.used.values()) for sample in newest]
+            if all(_variation(_means(one, together)) < self._options.stable_variation for one in series):
+                return together
+        return None
+
     def _newest(self) -> list[Sample]:
-        return list(self._samples)[-self._options.stable_samples :]
+        return list(self._samples)[-self._options.stable_samples * (self._together or 1) :]
+
+
+def _means(values: Sequence[float], together: int) -> list[float]:
+    return [fmean(values[place : place + together]) for place in range(0, len(values), together)]
 
 
 def _variation(values: Sequence[float]) -> float:

@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from paceline.elastic import Configuration, Sample
+from paceline.elastic.reassign import PERIOD_S
 from paceline.elastic.window import either
 
 _ROUNDS, _CLOSE = 200, 1e-9  # of the fixed point
@@ -41,8 +43,26 @@ class Workload:
     state_bytes: float = 0.0
 
     def step_s(self, cores: float) -> float:
-        """Seconds for which a worker computes in one step."""
-        return (self.compute_core_s - self.serial_s) / min(cores, self.worker_cores) + self.serial_s / min(cores, 1.0)
+        """Seconds for which a worker computes in one step, unless it has used up its cores."""
+        if cores < 1:
+            return _takes_s(self.compute_core_s, cores)
+        return (self.compute_core_s - self.serial_s) / min(cores, self.worker_cores) + self.serial_s
+
+    def least_s(self, cores: float) -> float:
+        """Seconds in which a worker's cores do one step."""
+        return self.compute_core_s / min(cores, self.worker_cores)
+
+    def update_s(self, cores: float, servers: int) -> float:
+        """Seconds for which one of so many servers works on one step."""
+        return _takes_s(self.update_core_s / servers, min(cores, self.server_cores))
+
+
+def _takes_s(core_s: float, cores: float) -> float:
+    """Seconds for so much work. A part of a core is all of it for a part of each period: what fits into that is done as
+    quickly as on a whole one."""
+    if cores >= 1:
+        return core_s / cores
+    return max(core_s, core_s / cores - (1 - cores) * PERIOD_S)
 
 
 def steady_state(workload: Workload, configuration: Configuration, link_bytes_s: float) -> Sample:
@@ -79,14 +99,11 @@ def _steady_state(workload: Workload, configuration: Configuration, link_bytes_s
     update_s = workload.update_core_s / servers
     carried_s = workload.state_bytes / servers / link_bytes_s
     # The slowest of the servers counts, as all are asked at the same time.
-    demands_s = [
-        max(update_s / min(cores, workload.server_cores) for cores in configuration.servers),
-        carried_s,
-        carried_s,
-    ]
+    demands_s = [max(workload.update_s(cores, servers) for cores in configuration.servers), carried_s, carried_s]
     own_link_s = 2 * (servers - 1) * carried_s  # for the parts of the other servers
-    alone_s = [workload.step_s(cores) + own_link_s for cores in configuration.workers]
-    speeds = _speeds(alone_s, demands_s)
+    workers = [_Worker(workload.step_s(cores) + own_link_s, workload.least_s(cores)) for cores in configuration.workers]
+    most = min(configuration.servers) / max(update_s, _CLOSE)
+    speeds = _speeds(workers, demands_s, most)
     speed = sum(speeds)
     used = {f"ps-{number}": speed * update_s for number in range(servers)}
     used |= {f"worker-{number}": one * workload.compute_core_s for number, one in enumerate(speeds)}
@@ -95,23 +112,30 @@ def _steady_state(workload: Workload, configuration: Configuration, link_bytes_s
     )
 
 
-def _speeds(alone_s: Sequence[float], demands_s: Sequence[float]) -> list[float]:
-    """Steps a second of each worker. Those that are alike do alike, so each kind of them is looked at once."""
-    kinds = Counter(alone_s)
-    speeds = {one: 1 / (one + sum(demands_s)) for one in kinds}
+class _Worker(NamedTuple):
+    """Seconds of its step without what it waits for, and the fewest that its cores allow."""
+
+    alone_s: float
+    least_s: float
+
+
+def _speeds(workers: Sequence[_Worker], demands_s: Sequence[float], most: float) -> list[float]:
+    """Steps a second of each worker, of all no more than ``most``. Those that are alike do alike: each kind once."""
+    kinds = Counter(workers)
+    speeds = {one: 1 / max(one.alone_s + sum(demands_s), one.least_s) for one in kinds}
     queues = {one: [speed * demand for demand in demands_s] for one, speed in speeds.items()}
     for _ in range(_ROUNDS):
         waiting = [sum(count * queues[one][place] for one, count in kinds.items()) for place in range(len(demands_s))]
-        after = {}
+        change = 0.0
         for one, queue in queues.items():
             spent_s = [demand * (1 + waiting[place] - queue[place]) for place, demand in enumerate(demands_s)]
-            after[one] = 1 / (one + sum(spent_s))
-            queues[one] = [after[one] * seconds for seconds in spent_s]
-        change = max(abs(after[one] - speeds[one]) / after[one] for one in kinds)
-        speeds = after
+            speeds[one] = 1 / max(one.alone_s + sum(spent_s), one.least_s)
+            queues[one] = [speeds[one] * seconds for seconds in spent_s]
+            # Of the queues: the speed of one that its cores hold back stays while they still grow.
+            change = max(change, *(abs(now - before) for now, before in zip(queues[one], queue, strict=True)))
         if change < _CLOSE:
             break
     # A station cannot be busier than always, which the approximation may exceed by a little.
     speed = sum(count * speeds[one] for one, count in kinds.items())
-    busiest = max(speed * demand for demand in demands_s)
-    return [speeds[one] / max(busiest, 1.0) for one in alone_s]
+    busiest = max(speed * demand for demand in (*demands_s, 1 / most))
+    return [speeds[one] / max(busiest, 1.0) for one in workers]

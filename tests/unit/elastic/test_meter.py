@@ -16,7 +16,7 @@ def test_a_sample_covers_enough_time_and_enough_steps():
     steps = []
     for second in range(9):
         usages = {"ps-0": at(second, 0.1 * second), "worker-0": at(second, 0.8 * second)}
-        sample = meter.take(usages, {"worker-0": Progress(done=10 * second, total=999, wall_s=float(second))})
+        sample = meter.take(usages, {"worker-0": Progress(done=4 * second, total=999, wall_s=float(second))})
         steps += [second] if sample else []
     assert steps == [3, 6]
 

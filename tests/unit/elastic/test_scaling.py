@@ -219,7 +219,22 @@ def test_servers_whose_cores_were_moved_in_vain_keep_theirs_and_workers_may_stil
     assert _raised(floors, needed, too_few) == Floors(server=1.0, worker=0.0)
     now = Configuration((1.0, 1.0, 1.0), (1.0, 1.0))
     used = {"ps-0": 0.2, "ps-1": 0.5, "ps-2": 1.0, "worker-0": 1.0, "worker-1": 1.0}
-    assert reassign(now, used, Options(), Floors(server=1.0)) == now, "who is idle at its floor takes nothing"
+    assert reassign(now, used, 10.0, Options(), Floors(server=1.0)) == now, "who is idle at its floor takes nothing"
+
+
+def test_a_server_of_less_than_a_core_keeps_what_it_uses_and_gets_more_than_that_where_it_is_too_little():
+    idle = reassign(
+        Configuration((0.4,), (0.6, 0.6)), {"ps-0": 0.1, "worker-0": 0.6, "worker-1": 0.6}, 60.0, Options(), Floors()
+    )
+    assert idle.servers == (pytest.approx(0.125),), "a part of a core is all of it for a part of the time"
+    slow = reassign(
+        Configuration((0.4,), (0.6, 0.6)), {"ps-0": 0.1, "worker-0": 0.6, "worker-1": 0.6}, 4.0, Options(), Floors()
+    )
+    assert slow.servers[0] > 0.2, "a step of 25 ms does not fit into an eighth of 100 ms"
+    short = reassign(
+        Configuration((0.1,), (0.7, 0.7)), {"ps-0": 0.1, "worker-0": 0.2, "worker-1": 0.2}, 60.0, Options(), Floors()
+    )
+    assert short.servers[0] > 0.3
 
 
 def test_no_step_is_taken_where_nothing_holds_a_training_up():

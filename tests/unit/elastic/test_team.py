@@ -227,6 +227,16 @@ def test_code_after_the_loop_may_take_its_time_if_the_parameter_server_has_ended
     assert team.job.status().exit_code == 0
 
 
+def test_a_parameter_server_that_came_too_late_keeps_nobody_from_ending() -> None:
+    team = Team()
+    late = Stub(1.0)
+    team.job._nodes["ps-1"] = Node(late, 1.0)
+    for name in ("ps-0", "worker-0", "worker-1"):
+        team.jobs[name].exit_code = 0
+    assert team.job.wait(0.0)
+    assert late.exit_code is None, "it still looks for the first one"
+
+
 def test_a_parameter_server_that_dies_is_not_mourned() -> None:
     team = Team()
     team.jobs["ps-0"].exit_code = 137

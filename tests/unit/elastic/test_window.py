@@ -41,3 +41,23 @@ def test_a_link_is_busy_before_it_is_full(load: float, busy: bool) -> None:
     window.add(Sample(5.0, {"ps-0": 1.0}, {"ps-0": load, "ps-1": 0.1}))
     assert window.busy is busy
     assert not window.saturated("ps-0")
+
+
+@pytest.mark.parametrize(
+    ("speeds", "samples"),
+    [
+        pytest.param([10.0, 10.0], OPTIONS.stable_samples, id="each like the others"),
+        pytest.param([8.0, 12.0], 2 * OPTIONS.stable_samples, id="up and down: two and two are alike"),
+        pytest.param([1.1**number for number in range(60)], None, id="ever faster"),
+    ],
+)
+def test_samples_that_vary_are_taken_together_until_they_are_alike_but_not_those_that_grow(
+    speeds: list[float], samples: int | None
+) -> None:
+    window = Window(OPTIONS)
+    stable = []
+    for number in range(60):
+        window.add(Sample(speeds[number % len(speeds)], {"ps-0": 1.0}, {"ps-0": 0.1}))
+        stable += [number + 1] if window.stable else []
+    assert (stable[0] if stable else None) == samples
+    assert samples is None or window.speed == pytest.approx(10.0)

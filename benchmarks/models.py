@@ -3,7 +3,8 @@
 ``python -m benchmarks.models`` (more than an hour; ``--quick``: a third of it) measures real trainings, with SIFT
 beside them, in containers that compete for the cores of an emulated device. The points to learn from are a part of the
 full grid; the points to test with are drawn from all of it, and measured among the others, four times each: their mean
-is what a prediction is compared with, and how far they are from it tells the error of a measurement.
+is what a prediction is compared with, and how far they are from it tells the error of a measurement. What is measured
+is kept in ``build/models/measured.jsonl``: an interrupted survey goes on from there, a whole one is not made again.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 
 from benchmarks.edge.fleet import DEVICES, emulated_fleet
 from benchmarks.edge.measured import APP, FOLDER, measure, read
+from paceline.demo.signals import end_on_sigterm
 from paceline.profile import FUNCTIONS, execution, learn
 from paceline.profile.learn import errors_pct
 from paceline.profile.survey import default_axes
@@ -79,6 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--measured", type=Path, default=None, metavar="FILE", help="learn from what was measured then")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE")
     chosen = parser.parse_args(arguments)
+    end_on_sigterm()
     file = chosen.measured
     if file is None:
         file = FOLDER / "measured.jsonl"

@@ -15,14 +15,15 @@ HERE = Path(__file__).parent
 STITCHING = HERE.parents[1] / "dags" / "edge" / "stitching.py"
 TRAINER, NEIGHBOUR = "paceline-trainer:latest", "paceline-neighbour:latest"
 MEMORY_GIB = 1.5
-LATENCY_MS = 500  # slow devices bear it beside a training, and some of them not when they are under stress as well
+LATENCY_MS = 500  # an application has to have one; what is borne is judged by limits of the benchmarks' own
 # Name to kind, cores, and the processor that it is a part of: what a processor has is never all given away, as who has
-# a part of a full one is slowed down by others. A Jetson TX2 does 2.8 times as many operations a second as a Nano.
+# a part of a full one is slowed down by others. A Jetson TX2 does 2.8 times as many operations a second as a Nano. An
+# application must leave a part of its device free: on a full one, how busy it is does not tell what else runs there.
 DEVICES = {
-    "tx2": ("tx2", 0.5, 0),
-    "nano-1": ("nano", 0.18, 1),
-    "nano-2": ("nano", 0.18, 1),
-    "nano-3": ("nano", 0.18, 1),
+    "tx2": ("tx2", 0.67, 0),
+    "nano-1": ("nano", 0.24, 1),
+    "nano-2": ("nano", 0.24, 1),
+    "nano-3": ("nano", 0.24, 1),
 }
 SERVER = ("pi", 0.2, 0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,10 @@ from tqdm import tqdm
 from benchmarks.edge.fleet import MEMORY_GIB, EmulatedFleet, training
 from benchmarks.edge.reference import Reference
 from benchmarks.engine import connect
+from paceline.errors import PacelineError
 from paceline.profile import DeviceProfile, Origin, ProfileEstimates
 from paceline.profile.bench import Bench, Timing
+from paceline.profile.neighbours import Load
 from paceline.profile.survey import Survey, default_axes
 from paceline.runtime import DockerRuntime
 
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 FOLDER = Path("build/models")
 APP = "stitching"
 # A 95th percentile needs many executions, of which there are five a second; half as long before, like ProfileOperator.
+_ASKED = ("machine", "batch_size", "stress_cpu", "stress_memory", "server_stress")
 TIMING = Timing(before_s=4.0, training_s=8.0)
 _TIMES = ("compute_s", "update_s", f"execution_s.{APP}", f"alone_s.{APP}")
 
@@ -35,22 +39,54 @@ def bench_of(fleet: EmulatedFleet) -> Bench:
 
 
 def measure(fleet: EmulatedFleet, points: int, held_out: int, repeats: int, keep: Path) -> None:
-    """Measure; every row is written down at once, so that what was measured outlives an interruption."""
+    """Measure; every row is written down at once, and who is interrupted goes on from there."""
     axes = default_axes(workers=len(fleet.machines))
     keep.parent.mkdir(parents=True, exist_ok=True)
     with (
         tqdm(total=points + held_out * repeats, unit="point") as bar,
-        keep.open("w") as file,
+        keep.open("a+") as file,
         bench_of(fleet) as bench,
     ):
+        file.seek(0)
+        known = [json.loads(line) for line in file]
+        left = len(known)
+        if known:
+            tqdm.write(f"{keep} has {left} rows, which are not measured again; move it away to measure all anew")
 
         def note(rows: list[dict[str, Any]]) -> None:
-            for row in rows:
-                file.write(json.dumps(row) + "\n")
-            file.flush()
+            nonlocal left
+            if left <= 0:
+                file.writelines(json.dumps(row) + "\n" for row in rows)
+                file.flush()
+            left -= len(rows)
             bar.update()
 
-        Survey(bench, fleet.machines, axes, on_rows=note).run(points, held_out, repeats)
+        Survey(_Resumed(bench, known, keep), fleet.machines, axes, on_rows=note).run(points, held_out, repeats)
+
+
+class _Resumed:
+    """A bench that says again what it has measured before, as long as it is asked the same; then it measures."""
+
+    def __init__(self, bench: Bench, known: list[dict[str, Any]], keep: Path) -> None:
+        self._bench, self._known, self._keep = bench, known, keep
+        self._batch: dict[str, int] = {}
+        self._begun = False
+
+    def train(self, batch: dict[str, int]) -> None:
+        self._batch, self._begun = batch, False
+
+    def measure(self, loads: dict[str, Load], *, active: Sequence[str], server: Load | None) -> list[dict[str, Any]]:
+        if not self._known:
+            if not self._begun:
+                self._bench.train(self._batch)
+                self._begun = True
+            return self._bench.measure(loads, active=active, server=server)
+        rows, self._known = self._known[: len(active)], self._known[len(active) :]
+        stress = (server or Load()).cpu
+        asked = [(name, self._batch[name], loads[name].cpu, loads[name].memory, stress) for name in active]
+        if [tuple(row[column] for column in _ASKED) for row in rows] != asked:
+            raise PacelineError(f"{self._keep} is of another survey than this one: move it away to begin anew")
+        return rows
 
 
 def read(file: Path) -> pd.DataFrame:

@@ -14,6 +14,7 @@ from paceline.profile.table import Table
 from paceline.schedule import Candidate, State
 
 Floats = NDArray[np.float64]
+_Groups = list[tuple[DeviceProfile, NDArray[np.intp], list[Candidate]]]  # their places among all who are asked about
 
 _COMPUTE, _UPDATE, _CPU, _GPU, _MEMORY = FUNCTIONS
 _MEMORY_KEPT_FREE = 0.05
@@ -52,8 +53,12 @@ class ProfileEstimates:
 
     def compute_s(self, candidates: Sequence[Candidate], batch: Floats) -> Floats:
         """Seconds to compute one sample, equation (5)."""
+        return self._compute_s(self._by_kind(candidates), batch)
+
+    def _compute_s(self, groups: _Groups, batch: Floats) -> Floats:
         return self._each(
-            candidates,
+            groups,
+            len(batch),
             _COMPUTE,
             {},
             lambda places, members: np.column_stack(
@@ -64,9 +69,11 @@ class ProfileEstimates:
     def update_s(self, candidates: Sequence[Candidate], batch: Floats, server: State) -> Floats:
         """Seconds to push, update and pull when exactly these train, equation (6)."""
         # Whoever computes quickly asks the server more often, and all wait longer.
-        pushes, workers = float(np.sum(1 / (batch * self.compute_s(candidates, batch)))), len(candidates)
+        groups, workers = self._by_kind(candidates), len(candidates)
+        pushes = float(np.sum(1 / (batch * self._compute_s(groups, batch))))
         return self._each(
-            candidates,
+            groups,
+            workers,
             _UPDATE,
             {"server_cpu": server.cpu},
             lambda places, members: np.column_stack(
@@ -98,14 +105,15 @@ class ProfileEstimates:
 
     def _each(
         self,
-        candidates: Sequence[Candidate],
+        groups: _Groups,
+        candidates: int,
         function: Function,
         fixed: Mapping[str, float],
         features: Callable[[NDArray[np.intp], list[Candidate]], Floats],
     ) -> Floats:
-        found = np.empty(len(candidates))
-        for profile, places, members in self._by_kind(candidates):
-            found[places] = self._ask(profile, function, len(candidates), fixed)(features(places, members))
+        found = np.empty(candidates)
+        for profile, places, members in groups:
+            found[places] = self._ask(profile, function, candidates, fixed)(features(places, members))
         return found
 
     def _ask(
@@ -119,9 +127,7 @@ class ProfileEstimates:
             self._tables[key] = Table(profile[function], dict(fixed or {}))
         return self._tables[key]
 
-    def _by_kind(
-        self, candidates: Sequence[Candidate]
-    ) -> list[tuple[DeviceProfile, NDArray[np.intp], list[Candidate]]]:
+    def _by_kind(self, candidates: Sequence[Candidate]) -> _Groups:
         groups: defaultdict[str, list[int]] = defaultdict(list)
         for place, one in enumerate(candidates):
             groups[one.kind].append(place)

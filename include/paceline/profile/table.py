@@ -32,8 +32,6 @@ class Table:
     """
 
     def __init__(self, learned: Learned, fixed: dict[str, float]) -> None:
-        from scipy.interpolate import RegularGridInterpolator
-
         bounds = zip(learned.function.features, learned.low, learned.high, strict=True)
         points = [np.array([fixed[name]]) if name in fixed else _points(name, low, high) for name, low, high in bounds]
         grid = np.stack(np.meshgrid(*points, indexing="ij"), axis=-1)
@@ -41,18 +39,19 @@ class Table:
         # As functions are learned: a tenth too long is as wrong at 1 ms as at 1 s.
         self._by_ratio = not learned.function.share
         values = np.log(values) if self._by_ratio else values
-        self._varies = [axis for axis, each in enumerate(points) if len(each) > 1]
-        self._low, self._high = learned.low, learned.high
-        self._only = float(values.ravel()[0])
-        axes = [points[axis] for axis in self._varies]
-        self._lines = RegularGridInterpolator(axes, np.squeeze(values)) if axes else None
+        self._values = np.squeeze(values)
+        self._axes = [(axis, each) for axis, each in enumerate(points) if len(each) > 1]
 
     def __call__(self, features: Floats) -> Floats:
         """Values for rows of features, in the order of the function's; shape (rows,)."""
-        if self._lines is None:
-            values = np.full(len(features), self._only)
+        from scipy.ndimage import map_coordinates
+
+        if self._axes:
+            # In steps of each axis; at its ends what lies beyond. SciPy's interpolator of grids takes twice as long.
+            places = [np.interp(features[:, axis], each, np.arange(len(each))) for axis, each in self._axes]
+            values = map_coordinates(self._values, places, order=1, mode="nearest")
         else:
-            values = self._lines(np.clip(features, self._low, self._high)[:, self._varies])
+            values = np.full(len(features), float(self._values))
         return np.asarray(np.exp(values) if self._by_ratio else values, dtype=float)
 
 

@@ -63,7 +63,7 @@ PARAMS = {
     "hold_out_days": Param(
         7, type="integer", minimum=1, maximum=20, title="Days held out", description="The last days of that month."
     ),
-    "epochs": Param(14, type="integer", minimum=1, title="Epochs", description="Passes over the training data."),
+    "epochs": Param(7, type="integer", minimum=1, title="Epochs", description="Passes over the training data."),
     "min_improvement": Param(0.0, type="number", minimum=0, title="Least improvement of AUC for a promotion"),
 }
 

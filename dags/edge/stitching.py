@@ -1,6 +1,7 @@
 """The application beside the training: SIFT features of a frame every 200 ms, as in Deep-Edge. Runs in a container.
 
-Frames are drawn, not recorded: rectangles and circles of random grey on noise, as large as the paper's (640 x 320).
+Frames are drawn, not recorded: rectangles and circles of random grey on a sensor's noise, as large as the paper's
+(640 x 320).
 """
 
 import time
@@ -17,8 +18,8 @@ cv2.setNumThreads(1)
 draw = np.random.default_rng(0)
 frames = []
 for _ in range(16):
-    frame = draw.integers(0, 40, (HEIGHT, WIDTH), dtype=np.uint8)
-    for _ in range(60):
+    frame = draw.integers(0, 5, (HEIGHT, WIDTH), dtype=np.uint8)
+    for _ in range(20):
         x, y, size = (int(draw.integers(0, end)) for end in (WIDTH, HEIGHT, 60))
         grey = int(draw.integers(40, 255))
         cv2.rectangle(frame, (x, y), (x + size, y + size), grey, -1)

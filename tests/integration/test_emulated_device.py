@@ -21,25 +21,31 @@ pytestmark = [
 BUSY = "while True: pass"
 
 
-def spec(name: str, image: str, device: EmulatedDevice, program: str) -> JobSpec:
+def spec(name: str, image: str, device: EmulatedDevice, program: str, cores: float = 0.5) -> JobSpec:
     command = ["python", "-c", program]
-    return JobSpec(name=name, command=command, devices=0.5, image=image, cgroup_parent=device.cgroup_parent)
+    return JobSpec(name=name, command=command, devices=cores, image=image, cgroup_parent=device.cgroup_parent)
 
 
-def test_two_busy_containers_share_the_cores_of_their_device(docker_client: docker.APIClient, trainer_image: str):
+@pytest.mark.alone
+@pytest.mark.parametrize(("cores", "containers"), [(0.5, 2), (0.18, 3)])
+def test_busy_containers_share_the_cores_of_their_device(
+    docker_client: docker.APIClient, trainer_image: str, cores: float, containers: int
+):
     runtime = DockerRuntime(docker_client)
-    with EmulatedDevice("test-cores", cores=0.5, memory_bytes=2**29) as device:
-        jobs = [runtime.start(spec(f"device-{number}", trainer_image, device, BUSY)) for number in (1, 2)]
+    with EmulatedDevice("test-cores", cores, memory_bytes=2**29, processor=min(os.sched_getaffinity(0))) as device:
+        jobs = [runtime.start(spec(f"device-{one}", trainer_image, device, BUSY, cores)) for one in range(containers)]
         try:
             time.sleep(1)
-            before = device.read()
-            time.sleep(4)
-            after = device.read()
+            before, each_before = device.read(), [job.usage() for job in jobs]
+            time.sleep(6)
+            after, each_after = device.read(), [job.usage() for job in jobs]
         finally:
             for job in jobs:
                 job.remove()
-    cores = (after.cpu_s - before.cpu_s) / (after.measured_s - before.measured_s)
-    assert cores == pytest.approx(0.5, rel=0.1)
+    used = (after.cpu_s - before.cpu_s) / (after.measured_s - before.measured_s)
+    assert used == pytest.approx(cores, rel=0.1)
+    parts = [second.cpu_s - first.cpu_s for first, second in zip(each_before, each_after, strict=True)]
+    assert min(parts) > 0.5 * max(parts), f"nobody is left out: {parts}"
     assert list(Path("/sys/fs/cgroup").glob("**/paceline-device-test-cores")) == []
 
 
@@ -53,6 +59,25 @@ def test_what_does_not_fit_into_its_memory_is_killed(docker_client: docker.APICl
             assert job.status().exit_code == 137
         finally:
             job.remove()
+
+
+def test_neighbours_do_not_keep_step():
+    with EmulatedDevice("test-one", 0.333, 2**26), EmulatedDevice("test-other", 0.333, 2**26):
+        quotas = [quota_and_period_us(name) for name in ("test-one", "test-other")]
+    assert quotas[0][1] != quotas[1][1]
+    # A container with all of its device's cores is refused by the kernel where the device has a fraction less.
+    assert [quota / period for quota, period in quotas] == [0.333, 0.333]
+
+
+def quota_and_period_us(name: str) -> tuple[int, int]:
+    top = Path("/sys/fs/cgroup")
+    for group in (folder / f"paceline-device-{name}" for folder in (top, *top.glob("*/"))):
+        if (group / "cpu.max").exists():
+            quota, period = (group / "cpu.max").read_text().split()
+            return int(quota), int(period)
+        if (group / "cpu.cfs_quota_us").exists():
+            return int((group / "cpu.cfs_quota_us").read_text()), int((group / "cpu.cfs_period_us").read_text())
+    raise AssertionError(f"no control group of {name}")
 
 
 def test_two_devices_of_one_name_are_refused():

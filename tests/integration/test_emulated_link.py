@@ -106,8 +106,10 @@ def test_containers_of_a_machine_with_a_slow_link_are_held_back_by_themselves(
         jobs = [start("echo", ECHO, alias="echo")]
         try:
             jobs.append(start("ask", ASK, cgroup_parent=parent))
-            *_, last = taken_s(jobs[1], 4)
-            assert 0.7 < last < 3
+            give_up = time.monotonic() + 20
+            while taken_s(jobs[1], 1)[-1] < 0.7:  # on a busy machine a container is found a little later
+                assert time.monotonic() < give_up, "nobody has held it back"
+            assert 0.7 < min(taken_s(jobs[1], 3)) < 3
         finally:
             for job in reversed(jobs):
                 job.remove()

@@ -6,6 +6,7 @@ Used by tests, benchmarks and the demo of a fleet.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import time
@@ -19,8 +20,14 @@ from paceline.runtime import cgroups
 from paceline.runtime.base import Usage
 
 _PREFIX = "/paceline-device-"
-# In the kernel's usual 100 ms a quick device that stands still would not look like a slow one that goes on.
-_PERIOD_US = 20_000
+# The kernel shares out what a device has in a period at its ticks (every 4 ms or so) and forgets at the period's end
+# who had less: with less than a tick in each, one of three busy containers got a tenth of what each of the others got.
+# So it is a few ticks; and no more, as a quick device that stands still would not look like a slow one that goes on.
+_QUOTA_MS = 16
+_SHORTEST_PERIOD_MS, _LONGEST_PERIOD_MS = 20, 1000  # the kernel takes none longer
+# Devices of one period keep step, and who is at work while its neighbour stands still stays a tenth quicker than its
+# twin; so five in a row differ.
+_STRETCH = itertools.cycle((1.0, 1.15, 1.05, 1.2, 1.1))
 _ANY_PATH = re.compile(r"^(\d+:[^:]*:).*$", re.MULTILINE)
 
 
@@ -64,7 +71,7 @@ class EmulatedDevice:
             )
         self._group = group
         try:
-            group.set_devices(cores, _PERIOD_US)
+            group.set_devices(cores, _period_us(cores))
             if not group.set_memory(memory_bytes):
                 raise PacelineError(f"no memory limit for device {name}: this kernel's control groups have none")
             if processor is not None and not cgroups.pin(group, processor):
@@ -112,6 +119,12 @@ def emulate(fleet: Fleet) -> Iterator[dict[str, EmulatedDevice]]:
             device = EmulatedDevice(name, machine.cores, int(machine.memory_gib * 2**30), processor)
             made[machine.name] = stack.enter_context(device)
         yield made
+
+
+def _period_us(cores: float) -> int:
+    """How long a period is: whole milliseconds, so that thousandths of a core are no fractions."""
+    period_ms = next(_STRETCH) * max(_QUOTA_MS / cores, _SHORTEST_PERIOD_MS)
+    return 1000 * min(round(period_ms), _LONGEST_PERIOD_MS)
 
 
 def _on_processors(machines: list[Worker]) -> Iterator[tuple[Worker, int]]:

@@ -8,7 +8,7 @@ import pytest
 
 from paceline.errors import InvalidInputError
 from paceline.fleet import Worker
-from paceline.fleet.emulated import _on_processors
+from paceline.fleet.emulated import _on_processors, _period_us
 
 
 def machines(**cores):
@@ -30,3 +30,12 @@ def test_a_fleet_that_is_too_large_for_the_machine_is_refused(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
     with pytest.raises(InvalidInputError, match=r"fleet.b.cores: got 0.4, expected at most 0.3 cores"):
         placed(machines(a=0.7, b=0.4))
+
+
+@pytest.mark.parametrize("cores", [0.001, 0.18, 0.333, 1.0, 4.0])
+def test_a_period_is_some_ticks_of_work_in_whole_milliseconds_and_another_one_for_each_neighbour(cores):
+    periods = [_period_us(cores) for _ in range(5)]
+    assert all(period % 1000 == 0 and 20_000 <= period <= 1_000_000 for period in periods)
+    if cores > 0.02:  # else the kernel has no period that is long enough
+        assert min(periods) * cores >= 16_000 * 0.99
+        assert len(set(periods)) == 5

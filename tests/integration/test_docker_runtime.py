@@ -9,6 +9,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 from paceline.errors import InvalidInputError, JobLostError, RuntimeUnavailableError, TrainingFailedError
 from paceline.runtime import DockerRuntime, Job, JobSpec
+from paceline.runtime.docker_stats import stats_now, usage_of
 
 pytestmark = pytest.mark.docker
 
@@ -185,6 +187,33 @@ def test_the_share_follows_resize_up_and_down_while_the_job_runs(
         assert 0 < before.memory_bytes < 256 * MIB
     finally:
         job.remove()
+
+
+def test_in_a_network_of_its_own_nobody_waits_long_for_a_name(
+    runtime: DockerRuntime, spec: Callable[..., JobSpec]
+) -> None:
+    job = runtime.start(spec("print(open('/etc/resolv.conf').read())", own_network="test-names", alias="it"))
+    try:
+        lines = finish(job)
+    finally:
+        job.remove()
+    assert {"timeout:1", "attempts:2"} <= {word for line in lines for word in line.split()}, lines
+
+
+def test_a_container_that_goes_away_while_it_is_measured_has_nothing_to_tell(
+    docker_client: Any, runtime: DockerRuntime, spec: Callable[..., JobSpec]
+) -> None:
+    for asked_before_s in (0.0, 0.1, 0.3, 0.6):  # the engine measures once a second, nobody knows when
+        job = runtime.start(spec("while True: pass"))
+        with ThreadPoolExecutor() as pool:
+            answer = pool.submit(stats_now, docker_client, job.id)
+            time.sleep(asked_before_s)
+            job.remove()
+            try:
+                said = usage_of(answer.result())
+            except JobLostError:
+                said = None
+        assert said is None or said.cpu_s > 0  # of the moment before
 
 
 def test_every_line_arrives_once_and_in_order_however_fast_they_come(

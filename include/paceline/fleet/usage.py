@@ -10,7 +10,7 @@ from paceline.errors import JobLostError
 from paceline.fleet.worker import Worker
 from paceline.runtime.base import Usage
 from paceline.runtime.docker_errors import engine_call
-from paceline.runtime.docker_stats import usage_of
+from paceline.runtime.docker_stats import stats_now, usage_of
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -57,8 +57,7 @@ class EngineUsage:
     def _one(self, container: str) -> Usage | None:
         """What one container uses; ``None`` if it has ended meanwhile."""
         try:
-            with engine_call("ask what a container uses"):
-                return usage_of(self._client.stats(container, stream=False, one_shot=True))
+            return usage_of(stats_now(self._client, container))
         except JobLostError:
             return None
 

@@ -247,6 +247,8 @@ class DockerRuntime:
             pids_limit=spec.max_processes,
             device_requests=[DeviceRequest(count=spec.gpus, capabilities=[["gpu"]])] if spec.gpus else None,
             network_mode=spec.own_network or spec.network or "none",
+            # Who looks for a parameter server that has just died would else wait ten seconds for each answer.
+            dns_opt=["timeout:1", "attempts:2"] if spec.own_network else None,
             cgroup_parent=spec.cgroup_parent,
             port_bindings={port: (host, at) for port, (host, at) in spec.published.items()} or None,
             init=True,

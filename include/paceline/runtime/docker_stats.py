@@ -40,8 +40,7 @@ class StatsFollower:
         """Return the newest figures, about a second old at most; after the container's end, the last ones."""
         streaming = self._thread is not None and self._thread.is_alive()
         if not streaming or time.monotonic() - self._taken_s > _STALE_S:
-            with engine_call("read what the container uses"):
-                self._take(self._client.stats(self._container, stream=False, one_shot=True))
+            self._take(stats_now(self._client, self._container))
         if not streaming:
             self._thread = threading.Thread(target=self._follow, name="paceline-stats", daemon=True)
             self._thread.start()
@@ -69,8 +68,26 @@ class StatsFollower:
         return True
 
 
+def stats_now(client: APIClient, container: str) -> Mapping[str, Any]:
+    """What the engine says of a container at its next measurement; empty if it is removed before that."""
+    import requests.exceptions
+
+    with engine_call("ask what a container uses"):
+        try:
+            said: Mapping[str, Any] = client.stats(container, stream=False, one_shot=True)
+        except requests.exceptions.JSONDecodeError as error:
+            if error.doc.strip():
+                raise
+            return {}  # the engine had begun its answer when the container went away
+    return said
+
+
 def usage_of(said: Mapping[str, Any]) -> Usage | None:
-    """What an engine says of a container; ``None`` if all is zero: it has ended."""
+    """What an engine says of a container; ``None`` if all is zero, or nothing is said: it has ended.
+
+    >>> usage_of({}) is None
+    True
+    """
     cpu_s = said.get("cpu_stats", {}).get("cpu_usage", {}).get("total_usage", 0) / 1e9
     if cpu_s <= 0:
         return None

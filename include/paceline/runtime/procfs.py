@@ -134,7 +134,8 @@ def cpu_seconds(pid: int) -> float | None:
 def resident_bytes(pid: int) -> int:
     """Memory of a process, shared pages included; 0 if it has gone."""
     try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
+        with open(f"/proc/{pid}/statm", "rb") as stream:
+            return int(stream.read().split()[1]) * _PAGE
     except (OSError, IndexError):
         return 0
 

@@ -320,7 +320,8 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
             history=History(stored_history),
             resumed=resumed,
             log=self.log,
-            stopped=self._killed.is_set,
+            # A task whose supervisor has died is taken for dead: with its next try, two would steer the job.
+            stopped=lambda: self._killed.is_set() or exchange.cut_off,
             past=past,
             on_sample=told.take,
             team=team,

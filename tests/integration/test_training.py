@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import docker
+import psutil
 import pytest
 
 from paceline.demo.airflow_process import AirflowProcess
@@ -44,6 +45,7 @@ with DAG("training", schedule=None, params=params):
 SHORTEST_S = float(os.environ.get("PACELINE_TEST_SHORTEST_S", "40"))
 START_AND_END_S = 4.0  # imports before the first batch and what comes after the last
 BATCH_SIZE = 64
+SLOWER = 0.05  # a machine that has lost so much of its speed is another one than was measured
 
 
 @pytest.fixture(scope="module")
@@ -124,16 +126,21 @@ def assert_on_time(
 ) -> dict[str, Any]:
     """Train and check when it ended.
 
-    What is promised holds for deadlines that can be met. A machine that is shared may become slower after the job was
-    measured: a run that was late although it had all cores for its second half is measured and made again, twice.
+    What is promised holds for deadlines that can be met, on a machine as fast as it was measured. One that is shared
+    may become slower meanwhile: a run that was late although it had all cores for its second half, or on a machine that
+    is measured again and has become slower, is made again, twice.
     """
+    job = measure()
     for _ in range(3):
-        result = run(measure())
+        result = run(job)
+        if result["error_pct"] <= tolerance_pct:
+            break
         times, devices = zip(*((row[0], row[3]) for row in result["samples"]), strict=True)
         second_half = [held for at_s, held in zip(times, devices, strict=True) if 0.5 < at_s / times[-1] < 0.95]
-        if result["error_pct"] <= tolerance_pct or min(second_half) < (os.cpu_count() or 1):
+        before, job = job, measure()
+        if min(second_half) < (os.cpu_count() or 1) and job["batches"] > (1 - SLOWER) * before["batches"]:
             break
-    assert abs(result["error_pct"]) <= tolerance_pct, result
+    assert abs(result["error_pct"]) <= tolerance_pct, f"{result}"  # whole, as its samples tell why
     return result
 
 
@@ -175,12 +182,14 @@ def test_a_local_process_ends_within_three_percent_of_its_deadline(airflow, trai
 
 @pytest.mark.docker
 def test_a_killed_task_finds_its_container_again_and_training_is_not_restarted(airflow, training_dag, containers):
-    run_id = airflow.run_dag(training_dag, {"batches": 300, "deadline": "35s"})
-    before = pace_of(airflow, run_id, progress_pct=5.0)
+    run_id = airflow.run_dag(training_dag, {"batches": 600, "deadline": "10m"})
+    before = pace_of(airflow, run_id, progress_pct=2.0)
     while before["devices"] > 0.8:  # at the speed of the start it would be done before somebody comes back for it
         before = pace_of(airflow, run_id, t_s=before["t_s"] + 0.5)
     (container,) = containers()
     os.kill(airflow.task_instance(training_dag, run_id, "train")["pid"], signal.SIGKILL)
+    back = pace_of(airflow, run_id, t_s=pace_of(airflow, run_id)["t_s"] + 3.0)  # nobody tells of it until then
+    airflow.set_task_state(training_dag, run_id, "train", "deadline", f"{back['t_s'] + 30:.0f}s")
     assert airflow.wait(training_dag, run_id, timeout_s=200) == "success", airflow.task_states(training_dag, run_id)
     log = airflow.task_log(training_dag, run_id, "train", try_number=2)
     assert "Reconnecting to existing job" in log
@@ -225,6 +234,26 @@ def test_a_task_that_is_ended_by_a_person_leaves_no_container_within_ten_seconds
     while containers() and time.monotonic() - began < 30:
         time.sleep(0.1)
     assert time.monotonic() - began <= 10.0
+
+
+@pytest.mark.docker
+def test_a_task_whose_supervisor_dies_ends_and_leaves_its_container_to_the_next_try(
+    airflow, training_dag, containers, docker_client
+):
+    run_id = airflow.run_dag(training_dag, {"batches": 20_000, "deadline": "10m"})
+    pace_of(airflow, run_id, progress_pct=0.1)
+    task = psutil.Process(airflow.task_instance(training_dag, run_id, "train")["pid"])
+    (container,) = containers()
+    try:
+        os.kill(task.ppid(), signal.SIGKILL)
+        psutil.wait_procs([task], timeout=20)
+        assert not task.is_running() or task.status() == psutil.STATUS_ZOMBIE, (
+            "two would control the container once there is a next try"
+        )
+        assert [found["State"] for found in containers()] == ["running"]
+    finally:
+        airflow.api("PATCH", f"/dags/{training_dag}/dagRuns/{run_id}", {"state": "failed"})
+        docker_client.remove_container(container["Id"], force=True, v=True)
 
 
 @pytest.mark.docker

@@ -67,7 +67,8 @@ class DeadlineController:
         Seconds that the job stands still for a change of its devices.
     start_devices:
         Allocation until the speed is known. By default what the past run makes likely; without one half of the most
-        there is, in whole devices from one up: a share just above a whole core pays for a thread it cannot use.
+        there is, in whole devices (a share just above a whole core pays for a thread it cannot use), but one where
+        there is one, as starting is the work of one thread; of less than one, all.
 
     Examples
     --------
@@ -129,8 +130,8 @@ class DeadlineController:
             devices = min(self._speed.devices_for(speed), self.limits.max_devices)
             devices = 1.0 if devices < _NEARLY_ALL * self.limits.max_devices else devices
         if devices is None:
-            half = self.limits.max_devices / 2
-            devices = float(int(half)) if half >= 1 else half
+            most = self.limits.max_devices
+            devices = max(float(int(most / 2)), min(1.0, most))
         return self.limits.quantize(devices)
 
     @property
@@ -160,6 +161,10 @@ class DeadlineController:
         if done is None:
             if not pending and self._wanted is not None:
                 self._wanted = self._start_devices_at(now_s)  # the deadline may have moved since
+            elif not pending and not self._resize_s and self._ramp is None:
+                # Another controller has started it, maybe on less than it was to have, as a ceiling was low; with whole
+                # devices more of them would be another start.
+                self.start(now_s)
             devices = self.limits.quantize(held_devices if self._wanted is None else self._wanted, ceiling)
             return Decision(devices, 0.0, 0.0, None, None, now_s < self.deadline_s, self.period_s)
         # What a job holds and does not use makes it no faster: it is as if it held as much less.
@@ -196,6 +201,8 @@ class DeadlineController:
     def interrupt(self, now_s: float) -> None:
         """The job stood still or began again from a checkpoint: the observation under way is dropped."""
         self._speed.interrupt(now_s)
+        if self._ramp is None:
+            self._began_s = now_s  # what it had done of its start is lost
 
     def learned(self) -> dict[str, Any] | None:
         """The speed of the job, as :class:`PastRun` has it; ``None`` while it is not known."""

@@ -55,7 +55,8 @@ class Exchange:
 
     One thread writes what was posted and reads the watched keys, soon after each call of ``post`` but not more often
     than once in ``every_s`` seconds; the loop sees the newest values that arrived. A store that fails is tried again
-    at the next post: control goes on meanwhile.
+    at the next post: control goes on meanwhile. Where it hangs on a connection that is closed for good, as a task's
+    does on its supervisor, ``cut_off`` says so.
 
     Parameters
     ----------
@@ -87,6 +88,7 @@ class Exchange:
         self._wake = threading.Event()
         self._closed = threading.Event()
         self._troubled = False
+        self.cut_off = False
         self._rounds, self._rounds_s = 0, 0.0
         self._thread = threading.Thread(target=self._work, name="paceline-live-state", daemon=True)
         self._thread.start()
@@ -136,7 +138,9 @@ class Exchange:
         except Exception as error:  # whatever the store raises: control must not stop for it
             with self._lock:
                 self._outgoing = {**outgoing, **self._outgoing}
-            if not self._troubled:
+            if isinstance(error, (EOFError, ConnectionError)):  # what cannot be reached over a network is another error
+                self.cut_off = True
+            elif not self._troubled:
                 self._troubled = True
                 self._on_trouble(error)
             return

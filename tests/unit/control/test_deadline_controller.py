@@ -218,6 +218,44 @@ def test_a_job_starts_on_a_whole_core_and_on_more_when_its_deadline_moves_meanwh
     assert controller.step(1.0, None, 1, held_devices=1.0).devices > 1.5
 
 
+def test_a_job_that_was_given_little_at_first_takes_more_as_soon_as_it_may_before_it_has_said_anything():
+    little, more = 0.1, 0.3
+    controller = DeadlineController(LIMITS, 80.0)  # of a control loop: it was another one that started the job
+    assert controller.step(1.0, None, 1, held_devices=little, ceiling=little).devices == little
+    assert controller.step(2.0, None, 1, held_devices=little, ceiling=more).devices == pytest.approx(more)
+    assert controller.step(3.0, 1, 300, done_s=3.0, held_devices=more, ceiling=more).devices == pytest.approx(more)
+    with_whole_devices = DeadlineController(Limits(1, 4, quantum=1), 80.0, resize_s=10.0)
+    assert with_whole_devices.step(1.0, None, 1, held_devices=1.0, ceiling=4.0).devices == 1.0
+
+
+def test_what_a_start_takes_is_counted_from_the_start_and_not_from_when_the_deadline_was_set():
+    plant = plant_of(200.0)
+    past = replace(past_of(plant), startup_s=30.0)
+    deadline_s = 100.0 + 30.0 + 1.05 * plant.shortest_s(2.0)  # it had to wait for a hundred seconds
+    starts, goes_on = (DeadlineController(LIMITS, deadline_s, past=past) for _ in range(2))
+    devices = starts.start(100.0)
+    assert devices > 1.5
+    assert goes_on.step(101.0, None, 1, held_devices=devices).devices >= devices
+
+
+def test_a_job_that_stood_still_before_it_said_anything_has_its_start_before_it_again():
+    plant = plant_of(200.0)
+    past = replace(past_of(plant), startup_s=30.0)
+    controller = DeadlineController(LIMITS, 120.0 + 30.0 + 1.05 * plant.shortest_s(2.0), past=past)
+    assert controller.start(0.0) == 1.0, "there is time enough"
+    controller.interrupt(120.0)
+    assert controller.step(120.0, None, 1, held_devices=1.0).devices > 1.5
+
+
+def test_a_controller_that_goes_on_keeps_what_the_job_holds_until_it_has_read_a_report():
+    before = DeadlineController(LIMITS, 80.0)
+    before.start(0.0)
+    before.step(2.0, 5, 300, done_s=2.0, held_devices=1.0)
+    after = DeadlineController(LIMITS, 80.0)
+    after.restore(before.state())
+    assert after.step(3.0, None, 1, held_devices=0.35).devices == pytest.approx(0.35)
+
+
 def test_a_wrong_idea_of_the_job_from_its_last_run_is_soon_forgotten():
     plant = plant_of(200.0, noise=0.05)
     past = PastRun(plant.batches // 3, 1.0, TAIL_S, 1.0, 4 * plant.speed(1.0, 0.0), 0.4, 0.0)

@@ -385,6 +385,21 @@ def test_a_store_that_fails_does_not_stop_control(make_job, clock, origin, caplo
     assert isinstance(told[0], OSError)
 
 
+@pytest.mark.parametrize("error", [EOFError("Request socket closed"), BrokenPipeError()])
+def test_a_store_whose_other_end_has_gone_for_good_is_told_apart(error):
+    class Closed(MemoryState):
+        def set(self, key, value):
+            raise error
+
+    told = []
+    exchange = Exchange(Closed(), on_trouble=told.append)
+    assert not exchange.cut_off
+    exchange.post({"pace": 1})
+    exchange.close()
+    assert exchange.cut_off
+    assert not told, "what would be logged has nowhere to go"
+
+
 def test_a_total_that_moves_a_little_is_no_event_and_one_that_moves_much_is(make_job, run):
     job, history = make_job(core_s=60), History()
     job.at = [(10 + step, lambda step=step: setattr(job, "batches", 3000 + 10 * step)) for step in range(5)]

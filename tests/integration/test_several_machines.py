@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.timeout(400)]
 SCRIPT = Path(__file__).parents[1] / "unit" / "train" / "counted.py"
 DIGITS = Path(__file__).parent / "training" / "digits.py"
 SAMPLES, EPOCHS = 120, 4
-SERVER, A, B, C, D = (f"train.{name}" for name in ("parameter_server", *"abcd"))
+SERVER, A, B, C, D, RESULT = (f"train.{name}" for name in ("parameter_server", *"abcd", "result"))
 
 
 def dag_of(dag_id: str, script: Path, arguments: list[str], parts: dict[str, int], batch_size: int) -> str:
@@ -113,13 +113,15 @@ def test_a_parameter_server_that_dies_is_started_again_from_its_checkpoint(airfl
     docker_client.kill(containers(SERVER)[0]["Id"])
     assert airflow.wait(dag, run_id, timeout_s=300) == "success", airflow.task_log(dag, run_id, SERVER, 2)
     assert "going on from checkpoint" in airflow.task_log(dag, run_id, SERVER, 2)
-    assert counts(airflow, dag, run_id, A) == [EPOCHS] * SAMPLES
+    # Whoever was there at the end has the model: on a slow machine a worker may come back too late.
+    assert counts(airflow, dag, run_id, RESULT) == [EPOCHS] * SAMPLES
 
 
 @pytest.mark.alone
 def test_workers_with_unequal_parts_end_together_at_the_deadline(airflow, containers):
     parts = {"a": 50, "b": 40, "c": 30}
-    text = dag_of("unequal", DIGITS, ["--batches=600", "--batch-size=64"], parts, batch_size=64)
+    # Little enough for slow machines: workers that hold all they may take over each other's batches, and hold the same.
+    text = dag_of("unequal", DIGITS, ["--batches=350", "--batch-size=64"], parts, batch_size=64)
     (airflow.dags_folder / "unequal.py").write_text(text)
     run_id = airflow.run_dag("unequal")
     assert airflow.wait("unequal", run_id, timeout_s=240) == "success", airflow.task_states("unequal", run_id)

@@ -1,6 +1,9 @@
 """Learns to read scikit-learn's digits and says how well. Started by ``test_asynchronous``, alone or as a worker.
 
 ``python digits_model.py EPOCHS``
+
+A batch waits for as long as there is a file ``hold`` in the folder of its output: so all workers are there from the
+first one on, however slow the machine is.
 """
 
 import json
@@ -23,12 +26,14 @@ model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 loader = DataLoader(TensorDataset(seen.float(), seen_labels), 16, shuffle=True)
 checkpoint(model=model, optimizer=optimizer)
+hold = output_dir() / "hold"
 for x, y in track(loader, epochs=int(sys.argv[1])):
     loss = nn.functional.cross_entropy(model(x), y)
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-    time.sleep(0.01)  # else one worker is through before the next has begun
+    while hold.exists():
+        time.sleep(0.01)
 with torch.no_grad():
     accuracy = (model(unseen.float()).argmax(1) == unseen_labels).float().mean()
 (output_dir() / "accuracy.json").write_text(json.dumps(float(accuracy)))

@@ -30,5 +30,5 @@ for some, theirs in loop:
     if loop.epoch_end:
         with torch.no_grad():
             over_all = nn.functional.binary_cross_entropy_with_logits(model(inputs).squeeze(1), wanted)
-        print("curve", over_all.item(), flush=True)
+        print("curve", loop.epoch, over_all.item(), flush=True)
 torch.save(model.state_dict(), output_dir() / "model.pt")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
@@ -20,6 +19,7 @@ from paceline.train._store import Store
 from paceline.train._values import say
 
 from .plan import PORT, read_plan
+from .reception import end_process
 from .server import Server
 
 _STUCK_S, _PATIENCE_S = 60.0, 600.0
@@ -64,4 +64,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())

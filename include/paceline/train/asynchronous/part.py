@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ from paceline.train._values import bad_value, say
 
 from .peer import GoneError, Peer, address, reach
 from .plan import EXIT_NO_SERVER
-from .reception import Reception
+from .reception import Reception, end_process
 
 _PATIENCE_S, _AGAIN_S = 120.0, 0.5
 _MOST_WORKERS = 256
@@ -218,4 +217,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())

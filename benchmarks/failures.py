@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from benchmarks.engine import connect
 from paceline.demo.airflow_process import AirflowProcess
+from paceline.runtime import DockerRuntime
 
 HERE = Path(__file__).parent
 DAG, WORKERS = "failures", ("a", "b", "c")
@@ -142,11 +143,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plans["a worker, three times"] = [("b", 5.0), ("b", 3.0), ("b", 3.0)]
     plans["the parameter server"] = [("parameter_server", draw.uniform(20, 80))]
     done: dict[str, Any] = {}
-    with AirflowProcess(chosen.folder) as airflow:
-        failures = Failures(airflow)
-        for name, kills in tqdm(plans.items(), unit="run"):
-            done[name] = failures.run(kills)
-            tqdm.write(f"{name}: {json.dumps(done[name])}")
+    try:
+        with AirflowProcess(chosen.folder) as airflow:
+            failures = Failures(airflow)
+            for name, kills in tqdm(plans.items(), unit="run"):
+                done[name] = failures.run(kills)
+                tqdm.write(f"{name}: {json.dumps(done[name])}")
+    finally:
+        DockerRuntime(connect).remove_all({"paceline.dag": DAG})  # of a run that was ended in its middle
     one = [done[name] for name in plans if name.startswith("a worker, ") and "times" not in name]
     summary = {
         "runs": len(done),

@@ -17,6 +17,7 @@ from benchmarks.deadline.report import draw, figures, summary, table
 from benchmarks.deadline.run import Trainer, was_out_of_cores
 from benchmarks.engine import connect
 from paceline.control import PastRun
+from paceline.demo.signals import end_on_sigterm
 
 MODEL_NAMES = ("resnet50", "vgg19", "inception_v3")
 EPOCHS = 5
@@ -145,6 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=Path("build/deadline"), help="record and figures")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE")
     chosen = parser.parse_args(arguments)
+    end_on_sigterm()
     models = chosen.models or (["resnet50"] if chosen.quick else list(MODEL_NAMES))
     repeats = chosen.repeats or (1 if chosen.quick else REPEATS)
     planned = cells(models, quick=chosen.quick)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,12 +75,29 @@ def browser() -> Iterator[Browser]:
 
 
 Open = Callable[..., "Page"]
+_PAGES = pytest.StashKey[list["Page"]]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Of a test that fails, tell what its pages said just then."""
+    report = yield
+    if report.when == "call" and report.failed:
+        from playwright.sync_api import Error
+
+        for page in item.stash.get(_PAGES, []):
+            with contextlib.suppress(Error):  # of one that has crashed
+                report.sections.append((f"what {page.url} said", page.locator("body").inner_text(timeout=2_000)))
+    return report
 
 
 @pytest.fixture
-def open_page(browser: Browser, airflow: AirflowProcess) -> Iterator[Open]:
+def open_page(request: pytest.FixtureRequest, browser: Browser, airflow: AirflowProcess) -> Iterator[Open]:
     """Open a page of Airflow as one of its users; an error in a page that nobody handles fails the test."""
     contexts = []
+    pages = request.node.stash.setdefault(_PAGES, [])
     errors: list[str] = []
 
     def open_as(path: str, *, user: str = "admin", width: int = 1280, height: int = 1000, dark: bool = False) -> Page:
@@ -91,6 +109,7 @@ def open_page(browser: Browser, airflow: AirflowProcess) -> Iterator[Open]:
         theme = "dark" if dark else "light"
         context.add_init_script(f"if (location.protocol == 'http:') localStorage.setItem('theme', '{theme}')")
         page = context.new_page()
+        pages.append(page)
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(f"{airflow.url}{path}")
         return page

@@ -17,7 +17,7 @@ import sys
 import sysconfig
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -156,16 +156,19 @@ class AirflowProcess(AirflowApi):
             process.wait()
         self.processes.clear()
         end = time.monotonic() + grace_s
-        while self._has_tasks() and time.monotonic() < end:  # one that ends its job may take a moment longer
+        while (left := list(self._tasks())) and time.monotonic() < end:  # to end a job takes a moment
             time.sleep(0.05)
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
-    def _has_tasks(self) -> bool:
+    def _tasks(self) -> Iterator[int]:
+        """Processes of tasks: each leads a group of its own, so what ends a component's does not reach it."""
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 here = (process / "cwd").readlink().is_relative_to(self.home.resolve())
                 if here and (process / "cmdline").read_bytes().startswith(b"airflow worker"):
-                    return True
-        return False
+                    yield int(process.name)
 
     def cli(self, *arguments: str, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
         """Run an ``airflow`` command against this Airflow; standard output and error come back together."""
@@ -220,7 +223,9 @@ class AirflowProcess(AirflowApi):
             "core.simple_auth_manager_passwords_file": self.home / "passwords.json",
             "core.fernet_key": self._kept("fernet_key", lambda: urlsafe_b64encode(secrets.token_bytes(32)).decode()),
             "core.min_serialized_dag_update_interval": 0,
-            "database.sql_alchemy_conn": f"sqlite:///{self.home / 'airflow.db'}",
+            # On a busy machine who writes waits for others for longer than SQLite's usual five seconds, and would fail.
+            "database.sql_alchemy_conn": f"sqlite:///{self.home / 'airflow.db'}?timeout=25",
+            "workers.execution_api_timeout": 30,
             "api.host": "127.0.0.1",
             "api.port": self.port,
             "api.base_url": self.url,

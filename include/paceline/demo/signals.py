@@ -1,4 +1,7 @@
-"""Ctrl-C and SIGTERM, so that whoever starts processes ends them as well. Used by ``airflow_process`` and the demos."""
+"""Ctrl-C and SIGTERM, so that whoever starts processes or containers ends them as well.
+
+Used by ``airflow_process``, the demos and the benchmarks.
+"""
 
 from __future__ import annotations
 

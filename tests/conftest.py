@@ -7,16 +7,21 @@ fails instead, so that a pipeline cannot go green untested.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     import docker
+
+    from paceline.demo.airflow_process import AirflowProcess
 
 # Airflow is imported by many tests in this process: it must not touch an installation of whoever runs them. Set
 # here, before any test module is imported, because Airflow reads its environment at import.
@@ -26,11 +31,16 @@ _WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # tests that run side by si
 os.environ["AIRFLOW_HOME"] = str(Path(__file__).parents[1] / "build" / "tests" / f"airflow{_WORKER}")
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 
+PROJECT = Path(__file__).parents[1]
+# The same examples at every run, however slow the machine is; `make soak` looks for new ones.
+settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("new", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.load_profile(os.environ.get("PACELINE_EXAMPLES", "same"))
+
 TRAINER_IMAGE = os.environ.get("PACELINE_TRAINER_IMAGE", "paceline-trainer:latest")
-DEFAULT_DOCKER_HOST = "unix:///var/run/docker.sock"
-
-
-PAGES = Path(__file__).parents[1] / "plugins" / "static" / "pages.js"
+DOCKER_HOST = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+PAGES = PROJECT / "plugins" / "static" / "pages.js"
+_BEGAN_S = pytest.StashKey[float]()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -40,6 +50,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         reason = reason or _why_no_browser()
     if reason:
         pytest.skip(reason)
+    item.stash[_BEGAN_S] = time.time()
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
@@ -51,8 +62,10 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Turn a skipped ``docker`` or ``browser`` test into a failure where the pipeline promised what it needs."""
+    """Explain a failure, and turn a skipped ``docker`` or ``browser`` test into one where the pipeline has the parts."""
     report = yield
+    if report.failed:
+        report.sections.extend(_explained(item))
     needs = item.get_closest_marker("docker") or item.get_closest_marker("browser")
     if report.skipped and in_ci() and needs and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
@@ -66,10 +79,57 @@ def in_ci() -> bool:
     return os.environ.get("CI", "").lower() in ("1", "true")
 
 
+def _explained(item: pytest.Item) -> Iterator[tuple[str, str]]:
+    """What the Airflow and the containers of a test have said, if it has any."""
+    import docker
+
+    from paceline.errors import PacelineError
+    from tests.failures import sections
+
+    fixtures = getattr(item, "funcargs", {})
+    airflow = fixtures.get("airflow")
+    engine = docker.APIClient(base_url=DOCKER_HOST, version="auto") if item.get_closest_marker("docker") else None
+    try:
+        yield from sections(airflow, engine, item.stash.get(_BEGAN_S, time.time()))
+    except (PacelineError, docker.errors.DockerException, OSError) as error:
+        yield "no explanation", repr(error)  # the failure itself must still be shown
+    finally:
+        if engine is not None:
+            engine.close()
+
+
+@pytest.fixture(scope="session")
+def airflow(tmp_path_factory: pytest.TempPathFactory, docker_host: str) -> Iterator[AirflowProcess]:
+    """The Airflow of this test process, started when the first test asks for it.
+
+    A test writes its DAG to ``airflow.dags_folder`` under a name of its own. Tasks see the engine of the tests; the
+    connection ``airflow_api`` leads back to this Airflow.
+    """
+    from paceline.demo.airflow_process import AirflowProcess
+
+    # The plugin is found twice: by the entry point of the environment, and in the folder.
+    config = {"core.plugins_folder": PROJECT / "plugins", "core.parallelism": 8}
+    home = tmp_path_factory.mktemp("airflow")
+    running = AirflowProcess(home, users={"anna": "op"}, config=config, environment={"DOCKER_HOST": docker_host})
+    connection = {
+        "conn_type": "http", "host": "127.0.0.1", "port": running.port,
+        "login": "admin", "password": running.passwords["admin"],
+    }  # fmt: skip
+    running.env["AIRFLOW_CONN_AIRFLOW_API"] = json.dumps(connection)
+    with running:
+        yield running
+
+
+@pytest.fixture
+def project() -> Path:
+    """The root of the repository, for tests that run the example DAGs as they are."""
+    return PROJECT
+
+
 @pytest.fixture(scope="session")
 def docker_host() -> str:
     """Where the engine listens, as in ``DOCKER_HOST``."""
-    return os.environ.get("DOCKER_HOST") or DEFAULT_DOCKER_HOST
+    return DOCKER_HOST
 
 
 @pytest.fixture(scope="session")
@@ -108,7 +168,7 @@ def _why_no_browser() -> str:
 def _why_no_docker(config: pytest.Config) -> str:
     """Return why Docker tests cannot run here, or "" if they can. Found out once in a session."""
     if _DOCKER_REASON not in config.stash:
-        config.stash[_DOCKER_REASON] = _probe_docker(os.environ.get("DOCKER_HOST") or DEFAULT_DOCKER_HOST)
+        config.stash[_DOCKER_REASON] = _probe_docker(DOCKER_HOST)
     return config.stash[_DOCKER_REASON]
 
 

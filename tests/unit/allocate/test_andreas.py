@@ -46,7 +46,7 @@ def every_schedule(jobs, nodes):
                 yield placements
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10_000), number=st.integers(1, 4))
 def test_the_optimum_is_the_best_of_all_schedules_in_which_nobody_waits_beside_a_free_device(seed, number):
     jobs = jobs_of(seed, number)
@@ -57,7 +57,7 @@ def test_the_optimum_is_the_best_of_all_schedules_in_which_nobody_waits_beside_a
     assert found.value == pytest.approx(best, rel=1e-6, abs=1e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10_000), number=st.integers(1, 12))
 def test_randomized_greedy_gives_out_what_is_there_says_why_and_leaves_nobody_waiting_beside_a_free_device(
     seed, number

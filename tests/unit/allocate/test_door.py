@@ -46,7 +46,7 @@ def test_without_a_deadline_there_is_nothing_to_miss():
     assert (answer.fits, answer.earliest_s) == (True, pytest.approx(6.0))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(seed=st.integers(0, 10_000), number=st.integers(0, 12), change_s=st.sampled_from([0.0, 2.0]))
 def test_the_earliest_deadline_would_be_promised_and_what_is_promised_is_not_before_it(seed, number, change_s):
     draw = random.Random(seed)

@@ -145,7 +145,7 @@ def crowds(draw):
     return sorted(jobs, key=lambda job: job.arrived_s), nodes
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(crowds(), st.booleans(), st.sampled_from(["so_far", "left"]))
 def test_no_node_is_idle_while_one_waits_who_could_use_it_and_nobody_is_stopped(crowd, repeat, training_time):
     jobs, nodes = crowd
@@ -156,7 +156,7 @@ def test_no_node_is_idle_while_one_waits_who_could_use_it_and_nobody_is_stopped(
             assert sum(given.values()) == nodes  # all of these can run on one node
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(crowds())
 def test_after_a_regular_moment_who_waits_does_so_because_all_who_trained_before_have_their_least(crowd):
     jobs, nodes = crowd

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.allocate import Growing, Job, Node, Placement, Speeds, check, fifo
@@ -80,7 +80,6 @@ def test_jobs_start_earlier_than_those_that_wait_for_all_they_asked_for():
     assert growing.mean_total_s < fixed.mean_total_s
 
 
-@settings(deadline=None)
 @given(
     held=st.lists(st.one_of(st.none(), st.integers(1, 30)), min_size=1, max_size=8),
     budget=st.integers(1, 100),

@@ -81,7 +81,7 @@ def simulated(jobs, policy):
     return Simulation(arrivals, [POOL], policy).run().deadlines_met
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(seed=st.integers(0, 10_000), number=st.integers(1, 25))
 def test_neither_the_plan_nor_what_comes_of_it_is_more_than_the_bound(seed, number):
     jobs = jobs_of(random.Random(seed), number)
@@ -137,7 +137,7 @@ def test_where_promised_work_takes_longer_than_it_seemed_all_are_a_little_late_b
 
 
 @given(seed=st.integers(0, 10_000), number=st.integers(1, 25))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_nobody_beats_the_bound(seed, number):
     jobs = jobs_of(random.Random(seed), number)
     assert simulated(jobs, edf()) <= most_on_time(jobs, POOL, 0.0)

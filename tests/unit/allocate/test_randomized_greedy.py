@@ -60,7 +60,7 @@ SETTINGS = [{}, {"local_search": True}, {"improve": False}]
 
 
 @pytest.mark.parametrize("options", SETTINGS)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(state=states())
 def test_every_decision_can_be_carried_out_and_explains_every_job(options, state):
     jobs, nodes = state
@@ -70,7 +70,7 @@ def test_every_decision_can_be_carried_out_and_explains_every_job(options, state
 
 
 @pytest.mark.parametrize("options", SETTINGS)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(state=states())
 def test_nobody_waits_for_devices_that_nobody_has(options, state):
     jobs, nodes = state
@@ -82,7 +82,7 @@ def test_nobody_waits_for_devices_that_nobody_has(options, state):
                 assert job.speeds[node.kind].counts[0] > left
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(state=states(fresh=True))
 def test_a_schedule_is_worth_what_the_objective_says(state):
     jobs, nodes = state
@@ -96,7 +96,7 @@ def test_a_schedule_is_worth_what_the_objective_says(state):
 
 
 @pytest.mark.parametrize("options", SETTINGS)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(state=states(fresh=True))
 def test_more_iterations_are_never_worse(options, state):
     jobs, nodes = state

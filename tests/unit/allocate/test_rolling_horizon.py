@@ -67,7 +67,7 @@ def keeps_the_rules(jobs, nodes, plan):
     assert plan.value <= plan.bound
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(crowds(most_jobs=3, curves=[CURVES[1], CURVES[3]]))
 def test_highs_finds_the_best_of_all_plans_and_the_bound_of_prices_is_above_it(crowd):
     jobs, nodes = crowd
@@ -79,7 +79,7 @@ def test_highs_finds_the_best_of_all_plans_and_the_bound_of_prices_is_above_it(c
     assert solve(problem, "prices").bound >= best * (1 - 1e-9)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(crowds())
 def test_every_solver_keeps_the_rules_and_is_within_its_gap_of_the_best(crowd):
     jobs, nodes = crowd
@@ -95,7 +95,7 @@ def test_every_solver_keeps_the_rules_and_is_within_its_gap_of_the_best(crowd):
     assert both.value >= prices.value
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(crowds(most_jobs=3), st.lists(st.floats(0.0, 0.5), min_size=3, max_size=3))
 def test_at_any_prices_each_job_chooses_the_best_of_all_its_plans(crowd, prices):
     jobs, nodes = crowd
@@ -142,7 +142,7 @@ def test_a_short_job_is_got_out_of_the_way_and_the_long_one_has_its_nodes_afterw
     assert policy.last.devices.tolist() == [[2, 8, 8, 8, 8], [8, 1, 1, 1, 1]]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(crowds())
 def test_at_regular_moments_everybody_runs_and_the_first_step_is_carried_out(crowd):
     jobs, nodes = crowd

@@ -85,7 +85,7 @@ events = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(events)
 def test_never_more_is_held_than_there_is_and_all_is_given_in_the_end(happening) -> None:
     trainings = [Training(name) for name in "abcd"]

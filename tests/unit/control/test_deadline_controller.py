@@ -287,7 +287,7 @@ kinds = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(kinds, st.floats(0.5, 4), st.none() | st.floats(0.5, 4), st.none() | st.floats(0.1, 3), st.integers(0, 99))
 def test_limits_quantum_and_ceiling_are_kept_and_the_job_ends_whatever_happens(kind, d_c, changed_to, ceiling, seed):
     plant = plant_of(60.0, **kind)
@@ -305,7 +305,7 @@ def test_limits_quantum_and_ceiling_are_kept_and_the_job_ends_whatever_happens(k
             assert held <= max(ceiling, LIMITS.quantum) + 1e-9
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.floats(0, 0.1), st.floats(0, 0.8), st.floats(1.2, 3), st.integers(0, 99))
 def test_the_allocation_does_not_swing(noise, serial, d_c, seed):
     plant = plant_of(600.0, noise=noise, speedup=amdahl(serial))

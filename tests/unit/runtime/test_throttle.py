@@ -34,7 +34,7 @@ def simulate(
 
 
 @given(devices=st.floats(0.05, 4.0), rate=st.floats(0.2, 8.0))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_hungry_job_gets_its_share_and_a_modest_one_all_it_wants(devices: float, rate: float) -> None:
     share, _ = simulate(DutyCycle(devices), rate, seconds=60.0)
     assert share == pytest.approx(min(devices, rate), rel=0.01)

@@ -94,7 +94,7 @@ ALL = [deep_edge, fair, schedule]
 
 
 @pytest.mark.parametrize("scheduler", ALL)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 10_000), workers=st.integers(1, 12))
 def test_every_sample_is_given_to_one_worker_in_batches_that_fit(scheduler, seed, workers):
     world, problem = World(), problem_of(seed, workers)
@@ -123,7 +123,7 @@ def test_every_sample_is_given_to_one_worker_in_batches_that_fit(scheduler, seed
     assert plan.total_s == pytest.approx(total_s(problem, world, chosen, shards))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(seed=st.integers(0, 100_000), costs=st.booleans(), epochs=st.integers(1, 5))
 def test_ours_is_never_behind_algorithm_1_and_near_the_best_of_all_choices(seed, costs, epochs):
     world, problem = World(), problem_of(seed, workers=7, costs=costs, epochs=epochs)

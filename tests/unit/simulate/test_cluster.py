@@ -117,7 +117,7 @@ frictions = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(rows=arrival_lists, friction=frictions, seed=st.integers(0, 9), period_s=st.sampled_from([None, 11.0]))
 def test_no_device_is_given_twice_no_job_is_lost_and_work_is_neither_made_nor_forgotten(rows, friction, seed, period_s):
     arrivals = made(rows)
@@ -167,7 +167,7 @@ def test_the_same_workload_gives_the_same_result_to_the_last_digit(make):
     assert first.samples == second.samples
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(rows=arrival_lists)
 @example(rows=[{"gap": 0.0, "work": 1.0, "slack": 5e-324, "estimated": 1.0, "breaks": inf, "cancelled": inf}])
 def test_every_policy_gives_out_only_what_is_there(rows):

@@ -81,7 +81,7 @@ def loaders(draw):
     return make
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(make_loader=loaders(), epochs=st.integers(1, 3), place=st.floats(0, 1))
 def test_interrupted_anywhere_the_batches_are_those_of_a_run_without(make_loader, epochs, place):
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as two:
@@ -93,7 +93,7 @@ def test_interrupted_anywhere_the_batches_are_those_of_a_run_without(make_loader
     assert after_second == after_whole
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(make_loader=loaders(), before=st.integers(1, 2), more=st.integers(1, 2))
 def test_epochs_added_after_the_end_are_those_of_one_long_run(make_loader, before, more):
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as two:
@@ -104,7 +104,7 @@ def test_epochs_added_after_the_end_are_those_of_one_long_run(make_loader, befor
     assert after_second == after_whole
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(batches=st.integers(1, 6), epochs=st.integers(1, 4), place=st.floats(0, 1))
 def test_anything_that_can_be_iterated_over_goes_on_in_the_middle(batches, epochs, place):
     stop_after = int(place * (batches * epochs - 1))

@@ -14,7 +14,7 @@ from paceline.train.asynchronous.shards import STRIKES, Lease, Part, Shards
 NAMES = "abc"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     samples=st.integers(1, 40),
     epochs=st.integers(1, 4),

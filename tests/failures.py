@@ -1,0 +1,65 @@
+"""What a failing test that runs Airflow or containers prints: the ends of their logs, and what happened to the run.
+
+``tests/conftest.py`` calls ``sections`` while the test's Airflow and containers are still there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paceline.airflow_api import AirflowApiError
+from paceline.runtime.docker import LABEL_JOB
+
+if TYPE_CHECKING:
+    import docker
+
+    from paceline.demo.airflow_process import AirflowProcess
+
+LINES = 40
+MOST_LOGS = 6  # the newest ones: a reader looks at the end of a failure first
+
+
+def sections(
+    airflow: AirflowProcess | None, engine: docker.APIClient | None, since_s: float
+) -> Iterator[tuple[str, str]]:
+    """Return titles and texts about everything that has run since ``since_s`` (seconds since the epoch)."""
+    if airflow is not None:
+        logs = [path for path in airflow.home.glob("logs/dag_id=*/**/*.log") if path.stat().st_mtime >= since_s]
+        for path in sorted(logs, key=lambda path: path.stat().st_mtime)[-MOST_LOGS:]:
+            yield f"log of {path.relative_to(airflow.home / 'logs')}", _tail(path)
+        for dag_id, run_id, task_id in sorted({_task_of(path) for path in logs}):
+            with contextlib.suppress(AirflowApiError, OSError):
+                if history := airflow.task_state(dag_id, run_id, task_id, "history"):
+                    yield f"events of {dag_id} {run_id} {task_id}", "\n".join(map(json.dumps, history["events"]))
+    if engine is not None:
+        for one in engine.containers(all=True, filters={"label": LABEL_JOB})[:MOST_LOGS]:
+            if one["Created"] >= since_s - 1:
+                said = engine.logs(one["Id"], tail=LINES).decode(errors="replace")
+                yield f"container {one['Names'][0]}: {one['Status']}", said
+
+
+def _task_of(path: Path) -> tuple[str, str, str]:
+    """DAG, run and task of a log file: Airflow's folders are named by them."""
+    named = dict(part.split("=", 1) for part in path.parts if "=" in part)
+    return named.get("dag_id", ""), named.get("run_id", ""), named.get("task_id", "")
+
+
+def _tail(path: Path) -> str:
+    return "\n".join(_readable(line) for line in path.read_text(errors="replace").splitlines()[-LINES:])
+
+
+def _readable(line: str) -> str:
+    """Return what a line of a task's log says, without the fields nobody reads."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return line
+    if not isinstance(event, dict):
+        return line
+    details = {key: value for key, value in event.items() if key not in ("timestamp", "level", "event", "logger")}
+    said = f"{event.get('timestamp', '')} {event.get('level', '')} {event.get('event', '')}"
+    return said + (f" {json.dumps(details, default=str)[:2000]}" if details else "")

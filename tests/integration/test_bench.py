@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-import time
+import uuid
 from pathlib import Path
 
 import docker
@@ -18,9 +18,10 @@ from paceline.profile.bench import Bench, Timing
 from paceline.profile.neighbours import IMAGE as NEIGHBOUR
 from paceline.profile.neighbours import Load, Neighbours
 from paceline.profile.rehearsal import Training
-from paceline.runtime import DockerRuntime
+from paceline.runtime import DockerRuntime, JobSpec
+from paceline.runtime.docker_job import DockerJob
 
-pytestmark = [pytest.mark.docker, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 
 PROJECT = Path(__file__).parents[2]
 SCRIPT = PROJECT / "benchmarks" / "edge" / "train.py"
@@ -37,13 +38,34 @@ def neighbour_image(docker_client: docker.APIClient) -> str:
     return NEIGHBOUR
 
 
-@pytest.mark.parametrize("after_s", [0.2, 1.0, 2.5])
+class Gated(DockerRuntime):
+    """Starts containers; with the ``nth`` it does not come back before the test has opened ``gate``."""
+
+    def __init__(self, client: docker.APIClient, nth: int) -> None:
+        super().__init__(client)
+        self.left = nth
+        self.reached, self.gate = threading.Event(), threading.Event()
+
+    def start(self, spec: JobSpec) -> DockerJob:
+        job = super().start(spec)
+        self.left -= 1
+        if not self.left:
+            self.reached.set()
+            assert self.gate.wait(60)
+        return job
+
+
+@pytest.mark.parametrize(
+    ("nth", "is_under_way"),
+    [(1, False), (3, False), (3, True)],
+    ids=["at-its-first-container", "at-its-last-container", "after-all-have-started"],
+)
 def test_a_bench_that_is_closed_by_another_thread_leaves_nothing(
-    docker_client: docker.APIClient, trainer_image: str, after_s: float
+    docker_client: docker.APIClient, trainer_image: str, nth: int, is_under_way: bool
 ) -> None:
     machines = [Worker(name=name, kind="part", cores=0.3, memory_gib=1) for name in ("a", "b")]
     server = machines[0].model_copy(update={"name": "server"})
-    labels = {"paceline.test": f"bench-{after_s}"}
+    label = f"paceline.test=bench-{uuid.uuid4().hex}"
     gauges = {one.name: EngineUsage(docker_client, one) for one in (*machines, server)}
     raised: list[BaseException] = []
 
@@ -54,27 +76,30 @@ def test_a_bench_that_is_closed_by_another_thread_leaves_nothing(
         except PacelineError as error:
             raised.append(error)
 
-    runtimes = dict.fromkeys(gauges, DockerRuntime(docker_client))
+    runtime = Gated(docker_client, nth)
+    runtimes = dict.fromkeys(gauges, runtime)
+    labels = dict([label.split("=")])
     bench = Bench(machines, server, Training(SCRIPT, trainer_image), runtimes, gauges, labels=labels)
     under_way = threading.Thread(target=train)
     under_way.start()
-    time.sleep(after_s)  # from the first container's start to a training that has begun
-    bench.close()
+    assert runtime.reached.wait(60)
+    if is_under_way:
+        runtime.gate.set()
+    bench.close()  # it cannot know yet of a container whose start has not come back
+    runtime.gate.set()
     under_way.join(60)
     assert not under_way.is_alive()
     assert raised, "it did not notice"
-    filters = {"label": [f"{name}={value}" for name, value in labels.items()]}
-    assert docker_client.containers(all=True, filters=filters) == []
+    assert docker_client.containers(all=True, filters={"label": label}) == []
     assert [one["Name"] for one in docker_client.networks() if one["Name"].startswith(bench._run)] == []
 
 
 def test_an_application_that_runs_already_is_listened_to_and_left_alone(
-    docker_client: docker.APIClient, trainer_image: str, neighbour_image: str
+    docker_client: docker.APIClient, trainer_image: str
 ) -> None:
-    app = BackgroundApp(name="tick", latency_ms=1000, image=neighbour_image, script=str(TICK))
-    machine = Worker(name="a", kind="part", cores=0.5, memory_gib=1, background=(app,))
-    server = Worker(name="server", kind="part", cores=0.3, memory_gib=1)
-    runtime = DockerRuntime(docker_client)
+    machine = Worker(
+        name="a", kind="part", cores=0.5, memory_gib=1, background=(BackgroundApp(name="tick", latency_ms=1000),)
+    )
     # Not started by Paceline, but it has its package, as an application has it that is installed with it.
     container = docker_client.create_container(
         trainer_image,
@@ -83,15 +108,12 @@ def test_an_application_that_runs_already_is_listened_to_and_left_alone(
         labels={"paceline.background": "tick"},
         host_config=docker_client.create_host_config(binds={str(SDK): {"bind": "/sdk/paceline", "mode": "ro"}}),
     )
+    neighbours = Neighbours(DockerRuntime(docker_client), machine, "tick-test")
     try:
         docker_client.start(container)
-        gauges = {name: EngineUsage(docker_client, one) for name, one in (("a", machine), ("server", server))}
-        runtimes = dict.fromkeys(gauges, runtime)
-        timing = Timing(before_s=1.0, training_s=1.0)
-        with Bench([machine], server, Training(SCRIPT, trainer_image), runtimes, gauges, timing=timing) as bench:
-            bench.train({"a": 16})
-            (row,) = bench.measure({}, active=["a"])
-        assert row["execution_s.tick"] == row["alone_s.tick"] == 0.25
+        neighbours.start()
+        assert set(neighbours.take_times()["tick"]) == {0.25}
+        neighbours.close()
         assert docker_client.inspect_container(container)["State"]["Running"]
     finally:
         docker_client.remove_container(container, force=True, v=True)
@@ -111,20 +133,45 @@ def test_an_application_that_says_nothing_is_named(docker_client: docker.APIClie
         docker_client.remove_container(container, force=True, v=True)
 
 
+class Recording(DockerRuntime):
+    """Remembers what it has started."""
+
+    def __init__(self, client: docker.APIClient) -> None:
+        super().__init__(client)
+        self.started: list[JobSpec] = []
+
+    def start(self, spec: JobSpec) -> DockerJob:
+        self.started.append(spec)
+        return super().start(spec)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="control groups are made by root")
 def test_load_leaves_the_last_of_a_machines_memory_to_the_training(
     docker_client: docker.APIClient, trainer_image: str, neighbour_image: str
 ) -> None:
     memory_gib = 0.75
+    app = BackgroundApp(name="tick", latency_ms=1000, image=trainer_image, script=str(TICK))
     with EmulatedDevice("test-full", 0.8, int(memory_gib * 2**30)) as device:
-        machine = Worker(name="full", kind="part", cores=0.8, memory_gib=memory_gib, cgroup_parent=device.cgroup_parent)
-        server = Worker(name="server", kind="part", cores=0.3, memory_gib=1)
+        machine = Worker(
+            name="full",
+            kind="part",
+            cores=0.8,
+            memory_gib=memory_gib,
+            cgroup_parent=device.cgroup_parent,
+            background=(app,),
+        )
+        server = Worker(name="server", kind="part", cores=1, memory_gib=1)
         gauges = {"full": device, "server": EngineUsage(docker_client, server)}
-        runtimes = dict.fromkeys(gauges, DockerRuntime(docker_client))
-        timing = Timing(before_s=1.0, training_s=1.0)
+        runtime = Recording(docker_client)
+        runtimes = dict.fromkeys(gauges, runtime)
+        timing = Timing(settle_s=0.1, before_s=0.5, training_s=0.5, every_s=0.25)
         with Bench([machine], server, Training(SCRIPT, trainer_image), runtimes, gauges, timing=timing) as bench:
             bench.train({"full": 16})
             (row,) = bench.measure({"full": Load(memory=1.0)}, active=["full"])
-    # It has trained on, with all the rest in use.
-    assert 0.8 < row["new_memory"] < 1.0
+            free = 0.9 - bench._memory["full"]
+    (load,) = [spec.command for spec in runtime.started if spec.name.endswith("-memory")]
+    assert int(load[load.index("--vm-bytes") + 1]) == int(free * memory_gib * 2**30)
+    # It has trained on, with the rest in use, and the application was listened to.
     assert row["compute_s"] > 0
+    assert row["new_memory"] < 1.0
+    assert row["execution_s.tick"] == 0.25

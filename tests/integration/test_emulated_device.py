@@ -1,85 +1,85 @@
-"""Parts of this machine as devices: real containers compete inside a ceiling of cores and memory."""
+"""Parts of this machine as devices: real containers inside a ceiling of cores and memory."""
 
 from __future__ import annotations
 
 import os
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import docker
 import pytest
+from tests.integration.jobs import Containers, leaving_nothing, quota, until
 
 from paceline.errors import PacelineError
 from paceline.fleet.emulated import EmulatedDevice
-from paceline.runtime import DockerRuntime, JobSpec
 
 pytestmark = [
     pytest.mark.docker,
     pytest.mark.skipif(os.geteuid() != 0, reason="control groups are made by root"),
     pytest.mark.timeout(120),
 ]
-BUSY = "while True: pass"
 
 
-def spec(name: str, image: str, device: EmulatedDevice, program: str, cores: float = 0.5) -> JobSpec:
-    command = ["python", "-c", program]
-    return JobSpec(name=name, command=command, devices=cores, image=image, cgroup_parent=device.cgroup_parent)
+@pytest.fixture
+def place(
+    docker_client: docker.APIClient, docker_host: str, trainer_image: str, tmp_path: Path
+) -> Iterator[Containers]:
+    with leaving_nothing(Containers(docker_client, docker_host, trainer_image, tmp_path)) as made:
+        yield made
 
 
-@pytest.mark.alone
-@pytest.mark.parametrize(("cores", "containers"), [(0.5, 2), (0.18, 3)])
-def test_busy_containers_share_the_cores_of_their_device(
-    docker_client: docker.APIClient, trainer_image: str, cores: float, containers: int
-):
-    runtime = DockerRuntime(docker_client)
-    with EmulatedDevice("test-cores", cores, memory_bytes=2**29, processor=min(os.sched_getaffinity(0))) as device:
-        jobs = [runtime.start(spec(f"device-{one}", trainer_image, device, BUSY, cores)) for one in range(containers)]
-        try:
-            time.sleep(1)
-            before, each_before = device.read(), [job.usage() for job in jobs]
-            time.sleep(6)
-            after, each_after = device.read(), [job.usage() for job in jobs]
-        finally:
-            for job in jobs:
-                job.remove()
-    used = (after.cpu_s - before.cpu_s) / (after.measured_s - before.measured_s)
-    assert used == pytest.approx(cores, rel=0.1)
-    parts = [second.cpu_s - first.cpu_s for first, second in zip(each_before, each_after, strict=True)]
-    assert min(parts) > 0.5 * max(parts), f"nobody is left out: {parts}"
+def test_containers_run_inside_their_device_and_it_goes_after_them(place: Containers) -> None:
+    processor = min(os.sched_getaffinity(0))
+    with EmulatedDevice("test-cores", 0.5, memory_bytes=2**29, processor=processor) as device:
+        jobs = [
+            place.runtime.start(
+                place.spec(
+                    "while True: pass", name=f"{place.mark}-{one}", devices=0.5, cgroup_parent=device.cgroup_parent
+                )
+            )
+            for one in range(2)
+        ]
+        assert quota(device._group) == pytest.approx(0.5)
+        for job in jobs:
+            pid = place.client.inspect_container(job.id)["State"]["Pid"]
+            groups = {
+                line.split(":")[1]: line.split(":")[2] for line in Path(f"/proc/{pid}/cgroup").read_text().split()
+            }
+            limiting = [groups[""]] if device._group.unified else [groups[one] for one in ("cpu", "memory", "cpuset")]
+            assert all(group.startswith(f"{device.cgroup_parent}/") for group in limiting), groups
+            assert os.sched_getaffinity(pid) == {processor}
+        used = device.read()
+        until(lambda: device.read().cpu_s > used.cpu_s)
+        assert 0 < device.read().memory_bytes <= 2**29
+        for job in jobs:
+            job.remove()
     assert list(Path("/sys/fs/cgroup").glob("**/paceline-device-test-cores")) == []
 
 
-def test_what_does_not_fit_into_its_memory_is_killed(docker_client: docker.APIClient, trainer_image: str):
+def test_what_does_not_fit_into_its_memory_is_killed(place: Containers) -> None:
     with EmulatedDevice("test-memory", cores=1.0, memory_bytes=2**26) as device:
-        job = DockerRuntime(docker_client).start(
-            spec("device-memory", trainer_image, device, "x = bytearray(2**28); print(len(x))")
+        greedy = place.spec(
+            "x = bytearray(2**28); print(len(x))", cgroup_parent=device.cgroup_parent, memory_bytes=None
         )
-        try:
-            assert job.wait(60)
-            assert job.status().exit_code == 137
-        finally:
-            job.remove()
+        job = place.runtime.start(greedy)
+        assert job.wait(60)
+        assert job.status().exit_code == 137
+        job.remove()
 
 
-def test_neighbours_do_not_keep_step():
-    with EmulatedDevice("test-one", 0.333, 2**26), EmulatedDevice("test-other", 0.333, 2**26):
-        quotas = [quota_and_period_us(name) for name in ("test-one", "test-other")]
-    assert quotas[0][1] != quotas[1][1]
-    # A container with all of its device's cores is refused by the kernel where the device has a fraction less.
-    assert [quota / period for quota, period in quotas] == [0.333, 0.333]
+def test_devices_of_one_size_have_different_periods() -> None:
+    with EmulatedDevice("test-one", 0.333, 2**26) as one, EmulatedDevice("test-other", 0.333, 2**26) as other:
+        assert period_us(one) != period_us(other)
+        # A container with all of its device's cores is refused by the kernel where the device has a fraction less.
+        assert quota(one._group) == quota(other._group) == 0.333
 
 
-def quota_and_period_us(name: str) -> tuple[int, int]:
-    top = Path("/sys/fs/cgroup")
-    for group in (folder / f"paceline-device-{name}" for folder in (top, *top.glob("*/"))):
-        if (group / "cpu.max").exists():
-            quota, period = (group / "cpu.max").read_text().split()
-            return int(quota), int(period)
-        if (group / "cpu.cfs_quota_us").exists():
-            return int((group / "cpu.cfs_quota_us").read_text()), int((group / "cpu.cfs_period_us").read_text())
-    raise AssertionError(f"no control group of {name}")
+def period_us(device: EmulatedDevice) -> int:
+    if device._group.unified:
+        return int((device._group.cpu / "cpu.max").read_text().split()[1])
+    return int((device._group.cpu / "cpu.cfs_period_us").read_text())
 
 
-def test_two_devices_of_one_name_are_refused():
+def test_two_devices_of_one_name_are_refused() -> None:
     with EmulatedDevice("test-name", 0.5, 2**26), pytest.raises(PacelineError, match="is there one of that name"):
         EmulatedDevice("test-name", 0.5, 2**26)

@@ -1,20 +1,23 @@
-"""A container's network held back to a bandwidth: real bytes take as long as the link says."""
+"""A container's network held back to a bandwidth: the kernel's token buckets at both ends of its cable."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
-import time
-from dataclasses import replace
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import docker
 import pytest
+from tests.integration.jobs import GATE, Containers, leaving_nothing, pass_gate, until, wait_for_line
 
 from paceline.errors import PacelineError
 from paceline.fleet import Fleet, Link, Worker
 from paceline.fleet.emulated import EmulatedDevice
 from paceline.fleet.emulated_link import emulate_links, narrow
-from paceline.runtime import DockerRuntime, JobSpec
 from paceline.runtime.docker_job import DockerJob
 
 pytestmark = [
@@ -23,104 +26,84 @@ pytestmark = [
     pytest.mark.timeout(120),
 ]
 
-BYTES = 1_000_000
+BYTES = 200_000  # more than leaves in one burst
 ECHO = f"""
 import socket
 listener = socket.create_server(("0.0.0.0", 7000))
+print("listens", flush=True)
 there, _ = listener.accept()
-while True:
-    there.recv({BYTES}, socket.MSG_WAITALL)
-    there.sendall(b"x" * {BYTES})
+there.recv({BYTES}, socket.MSG_WAITALL)
+there.sendall(b"x" * {BYTES})
+there.recv(1)
 """
 ASK = f"""
-import socket, time
-give_up = time.monotonic() + 30
-while True:
-    try:
-        there = socket.create_connection(("echo", 7000))
-        break
-    except OSError:
-        if time.monotonic() > give_up: raise
-        time.sleep(0.1)
-while True:
-    began = time.monotonic()
-    there.sendall(b"x" * {BYTES})
-    there.recv({BYTES}, socket.MSG_WAITALL)
-    print("took", time.monotonic() - began, flush=True)
-    time.sleep(0.1)
+import socket
+gate()
+there = socket.create_connection(("echo", 7000))
+there.sendall(b"x" * {BYTES})
+print(len(there.recv({BYTES}, socket.MSG_WAITALL)), flush=True)
+gate()
 """
 
 
-def taken_s(job: DockerJob, count: int) -> list[float]:
-    job.read_lines()
-    found: list[float] = []
-    give_up = time.monotonic() + 60
-    while len(found) < count:
-        assert time.monotonic() < give_up
-        found += [float(line.split()[1]) for line in job.read_lines() if line.startswith("took")]
-        time.sleep(0.05)
-    return found
+@pytest.fixture
+def place(
+    docker_client: docker.APIClient, docker_host: str, trainer_image: str, tmp_path: Path
+) -> Iterator[Containers]:
+    with leaving_nothing(Containers(docker_client, docker_host, trainer_image, tmp_path)) as made:
+        yield made
 
 
-def test_there_and_back_takes_as_long_as_the_link_says(docker_client: docker.APIClient, trainer_image: str) -> None:
-    runtime = DockerRuntime(docker_client)
-
-    def start(name: str, program: str, alias: str | None) -> DockerJob:
-        command = ["python", "-c", program]
-        return runtime.start(
-            JobSpec(f"link-{name}", command, 0.5, image=trainer_image, own_network="link-test", alias=alias)
-        )
-
-    jobs = [start("echo", ECHO, "echo")]
-    try:
-        jobs.append(start("ask", ASK, None))
-        assert min(taken_s(jobs[1], 5)) < 0.4
-        narrow(docker_client, jobs[1].id, Link(mbit_per_s=20))
-        # The first may have been under way already.
-        *_, one, other = taken_s(jobs[1], 4)
-        # 0.4 s there and 0.4 s back, a little less by what leaves in a burst; more on a machine that is busy.
-        assert 0.7 < one < 3
-        assert 0.7 < other < 3
-    finally:
-        for job in reversed(jobs):
-            job.remove()
+def ends(place: Containers, job: DockerJob) -> list[list[str]]:
+    """Return the commands that show the traffic control at both ends of a container's cable: its own, and ours."""
+    pid = place.client.inspect_container(job.id)["State"]["Pid"]
+    inside = ["nsenter", "-t", str(pid), "-n"]
+    links = subprocess.check_output([*inside, "ip", "-o", "link"], text=True)
+    ((name, other),) = re.findall(r"^\d+: (\w+)@if(\d+):", links, re.MULTILINE)
+    here = {path.joinpath("ifindex").read_text().strip(): path.name for path in Path("/sys/class/net").glob("veth*")}
+    show = ["tc", "-s", "qdisc", "show", "dev"]
+    return [[*inside, *show, name], [*show, here[other]]]
 
 
-def test_containers_of_a_machine_with_a_slow_link_are_held_back_by_themselves(
-    docker_client: docker.APIClient, trainer_image: str
-) -> None:
-    parent = "/paceline-device-far"
-    far = Worker(name="far", kind="part", cores=1, memory_gib=1, cgroup_parent=parent, link=Link(mbit_per_s=20))
+def buckets(ends: list[list[str]]) -> list[tuple[str, int]]:
+    """Return rate and bytes so far of each token bucket."""
+    said = "".join(subprocess.check_output(end, text=True) for end in ends)
+    found = re.findall(r"^qdisc tbf .* rate (\w+) .*\n Sent (\d+) bytes", said, re.MULTILINE)
+    return [(rate, int(sent)) for rate, sent in found]
+
+
+def test_a_container_on_a_machine_with_a_slow_link_is_held_back_at_both_ends_until_it_ends(place: Containers) -> None:
+    network = f"{place.mark}-net"
+    far = Worker(
+        name="far", kind="part", cores=1, memory_gib=1, cgroup_parent="/paceline-device-far", link=Link(mbit_per_s=20)
+    )
     near = Worker(name="near", kind="part", cores=1, memory_gib=1)
-    runtime = DockerRuntime(docker_client)
 
-    def start(name: str, program: str, alias: str | None = None, cgroup_parent: str | None = None) -> DockerJob:
-        command = ["python", "-c", program]
-        spec = JobSpec(f"links-{name}", command, 0.5, image=trainer_image, own_network="links-test", alias=alias)
-        return runtime.start(replace(spec, cgroup_parent=cgroup_parent))
+    def start(name: str, code: str, **changes: Any) -> DockerJob:
+        spec = place.spec(code, name=f"{place.mark}-{name}", devices=0.5, own_network=network, **changes)
+        return place.runtime.start(spec)
 
     with (
         EmulatedDevice("far", cores=1, memory_bytes=2**30),
-        emulate_links(docker_client, Fleet(workers=(far,), parameter_server=near)),
+        emulate_links(place.client, Fleet(workers=(far,), parameter_server=near)),
     ):
-        jobs = [start("echo", ECHO, alias="echo")]
-        try:
-            jobs.append(start("ask", ASK, cgroup_parent=parent))
-            give_up = time.monotonic() + 20
-            while taken_s(jobs[1], 1)[-1] < 0.7:  # on a busy machine a container is found a little later
-                assert time.monotonic() < give_up, "nobody has held it back"
-            assert 0.7 < min(taken_s(jobs[1], 3)) < 3
-        finally:
-            for job in reversed(jobs):
-                job.remove()
+        echo = start("echo", ECHO, alias="echo")
+        wait_for_line(echo, "listens")
+        ask = start("ask", GATE + ASK, cgroup_parent=far.cgroup_parent)
+        cable = ends(place, ask)
+        until(lambda: len(buckets(cable)) == 2)
+        assert buckets(ends(place, echo)) == []
+        pass_gate(place, ask)
+        assert wait_for_line(ask, "at the gate") == [str(BYTES), "at the gate"]
+        assert [rate for rate, _ in buckets(cable)] == ["20Mbit", "20Mbit"]
+        assert min(sent for _, sent in buckets(cable)) > BYTES
+        ask.remove()
+        assert not Path("/sys/class/net", cable[1][-1]).exists()
+        echo.remove()
 
 
-def test_a_container_without_a_network_is_refused(docker_client: docker.APIClient, trainer_image: str) -> None:
-    job = DockerRuntime(docker_client).start(
-        JobSpec("link-none", ["python", "-c", "import time; time.sleep(60)"], 0.1, image=trainer_image)
-    )
-    try:
-        with pytest.raises(PacelineError, match="no network to be held back"):
-            narrow(docker_client, job.id, Link(mbit_per_s=20))
-    finally:
-        job.remove()
+def test_a_container_without_a_network_is_refused(place: Containers) -> None:
+    job = place.runtime.start(place.spec("import signal; signal.pause()", devices=0.1))
+    with pytest.raises(PacelineError, match="no network to be held back"):
+        narrow(place.client, job.id, Link(mbit_per_s=20))
+    job.remove()

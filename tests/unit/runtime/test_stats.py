@@ -23,6 +23,6 @@ def test_an_empty_answer_is_of_a_container_that_has_gone():
     assert usage_of(stats_now(Client(""), "some")) is None
 
 
-def test_an_answer_of_somebody_else_is_no_news_of_the_container():
+def test_an_answer_that_is_not_of_an_engine_says_nothing_of_the_container():
     with pytest.raises(RuntimeUnavailableError, match="ask what a container uses"):
         stats_now(Client("<html>proxy</html>"), "some")

@@ -1,0 +1,218 @@
+"""How tests make jobs in each runtime, reach them from outside, and find what is left of them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+
+from paceline.runtime import DockerRuntime, Job, JobSpec, ProcessRuntime, cgroups
+from paceline.runtime.cgroups import Group
+from paceline.runtime.process_job import ProcessJob
+from paceline.runtime.scratch import Scratch, read_json
+
+if TYPE_CHECKING:
+    import docker
+
+MIB = 1024**2
+MOST_OUTPUT = 1_000_000
+
+# Put before a job's code: gate() says so and waits until the test sends SIGUSR1, however long that takes.
+GATE = """
+import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+def gate():
+    print("at the gate", flush=True)
+    signal.sigwait([signal.SIGUSR1])
+"""
+
+
+# A job that is to be killed, and says at its next start where it goes on.
+RESUMES = """
+import os, pathlib, signal
+saved = pathlib.Path(os.environ["PACELINE_CHECKPOINT"], "step")
+print("resumed at", saved.read_text() if saved.exists() else "nothing", flush=True)
+if saved.exists(): raise SystemExit(0)
+saved.write_text("41")
+print("saved", flush=True)
+signal.pause()
+"""
+
+
+def _may_make_cgroup() -> bool:
+    probe = cgroups.create(f"paceline-test-{os.getpid()}")
+    return probe is not None and probe.remove()
+
+
+MECHANISMS = [
+    "signal",
+    pytest.param("cgroup", marks=pytest.mark.skipif(not _may_make_cgroup(), reason="no cgroup may be made here")),
+]
+
+
+class Containers:
+    """Jobs in containers of an engine."""
+
+    def __init__(self, client: docker.APIClient, address: str, image: str, folder: Path) -> None:
+        self.client = client
+        self.runtime = DockerRuntime(client, max_output_bytes=MOST_OUTPUT)
+        # The same runtime, for another process; and messages for changes of a spec that only this runtime refuses.
+        self.made_by = f"DockerRuntime(docker.APIClient({address!r}, version='auto'))"
+        self.refused = {
+            "image: got 'no/such:image', expected an image that the engine has": {"image": "no/such:image"},
+            "image: got None": {"image": None},
+            "network: got 'no-such-network'": {"network": "no-such-network"},
+        }
+        self.mark = f"test-{uuid.uuid4().hex[:12]}"
+        self._image, self._folder = image, folder
+
+    def spec(self, code: str = "", **changes: Any) -> JobSpec:
+        return _spec(
+            self.mark, self._folder, code, {"image": self._image, "labels": {"paceline.test": self.mark}, **changes}
+        )
+
+    def signal(self, job: Job, number: int) -> None:
+        """Send a signal to the job's first process, as an accident or an administrator would."""
+        self.client.kill(job.id, signal=int(number))
+
+    def devices(self, job: Job) -> float:
+        """Return the cores that whatever limits the job keeps it to now."""
+        host = self.client.inspect_container(job.id)["HostConfig"]
+        return float(host["CpuQuota"] / host["CpuPeriod"])
+
+    def left(self) -> list[str]:
+        """Return what is left of the jobs; ``clear`` removes it."""
+        found = self.client.containers(all=True, filters={"label": f"paceline.test={self.mark}"})
+        networks = [one["Name"] for one in self.client.networks() if one["Name"].startswith(self.mark)]
+        return [str(one["Id"]) for one in found] + networks
+
+    def clear(self) -> None:
+        self.runtime.remove_all({"paceline.test": self.mark})
+
+
+class Processes:
+    """Jobs as processes of this machine, below a folder of their own."""
+
+    def __init__(self, root: Path, mechanism: Any, folder: Path) -> None:
+        self.runtime = ProcessRuntime(root, mechanism=mechanism, max_output_bytes=MOST_OUTPUT)
+        self.made_by = f"ProcessRuntime({root!r}, mechanism={mechanism!r})"
+        self.refused = {
+            "command: got 'no-such-program'": {"command": ["no-such-program"]},
+            "command: got './no-such-file'": {"command": ["./no-such-file"]},
+            "command: got 'job.py'": {"command": ["job.py"]},  # not on PATH: it would have to be ./job.py
+        }
+        self.mark = f"test-{uuid.uuid4().hex[:12]}"
+        self._folder = folder
+
+    def spec(self, code: str = "", **changes: Any) -> JobSpec:
+        return _spec(self.mark, self._folder, code, changes)
+
+    def signal(self, job: Job, number: int) -> None:
+        os.kill(self.state_of(job)["child"], number)
+
+    def devices(self, job: Job) -> float:
+        group = self.state_of(job)["cgroup"]
+        if group is None:
+            return float((read_json(Scratch(Path(job.id)).control) or {})["devices"])
+        return quota(Group.from_json(group))
+
+    def left(self) -> list[str]:
+        root = self.runtime.root
+        groups = [str(found) for found in Path("/sys/fs/cgroup").glob(f"**/paceline-{self.mark}*")]
+        return [*map(str, root.iterdir()), *(f"process {pid}" for pid in processes_below(root)), *groups]
+
+    def clear(self) -> None:
+        for folder in self.runtime.root.iterdir():
+            ProcessJob(Scratch(folder), max_output_bytes=MOST_OUTPUT, from_start=False).remove()
+
+    def state_of(self, job: Job) -> dict[str, Any]:
+        return read_json(Scratch(Path(job.id)).state) or {}
+
+
+Place = Containers | Processes
+P = TypeVar("P", Containers, Processes)
+
+
+@contextlib.contextmanager
+def leaving_nothing(place: P) -> Iterator[P]:
+    """Fail a test that leaves something of its jobs behind, and remove it."""
+    yield place
+    left = place.left()
+    place.clear()
+    assert not left
+
+
+def _spec(name: str, folder: Path, code: str, changes: dict[str, Any]) -> JobSpec:
+    script = folder / "job.py"
+    script.write_text(code)
+    base = JobSpec(name, ["python", "job.py"], 1.0, files={"job.py": script}, memory_bytes=256 * MIB)
+    return dataclasses.replace(base, **changes)
+
+
+def quota(group: Group) -> float:
+    """Return the cores that a control group has."""
+    if group.unified:
+        given, period = (group.cpu / "cpu.max").read_text().split()
+    else:
+        given, period = ((group.cpu / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+    return int(given) / int(period)
+
+
+def processes_below(root: Path) -> list[int]:
+    """Return the jobs, launchers and guardians that work in ``root``."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                said = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+                state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
+            except OSError:
+                continue
+            if str(root).encode() in said and state not in "ZX":
+                found.append(int(entry.name))
+    return found
+
+
+def until(condition: Callable[[], object], limit_s: float = 60.0) -> None:
+    """Wait for an event; the limit is for a test that fails."""
+    give_up_s = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < give_up_s, "what was waited for has not come"
+        time.sleep(0.02)
+
+
+def wait_for_line(job: Job, wanted: str, limit_s: float = 60.0) -> list[str]:
+    """Return the lines up to the first that has ``wanted`` in it."""
+    lines: list[str] = []
+    give_up_s = time.monotonic() + limit_s
+    while not any(wanted in line for line in lines):
+        assert time.monotonic() < give_up_s, f"{wanted!r} was not said, only {lines[-5:]}"
+        ended = job.wait(0.02)
+        lines += job.read_lines()
+        assert not ended or any(wanted in line for line in lines), (lines[-5:], job.status())
+    return lines
+
+
+def finish(job: Job, limit_s: float = 120.0) -> list[str]:
+    """Wait for the job's end; return what it has said, read while it runs."""
+    lines: list[str] = []
+    give_up_s = time.monotonic() + limit_s
+    while not job.wait(0.1):
+        lines += job.read_lines()
+        assert time.monotonic() < give_up_s, f"the job did not end; it said {lines[-5:]}"
+    return lines + job.read_lines()
+
+
+def pass_gate(place: Place, job: Job) -> list[str]:
+    """Let a job at its gate go on; return what it has said before that."""
+    lines = wait_for_line(job, "at the gate")
+    place.signal(job, signal.SIGUSR1)
+    return lines[:-1]

@@ -1,0 +1,301 @@
+"""What every runtime promises of its jobs: containers of a real engine, and local processes with either mechanism."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.jobs import (
+    GATE,
+    MECHANISMS,
+    MIB,
+    MOST_OUTPUT,
+    RESUMES,
+    Containers,
+    Place,
+    Processes,
+    finish,
+    leaving_nothing,
+    pass_gate,
+    until,
+    wait_for_line,
+)
+
+from paceline.errors import InvalidInputError, JobLostError, TrainingFailedError
+from paceline.runtime import JobSpec
+
+PAUSE = "import signal\nprint('up', flush=True)\nsignal.pause()\n"
+
+
+@pytest.fixture(params=[pytest.param("docker", marks=pytest.mark.docker), *MECHANISMS])
+def place(request: pytest.FixtureRequest, tmp_path: Path, process_runtime_root: Path) -> Iterator[Place]:
+    """A runtime; a test that leaves something of its jobs behind fails."""
+    made: Place
+    if request.param == "docker":
+        names = ("docker_client", "docker_host", "trainer_image")
+        made = Containers(*map(request.getfixturevalue, names), folder=tmp_path)
+    else:
+        made = Processes(process_runtime_root, request.param, folder=tmp_path)
+    with leaving_nothing(made):
+        yield made
+
+
+LOOK_AROUND = """
+import json, os, pathlib, paceline.train
+print(json.dumps({"input": pathlib.Path(os.environ["PACELINE_INPUT"], "data/a.txt").read_text(),
+    "environment": dict(os.environ), "beside": sorted(os.listdir())}))
+for folder in ("PACELINE_OUTPUT", "PACELINE_CHECKPOINT"):
+    pathlib.Path(os.environ[folder], "deep").mkdir()
+    pathlib.Path(os.environ[folder], "deep", "model.bin").write_bytes(b"weights")
+"""
+
+
+def test_a_job_has_what_its_spec_says_and_leaves_its_output_alone(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "postgresql://airflow:s3cret@db")
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "a.txt").write_text("reference")
+    began_s = time.time()
+    job = place.runtime.start(place.spec(LOOK_AROUND, inputs={"data": data}, environment={"SEED": "7"}))
+    (said,) = finish(job)
+    seen = json.loads(said)
+    assert (seen["input"], seen["environment"]["SEED"], seen["beside"]) == ("reference", "7", ["job.py"])
+    assert "s3cret" not in said
+    status = job.status()
+    assert (status.state, status.exit_code, status.reason, status.out_of_memory) == ("exited", 0, "", False)
+    assert status.started_s is not None
+    assert status.finished_s is not None
+    # The engine's clock may be another machine's.
+    assert began_s - 60 < status.started_s <= status.finished_s < time.time() + 60
+    job.collect(tmp_path / "out")
+    assert (tmp_path / "out" / "deep" / "model.bin").read_bytes() == b"weights"
+    assert [found.name for found in (tmp_path / "out").iterdir()] == ["deep"]
+    job.remove()
+    job.remove()
+    assert job.status().state == "gone"
+    with pytest.raises(JobLostError):
+        place.runtime.reattach(job.id)
+
+
+CHATTY = r"""
+import os, sys
+os.write(1, b"\xff\xfe broken\n" + b"x" * 200_000 + b"\nafter\n10%\r50%\r100%\n\n")
+sys.stdout.reconfigure(write_through=False)
+for i in range(20_000): print("line", i)
+print("last", end="")
+"""
+
+
+def test_output_arrives_once_in_order_and_as_it_was_written_however_fast_it_comes(place: Place) -> None:
+    job = place.runtime.start(place.spec(CHATTY, devices=place.runtime.capacity()))
+    broken, long, *rest = finish(job)
+    assert broken == "�� broken"
+    assert long.startswith("x" * 65536)
+    assert len(long) < 65600
+    assert rest == ["after", "100%", "", *(f"line {i}" for i in range(20_000)), "last"]
+    job.remove()
+
+
+def test_wait_says_whether_the_job_has_ended(place: Place) -> None:
+    job = place.runtime.start(place.spec(GATE + "gate()"))
+    wait_for_line(job, "at the gate")
+    assert not job.wait(0)
+    assert not job.wait(0.2)
+    assert job.status().state == "running"
+    place.signal(job, signal.SIGUSR1)
+    assert job.wait(60)
+    assert job.wait(0)
+    assert job.status().exit_code == 0
+    job.remove()
+
+
+def test_a_resize_reaches_what_limits_a_running_job_and_its_usage_grows(place: Place) -> None:
+    job = place.runtime.start(place.spec("while True: pass", devices=0.5))
+    assert place.devices(job) == pytest.approx(0.5)
+    first = job.usage()
+    for devices in (0.2, 0.9, 0.2):
+        job.resize(devices)
+        until(lambda devices=devices: place.devices(job) == pytest.approx(devices))
+    with pytest.raises(InvalidInputError, match="devices: got 0"):
+        job.resize(0)
+    assert place.devices(job) == pytest.approx(0.2)
+    until(lambda: job.usage().cpu_s > first.cpu_s and job.usage().memory_bytes > 0)
+    assert job.usage().memory_bytes < 256 * MIB
+    job.resize(0.0001)  # less than a kernel's smallest quota
+    job.remove()
+
+
+def test_a_job_killed_for_memory_says_so_with_its_limit(place: Place) -> None:
+    # It takes twice its limit and waits then: a check that comes late must not cost this machine its memory.
+    greedy = "import signal\nkept = [bytearray(b'x') * 2_000_000 for _ in range(100)]\nsignal.pause()"
+    job = place.runtime.start(place.spec(greedy, memory_bytes=100 * MIB))
+    finish(job)
+    status = job.status()
+    assert (status.out_of_memory, status.exit_code) == (True, 137)
+    assert status.reason == "killed for memory, limit 100 MiB"
+    job.remove()
+
+
+def test_a_killed_job_is_restarted_with_its_checkpoint_and_its_output_goes_on(place: Place) -> None:
+    job = place.runtime.start(place.spec(RESUMES))
+    lines = wait_for_line(job, "saved")
+    place.signal(job, signal.SIGKILL)
+    lines += finish(job)
+    assert (job.status().exit_code, job.status().reason) == (137, "killed (SIGKILL)")
+    job.restart()
+    lines += finish(job)
+    assert lines == ["resumed at nothing", "saved", "resumed at 41"]
+    assert job.status().exit_code == 0
+    job.remove()
+
+
+STOPPABLE = """
+import signal
+def save(*_):
+    print("saving", flush=True)
+    raise SystemExit(0)
+signal.signal(signal.SIGTERM, save if DEAF == 0 else signal.SIG_IGN)
+print("up", flush=True)
+while True: sum(range(1000))
+"""
+
+
+def test_stop_lets_a_job_save_even_on_a_tiny_share(place: Place) -> None:
+    job = place.runtime.start(place.spec(STOPPABLE.replace("DEAF", "0")))
+    lines = wait_for_line(job, "up")
+    job.resize(0.05)
+    until(lambda: place.devices(job) == pytest.approx(0.05))
+    job.stop(60.0)
+    assert lines + finish(job) == ["up", "saving"]
+    assert job.status().exit_code == 0
+    job.stop()
+    job.remove()
+
+
+def test_stop_ends_a_job_that_does_not_listen(place: Place) -> None:
+    job = place.runtime.start(place.spec(STOPPABLE.replace("DEAF", "1")))
+    wait_for_line(job, "up")
+    job.stop(0.5)
+    assert (job.status().state, job.status().exit_code) == ("exited", 137)
+    job.remove()
+
+
+def test_a_job_killed_at_once_answers_every_call(place: Place, tmp_path: Path) -> None:
+    job = place.runtime.start(place.spec(PAUSE))
+    place.signal(job, signal.SIGKILL)
+    assert job.wait(60)
+    assert set(job.read_lines()) <= {"up"}
+    assert job.read_lines() == []
+    job.resize(0.5)
+    assert job.usage().memory_bytes == 0
+    job.stop(0)
+    job.collect(tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+    assert (job.status().state, job.status().exit_code) == ("exited", 137)
+    assert place.runtime.reattach(job.id).wait(60)
+    job.close()
+    job.remove()
+
+
+def test_the_same_spec_started_again_is_the_same_job_and_another_is_refused(place: Place) -> None:
+    first = place.runtime.start(place.spec(PAUSE))
+    wait_for_line(first, "up")
+    again = place.runtime.start(place.spec(PAUSE, devices=0.5))
+    assert again.id == first.id
+    wait_for_line(again, "up")
+    again.close()
+    with pytest.raises(InvalidInputError, match=r"name: .* runs another job of this name"):
+        place.runtime.start(place.spec("print('other')"))
+    first.stop(0.0)
+    other = place.runtime.start(place.spec("print('other')"))
+    assert finish(other) == ["other"]
+    first.close()
+    other.remove()
+
+
+OWNER = """
+import signal
+from pathlib import PosixPath
+import docker
+from paceline.runtime import DockerRuntime, JobSpec, ProcessRuntime
+job = {made_by}.start({spec!r})
+print(job.id, flush=True)
+signal.pause()
+"""
+
+
+def test_a_job_goes_on_when_its_owner_is_killed_and_another_process_takes_over(place: Place) -> None:
+    wanted = place.spec(GATE + "print('before', flush=True); gate(); print('after')")
+    code = OWNER.format(made_by=place.made_by, spec=wanted)
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as owner:
+        assert owner.stdout is not None
+        job_id = owner.stdout.readline().strip()
+        os.killpg(owner.pid, signal.SIGKILL)  # as the end of a worker takes all of its processes
+    job = place.runtime.reattach(job_id)
+    assert job.status().state == "running"
+    again = place.runtime.start(wanted)
+    assert again.id == job_id
+    again.close()
+    job.resize(0.9)
+    assert pass_gate(place, job) + finish(job) == ["before", "after"]
+    assert job.status().exit_code == 0
+    job.remove()
+
+
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        ("os.symlink('/etc/passwd', out + '/x')", "'output/x' is no regular file"),
+        (f"open(out + '/x', 'wb').write(bytes({2 * MOST_OUTPUT}))", f"more than {MOST_OUTPUT} bytes"),
+    ],
+    ids=["link", "large"],
+)
+def test_output_that_cannot_be_taken_is_refused_as_a_whole(
+    place: Place, tmp_path: Path, code: str, problem: str
+) -> None:
+    job = place.runtime.start(
+        place.spec(f"import os\nout = os.environ['PACELINE_OUTPUT']\nopen(out + '/a', 'w')\n{code}")
+    )
+    finish(job)
+    assert job.status().exit_code == 0
+    with pytest.raises(TrainingFailedError, match=problem):
+        job.collect(tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+    job.remove()
+
+
+def test_a_program_among_the_files_is_run_with_its_own_mode(place: Place, tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("#!/bin/sh\necho from a script")
+    script.chmod(0o755)
+    job = place.runtime.start(place.spec(command=["./run.sh"], files={"run.sh": script}))
+    assert finish(job) == ["from a script"]
+    job.remove()
+
+
+def test_what_cannot_run_is_refused_before_anything_is_made(place: Place, tmp_path: Path) -> None:
+    good: JobSpec = place.spec("print()")
+    cases: dict[str, dict[str, Any]] = {
+        "files: got .*nowhere.py', expected an existing file": {"files": {"a.py": tmp_path / "nowhere.py"}},
+        "inputs: got .*nowhere', expected an existing file or folder": {"inputs": {"a": tmp_path / "nowhere"}},
+        "devices: got 0,": {"devices": 0},
+        "devices: got 1000": {"devices": 1000},
+        **place.refused,
+    }
+    for message, change in cases.items():
+        with pytest.raises(InvalidInputError, match=message):
+            place.runtime.start(dataclasses.replace(good, **change))
+    assert place.left() == []

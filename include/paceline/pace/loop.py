@@ -112,6 +112,7 @@ class PaceLoop:
         self._total: int | None = None
         self._told_total = 0
         self._busy = Busy()
+        self._measured_s: float | None = None
         earlier = (resumed or {}).get("run") or {}
         self._started_s = self._now()
         self._began_s: float = earlier.get("began_s", self._now())
@@ -248,8 +249,14 @@ class PaceLoop:
     def _take_usage(self) -> None:
         try:
             usage = self._job.usage()
-        except (RuntimeUnavailableError, JobLostError):
+        except RuntimeUnavailableError as error:
+            self._outage.begins(error)  # else one without a resize in it would be missed, and the job's end with it
+            return
+        except JobLostError:
             return  # what becomes of the job, its status tells
+        if usage.measured_s != self._measured_s:
+            self._measured_s = usage.measured_s
+            self._outage.is_over()
         self._busy.take(usage, self._holding.device_s)
         for step in self._team.take_steps() if self._team is not None else ():
             now, nodes = step.configuration, {name: round(cores, 3) for name, cores in step.configuration.nodes.items()}

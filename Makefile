@@ -16,10 +16,16 @@ IMAGE_PYTHON ?= 3.11
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 # More arguments for pytest, for instance ARGS="tests/unit -k drift".
 ARGS ?=
+# How many processes share the tests. Most tests wait most of the time.
+WORKERS ?= 2
+# How long `make soak` goes on, and the seed of its order, to repeat one.
+MINUTES ?= 30
+SEED ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+# A Python that is asked for by name gets an environment of its own: `make test PYTHON=python3.13`.
+STAMP := $(VENV)/.installed$(if $(filter command line,$(origin PYTHON)),-$(notdir $(PYTHON)))
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # pip says a thousand things when all is well; when something is not, its last words are shown.
 QUIETLY := >>build/install.log 2>&1 || { tail -n 30 build/install.log; exit 1; }
@@ -32,7 +38,7 @@ PICTURES := pace-light retraining-light drift-light scaling-light sharing
 PAGES := PATH=$(abspath $(BIN)):$$PATH npm --silent --prefix plugins/ui
 CHECKED := include/paceline operators sensors plugins
 
-.PHONY: help install demo demo-edge up ui pictures test check format image neighbour-image wheels compose-wheels compose-data env lock wheel clean
+.PHONY: help install demo demo-edge up ui pictures test soak check format image neighbour-image wheels compose-wheels compose-data env lock wheel clean
 
 help: ## Show this list
 	@echo "Paceline: retrain models when they drift, by the time you need them"
@@ -54,10 +60,10 @@ $(STAMP): constraints.txt pyproject.toml
 	@$(PIP) install --upgrade "pip>=25.1" $(QUIETLY)
 	@if [ -n "$(TORCH_INDEX)" ]; then \
 	  echo "==> torch from $(TORCH_INDEX)"; \
-	  $(PIP) install -c constraints.txt --index-url "$(TORCH_INDEX)" torch $(QUIETLY); \
+	  $(PIP) install --no-compile -c constraints.txt --index-url "$(TORCH_INDEX)" torch $(QUIETLY); \
 	fi
-	@$(PIP) install -c constraints.txt --group dev -e ".[demo,torch]" $(QUIETLY)
-	@touch $@
+	@$(PIP) install --no-compile -c constraints.txt --group dev -e ".[demo,torch]" $(QUIETLY)
+	@touch $(VENV)/.installed $@
 	@echo "==> environment ready"
 
 demo: $(STAMP) ## Run the whole story once on a real Airflow: drift, retraining by a deadline, promotion
@@ -82,16 +88,10 @@ plugins/static/pages.js: $(shell find plugins/ui -name node_modules -prune -o -t
 test: $(STAMP) ui ## Run every test this machine can run; Docker tests use DOCKER_HOST
 	@echo "==> pytest; Docker engine: $${DOCKER_HOST:-unix:///var/run/docker.sock}"
 	@mkdir -p build
-ifdef ARGS
-	@$(BIN)/python -m pytest --durations=10 --junitxml=build/tests.xml $(ARGS)
-else
-	@# Most tests wait most of the time, so two run side by side, the long ones (integration) first; what measures a speed
-	@# comes after them, alone.
-	@failed=0; \
-	$(BIN)/python -m pytest --durations=10 --junitxml=build/tests.xml -m "not alone" -n 2 --dist loadfile --no-loadscope-reorder || failed=1; \
-	$(BIN)/python -m pytest --durations=10 --junitxml=build/tests-alone.xml -m alone || failed=1; \
-	exit $$failed
-endif
+	@$(BIN)/python -m pytest --durations=10 --junitxml=build/tests.xml $(or $(ARGS),-n $(WORKERS) --dist loadfile --no-loadscope-reorder)
+
+soak: $(STAMP) ui ## Repeat what needs real time, faults above all, in a random order, for MINUTES=30
+	@$(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 pictures: $(STAMP) ui ## Make the guides' pictures of real runs anew, with the tests that draw them
 	@PACELINE_PICTURES=$(abspath build/pictures) $(BIN)/python -m pytest tests/browser tests/integration/test_arbiter.py
@@ -136,10 +136,11 @@ neighbour-image: ## Build the image of what runs beside a training while devices
 	@docker run --rm --network none $(NEIGHBOUR) sh -c 'stress-ng --version && \
 	  python -c "import cv2; cv2.SIFT_create(); print(\"==> neighbour image has OpenCV\", cv2.__version__)"'
 
-wheels: $(STAMP) ## Fetch what the images install into build/wheels, for make image WHEELS=build/wheels
-	@mkdir -p build/wheels
-	@$(PIP) download --only-binary :all: --python-version $(IMAGE_PYTHON) --dest build/wheels torch==$(TORCH) opencv-python-headless==$(OPENCV) numpy $(QUIETLY)
-	@ls build/wheels | sed 's/^/  /'
+wheels: FOLDER = $(or $(WHEELS),build/wheels)
+wheels: $(STAMP) ## Fetch what the images install into build/wheels (or WHEELS), for make image WHEELS=build/wheels
+	@mkdir -p build $(FOLDER)
+	@$(PIP) download --only-binary :all: --python-version $(IMAGE_PYTHON) --dest $(FOLDER) torch==$(TORCH) opencv-python-headless==$(OPENCV) numpy -c constraints.txt $(QUIETLY)
+	@ls $(FOLDER) | sed 's/^/  /'
 
 compose-wheels: $(STAMP) ## Fetch what the Airflow image installs into build/compose-wheels, for docker compose without an index
 	@mkdir -p build/compose-wheels

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import time
+from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,7 +63,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Explain a failure, and turn a skipped ``docker`` or ``browser`` test into one where the pipeline has the parts."""
+    """Explain a failure; a skipped ``docker`` or ``browser`` test is one where ``CI=true``."""
     report = yield
     if report.failed:
         report.sections.extend(_explained(item))
@@ -77,6 +78,20 @@ def pytest_runtest_makereport(
 def in_ci() -> bool:
     """Say whether skipped tests count as failures, where they need an engine or a browser."""
     return os.environ.get("CI", "").lower() in ("1", "true")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show which files take longest, as files are what is shared out among processes."""
+    seconds: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                seconds[report.nodeid.partition("::")[0]] += report.duration
+    slowest = seconds.most_common(12)
+    if slowest and slowest[0][1] >= 1:
+        terminalreporter.section(f"slowest files, of {seconds.total():.0f} s in all")
+        for name, took_s in slowest:
+            terminalreporter.write_line(f"{took_s:7.1f} s  {name}")
 
 
 def _explained(item: pytest.Item) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,41 @@
+"""A failing test that runs Airflow or containers explains itself: logs, events and containers of its own time."""
+
+from __future__ import annotations
+
+import json
+import os
+from types import SimpleNamespace
+
+from tests.failures import LINES, sections
+
+
+def airflow_with_logs(home):
+    folder = home / "logs" / "dag_id=retrain" / "run_id=manual" / "task_id=train"
+    folder.mkdir(parents=True)
+    lines = [json.dumps({"timestamp": "12:00", "level": "info", "event": f"line {number}"}) for number in range(99)]
+    (folder / "attempt=1.log").write_text("\n".join([*lines, "no JSON"]))
+    (folder / "attempt=0.log").write_text("of an earlier test")
+    os.utime(folder / "attempt=0.log", (1, 1))
+    history = {"events": [{"t_s": 3.0, "kind": "resumed"}]}
+    return SimpleNamespace(home=home, task_state=lambda *keys: history if keys[3] == "history" else None)
+
+
+class Engine:
+    def containers(self, **_):
+        return [
+            {"Id": "new", "Names": ["/paceline-new"], "Status": "Exited (137)", "Created": 200},
+            {"Id": "old", "Names": ["/paceline-old"], "Status": "Up", "Created": 10},
+        ]
+
+    def logs(self, container, tail):
+        return f"{container} said {tail} lines".encode()
+
+
+def test_failure_prints_the_ends_of_logs_the_events_and_the_containers_of_the_test(tmp_path):
+    found = dict(sections(airflow_with_logs(tmp_path), Engine(), since_s=100.0))
+    log = found.pop("log of dag_id=retrain/run_id=manual/task_id=train/attempt=1.log").splitlines()
+    assert (len(log), log[0], log[-1]) == (LINES, "12:00 info line 60", "no JSON")
+    assert found == {
+        "events of retrain manual train": '{"t_s": 3.0, "kind": "resumed"}',
+        "container /paceline-new: Exited (137)": f"new said {LINES} lines",
+    }

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import Callable, Generator, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,57 +15,20 @@ import pytest
 from paceline.demo.airflow_process import AirflowProcess
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, BrowserContext, Page
 
 PROJECT = Path(__file__).parents[2]
 AXE = PROJECT / "plugins" / "ui" / "node_modules" / "axe-core" / "axe.min.js"
 PICTURES = Path(os.environ.get("PACELINE_PICTURES", PROJECT / "build" / "pictures"))
-SCRIPT = PROJECT / "tests" / "integration" / "training" / "digits.py"
-DAG = f"""
-from airflow.sdk import DAG
-from paceline.operators import DeadlineTrainingOperator
-
-with DAG("pages", schedule=None, params={{"deadline": "60s", "batches": 600}}):
-    DeadlineTrainingOperator(
-        task_id="train",
-        script={str(SCRIPT)!r},
-        arguments=["--batches={{{{ params.batches }}}}", "--batch-size=64"],
-        deadline="{{{{ params.deadline }}}}",
-        deadline_from="task",
-        runtime="process",
-    )
-"""
-
-
-MANY = """
-from airflow.providers.standard.operators.empty import EmptyOperator
-from airflow.sdk import DAG
-
-with DAG("many", schedule=None):
-    for number in range(50):
-        EmptyOperator(task_id=f"train-{number}")
-"""
-
-
-@pytest.fixture(scope="session")
-def airflow(tmp_path_factory: pytest.TempPathFactory, docker_host: str) -> Iterator[AirflowProcess]:
-    """A running Airflow with the DAG ``pages``, which trains as a local process."""
-    home = tmp_path_factory.mktemp("pages")
-    (home / "dags").mkdir()
-    (home / "dags" / "pages.py").write_text(DAG)
-    (home / "dags" / "many.py").write_text(MANY)
-    # The plugin is found twice: by the entry point of the environment, and in the folder.
-    config = {"core.plugins_folder": PROJECT / "plugins"}
-    environment = {"DOCKER_HOST": docker_host}
-    with AirflowProcess(home, users={"anna": "op"}, config=config, environment=environment) as running:
-        yield running
+WAIT_MS = 90_000  # ten times what the slowest page takes
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Chromium without a window. Ended with its module: its event loop would be in the way of other tests."""
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=WAIT_MS)
     with sync_playwright() as playwright:
         running = playwright.chromium.launch(
             executable_path=shutil.which("chromium"),
@@ -93,30 +57,52 @@ def pytest_runtest_makereport(
     return report
 
 
+@pytest.fixture(scope="module")
+def logged_in(browser: Browser, airflow: AirflowProcess) -> Callable[[str, bool], BrowserContext]:
+    """A user's browser, light or dark; Airflow's scripts are loaded into each only once."""
+    contexts: dict[tuple[str, bool], BrowserContext] = {}
+
+    def context_of(user: str, dark: bool) -> BrowserContext:
+        if (user, dark) not in contexts:
+            theme = "dark" if dark else "light"
+            context = contexts[user, dark] = browser.new_context(color_scheme="dark" if dark else "light")
+            context.set_default_timeout(WAIT_MS)
+            context.add_cookies([{"name": "_token", "value": airflow.token(user), "url": airflow.url}])
+            context.add_init_script(f"if (location.protocol == 'http:') localStorage.setItem('theme', '{theme}')")
+        return contexts[user, dark]
+
+    return context_of
+
+
 @pytest.fixture
-def open_page(request: pytest.FixtureRequest, browser: Browser, airflow: AirflowProcess) -> Iterator[Open]:
+def open_page(
+    request: pytest.FixtureRequest, logged_in: Callable[[str, bool], BrowserContext], airflow: AirflowProcess
+) -> Iterator[Open]:
     """Open a page of Airflow as one of its users; an error in a page that nobody handles fails the test."""
-    contexts = []
     pages = request.node.stash.setdefault(_PAGES, [])
     errors: list[str] = []
 
-    def open_as(path: str, *, user: str = "admin", width: int = 1280, height: int = 1000, dark: bool = False) -> Page:
-        context = browser.new_context(
-            viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
-        )
-        contexts.append(context)
-        context.add_cookies([{"name": "_token", "value": airflow.token(user), "url": airflow.url}])
-        theme = "dark" if dark else "light"
-        context.add_init_script(f"if (location.protocol == 'http:') localStorage.setItem('theme', '{theme}')")
-        page = context.new_page()
+    def open_as(
+        path: str,
+        *,
+        user: str = "admin",
+        width: int = 1280,
+        height: int = 1000,
+        dark: bool = False,
+        at: datetime | None = None,
+    ) -> Page:
+        page = logged_in(user, dark).new_page()
         pages.append(page)
+        if at is not None:  # what the page takes for now: a training that was recorded has just been heard of then
+            page.clock.set_fixed_time(at)
+        page.set_viewport_size({"width": width, "height": height})
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(f"{airflow.url}{path}")
         return page
 
     yield open_as
-    for context in contexts:
-        context.close()
+    for page in pages:
+        page.close()
     # A page that is left while it asks for something is told so: nothing is wrong with it.
     assert [error for error in errors if "Failed to fetch" not in error] == []
 

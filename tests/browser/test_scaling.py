@@ -1,4 +1,4 @@
-"""A training that scales is watched: what it consists of, since when, and why."""
+"""A training that scales shows what it consists of, since when, and why."""
 
 from __future__ import annotations
 
@@ -7,55 +7,49 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import docker
 import pytest
+from tests.recorded import RecordedRun, record_team
 
 from paceline.demo.airflow_process import AirflowProcess
-from paceline.runtime import DockerRuntime
+from paceline.elastic import Options
+from paceline.simulate.parameter_servers import Workload
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-pytestmark = [pytest.mark.airflow, pytest.mark.browser, pytest.mark.docker, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.airflow, pytest.mark.browser, pytest.mark.timeout(300)]
 Open = Callable[..., "Page"]
 Findings = Callable[["Page"], list[str]]
-SCRIPT = Path(__file__).parents[1] / "unit" / "train" / "counted.py"
-# Its workers wait most of the time, as for data that comes from afar: more of them are what it needs.
-DAG = f"""
+DAG = """
 from airflow.sdk import DAG
-from paceline.elastic import Options
 from paceline.operators import DeadlineTrainingOperator
 
 with DAG("overnight", schedule=None):
-    DeadlineTrainingOperator(
-        task_id="train",
-        script={str(SCRIPT)!r},
-        arguments=["400", "12", "0.2"],
-        objective="throughput",
-        budget=1.2,
-        scaling=Options(start_share=0.5, stable_samples=3, stable_variation=0.2, most_servers=2, most_workers=6),
-    )
+    DeadlineTrainingOperator(task_id="train", command="python -m app.train", objective="throughput", budget=12)
 """
+# Its processes cannot use more than a core and a half: more workers are what it needs.
+WORKLOAD = Workload(compute_core_s=4.0, worker_cores=1.5, update_core_s=0.05, server_cores=2, state_bytes=1e6)
 
 
 def test_the_nodes_of_a_training_are_seen_over_time_with_the_reasons(
-    airflow: AirflowProcess, open_page: Open, serious: Findings, pictures: Path, docker_client: docker.APIClient
+    airflow: AirflowProcess, open_page: Open, serious: Findings, pictures: Path
 ) -> None:
     (airflow.dags_folder / "overnight.py").write_text(DAG)
-    run_id = airflow.run_dag("overnight")
-    try:
-        page = open_page(f"/plugin/retraining/dags/overnight/runs/{run_id}", height=1500)
-        training = page.get_by_role("region", name="Training train")
-        training.get_by_role("heading", name="Cores of its nodes").wait_for(timeout=90_000)
-        training.get_by_text("it begins on 0.6 of 1.2 cores").first.wait_for(timeout=20_000)
-        training.get_by_text(re.compile("[1-9] more workers?")).first.wait_for(timeout=120_000)
-        assert training.get_by_text("even pace").count() == 0, "there is no deadline"
-        assert airflow.wait("overnight", run_id, timeout_s=300) == "success"
-        training.get_by_text("done").first.wait_for(timeout=20_000)
-        training.get_by_label(
-            re.compile(r"Nodes of train: \d+ parameter servers? on .* cores?, \d+ workers on")
-        ).wait_for()
-        page.screenshot(path=pictures / "scaling-light.png")
-        assert serious(page) == []
-    finally:
-        DockerRuntime(docker_client).remove_all({"paceline.dag": "overnight"})
+    run = RecordedRun(airflow, "overnight")
+    run.put_training(
+        record_team(WORKLOAD, batches=900, budget=12.0, options=Options(stable_samples=15, most_workers=16))
+    )
+    run.put_state("success")
+    page = open_page(f"/plugin/retraining/dags/overnight/runs/{run.run_id}", height=1500)
+    training = page.get_by_role("region", name="Training train")
+    training.get_by_role("heading", name="Cores of its nodes").wait_for()
+    training.get_by_text("done").first.wait_for()
+    training.get_by_text(
+        "it begins on 3 of 12 cores. Now 1 parameter server on 1 core, 2 workers on 2 cores"
+    ).wait_for()
+    training.get_by_text(re.compile(r"% of 4.5 cores are used: 1 more worker\. Now .*, 3 workers on")).wait_for()
+    assert training.get_by_text("even pace").count() == 0, "there is no deadline"
+    nodes = re.compile(r"Nodes of train: 1 parameter server on .* cores?, 8 workers on")
+    training.get_by_label(nodes).locator("canvas").wait_for()
+    page.screenshot(path=pictures / "scaling-light.png")
+    assert serious(page) == []

@@ -3,71 +3,116 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.recorded import RecordedRun, record
 
 from paceline.demo.airflow_process import AirflowProcess
+from paceline.schedule.plan import Assignment, Plan
+from paceline.simulate.plant import Plant
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-pytestmark = [pytest.mark.airflow, pytest.mark.browser, pytest.mark.docker, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.airflow, pytest.mark.browser, pytest.mark.timeout(300)]
 Open = Callable[..., "Page"]
 Findings = Callable[["Page"], list[str]]
-SCRIPT = Path(__file__).parents[1] / "integration" / "training" / "digits.py"
-TASKS = ("train.parameter_server", "train.gate-1", "train.gate-2")
-DAG = f"""
+DAG = """
 from airflow.sdk import DAG
 from paceline.fleet import Fleet, Worker
-from paceline.operators import train_on_fleet
+from paceline.operators import ScheduleOperator, train_on_fleet
 
-machines = [Worker(name=f"gate-{{number}}", kind="part", cores=0.7, memory_gib=1) for number in (1, 2)]
-plan = {{"workers": {{one.name: {{"samples": 40, "batch_size": 64}} for one in machines}}}}
-with DAG("several", schedule=None):
-    train_on_fleet(
-        fleet=Fleet(workers=machines, parameter_server=machines[0]),
-        plan=plan,
-        server={{"cores": 0.5}},
-        script={str(SCRIPT)!r},
-        arguments=["--batches=300", "--batch-size=64"],
-        deadline="60s",
-        deadline_from="run",
-    )
+machines = [
+    Worker(name=name, kind="part", cores=4, memory_gib=1, cgroup_parent=name) for name in ("gate-1", "gate-2", "gate-3")
+]
+fleet = Fleet(workers=machines, parameter_server=machines[0])
+with DAG("gates", schedule=None):
+    schedule = ScheduleOperator(task_id="schedule", fleet=fleet, profiles="profiles", samples=900)
+    train_on_fleet(fleet=fleet, plan=schedule.output, command="python -m app.train", deadline="4m")
 """
+PLAN = Plan(
+    (Assignment("gate-1", 600, 32, 10.0), Assignment("gate-2", 300, 16, 10.0)),
+    {"gate-3": "stitching would take 240 ms, 200 are allowed"},
+    10.0,
+)
+# The deadline counts from the run's start; the workers begin some seconds after the server, one after the other.
+PARTS = {
+    "train.parameter_server": Plant(batches=800, batch_s=0.05, startup_s=4, tail_s=3, noise=0.2),
+    "train.gate-1": Plant(batches=800, batch_s=0.25, startup_s=9, tail_s=2, noise=0.2),
+    "train.gate-2": Plant(batches=400, batch_s=0.45, startup_s=11, tail_s=2, noise=0.2),
+}
+
+
+def recorded(task_id: str, orders: Mapping[float, object], until_s: float = float("inf")) -> dict[str, Any]:
+    seed = list(PARTS).index(task_id)
+    return record(PARTS[task_id], 240, orders=orders, until_s=until_s, seed=seed)
+
+
+@pytest.fixture
+def gates(airflow: AirflowProcess) -> Iterator[RecordedRun]:
+    """Two of three machines train together, a minute after their start."""
+    (airflow.dags_folder / "several.py").write_text(DAG)
+    run = RecordedRun(airflow, "gates")
+    run.put_task("schedule", "success")
+    run.put_xcom("schedule", PLAN.to_dict())
+    run.put_task("train.gate-3", "skipped")
+    for task_id in PARTS:
+        run.put_training({**recorded(task_id, {}, 60), "deadline": "4m"}, task_id, at=run.began)
+    yield run
+    run.end()
 
 
 def test_machines_are_watched_together_and_each(
-    airflow: AirflowProcess, open_page: Open, serious: Findings, pictures: Path
+    airflow: AirflowProcess, gates: RecordedRun, open_page: Open, serious: Findings, pictures: Path
 ) -> None:
-    (airflow.dags_folder / "several.py").write_text(DAG)
-    run_id = airflow.run_dag("several")
-    page = open_page(f"/plugin/retraining/dags/several/runs/{run_id}", user="anna", height=1250)
+    page = open_page(f"/plugin/retraining/dags/gates/runs/{gates.run_id}", user="anna", height=1250, at=gates.heard)
     training = page.get_by_role("region", name="Training train")
-    training.get_by_role("heading", name="train on 2 machines").wait_for(timeout=60_000)
+    training.get_by_role("heading", name="train on 2 machines").wait_for()
     tabs = training.get_by_role("tab")
-    tabs.filter(has_text="parameter_server").wait_for(timeout=30_000)
+    tabs.filter(has_text="parameter_server").wait_for()
     assert sorted(tabs.all_inner_texts()) == ["Together", "gate-1", "gate-2", "parameter_server"]
-    training.get_by_text(re.compile("on time|behind|late at")).first.wait_for(timeout=60_000)
+    training.get_by_text(re.compile("on time|behind")).first.wait_for()
 
-    training.get_by_label("New deadline").fill("75s")
+    training.get_by_label("New deadline").fill("5m")
     training.get_by_role("button", name="Set deadline").click()
     training.get_by_text("takes the new deadline").wait_for()
-    told = training.get_by_text("Deadline changed by anna from 1:00 to 1:15")
-    told.first.wait_for(timeout=20_000)
-    page.wait_for_timeout(6000)  # until the others have heard of it as well
-    assert told.count() == 1
+    by_anna = {"deadline": "300s", "by": "anna"}
+    for task_id in PARTS:
+        assert airflow.task_state("gates", gates.run_id, task_id, "deadline") == by_anna
+    # Each hears of it at its own next step; the page tells of it once.
+    for at_s, task_id in enumerate(PARTS, 61):
+        gates.put_training(recorded(task_id, {at_s: by_anna}, 70), task_id, at=gates.began + timedelta(seconds=10))
+    told = training.get_by_text("Deadline changed by anna from 4:00 to 5:00")
+    told.first.wait_for()
+    for task_id in PARTS:
+        tabs.filter(has_text=task_id.removeprefix("train.")).click()
+        told.first.wait_for()
+    training.get_by_label(re.compile("Progress of gate-2")).wait_for()
+    tabs.filter(has_text="Together").click()
+    told.first.wait_for()
+    assert told.count() == 1, "of three tasks that have told it"
     page.screenshot(path=pictures / "several-light.png")
     assert serious(page) == []
-    for task in TASKS:
-        assert airflow.task_state("several", run_id, task, "deadline") == {"deadline": "75s", "by": "anna"}
-    tabs.filter(has_text="gate-2").click()
-    training.get_by_label(re.compile("Progress of gate-2")).wait_for()
-    told.first.wait_for(timeout=20_000)
 
-    assert airflow.wait("several", run_id, timeout_s=180) == "success"
-    assert airflow.xcom("several", run_id, "train.result")["deadline_s"] == 75
-    tabs.filter(has_text="Together").click()
-    training.get_by_text(re.compile("done .* (early|late)")).first.wait_for(timeout=20_000)
+    for at_s, task_id in enumerate(PARTS, 61):
+        gates.put_training(recorded(task_id, {at_s: by_anna}), task_id)
+    gates.put_state("success")
+    training.get_by_text(re.compile("done .* (early|late)")).first.wait_for()
+
+
+def test_the_fleet_says_who_trains_and_why_others_do_not(
+    gates: RecordedRun, open_page: Open, serious: Findings, pictures: Path
+) -> None:
+    page = open_page("/plugin/retraining/fleet")
+    rows = page.get_by_role("table", name="Machines of gates").get_by_role("row")
+    rows.filter(has_text="gate-1").get_by_text("600 samples, batches of 32").wait_for()
+    rows.filter(has_text="gate-1").get_by_text(re.compile("trains on .* cores?")).wait_for()
+    left_out = rows.filter(has_text="gate-3").inner_text()
+    assert "left out" in left_out
+    assert "240 ms" in left_out
+    page.screenshot(path=pictures / "fleet-light.png")
+    assert serious(page) == []

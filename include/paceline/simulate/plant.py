@@ -185,7 +185,7 @@ class Run:
     def advance(self, until_s: float) -> None:
         """Let the job run until a moment, or to its end if that comes first."""
         while self.now_s < until_s and self.finished_s is None:
-            from_s, using = self.now_s, self.busy * self.devices
+            from_s = self.now_s
             next_s = min([until_s, *(moment for moment in self._changes if moment > self.now_s)])
             if self._wanted != self.devices:
                 if self.now_s >= self._wanted_from_s:
@@ -195,6 +195,7 @@ class Run:
                         self._resized_s = self._idle_until_s
                 else:
                     next_s = min(next_s, self._wanted_from_s)
+            using = self.busy * self.devices
             if self._idle_until_s > self.now_s:
                 self.now_s = min(next_s, self._idle_until_s)
             elif self.trained_s is None:

@@ -156,6 +156,7 @@ class Loop(Generic[T]):
         if resume is not None and resume.position.loop > self._number:
             return  # a loop before the one that was under way when the checkpoint was written
         had_ended = resume is not None and resume.position.ended and self._over()
+        left = False
         display = self._display = self._display or choose_display()
         clock = session.clock
         session.loop = self
@@ -197,8 +198,7 @@ class Loop(Generic[T]):
                 if worker is not None:
                     worker.stop()
                 self._end(session)
-            if session.terminating:
-                session.terminate_soon()
+            left = True
             raise
         finally:
             session.loop = None
@@ -208,6 +208,8 @@ class Loop(Generic[T]):
                 worker.close()
             session.stop_listening()
             display.close()
+            if left and session.terminating:
+                session.terminate_soon()
         if session.terminating:
             raise SystemExit(EXIT_TERMINATED)
 

@@ -148,8 +148,19 @@ class Session:
         elif self.loop is not None and (self.checkpoint is not None or self.worker is not None):
             self.terminating = True
             self.loop.look_now()
+        elif self.loop is None and _in_loop(frame):
+            self.terminate_soon()
         else:
             raise SystemExit(EXIT_TERMINATED)
+
+
+def _in_loop(frame: FrameType | None) -> bool:
+    """Whether the code of a loop runs. Python drops what is raised in a generator that is closed because of a break."""
+    while frame is not None:
+        if frame.f_globals.get("__name__") == f"{__package__}._loop":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _forgo_garbage() -> None:

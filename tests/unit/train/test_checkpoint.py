@@ -3,7 +3,6 @@ import os
 import pickle
 import signal
 import subprocess
-import sys
 import zlib
 from pathlib import Path
 
@@ -401,9 +400,9 @@ def test_when_no_file_can_be_used_the_training_starts_from_the_beginning_and_say
     assert list(track(range(3))) == [0, 1, 2]
 
 
-def test_a_disk_that_is_full_costs_the_checkpoint_and_not_the_training(tmp_path):
+def test_a_disk_that_is_full_costs_the_checkpoint_and_not_the_training(tmp_path, fork):
     code = """
-import resource, sys, torch
+import os, resource, sys, torch
 from paceline.train import checkpoint, track
 model = torch.nn.Linear(10, 10)
 checkpoint(model=model, every_s=0)
@@ -412,20 +411,18 @@ for batch in track(range(6)):
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
     if batch == 4:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        import os
         print(sorted(os.listdir(sys.argv[1])), file=sys.stderr)
 print("trained to the end")
 """
-    environment = {"PYTHONPATH": str(INCLUDE), "PACELINE_CHECKPOINT": str(tmp_path), "PATH": os.environ["PATH"]}
-    done = subprocess.run(
-        [sys.executable, "-c", code, tmp_path], env=environment, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    assert "trained to the end" in done.stdout
-    said = [line for line in done.stderr.splitlines() if "no checkpoint was written" in line]
+    environment = {"PYTHONPATH": str(INCLUDE), "PACELINE_CHECKPOINT": str(tmp_path)}
+    process = fork(["-c", code, tmp_path], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    lines = process.stdout.read().splitlines()
+    assert process.wait() == 0, lines
+    assert "trained to the end" in lines
+    said = [line for line in lines if "no checkpoint was written" in line]
     assert len(said) == 2
     assert "File too large" in said[0]
-    (kept,) = [line for line in done.stderr.splitlines() if line.startswith("[")]
+    (kept,) = [line for line in lines if line.startswith("[")]
     assert kept.count("checkpoint-") == 2
     assert ".tmp" not in kept
     assert len(files(tmp_path)) == 2
@@ -509,21 +506,29 @@ def test_in_a_job_sigterm_is_answered_after_the_loop_as_well(monkeypatch, tmp_pa
         signal.raise_signal(signal.SIGTERM)
 
 
-def test_sigterm_during_the_batch_that_leaves_the_loop_is_not_lost(tmp_path):
-    code = """
+@pytest.mark.parametrize("when", ["during its batch", "while it is closed"])
+def test_sigterm_is_not_lost_by_a_loop_that_is_left(tmp_path, fork, when):
+    code = f"""
 import os, signal, time
-from paceline.train import checkpoint, track
+from paceline.train import _session, checkpoint, track
+when = {when!r}
 class C:
     state_dict = dict
     load_state_dict = print
+class Closing(_session.Session):
+    def stop_listening(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+if when == "while it is closed":
+    _session.current.__class__ = Closing
 checkpoint(c=C())
 for _ in track("ab"):
-    os.kill(os.getpid(), signal.SIGTERM)
+    if when == "during its batch":
+        os.kill(os.getpid(), signal.SIGTERM)
     break
-time.sleep(30)
+time.sleep(300)
 """
     environment = {"PYTHONPATH": str(INCLUDE), "PACELINE_CHECKPOINT": str(tmp_path), "PACELINE_OUTPUT": str(tmp_path)}
-    assert subprocess.run([sys.executable, "-c", code], env=environment, timeout=20).returncode == 143
+    assert fork(["-c", code], env=environment).wait() == 143
 
 
 def test_worker_processes_of_a_loader_still_end_by_sigterm(tmp_path):
@@ -533,5 +538,5 @@ def test_worker_processes_of_a_loader_still_end_by_sigterm(tmp_path):
         pass
     (worker,) = loader._iterator._workers
     worker.terminate()
-    worker.join(timeout=10)
+    worker.join(timeout=60)
     assert worker.exitcode in (0, -signal.SIGTERM)

@@ -93,8 +93,10 @@ test: $(STAMP) ui ## Run every test this machine can run; Docker tests use DOCKE
 soak: $(STAMP) ui ## Repeat what needs real time, faults above all, in a random order, for MINUTES=30
 	@$(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
-pictures: $(STAMP) ui ## Make the guides' pictures of real runs anew, with the tests that draw them
-	@PACELINE_PICTURES=$(abspath build/pictures) $(BIN)/python -m pytest tests/browser tests/integration/test_arbiter.py
+pictures: $(STAMP) ui ## Make the guides' pictures anew: the pages', and the sharing of cores
+	@rm -rf build/pictures
+	@PACELINE_PICTURES=$(abspath build/pictures) $(BIN)/python -m pytest tests/browser
+	@$(BIN)/python -m benchmarks.promises --only crash --folder build/pictures
 	@for name in $(PICTURES); do cp build/pictures/$$name.png docs/images/; done
 
 check: $(STAMP) ui ## Check format, style and types (ruff, mypy, tsc, prettier), and the pages' own tests

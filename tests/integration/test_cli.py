@@ -5,19 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.integration.training import gates
+from tests.integration.training.gates import Training
 
 from paceline import cli
 from paceline.demo.airflow_process import AirflowProcess
 
-pytestmark = pytest.mark.airflow
-SCRIPT = Path(__file__).parent / "training" / "digits.py"
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
+SCRIPT = Path(__file__).parent / "training" / "gated.py"
 DAG = f"""
 from airflow.sdk import DAG
 from paceline.operators import DeadlineTrainingOperator
 
 with DAG("steered", schedule=None):
     DeadlineTrainingOperator(
-        task_id="train", script={str(SCRIPT)!r}, arguments=["--batches=200"], deadline="12s", runtime="process"
+        task_id="train", script={str(SCRIPT)!r}, arguments=["--folder=GATES"], deadline="1h", runtime="process"
     )
 """
 
@@ -34,18 +36,19 @@ def paceline(airflow: AirflowProcess, monkeypatch: pytest.MonkeyPatch, capsys: p
     return run
 
 
-def test_a_running_training_is_shown_and_steered(airflow, paceline):
-    assert paceline("status") == (0, "No training runs now.\n", "")
-    (airflow.dags_folder / "steered.py").write_text(DAG)
-    run_id = airflow.run_dag("steered")
+@pytest.fixture
+def training(airflow: AirflowProcess, tmp_path: Path):
+    """A training that waits at a gate, in a local process."""
+    with gates.dag(airflow, "steered", DAG.replace("GATES", str(tmp_path))) as dag:
+        yield Training(airflow, dag, airflow.run_dag(dag))
 
-    def published() -> bool:
-        return airflow.task_state("steered", run_id, "train", "pace") is not None
 
-    airflow._wait_for(published, 60, lambda: "no pace")
+def test_a_running_training_is_shown_and_steered(airflow, paceline, training, tmp_path):
+    run_id = training.run_id
+    training.until(lambda pace: pace["state"] == "training")
     code, shown, _ = paceline("status", "steered")
     assert code == 0
-    assert [word in shown for word in ("steered", run_id, "SETPOINT", "12 s")] == [True] * 4
+    assert [word in shown for word in ("steered", run_id, "SETPOINT", "3600 s")] == [True] * 4
 
     assert paceline("deadline", "set", "steered", "latest", "train", "soon")[2].startswith(
         "paceline: deadline: got 'soon'"
@@ -53,20 +56,25 @@ def test_a_running_training_is_shown_and_steered(airflow, paceline):
     code, _, complaint = paceline("deadline", "set", "steered", "latest", "train", "0.1s")
     assert code == 1
     assert "expected a time that is still to come" in complaint
-    code, _, complaint = paceline("deadline", "set", "steered", "latest", "train", "15s", user="viewer")
+    code, _, complaint = paceline("deadline", "set", "steered", "latest", "train", "2h", user="viewer")
     assert code == 1
     assert "403" in complaint
-    assert paceline("deadline", "show", "steered", run_id, "train")[1] == "12s\n"
+    assert paceline("deadline", "show", "steered", run_id, "train")[1] == "1h\n"
 
-    code, said, _ = paceline("deadline", "set", "steered", "latest", "train", "15s")
+    code, said, _ = paceline("deadline", "set", "steered", "latest", "train", "2h")
     assert code == 0
-    assert "12s -> 15s" in said
-    assert airflow.wait("steered", run_id, 150) == "success"
-    assert airflow.xcom("steered", run_id, "train")["deadline_s"] == 15.0
+    assert "1h -> 2h" in said
+    training.until(lambda pace: pace["deadline_s"] == 7200.0)
+    (tmp_path / "go").touch()
+    assert airflow.wait("steered", run_id, gates.LONG_S) == "success"
+    result = training.result()
+    assert (result["deadline_s"], result["runtime"]) == (7200.0, "process")
+    assert (Path(result["model"]) / "model.json").is_file()
 
     code, _, complaint = paceline("deadline", "set", "steered", run_id, "train", "60s")
     assert code == 1
     assert complaint == f"paceline: TASK: got 'train', expected a training task of steered {run_id} that runs now\n"
+    assert paceline("status", "steered") == (0, "No training runs now.\n", "")
 
 
 def test_an_airflow_that_does_not_answer_is_named(monkeypatch, capsys):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.integration.training import gates
 
 from paceline.demo.airflow_process import AirflowProcess
 from paceline.registry import Registry
+
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
 
 DAG = """
 from airflow.sdk import DAG, Asset
@@ -30,30 +34,36 @@ report(auc=float((input_dir() / "model" / "auc").read_text()))
 """
 
 
-@pytest.mark.airflow
-def test_only_a_promotion_sends_an_event_and_a_challenger_that_is_not_better_leaves_the_champion(
-    airflow: AirflowProcess, tmp_path: Path
-) -> None:
+@pytest.fixture
+def registry(airflow: AirflowProcess, tmp_path: Path) -> Iterator[Registry]:
+    """The registry of the DAG above."""
     registry = tmp_path / "registry"
     (airflow.dags_folder / "score.py").write_text(SCORE)
-    (airflow.dags_folder / "judge.py").write_text(DAG.replace("REGISTRY", str(registry)))
+    with gates.dag(airflow, "judge", DAG.replace("REGISTRY", str(registry))):
+        yield Registry(registry)
+    (airflow.dags_folder / "score.py").unlink()
+
+
+def test_only_a_promotion_sends_an_event_and_a_challenger_that_is_not_better_leaves_the_champion(
+    airflow: AirflowProcess, registry: Registry, tmp_path: Path
+) -> None:
     results = []
-    for auc, least in ((0.70, 0), (0.69, 0), (0.72, 0.05), (0.78, 0.05)):
+    for auc, least in ((0.70, 0), (0.72, 0.05), (0.78, 0.05)):
         model = tmp_path / f"model-{auc}"
         model.mkdir()
         (model / "auc").write_text(str(auc))
         run_id = airflow.run_dag("judge", {"challenger": str(model), "min_improvement": least})
-        state = airflow.wait("judge", run_id, timeout_s=90)
+        state = airflow.wait("judge", run_id, gates.LONG_S)
         log = airflow.task_log("judge", run_id, "promote")
         assert state == "success", "the task succeeds whatever it decides:\n" + log
         results.append(airflow.xcom("judge", run_id, "promote"))
         said = "Promoted: version" if results[-1]["promoted"] else "Not promoted: version"
         assert said in log
-        assert Registry(registry).version("flights", len(results)).data_window == {"until": run_id}
+        assert registry.version("flights", len(results)).data_window == {"until": run_id}
 
-    assert [r["promoted"] for r in results] == [True, False, False, True]
-    assert [r["champion_version"] for r in results] == [1, 1, 1, 4]
-    assert [p.version for p in Registry(registry).history("flights")] == [1, 4]
+    assert [r["promoted"] for r in results] == [True, False, True]
+    assert [r["champion_version"] for r in results] == [1, 1, 3]
+    assert [p.version for p in registry.history("flights")] == [1, 3]
     sent = airflow.api("GET", "/assets/events", order_by="timestamp", source_dag_id="judge")["asset_events"]
-    assert [event["extra"]["version"] for event in sent] == [1, 4]
+    assert [event["extra"]["version"] for event in sent] == [1, 3]
     assert sent[1]["extra"]["previous_version"] == 1

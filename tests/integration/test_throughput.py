@@ -4,101 +4,75 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import docker
 import pytest
 import torch
+from tests.integration.training.gates import LONG_S, Training, dag, open_gates, until
 
 from paceline.demo.airflow_process import AirflowProcess
 from paceline.elastic.nodes import LABEL_TEAM
 from paceline.runtime import DockerRuntime
 
-pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.timeout(900)]
 
-SCRIPT = Path(__file__).parents[1] / "unit" / "train" / "counted.py"
-SAMPLES, EPOCHS = 120, 12
-OURS = [LABEL_TEAM, "paceline.dag=soon"]  # other tests have teams, too
+SCRIPT = Path(__file__).parent / "training" / "patient.py"
+SAMPLES, EPOCHS = 120, 40
+LABELS = [LABEL_TEAM, "paceline.dag=soon"]  # other tests have teams, too
 DAG = f"""
 from airflow.sdk import DAG
 from paceline.elastic import Options
 from paceline.operators import DeadlineTrainingOperator
 
-with DAG("soon", schedule=None, params={{"batch_s": 0.2}}):
+with DAG("soon", schedule=None):
     DeadlineTrainingOperator(
         task_id="train",
         script={str(SCRIPT)!r},
-        arguments=["{SAMPLES}", "{EPOCHS}", "{{{{ params.batch_s }}}}"],
+        arguments=["{SAMPLES}", "{EPOCHS}"],
         objective="throughput",
-        budget=1.2,
-        # Its workers wait most of the time: steps are steps here, how fast they are says little.
+        budget=2.0,
+        # Any two samples are stable. The workers wait most of the time, so there is one more soon.
         scaling=Options(
-            start_share=1.0, stable_samples=2, stable_variation=0.5, network_samples=2, most_servers=1, most_workers=3
+            start_share=1.0, stable_samples=2, stable_variation=1.0, network_samples=2, most_servers=1, most_workers=3
         ),
     )
 """
 
 
-@pytest.fixture(scope="module")
-def dag(airflow: AirflowProcess, docker_client: docker.APIClient) -> Iterator[str]:
-    (airflow.dags_folder / "soon.py").write_text(DAG)
-    yield "soon"
+@pytest.fixture
+def soon(airflow: AirflowProcess, docker_client: docker.APIClient) -> Iterator[Training]:
+    with dag(airflow, "soon", DAG):
+        yield Training(airflow, "soon", airflow.run_dag("soon"))
     DockerRuntime(docker_client).remove_all({"paceline.dag": "soon"})
 
 
-def test_a_training_without_a_deadline_scales_within_its_budget(
-    airflow: AirflowProcess, dag: str, docker_client: docker.APIClient
-) -> None:
-    run_id = airflow.run_dag(dag)
-    most = 0.0
-
-    def look() -> None:
-        nonlocal most
-        held = 0.0
-        for one in docker_client.containers(filters={"label": OURS}):
-            try:
-                host = docker_client.inspect_container(one["Id"])["HostConfig"]
-            except docker.errors.NotFound:
-                continue
-            held += host["CpuQuota"] / host["CpuPeriod"]
-        most = max(most, held)
-
-    assert airflow.wait(dag, run_id, timeout_s=300, each=look) == "success"
-    result = airflow.xcom(dag, run_id, "train")
-    model = torch.load(Path(result["model"]) / "model.pt", weights_only=True)
-    assert model["counts"].tolist() == [EPOCHS] * SAMPLES
-    assert most <= 1.2 + 0.01
-    pace = airflow.task_state(dag, run_id, "train", "pace")
-    assert (pace["state"], pace["feasible"]) == ("finished", True)
-    events = [one for one in airflow.task_state(dag, run_id, "train", "history")["events"] if one["kind"] == "scaled"]
-    assert [one for one in events if len(one["nodes"]) == 4], events
-    assert events[0]["why"] == "it begins on 1.2 of 1.2 cores"
-    assert "more worker" in events[1]["why"]
-    assert docker_client.containers(all=True, filters={"label": OURS}) == []
-
-
-def test_its_process_may_die_and_the_next_try_goes_on_with_the_same_containers(
-    airflow: AirflowProcess, dag: str, docker_client: docker.APIClient
+def test_a_training_without_a_deadline_scales_within_its_budget_although_its_task_is_killed(
+    soon: Training, docker_client: docker.APIClient
 ) -> None:
     def nodes() -> dict[str, str]:
-        found = docker_client.containers(filters={"label": OURS})
+        found = docker_client.containers(filters={"label": LABELS})
         return {one["Labels"]["paceline.node"]: one["Id"] for one in found}
 
-    def wait_until(what: Callable[[], bool]) -> None:
-        give_up_s = time.monotonic() + 120
-        while not what():
-            assert time.monotonic() < give_up_s
-            time.sleep(0.5)
-
-    run_id = airflow.run_dag(dag, {"batch_s": 0.5})
-    wait_until(lambda: len(nodes()) >= 3 and bool(airflow.task_state(dag, run_id, "train", "container")))
+    soon.until(lambda pace: pace["progress_pct"] > 0)
     before = nodes()
-    os.kill(airflow.task_instance(dag, run_id, "train")["pid"], signal.SIGKILL)
-    wait_until(lambda: airflow.task_instance(dag, run_id, "train")["try_number"] == 2)
-    assert before.items() <= nodes().items()
-    assert airflow.wait(dag, run_id, timeout_s=300) == "success"
-    model = torch.load(Path(airflow.xcom(dag, run_id, "train")["model"]) / "model.pt", weights_only=True)
+    os.kill(soon.instance()["pid"], signal.SIGKILL)
+    until(lambda: soon.instance()["try_number"] == 2, "the next try")
+    soon.until(lambda history: any(len(one.get("nodes", ())) == 4 for one in history["events"]), "history")
+    now = nodes()
+    assert before.items() <= now.items(), "the same containers, and maybe one more"
+    hosts = [docker_client.inspect_container(container)["HostConfig"] for container in now.values()]
+    assert sum(host["CpuQuota"] / host["CpuPeriod"] for host in hosts) <= 2.0 + 0.01
+
+    for container in now.values():
+        open_gates(docker_client, container, "go")
+    assert soon.airflow.wait("soon", soon.run_id, LONG_S) == "success"
+    model = torch.load(Path(soon.result()["model"]) / "model.pt", weights_only=True)
     assert model["counts"].tolist() == [EPOCHS] * SAMPLES
-    assert nodes() == {}
+    pace = soon.store("pace")
+    assert (pace["state"], pace["feasible"]) == ("finished", True)
+    events = [one for one in soon.store("history")["events"] if one["kind"] == "scaled"]
+    assert events[0]["why"] == "it begins on 2 of 2 cores"
+    assert "more worker" in events[1]["why"]
+    assert docker_client.containers(all=True, filters={"label": LABELS}) == []

@@ -1,266 +1,195 @@
-"""Trainings in a real Airflow end at their deadline and survive what happens to them, in containers and as processes.
+"""Trainings in a real Airflow: a container from its start to its result, steered on its way, and what may happen to it.
 
-Those that promise an accuracy are marked ``alone``: beside others they would measure the others.
+A training goes on until its test lets it end (``training/gated.py``), so that none is over before its fault. How near
+to its deadline one ends, ``python -m benchmarks.promises`` measures.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import docker
 import psutil
 import pytest
+from tests.integration.training import gates
+from tests.integration.training.gates import Training, open_gates, until
 
 from paceline.demo.airflow_process import AirflowProcess
-from paceline.runtime import DockerRuntime, JobSpec
-from paceline.train.progress import parse_line
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.timeout(1200)]
 
-SCRIPT = Path(__file__).parent / "training" / "digits.py"
+# Any speed is enough for a deadline that is so far away, and none for one minute.
+FAR, NEAR_S = "100d", 60.0
 DAG = f"""
+from datetime import timedelta
+
 from airflow.sdk import DAG
 from paceline.operators import DeadlineTrainingOperator
 
-params = {{"deadline": "60s", "batches": 1000, "batch_size": 32, "runtime": "docker", "checkpoint_every_s": 60}}
-with DAG("training", schedule=None, params=params):
+with DAG("training", schedule=None, params={{"arguments": "", "min_devices": 0.1}}):
     DeadlineTrainingOperator(
         task_id="train",
-        script={str(SCRIPT)!r},
-        arguments=[
-            "--batches={{{{ params.batches }}}}", "--batch-size={{{{ params.batch_size }}}}",
-            "--checkpoint-every-s={{{{ params.checkpoint_every_s }}}}",
-        ],
-        deadline="{{{{ params.deadline }}}}",
-        deadline_from="task",
-        runtime="{{{{ params.runtime }}}}",
+        command="python gated.py {{{{ params.arguments }}}}",
+        files={{"gated.py": {str(Path(__file__).parent / "training" / "gated.py")!r}}},
+        deadline={FAR!r},
+        min_devices="{{{{ params.min_devices }}}}",
+        runtime="docker",
+        retry_delay=timedelta(seconds=1),
     )
 """
-# Shortest time of the jobs whose accuracy is promised. Longer ones are easier: what is late at the end weighs less.
-SHORTEST_S = float(os.environ.get("PACELINE_TEST_SHORTEST_S", "40"))
-START_AND_END_S = 4.0  # imports before the first batch and what comes after the last
-BATCH_SIZE = 64
-SLOWER = 0.05  # a machine that has lost so much of its speed is another one than was measured
 
 
 @pytest.fixture(scope="module")
-def training_dag(airflow: AirflowProcess) -> str:
-    (airflow.dags_folder / "training.py").write_text(DAG)
-    return "training"
-
-
-@pytest.fixture
 def containers(docker_client: docker.APIClient) -> Iterator[Callable[[], list[dict[str, Any]]]]:
-    """The containers of the training DAG; none may be left after the test."""
+    """The containers of the DAG below; none may be left in the end."""
 
-    def find() -> list[dict[str, Any]]:
+    def found() -> list[dict[str, Any]]:
         return docker_client.containers(all=True, filters={"label": "paceline.dag=training"})
 
-    yield find
-    left = find()
+    yield found
+    left = found()
     for container in left:
         docker_client.remove_container(container["Id"], force=True, v=True)
     assert not left
 
 
-@pytest.fixture
-def measure(docker_client: docker.APIClient, trainer_image: str) -> Callable[[], dict[str, int]]:
-    """Finds a job that takes ``SHORTEST_S`` on all cores, by the speed of the first seconds."""
-    return lambda: {"batches": _batches(docker_client, trainer_image), "batch_size": BATCH_SIZE}
+@pytest.fixture(scope="module")
+def begin(airflow: AirflowProcess, containers: object) -> Iterator[Callable[..., Training]]:
+    """Begins a training."""
+    with gates.dag(airflow, "training", DAG) as dag:
+        yield lambda **params: Training(airflow, dag, airflow.run_dag(dag, params))
 
 
-def _batches(docker_client: docker.APIClient, trainer_image: str) -> int:
-    cores = float(docker_client.info()["NCPU"])
-    spec = JobSpec(
-        name="calibration",
-        command=["python", SCRIPT.name, "--batches", "100000", "--batch-size", str(BATCH_SIZE)],
-        devices=cores,
-        image=trainer_image,
-        files={SCRIPT.name: SCRIPT},
-    )
-    container = DockerRuntime(docker_client).start(spec)
-    try:
-        seen = []
-        give_up = time.monotonic() + 90
-        while not seen or seen[-1].wall_s - seen[0].wall_s < 10:
-            assert time.monotonic() < give_up
-            container.wait(0.2)
-            lines = container.read_lines()
-            seen += [progress for line in lines if (progress := parse_line(line)) and progress.done > 20]
-    finally:
-        container.remove()
-    speed = (seen[-1].done - seen[0].done) / (seen[-1].wall_s - seen[0].wall_s)
-    return int((SHORTEST_S - START_AND_END_S) * speed) // 50 * 50
+def model_of(result: dict[str, Any]) -> dict[str, int]:
+    """On how many batches the model was trained, and how many the loop has counted."""
+    return json.loads((Path(result["model"]) / "model.json").read_text())
 
 
-def pace_of(airflow: AirflowProcess, run_id: str, **wanted: float) -> dict[str, Any]:
-    """Wait until the training has come at least as far as ``wanted`` says, and return its newest pace."""
-    give_up = time.monotonic() + 120
-    while time.monotonic() < give_up:
-        pace = airflow.task_state("training", run_id, "train", "pace")
-        if pace and all(pace[key] is not None and pace[key] >= value for key, value in wanted.items()):
-            return pace
-        state = airflow.task_instance("training", run_id, "train")["state"]
-        assert state not in ("failed", "success"), airflow.task_log("training", run_id, "train")
-        time.sleep(0.3)
-    raise TimeoutError(f"not within 120 s: {wanted}, last seen {pace}")
+@pytest.fixture(scope="module")
+def steered(begin, docker_client) -> SimpleNamespace:
+    """A training whose task is killed and whose deadline is moved, and what was seen of it."""
+    training = begin(arguments="begin end")
+    states = [training.until(lambda pace: pace["state"] != "waiting")["state"]]
+    container = training.container
+    open_gates(docker_client, container, "begin")
+    states.append(training.until(lambda pace: pace["state"] != "starting")["state"])
+    # Once the speed is known, a far deadline asks for no more than the least.
+    before = training.until(lambda pace: pace["loss"] and pace["devices"] == pace["min_devices"])
+    training.until(lambda kept: kept["run"]["held_devices"] == before["devices"], key="controller")
 
-
-def train(
-    airflow: AirflowProcess, dag: str, meanwhile: Callable[[str], object] = lambda run_id: None, **conf: object
-) -> dict[str, Any]:
-    run_id = airflow.run_dag(dag, conf)
-    meanwhile(run_id)
-    assert airflow.wait(dag, run_id, timeout_s=300) == "success", airflow.task_log(dag, run_id, "train")
-    history = airflow.task_state(dag, run_id, "train", "history")
-    return {**airflow.xcom(dag, run_id, "train"), "samples": history["samples"]}
-
-
-def assert_on_time(
-    run: Callable[[dict[str, int]], dict[str, Any]], measure: Callable[[], dict[str, int]], tolerance_pct: float
-) -> dict[str, Any]:
-    """Train and check when it ended.
-
-    What is promised holds for deadlines that can be met, on a machine as fast as it was measured. One that is shared
-    may become slower meanwhile: a run that was late although it had all cores for its second half, or on a machine that
-    is measured again and has become slower, is made again, twice.
-    """
-    job = measure()
-    for _ in range(3):
-        result = run(job)
-        if result["error_pct"] <= tolerance_pct:
-            break
-        times, devices = zip(*((row[0], row[3]) for row in result["samples"]), strict=True)
-        second_half = [held for at_s, held in zip(times, devices, strict=True) if 0.5 < at_s / times[-1] < 0.95]
-        before, job = job, measure()
-        if min(second_half) < (os.cpu_count() or 1) and job["batches"] > (1 - SLOWER) * before["batches"]:
-            break
-    assert abs(result["error_pct"]) <= tolerance_pct, f"{result}"  # whole, as its samples tell why
-    return result
-
-
-@pytest.mark.docker
-@pytest.mark.alone
-def test_a_container_ends_within_two_percent_of_its_deadline(airflow, training_dag, containers, measure):
-    deadline_s = 1.5 * SHORTEST_S
-    result = assert_on_time(lambda job: train(airflow, training_dag, **job, deadline=deadline_s), measure, 2.0)
-    assert result["runtime"] == "docker"
-    assert (Path(result["model"]) / "model.pt").is_file()
-    assert result["step_ms_mean"] <= 25.0, result
-
-
-@pytest.mark.docker
-@pytest.mark.alone
-def test_a_deadline_cut_to_eighty_percent_at_thirty_percent_is_met(airflow, training_dag, containers, measure):
-    deadline_s = 1.5 * SHORTEST_S
-
-    def cut(run_id: str) -> None:
-        pace_of(airflow, run_id, setpoint_pct=30.0)
-        airflow.set_task_state(training_dag, run_id, "train", "deadline", f"{0.8 * deadline_s}s")
-
-    result = assert_on_time(lambda job: train(airflow, training_dag, cut, **job, deadline=deadline_s), measure, 2.0)
-    assert result["deadline_s"] == pytest.approx(0.8 * deadline_s)
-
-
-@pytest.mark.docker  # for the calibration; the run itself needs no engine
-@pytest.mark.alone
-def test_a_local_process_ends_within_three_percent_of_its_deadline(airflow, training_dag, measure):
-    part = 0.6  # of a job as long as the others: what is promised is looser
-
-    def run(job: dict[str, int]) -> dict[str, Any]:
-        shorter = {**job, "batches": int(part * job["batches"]), "deadline": 1.5 * part * SHORTEST_S}
-        return train(airflow, training_dag, **shorter, runtime="process")
-
-    result = assert_on_time(run, measure, 3.0)
-    assert result["runtime"] == "process"
-
-
-@pytest.mark.docker
-def test_a_killed_task_finds_its_container_again_and_training_is_not_restarted(airflow, training_dag, containers):
-    run_id = airflow.run_dag(training_dag, {"batches": 600, "deadline": "10m"})
-    before = pace_of(airflow, run_id, progress_pct=2.0)
-    while before["devices"] > 0.8:  # at the speed of the start it would be done before somebody comes back for it
-        before = pace_of(airflow, run_id, t_s=before["t_s"] + 0.5)
-    (container,) = containers()
-    os.kill(airflow.task_instance(training_dag, run_id, "train")["pid"], signal.SIGKILL)
-    back = pace_of(airflow, run_id, t_s=pace_of(airflow, run_id)["t_s"] + 3.0)  # nobody tells of it until then
-    airflow.set_task_state(training_dag, run_id, "train", "deadline", f"{back['t_s'] + 30:.0f}s")
-    assert airflow.wait(training_dag, run_id, timeout_s=200) == "success", airflow.task_states(training_dag, run_id)
-    log = airflow.task_log(training_dag, run_id, "train", try_number=2)
-    assert "Reconnecting to existing job" in log
-    assert container["Id"] in log
-    assert "Training goes on at" not in log  # the trainer itself was never restarted
-    history = airflow.task_state(training_dag, run_id, "train", "history")
-    progress = [row[1] for row in history["samples"]]
-    assert progress == sorted(progress)
-    assert history["samples"][0][0] < before["t_s"]
-    assert airflow.xcom(training_dag, run_id, "train")["restarts"] == 0
-
-
-@pytest.mark.docker
-def test_a_killed_container_is_resumed_from_its_checkpoint_by_the_retry(
-    airflow, training_dag, containers, docker_client
-):
-    run_id = airflow.run_dag(training_dag, {"batches": 300, "deadline": "20s", "checkpoint_every_s": 1})
-    pace_of(airflow, run_id, progress_pct=20.0)
-    (container,) = containers()
-    docker_client.kill(container["Id"])
-    assert airflow.wait(training_dag, run_id, timeout_s=200) == "success", airflow.task_states(training_dag, run_id)
-    first = airflow.task_log(training_dag, run_id, "train", try_number=1)
-    second = airflow.task_log(training_dag, run_id, "train", try_number=2)
-    assert "exit code 137" in first
-    assert "it resumes from its checkpoint" in second
-    history = airflow.task_state(training_dag, run_id, "train", "history")
-    resumed = [event for event in history["events"] if event["kind"] == "resumed"]
-    assert resumed
-    samples = history["samples"]
-    after = next(row for row in samples if row[0] > resumed[-1]["t_s"])
-    assert after[1] > 5.0  # not from the beginning
-
-
-@pytest.mark.docker
-def test_a_task_that_is_ended_by_a_person_leaves_no_container_within_ten_seconds(airflow, training_dag, containers):
-    run_id = airflow.run_dag(training_dag, {"batches": 20_000, "deadline": "10m"})
-    pace_of(airflow, run_id, progress_pct=0.1)
-    assert len(containers()) == 1
-    began = time.monotonic()
-    path = f"/dags/{training_dag}/dagRuns/{run_id}/taskInstances/train"
-    airflow.api("PATCH", path, {"new_state": "failed"})
-    while containers() and time.monotonic() - began < 30:
-        time.sleep(0.1)
-    assert time.monotonic() - began <= 10.0
-
-
-@pytest.mark.docker
-def test_a_task_whose_supervisor_dies_ends_and_leaves_its_container_to_the_next_try(
-    airflow, training_dag, containers, docker_client
-):
-    run_id = airflow.run_dag(training_dag, {"batches": 20_000, "deadline": "10m"})
-    pace_of(airflow, run_id, progress_pct=0.1)
-    task = psutil.Process(airflow.task_instance(training_dag, run_id, "train")["pid"])
-    (container,) = containers()
-    try:
-        os.kill(task.ppid(), signal.SIGKILL)
-        psutil.wait_procs([task], timeout=20)
-        assert not task.is_running() or task.status() == psutil.STATUS_ZOMBIE, (
-            "two would control the container once there is a next try"
+    os.kill(training.instance()["pid"], signal.SIGKILL)
+    until(lambda: training.instance()["try_number"] == 2 and training.instance()["state"] == "running")
+    last = training.store("pace")
+    back = training.until(lambda pace: pace["t_s"] > last["t_s"])
+    for number, deadline in enumerate(["as soon as possible", f"{back['t_s'] + NEAR_S:.0f}s"], start=1):
+        training.airflow.set_task_state(training.dag_id, training.run_id, "train", "deadline", deadline)
+        training.until(
+            lambda history, number=number: (
+                len([one for one in history["events"] if "deadline" in one["kind"]]) == number
+            ),
+            key="history",
         )
-        assert [found["State"] for found in containers()] == ["running"]
-    finally:
-        airflow.api("PATCH", f"/dags/{training_dag}/dagRuns/{run_id}", {"state": "failed"})
-        docker_client.remove_container(container["Id"], force=True, v=True)
+    cut = training.until(lambda pace: pace["devices"] == pace["max_devices"])
+
+    open_gates(docker_client, container, "go")
+    states.append(training.until(lambda pace: pace["state"] != "training")["state"])
+    open_gates(docker_client, container, "end")
+    states.append(training.until(lambda pace: pace["state"] != "finishing")["state"])
+    assert training.airflow.wait(training.dag_id, training.run_id, gates.LONG_S) == "success", training.log(2)
+    history = training.store("history")
+    return SimpleNamespace(
+        states=states,
+        container=container,
+        new_deadline_s=round(back["t_s"] + NEAR_S),
+        before=before,
+        cut=cut,
+        samples=[dict(zip(history["columns"], row, strict=True)) for row in history["samples"]],
+        events={one["kind"]: one for one in history["events"]},
+        logs=[training.log(1), training.log(2)],
+        result=training.result(),
+        kept=[key for key in ("pace", "history", "container", "controller", "deadline") if training.store(key)],
+    )
 
 
-@pytest.mark.docker
-def test_a_live_deadline_that_is_nonsense_is_kept_out(airflow, training_dag, containers):
-    run_id = airflow.run_dag(training_dag, {"batches": 200, "deadline": "12s"})
-    pace_of(airflow, run_id, progress_pct=5.0)
-    airflow.set_task_state(training_dag, run_id, "train", "deadline", "as soon as possible")
-    assert airflow.wait(training_dag, run_id, timeout_s=200) == "success"
-    assert airflow.xcom(training_dag, run_id, "train")["deadline_s"] == 12.0
-    assert "New deadline not taken, the old one of 12.0 s stays" in airflow.task_log(training_dag, run_id, "train")
+def test_a_container_trains_through_its_states_and_leaves_its_result_model_and_history(steered, containers):
+    assert steered.states == ["starting", "training", "finishing", "finished"]
+    assert steered.result["runtime"] == "docker"
+    model = model_of(steered.result)
+    assert model["batches"] == model["done"] > 0
+    assert steered.result["loss"] == pytest.approx(1 / model["batches"])
+    progress = [row["progress_pct"] for row in steered.samples]
+    assert progress == sorted(progress)
+    assert progress[-1] == 100.0
+    assert steered.kept == ["pace", "history"]
+    assert containers() == []
+
+
+def test_a_live_deadline_is_taken_and_the_allocation_decided_from_it(steered):
+    moved = steered.events["deadline"]
+    assert (moved["before_s"], moved["after_s"]) == (100 * 86_400.0, steered.new_deadline_s)
+    assert steered.result["deadline_s"] == steered.cut["deadline_s"] == steered.new_deadline_s
+    assert steered.before["devices"] == 0.1
+    assert steered.cut["devices"] > 0.1
+    held = {row["devices"] for row in steered.samples if row["deadline_s"] > steered.new_deadline_s}
+    assert steered.cut["devices"] not in held  # nothing but the new deadline has asked for so much
+    assert f"to {steered.new_deadline_s:.1f} s" in steered.logs[1]
+
+
+def test_a_live_deadline_that_is_nonsense_is_kept_out(steered):
+    refused = steered.events["deadline_refused"]
+    assert refused["value"] == "as soon as possible"
+    assert refused["t_s"] < steered.events["deadline"]["t_s"]
+    assert "New deadline not taken, the old one of 8640000.0 s stays" in steered.logs[1]
+
+
+def test_a_killed_task_finds_its_container_again_and_training_is_not_restarted(steered):
+    assert "Reconnecting to existing job" in steered.logs[1]
+    assert steered.container in steered.logs[1]
+    assert "resumed" not in steered.events  # the trainer itself was never restarted
+    assert steered.result["restarts"] == 0
+    assert steered.samples[0]["t_s"] < steered.before["t_s"]  # the history goes on where it was
+
+
+def test_a_killed_container_is_resumed_from_its_checkpoint_by_the_retry(begin, docker_client):
+    training = begin(arguments="--checkpoint", min_devices=1)
+    before = training.until(lambda pace: pace["loss"])
+    docker_client.kill(training.container)
+    training.until(lambda history: any(one["kind"] == "resumed" for one in history["events"]), key="history")
+    open_gates(docker_client, training.container, "go")
+    assert training.airflow.wait(training.dag_id, training.run_id, gates.LONG_S) == "success", training.log(2)
+    assert "exit code 137" in training.log(1)
+    assert "it resumes from its checkpoint" in training.log(2)
+    (resumed_at,) = re.findall(r"resumed from \S+: (\d+) of 10000 batches were done", training.log(2))
+    assert int(resumed_at) >= round(1 / before["loss"])
+    model = model_of(training.result())
+    assert model["batches"] == model["done"] > int(resumed_at)
+
+
+def test_a_task_that_is_ended_by_a_person_leaves_no_container(begin, containers):
+    training = begin()
+    training.until(lambda pace: pace["state"] == "training")
+    container = training.container
+    path = f"/dags/{training.dag_id}/dagRuns/{training.run_id}/taskInstances/train"
+    training.airflow.api("PATCH", path, {"new_state": "failed"})
+    until(lambda: container not in [found["Id"] for found in containers()])
+
+
+def test_a_task_whose_supervisor_dies_ends_and_leaves_its_container_to_the_next_try(begin, docker_client):
+    training = begin()
+    training.until(lambda pace: pace["state"] == "training")
+    task, container = psutil.Process(training.instance()["pid"]), training.container
+    os.kill(task.ppid(), signal.SIGKILL)
+    psutil.wait_procs([task], timeout=gates.LONG_S)
+    assert not task.is_running() or task.status() == psutil.STATUS_ZOMBIE, (
+        "two would control the container once there is a next try"
+    )
+    assert docker_client.inspect_container(container)["State"]["Running"]
+    training.airflow.api("PATCH", f"/dags/training/dagRuns/{training.run_id}", {"state": "failed"})
+    docker_client.remove_container(container, force=True, v=True)

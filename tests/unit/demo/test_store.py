@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from importlib.util import find_spec
@@ -68,12 +67,6 @@ def test_filling_again_replaces_the_store(flights: Any, tmp_path: Path) -> None:
         fill_store(tmp_path / "flights.db", flights.head(rows))
     with closing(sqlite3.connect(tmp_path / "flights.db")) as database:
         assert database.execute("SELECT count(*), count(predicted) FROM flights").fetchone() == (50, 0)
-
-
-def test_the_whole_store_is_made_in_a_few_seconds(tmp_path: Path) -> None:
-    began_s = time.process_time()
-    fill_store(tmp_path / "flights.db", read_flights())
-    assert time.process_time() - began_s < 8
 
 
 @pytest.mark.parametrize("months", [[], [0], [13], [1, 14]])

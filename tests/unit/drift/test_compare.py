@@ -12,7 +12,8 @@ import pytest
 from paceline.drift import DriftReport, FeatureDrift, compare
 from paceline.errors import InvalidInputError
 
-# The figures in the documents come from this module; the tests hold the same functions to the promises.
+# The figures in the documents come from this module, which has more windows; the tests hold its functions to the
+# promises.
 BENCHMARK = runpy.run_path(str(Path(__file__).parents[3] / "benchmarks" / "drift.py"))
 detection, false_alarms, ten_features = (BENCHMARK[name] for name in ("detection", "false_alarms", "ten_features"))
 
@@ -36,19 +37,19 @@ def feature(report: DriftReport, name: str) -> FeatureDrift:
 # --- the two promises with numbers -----------------------------------------------------------------------------
 
 
-def test_at_most_five_percent_false_alarms_over_200_drift_free_windows() -> None:
-    assert false_alarms(ten_features, windows=200, n=500) <= 0.05
+def test_at_most_five_percent_of_drift_free_windows_raise_an_alarm() -> None:
+    assert false_alarms(ten_features, windows=40, n=500) <= 0.05
 
 
 def test_half_a_standard_deviation_in_one_of_ten_features_is_found_in_95_percent_of_windows_of_500() -> None:
-    assert detection(ten_features, windows=100, n=500, shift=0.5) >= 0.95
+    assert detection(ten_features, windows=40, n=500, shift=0.5) >= 0.95
 
 
 def test_a_hundred_features_raise_no_more_false_alarms_than_one() -> None:
     def hundred(rng: np.random.Generator, n: int) -> pd.DataFrame:
         return pd.DataFrame(rng.normal(size=(n, 100)), columns=[f"x{i}" for i in range(100)])
 
-    assert false_alarms(hundred, windows=20, n=200) <= 0.05
+    assert false_alarms(hundred, windows=6, n=200) <= 0.05
 
 
 def test_a_tiny_difference_in_many_rows_is_no_alarm() -> None:

@@ -261,7 +261,7 @@ def test_a_training_that_settled_begins_again_when_it_comes_to_use_far_less():
     budget=st.floats(1.0, 64.0),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=30)
+@settings(max_examples=5)
 def test_whatever_the_work_the_budget_is_kept_and_the_search_ends(
     compute, serial, worker_cores, update, server_cores, state, budget, seed
 ):

@@ -1,4 +1,4 @@
-"""EvaluateOperator's promises, with real jobs of the process runtime and a real registry."""
+"""EvaluateOperator's promises, with a real registry, and real jobs of the process runtime where scoring matters."""
 
 from __future__ import annotations
 
@@ -70,6 +70,18 @@ def evaluate(tmp_path: Path, process_runtime_root: Path, monkeypatch: pytest.Mon
     return run
 
 
+@pytest.fixture
+def judge(evaluate: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """As ``evaluate``, without a job to score with: what a model says of itself counts."""
+
+    def score(self: EvaluateOperator, context: Any, runtime: Any, who: str, model: str, scratch: Path) -> Any:
+        auc = json.loads((Path(model) / "model.json").read_text())["auc"]
+        return {"auc": auc, "loss_of_money": 1 - auc}
+
+    monkeypatch.setattr(EvaluateOperator, "_score", score)
+    return evaluate
+
+
 def test_the_first_challenger_is_scored_registered_and_better_than_nothing(
     evaluate: Callable[..., Any], make_model: Callable[[float], str], registry: Registry, process_runtime_root: Path
 ) -> None:
@@ -120,60 +132,60 @@ def test_champion_and_challenger_are_scored_on_the_same_data(
     [("auc", True, False), ("auc", False, True), ("loss_of_money", False, False)],
 )
 def test_which_way_is_better_is_the_users_word(
-    evaluate: Callable[..., Any],
+    judge: Callable[..., Any],
     make_model: Callable[[float], str],
     registry: Registry,
     metric: str,
     greater_is_better: bool,
     better: bool,
 ) -> None:
-    evaluate(make_model(0.7))
+    judge(make_model(0.7))
     registry.promote("flights", 1, "first")
-    result = evaluate(make_model(0.6), run_id="tuesday", metric=metric, greater_is_better=greater_is_better)
+    result = judge(make_model(0.6), run_id="tuesday", metric=metric, greater_is_better=greater_is_better)
     assert result["better"] is better
     assert (result["improvement"] > 0) is better
 
 
 def test_an_equal_challenger_is_not_better(
-    evaluate: Callable[..., Any], make_model: Callable[[float], str], registry: Registry
+    judge: Callable[..., Any], make_model: Callable[[float], str], registry: Registry
 ) -> None:
-    evaluate(make_model(0.7))
+    judge(make_model(0.7))
     registry.promote("flights", 1, "first")
-    assert evaluate(make_model(0.7), run_id="tuesday")["better"] is False
+    assert judge(make_model(0.7), run_id="tuesday")["better"] is False
 
 
 def test_a_retry_of_the_same_run_is_the_same_version(
-    evaluate: Callable[..., Any], make_model: Callable[[float], str], registry: Registry
+    judge: Callable[..., Any], make_model: Callable[[float], str], registry: Registry
 ) -> None:
-    first = evaluate(make_model(0.7))
-    assert evaluate(make_model(0.7)) == first
+    first = judge(make_model(0.7))
+    assert judge(make_model(0.7)) == first
     assert len(registry.versions("flights")) == 1
 
 
 def test_run_again_after_its_promotion_it_compares_with_the_champion_before(
-    evaluate: Callable[..., Any], make_model: Callable[[float], str], registry: Registry
+    judge: Callable[..., Any], make_model: Callable[[float], str], registry: Registry
 ) -> None:
-    evaluate(make_model(0.7))
+    judge(make_model(0.7))
     registry.promote("flights", 1, "first")
-    before = evaluate(make_model(0.75), run_id="tuesday")
+    before = judge(make_model(0.75), run_id="tuesday")
     registry.promote("flights", 2, "better")
-    assert evaluate(make_model(0.75), run_id="tuesday") == before
+    assert judge(make_model(0.75), run_id="tuesday") == before
 
 
 def test_another_model_in_the_same_run_is_another_version(
-    evaluate: Callable[..., Any], make_model: Callable[[float], str]
+    judge: Callable[..., Any], make_model: Callable[[float], str]
 ) -> None:
-    assert [evaluate(make_model(auc))["version"] for auc in (0.7, 0.71)] == [1, 2]
+    assert [judge(make_model(auc))["version"] for auc in (0.7, 0.71)] == [1, 2]
 
 
 def test_a_champion_that_was_tampered_with_is_not_scored(
-    evaluate: Callable[..., Any], make_model: Callable[[float], str], registry: Registry
+    judge: Callable[..., Any], make_model: Callable[[float], str], registry: Registry
 ) -> None:
-    evaluate(make_model(0.7))
+    judge(make_model(0.7))
     registry.promote("flights", 1, "first")
     (registry.location(registry.version("flights", 1)) / "model.json").write_text('{"auc": 0.1}')
     with pytest.raises(AirflowFailException, match="as in the manifest: it was changed"):
-        evaluate(make_model(0.75), run_id="tuesday")
+        judge(make_model(0.75), run_id="tuesday")
     assert len(registry.versions("flights")) == 1
 
 

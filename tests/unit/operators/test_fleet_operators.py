@@ -7,15 +7,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
+from sklearn.linear_model import LinearRegression
 from upath import UPath
 
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
 from paceline.fleet import BackgroundApp, Fleet, Worker
 from paceline.operators import ProfileOperator, ScheduleOperator
-from paceline.profile import DeviceProfile, Origin
+from paceline.profile import FUNCTIONS, DeviceProfile, Origin
+from paceline.profile.learn import Learned
 from paceline.profile.store import ProfileStore
 
 GATE = Worker(name="gate", kind="nano", cores=1, memory_gib=1, cgroup_parent="/gate")
@@ -50,16 +51,19 @@ def schedule_task(profiles, **arguments):
     return ScheduleOperator(task_id="schedule", fleet=FLEET, profiles=profiles, **arguments)
 
 
+def straight(function):
+    """A function that was learned as a straight line: quick to learn and to keep."""
+    low, high = (bound * np.ones(len(function.features)) for bound in (0.0, 64.0))
+    line = LinearRegression().fit(np.stack([low, high]), [0.1, 0.2])
+    return Learned(function, line, "line", 8, 1.0, 1.0, tuple(low), tuple(high))
+
+
 def keep_profile(profiles, task, *, days_old=1):
-    rnd = np.random.default_rng(0)
-    columns = ["cpu", "gpu", "memory", "new_cpu", "new_gpu", "new_memory", "pushes_per_s", "server_cpu"]
-    rows = pd.DataFrame({name: rnd.random(20) for name in columns})
-    rows["batch_size"], rows["workers"] = rnd.choice([4, 8, 16, 32], 20), 1.0
-    rows["compute_s"], rows["update_s"] = 0.01 + rnd.random(20), 0.01 + rnd.random(20)
     measured_at = (datetime.now(timezone.utc) - timedelta(days=days_old)).isoformat()
     fingerprint = task._fingerprint(task._training(Path(profiles).parent), "nano")
     origin = Origin(fingerprint, cores=1, memory_gib=1, gpus=0, measured_at=measured_at)
-    ProfileStore(UPath(profiles)).save(DeviceProfile.fit("nano", rows, origin))
+    learned = {function.name: straight(function) for function in FUNCTIONS}
+    ProfileStore(UPath(profiles)).save(DeviceProfile("nano", learned, [4, 8, 16, 32], origin))
 
 
 def test_a_profile_that_holds_is_kept_without_asking_an_engine(profiles, script):

@@ -28,7 +28,7 @@ class Neighbours:
         if self.fails:
             self.together.abort()
             raise TrainingFailedError("it has ended at once")
-        self.together.wait(timeout=10)
+        self.together.wait(timeout=60)
         self.load = load
 
     def close(self) -> None:

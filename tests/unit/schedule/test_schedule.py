@@ -3,7 +3,6 @@
 import itertools
 import json
 import random
-import time
 
 import numpy as np
 import pytest
@@ -205,15 +204,6 @@ def test_a_worker_that_begins_late_or_is_far_from_the_data_gets_less(world):
     assert parts["near"] > 3 * parts["far"]
     later = Candidate("far", "tx2", initialize_s=1e6)
     assert "far" in schedule(Problem(2000, [near, later]), world).left_out
-
-
-def test_a_thousand_workers_take_less_than_a_tenth_of_a_second(world):
-    problem = problem_of(1, workers=1000, samples=1_000_000)
-    schedule(problem, world)  # numpy's first use
-    began = time.perf_counter()
-    plan = schedule(problem, world)
-    assert time.perf_counter() - began < 0.5  # a machine that others use too; the benchmark measures it
-    assert len(plan.assignments) >= 1
 
 
 def test_a_plan_is_json_safe(world):

@@ -6,6 +6,8 @@ import pytest
 
 from paceline.train import _session
 
+from .machines import Training
+
 
 class ManualClock:
     """Seconds that pass only when told to; ``step_s`` pass with each look at it."""
@@ -55,8 +57,9 @@ def session(monkeypatch, clock):
         monkeypatch.delenv(name, raising=False)
     made = _session.Session(clock)
     monkeypatch.setattr(_session, "current", made)
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # an Airflow of other tests may have set it
     yield made
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture
@@ -70,3 +73,17 @@ def new_life(monkeypatch, clock):
         return made
 
     return begin
+
+
+@pytest.fixture
+def train(tmp_path, fork):
+    """Begin a training on several machines; called with the names of its workers."""
+    trainings = []
+
+    def begin(*names, **options):
+        trainings.append(Training(fork, tmp_path, names, **options))
+        return trainings[-1]
+
+    yield begin
+    for training in trainings:
+        training.end()

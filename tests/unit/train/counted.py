@@ -2,8 +2,9 @@
 
 ``python counted.py SAMPLES EPOCHS BATCH_S [WORKERS] [STOP_AFTER] [STEP] [BUSY]``
 
-A batch waits for ``BATCH_S`` seconds; if ``BUSY`` is 1 it computes for as many CPU seconds. It waits as well for as
-long as there is a file ``hold`` in the folder of its output: so others come first, however slow the machine is. After
+A batch waits for ``BATCH_S`` seconds; if ``BUSY`` is 1 it computes for as many CPU seconds. While there is a file
+``hold`` in the folder of its output, the batch after as many as the file says (0 if it is empty) does not end, and the
+file ``held`` says after how many that is: so both sides of a race meet, however slow the machine is. After
 ``STOP_AFTER`` batches it stops early; if that is negative, it leaves the loop at once as well.
 """
 
@@ -34,6 +35,18 @@ checkpoint(model=model)
 hold = output_dir() / "hold"
 loop = track(loader, epochs=int(epochs))
 ends = 0
+
+
+def held():
+    try:
+        if loop.done < int(hold.read_text() or 0):
+            return False
+    except FileNotFoundError:
+        return False
+    (output_dir() / "held").write_text(str(loop.done))
+    return True
+
+
 for (indices,) in loop:
     with torch.no_grad():
         model.counts[indices] += step
@@ -44,7 +57,7 @@ for (indices,) in loop:
             pass
     else:
         time.sleep(batch_s)
-    while hold.exists():
+    while held():
         time.sleep(0.01)
     ends += loop.epoch_end
     report(loss=1.0, ends=ends)

@@ -1,7 +1,6 @@
-"""Runs small trainings in processes that are killed, and says what became of them.
+"""One life of a small training, at whose end there may be a signal. Started by ``test_resume_after_death``.
 
-Started by ``test_resume_after_death`` as ``python lives.py SCENARIOS.json RESULTS.json``. torch is imported once; each
-life of a training is a fork of this process.
+``python lives.py SCENARIO LIFE`` leaves which batches it has seen, and a digest of all that it has become.
 """
 
 import hashlib
@@ -10,14 +9,12 @@ import os
 import random
 import signal
 import sys
-from pathlib import Path
 
 import numpy
 import torch
-import torch._dynamo  # the first optimizer imports it: once here instead of once in each life
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, WeightedRandomSampler
 
-from paceline.train import checkpoint, report, stop_early, track
+from paceline.train import checkpoint, output_dir, report, stop_early, track
 
 AFTER_THE_LOOP = 0
 
@@ -113,45 +110,7 @@ def train(scenario, life, seen):
     return digest.hexdigest()
 
 
-def live(scenario, life, folder):
-    """One life in a process of its own; return its exit code."""
-    pid = os.fork()
-    if pid:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    code = 1
-    try:
-        output = os.open(folder / f"stdout-{life}", os.O_CREAT | os.O_WRONLY)
-        os.dup2(output, 1)
-        os.environ["PACELINE_OUTPUT"] = str(folder)
-        os.environ["PACELINE_CHECKPOINT"] = str(folder / "checkpoint")
-        with open(folder / f"seen-{life}", "w") as seen:
-            (folder / "digest").write_text(train(scenario, life, seen))
-        code = 0
-    except SystemExit as exit_:
-        code = exit_.code
-    except BaseException as error:
-        print(repr(error), file=sys.stderr)
-    finally:
-        os._exit(code)
-
-
-def main():
-    scenarios = json.loads(Path(sys.argv[1]).read_text())
-    results = {}
-    torch.set_num_threads(1)
-    for name, scenario in scenarios.items():
-        folder = Path(sys.argv[2]).parent / name
-        folder.mkdir()
-        codes = [live(scenario, life, folder) for life in range(len(scenario["kills"]) + 1)]
-        digest = folder / "digest"
-        results[name] = {
-            "codes": codes,
-            "digest": digest.read_text() if digest.exists() else None,
-            "seen": [(folder / f"seen-{life}").read_text().splitlines() for life in range(len(codes))],
-            "lines": [(folder / f"stdout-{life}").read_text().splitlines() for life in range(len(codes))],
-        }
-    Path(sys.argv[2]).write_text(json.dumps(results))
-
-
-if __name__ == "__main__":
-    main()
+scenario, life = json.loads(sys.argv[1]), int(sys.argv[2])
+with open(output_dir() / f"seen-{life}", "w") as seen:
+    digest = train(scenario, life, seen)
+(output_dir() / "digest").write_text(digest)

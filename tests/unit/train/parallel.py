@@ -1,20 +1,24 @@
 """A data-parallel training whose number of processes changes as planned. Started by ``test_data_parallel``.
 
-``python parallel.py PLAN.json``; the plan maps batches done to processes wanted from there on.
+``python parallel.py PLAN.json``; the plan maps batches done to processes wanted from there on. What it starts is forked
+from the same Python as it.
 """
 
 import itertools
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
+from tests.unit.forked import Forked
 from torch.utils.data import DataLoader, Dataset
 
-from paceline.train import _session, checkpoint, data_parallel, device, output_dir, stop_early, track
+from paceline.train import _lead, _session, checkpoint, data_parallel, device, output_dir, stop_early, track
 from paceline.train._lead import Lead
 
 SAMPLES, BATCH_SIZE, EPOCHS = 50, 8, 4  # the last batch of an epoch has two samples: fewer than processes
@@ -31,7 +35,12 @@ class Squares(Dataset):
         return index, self.x[index], self.x[index].square().sum()
 
 
+def fork(command, *, env, pass_fds, stdin, stdout):
+    return Forked(plan["fork"], command[1:], env=env, pass_fds=pass_fds, stdout=stdout, process_group=os.getpgrp())
+
+
 plan = json.loads(Path(sys.argv[1]).read_text())
+_lead.subprocess = SimpleNamespace(**vars(subprocess) | {"Popen": fork})
 torch.manual_seed(0)
 torch.set_default_dtype(torch.float64)  # sums in another order differ by less than any mistake would
 # A second passes with every look, so that each boundary between two batches is one where the share is looked at.

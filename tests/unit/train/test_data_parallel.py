@@ -6,10 +6,8 @@ Every process is a real one, with real sockets and torch's real collectives.
 import json
 import os
 import signal
-import subprocess
-import sys
+import socket
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,9 +16,9 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from paceline.train import _session, checkpoint, data_parallel, track
 from paceline.train.progress import parse_line
 
-HERE = Path(__file__).parent
-INCLUDE = HERE.parents[2] / "include"
-BATCHES = 28  # 7 in each of 4 epochs
+from .machines import HERE, INCLUDE, LIMIT_S
+
+ROOT = HERE.parents[2]
 
 
 class Ended:
@@ -46,29 +44,29 @@ class Ended:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run(tmp_path_factory, fork):
     def train(folder=None, wanted=None, workers=0, **plan):
         folder = folder or tmp_path_factory.mktemp("parallel")
         for name in ("seen", "output", "tmp"):
             (folder / name).mkdir(exist_ok=True)
-        plan |= {"wanted": wanted or {}, "workers": workers, "seen": str(folder / "seen")}
+        plan |= {"wanted": wanted or {}, "workers": workers, "seen": str(folder / "seen"), "fork": fork.args[0]}
         (folder / "plan.json").write_text(json.dumps(plan))
         (folder / "control.json").write_text('{"devices": 1}')
         environment = {
             **os.environ,
-            "PYTHONPATH": str(INCLUDE),
+            "PYTHONPATH": f"{INCLUDE}:{ROOT}",
             "PACELINE_OUTPUT": str(folder / "output"),
             "PACELINE_CHECKPOINT": str(folder / "checkpoint"),
             "PACELINE_CONTROL": str(folder / "control.json"),
             "TMPDIR": str(folder / "tmp"),
-            "OMP_WAIT_POLICY": "PASSIVE",
         }
-        command = [sys.executable, str(HERE / "parallel.py"), str(folder / "plan.json")]
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=120, start_new_session=True
-        )
+        said, errors = folder / "said.txt", folder / "errors.txt"
+        with said.open("w") as out, errors.open("w") as err:
+            command = [HERE / "parallel.py", folder / "plan.json"]
+            process = fork(command, env=environment, stdout=out, stderr=err, process_group=0)
+            code = process.wait(LIMIT_S)
         assert not list((folder / "tmp").glob("paceline-*")), "what was put aside for the others is left"
-        return Ended(folder, done.returncode, done.stdout, done.stderr)
+        return Ended(folder, code, said.read_text(), errors.read_text())
 
     return train
 
@@ -193,8 +191,6 @@ def test_alone_it_is_the_model_itself(model):
 
 
 def test_sigterm_is_left_to_the_lead(monkeypatch, model):
-    import socket
-
     here, there = socket.socketpair()
     monkeypatch.setenv("PACELINE_LEAD_SOCKET", str(there.detach()))
     data_parallel(model)

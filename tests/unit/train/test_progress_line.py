@@ -30,20 +30,16 @@ def progresses(draw):
 
 
 @given(progresses())
-def test_what_is_written_is_what_is_read(progress):
-    assert parse_line(progress.to_line()) == progress
-
-
-@given(progresses())
-def test_a_line_is_one_line_of_ascii(progress):
+def test_what_is_written_is_what_is_read_on_one_line_of_ascii(progress):
     line = progress.to_line()
+    assert parse_line(line) == progress
     assert line.isascii()
     assert len(line.splitlines()) == 1
 
 
-@given(progresses(), st.sampled_from([math.nan, math.inf, -math.inf]))
-def test_nan_and_infinity_are_left_out_and_do_not_break_the_line(progress, value):
-    sick = Progress(done=1, total=2, loss=value, metrics={**progress.metrics, "mae": value})
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_nan_and_infinity_are_left_out_and_do_not_break_the_line(value):
+    sick = Progress(done=1, total=2, loss=value, metrics={"auc": 0.5, "mae": value})
     read = parse_line(sick.to_line())
     assert read.loss is None
     assert "mae" not in read.metrics

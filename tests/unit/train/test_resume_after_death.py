@@ -3,19 +3,15 @@
 Every life is a real process that gets a real signal; see ``lives.py`` for the training.
 """
 
-import hashlib
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from paceline.train.progress import parse_line
 
-HERE = Path(__file__).parent
-INCLUDE = Path(__file__).parents[3] / "include"
+from .machines import HERE, INCLUDE
 
 
 def scenario(loader, workers, samples, kills=(), every_s=0, **more):
@@ -32,33 +28,30 @@ def scenario(loader, workers, samples, kills=(), every_s=0, **more):
 
 # Four batches in an epoch: 4 and 8 are ends of epochs, 12 is the last of all. With 10 samples an epoch's last batch is
 # smaller, with 12 it is whole (a sampler is then at its end only when it is asked for one more).
-IN_PROCESS = [
-    ("shuffle", 10),
-    ("shuffle", 12),
-    ("generator", 12),
-    ("replacement", 10),
-    ("weighted", 10),
-    ("stream", 10),
-]
-WITH_WORKERS = [("shuffle", 10), ("generator", 12), ("persistent", 10), ("stream", 10)]
-
-
 def total(loader, workers):
     """A stream has no length; with two workers each reads all of it."""
     return {"total": 12 * max(workers, 1)} if loader == "stream" else {}
 
 
+SOME, MORE = [("SIGTERM", 4), ("SIGKILL", 5)], [("SIGTERM", 1), ("SIGTERM", 12), ("SIGKILL", 12)]
 SCENARIOS = {}
-for workers, loaders, kills in (
-    (0, IN_PROCESS, [("SIGTERM", 1), ("SIGTERM", 4), ("SIGKILL", 5), ("SIGTERM", 12), ("SIGKILL", 12)]),
-    (2, WITH_WORKERS, [("SIGTERM", 4), ("SIGKILL", 6)]),
+for loader, samples, workers, kills in (
+    ("shuffle", 10, 0, SOME + MORE),
+    ("shuffle", 12, 0, SOME + MORE),
+    ("generator", 12, 0, SOME),
+    ("replacement", 10, 0, SOME),
+    ("weighted", 10, 0, SOME),
+    ("stream", 10, 0, SOME + MORE),
+    ("shuffle", 10, 2, SOME),
+    ("generator", 12, 2, SOME),
+    ("persistent", 10, 2, SOME),
+    ("stream", 10, 2, SOME),
 ):
-    for loader, samples in loaders:
-        name = f"{loader}-{samples}-workers-{workers}"
-        more = total(loader, workers)
-        SCENARIOS[name] = scenario(loader, workers, samples, **more)
-        for kill in kills:
-            SCENARIOS[f"{name}-{kill[0]}-{kill[1]}"] = scenario(loader, workers, samples, [kill], **more)
+    name = f"{loader}-{samples}-workers-{workers}"
+    more = total(loader, workers)
+    SCENARIOS[name] = scenario(loader, workers, samples, **more)
+    for kill in kills:
+        SCENARIOS[f"{name}-{kill[0]}-{kill[1]}"] = scenario(loader, workers, samples, [kill], **more)
 
 BEFORE_THE_FIRST_SAVE = "shuffle-10-workers-0-before-the-first-save"
 MANY_DEATHS = "shuffle-10-workers-0-many-deaths"
@@ -87,109 +80,66 @@ def without_death(name):
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("lives")
-    (folder / "scenarios.json").write_text(json.dumps(SCENARIOS))
-    command = [sys.executable, HERE / "lives.py", folder / "scenarios.json", folder / "results.json"]
-    environment = {**os.environ, "PYTHONPATH": str(INCLUDE)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stderr
-    return json.loads((folder / "results.json").read_text())
+def lived(tmp_path_factory, fork):
+    """Return what is left of a scenario that was lived through; each is lived through once."""
+    known = {}
+
+    def live(name):
+        if name not in known:
+            folder = tmp_path_factory.mktemp("lives")
+            own = {"PACELINE_OUTPUT": str(folder), "PACELINE_CHECKPOINT": str(folder / "checkpoint")}
+            codes = []
+            for life in range(len(SCENARIOS[name]["kills"]) + 1):
+                with (folder / f"stdout-{life}").open("w") as stdout:
+                    command = [HERE / "lives.py", json.dumps(SCENARIOS[name]), life]
+                    process = fork(command, env=os.environ | own | {"PYTHONPATH": str(INCLUDE)}, stdout=stdout)
+                codes.append(process.wait())
+            seen, lines = (
+                [(folder / f"{kind}-{life}").read_text().splitlines() for life in range(len(codes))]
+                for kind in ("seen", "stdout")
+            )
+            digest = (folder / "digest").read_text()
+            known[name] = SimpleNamespace(codes=codes, digest=digest, seen=seen, lines=lines)
+        return known[name]
+
+    return live
 
 
 CODES = {"SIGTERM": 143, "SIGKILL": -9}
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_training_that_was_killed_ends_like_one_that_was_not(results, name):
+def test_a_training_that_was_killed_ends_like_one_that_was_not(lived, name):
     expected_codes = [CODES[signal] for signal, _ in SCENARIOS[name]["kills"]] + [0]
-    assert results[name]["codes"] == expected_codes
-    assert results[name]["digest"] == results[without_death(name)]["digest"] is not None
+    assert lived(name).codes == expected_codes
+    assert lived(name).digest == lived(without_death(name)).digest is not None
 
 
-def test_the_trainings_differ_from_each_other(results):
+def test_the_trainings_differ_from_each_other(lived):
     """Else equal weights would say nothing."""
-    digests = {results[name]["digest"] for name, life in SCENARIOS.items() if not life["kills"]}
+    digests = {lived(name).digest for name, life in SCENARIOS.items() if not life["kills"]}
     assert len(digests) == len([name for name, life in SCENARIOS.items() if not life["kills"]])
 
 
-def test_after_sigterm_no_batch_is_done_twice_and_none_is_left_out(results):
-    once = results["shuffle-10-workers-0"]["seen"][0]
-    first, second = results["shuffle-10-workers-0-SIGTERM-4"]["seen"]
+def test_after_sigterm_no_batch_is_done_twice_and_none_is_left_out(lived):
+    once = lived("shuffle-10-workers-0").seen[0]
+    first, second = lived("shuffle-10-workers-0-SIGTERM-4").seen
     assert len(first) == 4
     assert first + second == once
 
 
-def test_after_sigkill_only_what_came_after_the_last_save_is_done_again(results):
-    once = results["shuffle-10-workers-0"]["seen"][0]
-    first, second = results["shuffle-10-workers-0-SIGKILL-5"]["seen"]
+def test_after_sigkill_only_what_came_after_the_last_save_is_done_again(lived):
+    once = lived("shuffle-10-workers-0").seen[0]
+    first, second = lived("shuffle-10-workers-0-SIGKILL-5").seen
     assert first[:4] + second == once
-    before, redone, last = results[OLD_SAVE]["seen"]
+    before, redone, last = lived(OLD_SAVE).seen
     assert before == once[:7]
     assert redone == once[7:11]
     assert last == once[7:]
 
 
-def test_a_restarted_job_begins_its_lines_where_it_goes_on(results):
-    lines = results["shuffle-10-workers-0-SIGTERM-4"]["lines"][1]
+def test_a_restarted_job_begins_its_lines_where_it_goes_on(lived):
+    lines = lived("shuffle-10-workers-0-SIGTERM-4").lines[1]
     progress = [parsed for line in lines if (parsed := parse_line(line))]
     assert (progress[0].event, progress[0].done, progress[0].total) == ("start", 4, 12)
     assert (progress[-1].event, progress[-1].done, progress[-1].total) == ("finish", 12, 12)
-
-
-TRAINING = """
-import hashlib, time, torch
-from torch.utils.data import DataLoader, TensorDataset
-from paceline.train import checkpoint, output_dir, track
-
-torch.manual_seed(0)
-data = TensorDataset(torch.randn(400, 8), torch.randn(400, 1))
-model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Dropout(0.2), torch.nn.Linear(32, 1))
-optimizer = torch.optim.Adam(model.parameters())
-checkpoint(model=model, optimizer=optimizer)
-for x, y in track(DataLoader(data, batch_size=8, shuffle=True), epochs=4, threads=1):
-    optimizer.zero_grad()
-    torch.nn.functional.mse_loss(model(x), y).backward()
-    optimizer.step()
-    time.sleep(0.01)  # a batch that takes its time, so that there is one to be killed in
-torch.save(model.state_dict(), output_dir() / "model.pt")
-"""
-
-
-def weights(folder):
-    import torch
-
-    state = torch.load(folder / "model.pt", weights_only=True)
-    return hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in state.values())).hexdigest()
-
-
-def test_a_job_that_is_stopped_from_outside_goes_on_to_the_same_weights(tmp_path):
-    """As ``docker stop`` does it: the default settings, a signal at any moment, a process started anew."""
-
-    def start(folder):
-        folder.mkdir(exist_ok=True)
-        environment = {
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(INCLUDE),
-            "PACELINE_OUTPUT": str(folder),
-            "PACELINE_CHECKPOINT": str(folder / "checkpoint"),
-        }
-        command = [sys.executable, "-c", TRAINING]
-        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-
-    with start(tmp_path / "whole") as whole, start(tmp_path / "stopped") as stopped:
-        for line in stopped.stdout:
-            if parse_line(line).done >= 60:
-                stopped.terminate()
-                break
-        stopped.stdout.read()
-        assert stopped.wait(timeout=10) == 143
-        whole.stdout.read()
-        assert whole.wait(timeout=60) == 0
-    with start(tmp_path / "stopped") as again:
-        progress = [parse_line(line) for line in again.stdout]
-        assert again.wait(timeout=60) == 0
-    assert progress[0].event == "start"
-    assert 60 <= progress[0].done < 200
-    assert progress[-1].percent == 100.0
-    assert weights(tmp_path / "stopped") == weights(tmp_path / "whole")

@@ -182,10 +182,10 @@ def test_a_real_control_group_is_read_and_its_change_seen():
                 process.stdin.flush()
                 seen.append(float(process.stdout.readline()))
             process.stdin.close()
-            process.wait(timeout=10)
+            process.wait(timeout=60)
         assert seen == [0.7, 1.35]
     finally:
-        deadline_s = time.monotonic() + 5
+        deadline_s = time.monotonic() + 60
         while group.exists() and time.monotonic() < deadline_s:
             try:
                 group.rmdir()

@@ -1,9 +1,7 @@
-"""Learns to read scikit-learn's digits and says how well. Started by ``test_asynchronous``, alone or as a worker.
+"""Learns to read scikit-learn's digits and says how well; alone, or as one of several workers.
 
-``python digits_model.py EPOCHS``
-
-A batch waits for as long as there is a file ``hold`` in the folder of its output: so all workers are there from the
-first one on, however slow the machine is.
+``python digits_model.py EPOCHS``. A batch waits for as long as there is a file ``hold`` in the folder of its output: so
+all workers are there from the first one on.
 """
 
 import json

@@ -1,0 +1,1 @@
+"""Whether Paceline keeps the numbers that its guides promise, on real runs on this machine."""

@@ -1,0 +1,273 @@
+"""The promises: every number that the guides give and that a real run has to show, and those that nobody reads about.
+
+Figures that have a benchmark of their own are in ``ELSEWHERE``, with its command.
+"""
+
+from __future__ import annotations
+
+from benchmarks.promises.registry import Promise, at_least, at_most, within
+
+_DEADLINES, _FLEET, _SHARING = "docs/deadlines.md", "docs/fleet.md", "docs/sharing.md"
+_ALLOCATORS, _WATCH, _JOBS, _CODE = "docs/allocators.md", "docs/watch.md", "docs/jobs.md", "docs/training-code.md"
+_THROUGHPUT, _README = "docs/throughput.md", "README.md"
+
+_ALL = (
+    # benchmarks.promises.training
+    Promise(
+        "container",
+        "A training in a container ends at its deadline.",
+        within(2, "%"),
+        _DEADLINES,
+        "| container | 90 s |",
+    ),
+    Promise(
+        "moved",
+        "A deadline that is cut to 80 % at 30 % of the even pace is met.",
+        within(2, "%"),
+        _DEADLINES,
+        "| container, deadline cut to 80 %",
+    ),
+    Promise(
+        "process",
+        "A training in a local process ends at its deadline.",
+        within(3, "%"),
+        _DEADLINES,
+        "| local process | 90 s |",
+    ),
+    Promise("step", "A control step takes 25 ms on average, the engine and Airflow asked.", at_most(25, "ms")),
+    Promise(
+        "period",
+        "A run has a sample a second (the median between two).",
+        at_most(1.2, "s"),
+        _WATCH,
+        "about once a second",
+    ),
+    Promise("taken", "A new deadline is taken within two seconds.", at_most(2, "s"), _WATCH, "within two seconds"),
+    Promise(
+        "ended",
+        "A task that a person marks failed leaves no container after ten seconds.",
+        at_most(10, "s"),
+        _JOBS,
+        "marked failed removes the container",
+    ),
+    Promise(
+        "orphan",
+        "A task whose supervisor has died ends within seconds (20).",
+        at_most(20, "s"),
+        _JOBS,
+        "the task ends within seconds",
+    ),
+    # benchmarks.promises.sharing
+    Promise(
+        "crash",
+        "Five trainings share the cores of a pool and end at their deadlines though the arbiter is killed.",
+        within(5, "%"),
+        _SHARING,
+        "of their deadline (-1.07 to +0.33 %)",
+    ),
+    Promise(
+        "tight",
+        "Deadlines that fit only if the cores are shared well are met.",
+        within(2, "%"),
+        _SHARING,
+        "**Promises at the door.**",
+    ),
+    Promise(
+        "beside",
+        "A training beside one without a deadline is at most 5 % late.",
+        at_most(5, "%"),
+        _THROUGHPUT,
+        "it has what they leave",
+    ),
+    Promise(
+        "pool",
+        "Ceilings and quotas together never exceed the pool: cores above it (0.01 for rounding).",
+        at_most(0.01, "cores"),
+        _SHARING,
+        "**Never more than there is.**",
+    ),
+    # benchmarks.promises.shares
+    Promise("share-signal", "A local process that is stopped and continued keeps its share.", within(3, "%")),
+    Promise("share-cgroup", "A local process in a control group keeps its share.", within(3, "%")),
+    Promise("share-container", "A container keeps its share.", within(3, "%")),
+    Promise(
+        "launcher", "The launcher of a local process uses less than 2 % of a core (percent of one).", at_most(2, "%")
+    ),
+    Promise("apart", "Processes in sessions of their own share the job's share: percent above it.", at_most(10, "%")),
+    Promise(
+        "resize",
+        "Half a second after a resize a job has what it was given.",
+        within(0.05, "cores"),
+        _CODE,
+        "control file",
+    ),
+    Promise("wait-process", "wait() returns when a local process ends, or when asked to.", at_most(0.5, "s")),
+    Promise("wait-container", "wait() returns when a container ends, or when asked to.", at_most(1, "s")),
+    Promise(
+        "stop-process",
+        "stop() of a deaf local process returns after its grace time: seconds beyond it.",
+        at_most(2.5, "s"),
+    ),
+    Promise(
+        "stop-container", "stop() of a deaf container returns after its grace time: seconds beyond it.", at_most(7, "s")
+    ),
+    # benchmarks.promises.devices
+    Promise(
+        "device",
+        "Busy containers of an emulated device together use its cores.",
+        within(10, "%"),
+        _FLEET,
+        "control groups: it needs root",
+    ),
+    Promise(
+        "starved",
+        "None of the busy containers of an emulated device starves: the least share of the largest.",
+        at_least(0.5),
+        _FLEET,
+        "the last of three busy containers starve",
+    ),
+    Promise("link", "1 MB there and back over an emulated link takes as long as the link says.", within(15, "%")),
+    Promise(
+        "bottleneck-worker",
+        "A worker with more cores than its threads can use becomes two (1: it did).",
+        at_least(1),
+        _THROUGHPUT,
+        "| a worker of one thread on 1.5 cores |",
+    ),
+    Promise(
+        "bottleneck-link",
+        "A full link of a parameter server brings another one (1: it did).",
+        at_least(1),
+        _THROUGHPUT,
+        "| the link of ps-0 held to 20 Mbit/s",
+    ),
+    Promise(
+        "bottleneck-server",
+        "A parameter server short of cores gets those that workers leave idle (1: it did).",
+        at_least(1),
+        _THROUGHPUT,
+        "| a parameter server of a million numbers",
+    ),
+    # benchmarks.promises.fleet
+    Promise(
+        "unequal",
+        "Workers with unequal parts end together at the deadline.",
+        within(3, "%"),
+        _FLEET,
+        "Workers with unequal parts end together",
+    ),
+    Promise(
+        "unequal-cores",
+        "Of these the worker with the larger part (50 to 30) holds more cores: the ratio.",
+        at_least(1.2),
+        _FLEET,
+        "Each worker keeps the deadline by itself",
+    ),
+    Promise(
+        "accuracy",
+        "Three workers learn as well as one, to one point of accuracy: points less.",
+        at_most(1, "points"),
+        _FLEET,
+        "to one point of accuracy",
+    ),
+    Promise(
+        "demo", "`make demo` is done 60 seconds after the run began.", at_most(60, "s"), _README, "60 seconds after the"
+    ),
+    Promise(
+        "edge",
+        "`make demo-edge` ends at its deadline.",
+        within(5, "%"),
+        _FLEET,
+        "done at 120.2 s, deadline 120 s",
+    ),
+    Promise(
+        "edge-parts",
+        "The quick machine of `make demo-edge` gets more samples: the ratio.",
+        at_least(1.2),
+        _FLEET,
+        "Schedule: ewr 67,361 flights",
+    ),
+    # benchmarks.promises.pages
+    Promise("ten-hours", "The page of a run of ten hours opens within a second.", at_most(1, "s")),
+    Promise("frames", "A live page draws 80 % of the frames of an empty one: the ratio.", at_least(0.8)),
+    Promise("fifty", "Fifty trainings at once are answered in 300 ms (the median).", at_most(300, "ms")),
+    # benchmarks.promises.computing
+    Promise("parse", "The example DAGs are parsed in 0.8 s of CPU time.", at_most(0.8, "s")),
+    Promise("store", "The demo's store is made in 8 s of CPU time.", at_most(8, "s")),
+    Promise(
+        "schedule-1000",
+        "A fleet of 1,000 is scheduled in 120 ms, its profiles read.",
+        at_most(120, "ms"),
+        _FLEET,
+        "A fleet of 1,000 is scheduled in 60 to 120 ms",
+    ),
+    Promise(
+        "on-time",
+        "`on_time` decides in well under a millisecond.",
+        at_most(1, "ms"),
+        _ALLOCATORS,
+        "well under a millisecond",
+    ),
+    Promise(
+        "on-time-10000",
+        "`on_time` decides about 10,000 jobs in half a second.",
+        at_most(0.5, "s"),
+        _ALLOCATORS,
+        "half a second for 10,000 jobs",
+    ),
+    Promise(
+        "milp",
+        "`milp` decides in milliseconds (the mean over two days of jobs).",
+        at_most(2.6, "ms"),
+        _ALLOCATORS,
+        "One decision takes 1.2 to 2.6 ms in the mean",
+    ),
+    Promise(
+        "milp-large",
+        "`milp` decides about 1,000 jobs on 3,000 nodes in 0.6 s.",
+        at_most(0.6, "s"),
+        _ALLOCATORS,
+        "1,000 jobs on 3,000 nodes: 0.3 to 0.6 s",
+    ),
+    Promise(
+        "milp-gap",
+        "Of these the plan is at most 0.39 % from its bound.",
+        at_most(0.39, "%"),
+        _ALLOCATORS,
+        "at most 0.39 % from the bound",
+    ),
+    Promise("rg", "`rg` decides in 20 ms (the mean).", at_most(20, "ms"), _ALLOCATORS, "an energy bill and a price"),
+    Promise("control", "A step of the deadline controller takes 0.1 ms of CPU time.", at_most(0.1, "ms")),
+    Promise("plant", "A simulated run of ten hours takes half a second.", at_most(500, "ms")),
+    Promise(
+        "loops",
+        "A thousand control loops take a quarter of a core.",
+        at_most(0.25, "cores"),
+        _JOBS,
+        "a quarter of a core",
+    ),
+    Promise("track", "track() costs about 80 ns for a batch.", at_most(100, "ns"), _CODE, "about 80 |"),
+    Promise(
+        "track-number", "track() with a number reported costs about 480 ns.", at_most(600, "ns"), _CODE, "about 480 |"
+    ),
+    Promise(
+        "track-tensor",
+        "track() with a tensor reported costs about 1,100 ns.",
+        at_most(1400, "ns"),
+        _CODE,
+        "about 1,100 |",
+    ),
+)
+PROMISES = {promise.id: promise for promise in _ALL}
+
+ELSEWHERE = {
+    "deviation and core-seconds by deadline, against other controllers": "benchmarks.deadline",
+    "core-seconds saved by the thread count": "benchmarks.threads",
+    "error of the functions learned of a device; eight minutes for a first profile": "benchmarks.models",
+    "gain of a schedule over a fair one": "benchmarks.scheduling",
+    "speed, steps and accuracy of trainings without a deadline; 0.2 s without a sample at a step": "benchmarks.elastic",
+    "samples and deadline where workers and server are killed": "benchmarks.failures",
+    "round trip of a model's state": "benchmarks.peers",
+    "false alarms and detection of drift": "benchmarks.drift",
+    "deadlines met, queues and cost by allocator; seconds of a simulated trace": "benchmarks.allocators",
+}

@@ -1,0 +1,225 @@
+"""What computing costs: parsing, deciding, scheduling, a control step, a thousand loops, a batch of a tracked loop."""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.promises.registry import PROJECT, Reading, measures
+from benchmarks.promises.stage import Stage
+from paceline.allocate import Job, Node, OnTime, Speeds
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_PARSE = """
+import runpy, sys, time
+# What every DAG file and the DAG processor bring in anyway.
+import airflow.sdk, airflow.sdk.definitions.decorators
+from airflow.sdk import DAG, Asset, BaseHook, BaseSensorOperator, ObjectStoragePath, Param, ResumableJobMixin, task
+from airflow.triggers.base import BaseEventTrigger
+began_s = time.process_time()
+runpy.run_path(sys.argv[1])
+print(time.process_time() - began_s)
+"""
+# Commands of the guide, by promise: set-up and what is timed.
+_TRACKED = {
+    "track": ("import torch; from paceline.train import track", "for _ in track(range(1_000_000)): pass"),
+    "track-number": (
+        "from paceline.train import report, track",
+        "for _ in track(range(1_000_000)): report(loss=0.5)",
+    ),
+    "track-tensor": (
+        "import torch; from paceline.train import report, track; loss = 2 * torch.ones((), requires_grad=True)",
+        "for _ in track(range(1_000_000)): report(loss=loss)",
+    ),
+}
+
+
+def _timed(what: Callable[[], object], times: int) -> Iterator[float]:
+    for _ in range(times):
+        began_s = time.perf_counter()
+        what()
+        yield time.perf_counter() - began_s
+
+
+@measures("parse", takes_s=(20, 10))
+def parse(stage: Stage) -> Iterator[Reading]:
+    """The example DAGs, each in a process of its own."""
+    stage.say("parsing the example DAGs")
+    environment = {**os.environ, "AIRFLOW_HOME": str(stage.scratch / "parse")}
+    for name in ("retrain_on_drift", "retrain_on_edge", "watch_for_drift"):
+        command = [sys.executable, "-c", _PARSE, str(PROJECT / "dags" / f"{name}.py")]
+        took_s = min(
+            float(subprocess.check_output(command, env=environment, text=True).splitlines()[-1])
+            for _ in range(1 if stage.quick else 3)
+        )
+        yield Reading("parse", took_s, name)
+
+
+@measures("store", takes_s=(10, 10), needs=("demo",))
+def store(stage: Stage) -> Iterator[Reading]:
+    """The flights of 2013 with their weather, as SQLite."""
+    from paceline.demo.store import fill_store, read_flights
+
+    stage.say("making the demo's store")
+    began_s = time.process_time()
+    fill_store(stage.scratch / "flights.db", read_flights())
+    yield Reading("store", time.process_time() - began_s)
+
+
+@measures("schedule-1000", takes_s=(10, 10))
+def schedule_1000(stage: Stage) -> Iterator[Reading]:
+    """A thousand machines of a kind whose profile was learned from forty points."""
+    import numpy as np
+
+    from paceline.profile import Axes, DeviceProfile, Origin, ProfileEstimates, first_points
+    from paceline.schedule import Candidate, Problem, State, schedule
+
+    stage.say("scheduling a thousand machines")
+    axes = Axes(
+        {
+            "cpu": (0.0, 0.2, 0.4, 0.6, 0.8),
+            "memory": (0.1, 0.4, 0.7),
+            "batch_size": (1, 4, 16, 64),
+            "workers": (1, 2, 4),
+            "server_cpu": (0.0, 0.5),
+        }
+    )
+    origin = Origin("train-1", cores=4, memory_gib=4, gpus=0, measured_at="2030-01-01T00:00:00+00:00")
+    profile = DeviceProfile.fit("nano", _measured(first_points(axes, 40)), origin, apps=["sift"])
+    estimates = ProfileEstimates({"nano": profile})
+    draw = np.random.default_rng(0)
+    many = [Candidate(f"w{number}", "nano", State(cpu=draw.uniform(0, 0.8), memory=0.2)) for number in range(1000)]
+    problem = Problem(100_000, many, State(cpu=0.2))
+    schedule(problem, estimates)  # the tables are made once
+    for took_s in _timed(lambda: schedule(problem, estimates), 5):
+        yield Reading("schedule-1000", 1000 * took_s)
+
+
+def _measured(points: Sequence[Mapping[str, float]]) -> pd.DataFrame:
+    """What a machine would show at those points."""
+    import numpy as np
+    import pandas as pd
+
+    draw = np.random.default_rng(0)
+    frame: pd.DataFrame = pd.DataFrame(points)
+
+    def rough() -> Any:
+        return np.exp(draw.normal(0, 0.02, len(frame)))
+
+    frame["gpu"], frame["new_gpu"] = 0.0, 0.0
+    frame["pushes_per_s"] = frame.workers / frame.batch_size
+    frame["compute_s"] = 0.02 * (1 + 0.5 / frame.batch_size) / (1 - 0.7 * frame.cpu) * rough()
+    frame["update_s"] = 0.01 * (1 + 0.4 * (frame.workers - 1) + frame.server_cpu) * (1 + 0.5 * frame.cpu) * rough()
+    frame["new_cpu"] = np.clip((0.3 + 0.7 * frame.cpu) * rough(), 0, 1)
+    frame["new_memory"] = np.clip((0.1 + frame.memory + 0.003 * frame.batch_size) * rough(), 0, 1)
+    frame["execution_s.sift"] = 0.05 / (1.1 - frame.new_cpu) * rough()
+    return frame
+
+
+@measures("on-time", "on-time-10000", takes_s=(5, 5))
+def on_time(stage: Stage) -> Iterator[Reading]:
+    """Decisions of our own policy: twenty jobs in a pool of eight devices, ten thousand in one of two hundred."""
+    stage.say("deciding, by on_time")
+    curves = ({"device": Speeds.halving_efficiency(8)}, {"device": Speeds((1, 2, 4, 8), (1.0, 1.9, 2.0, 1.5))})
+
+    def decide(number: int, devices: int, longest_s: float) -> Callable[[], object]:
+        draw = random.Random(3)
+        jobs = [
+            Job(f"j{n}", 0.0, draw.uniform(1, 50), draw.choice(curves), deadline_s=draw.uniform(1, longest_s))
+            for n in range(number)
+        ]
+        return lambda: OnTime(change_s=0.0).allocate(jobs, [Node("pool", devices)], 0.0, rescale=True)
+
+    few = decide(5, 8, 60.0)
+    few()
+    yield Reading("on-time", 1000 * statistics.median(_timed(few, 101)), "5 jobs, 8 devices")
+    for took_s in _timed(decide(10_000, 200, 5000.0), 3):
+        yield Reading("on-time-10000", took_s)
+
+
+@measures("milp", "milp-large", "milp-gap", takes_s=(20, 20))
+def milp(stage: Stage) -> Iterator[Reading]:
+    """Decisions of ModelArts' allocator over two days of jobs on 110 nodes, and one for many jobs at once."""
+    import numpy as np
+
+    from benchmarks.allocators.modelarts import PERIOD_S, Scenario, simulate
+    from paceline.allocate.rolling_horizon import RollingHorizon
+    from paceline.simulate.cluster.generate import modelarts
+
+    stage.say("deciding, by milp")
+    took_s = simulate(Scenario(), RollingHorizon(period_s=PERIOD_S), 110, 0).took_s
+    yield Reading("milp", 1000 * statistics.mean(took_s), f"{len(took_s)} decisions")
+    speeds = {"device": Speeds.halving_efficiency(16)}
+    for seed in range(1 if stage.quick else 3):
+        left = np.random.default_rng(seed).uniform(0.0, 1.0, 1000)
+        jobs = [
+            Job(one.name, 0.0, one.work * part, speeds) for one, part in zip(modelarts(seed, 1000), left, strict=True)
+        ]
+        policy = RollingHorizon(period_s=PERIOD_S)
+        began_s = time.perf_counter()
+        policy.allocate(jobs, [Node("pool", 3000)], 0.0, rescale=True)
+        yield Reading("milp-large", time.perf_counter() - began_s, f"workload {seed}")
+        if policy.last is not None:
+            yield Reading("milp-gap", 100 * policy.last.gap, f"workload {seed}")
+
+
+@measures("rg", takes_s=(12, 12))
+def rg(stage: Stage) -> Iterator[Reading]:
+    """Decisions of Randomized Greedy in a cluster of twenty nodes of two kinds, over its two hundred jobs."""
+    from benchmarks.allocators import andreas
+
+    stage.say("deciding, by rg")
+    took_s = andreas.simulate(andreas.SETTINGS["default"](), 20, "small").took_s
+    yield Reading("rg", 1000 * statistics.mean(took_s), f"{len(took_s)} decisions")
+
+
+@measures("control", "plant", takes_s=(5, 5))
+def control(stage: Stage) -> Iterator[Reading]:
+    """Steps of the deadline controller, and a whole simulated run of them."""
+    from paceline.control import DeadlineController, Limits
+    from paceline.simulate.pace import pace
+    from paceline.simulate.plant import Plant
+
+    stage.say("stepping the deadline controller")
+    limits = Limits(0.1, 2.0)
+    controller = DeadlineController(limits, 10_000)
+    controller.start(0.0)
+    began_s = time.process_time()
+    for second in range(2000):
+        controller.step(second, second, 10_000, done_s=second, held_devices=1.0)
+    yield Reading("control", 1000 * (time.process_time() - began_s) / 2000)
+    plant = Plant(batches=22_000, batch_s=3.0, startup_s=3.0, tail_s=0.5, noise=0.05)
+    deadline_s = 1.5 * plant.shortest_s(2.0)
+    for took_s in _timed(lambda: pace(plant, DeadlineController(limits, deadline_s, period_s=deadline_s / 2000)), 3):
+        yield Reading("plant", 1000 * took_s)
+
+
+@measures("track", "track-number", "track-tensor", takes_s=(25, 15), needs=("torch",))
+def track(stage: Stage) -> Iterator[Reading]:
+    """The guide's commands: the best of seven loops of a million batches."""
+    environment = {**os.environ, "PACELINE_OUTPUT": str(stage.scratch)}
+    for promise, (before, loop) in _TRACKED.items():
+        stage.say(f"a million batches: {loop}")
+        repeats = "3" if stage.quick else "7"
+        command = [sys.executable, "-m", "timeit", "-n", "1", "-r", repeats, "-u", "nsec", "-s", before, loop]
+        said = subprocess.check_output(command, env=environment, text=True, stderr=subprocess.DEVNULL)
+        (line,) = [line for line in said.splitlines() if "best of" in line]
+        yield Reading(promise, float(line.split(":")[1].split()[0]) / 1e6)
+
+
+@measures("loops", takes_s=(45, 20))
+def loops(stage: Stage) -> Iterator[Reading]:
+    """A thousand loops on the machine's clock, each with a simulated job; last, as the load average remembers them."""
+    from benchmarks import loops as benchmark
+
+    stage.say("a thousand control loops in one process")
+    found = benchmark.measure(1000, 10.0 if stage.quick else 30.0)
+    yield Reading("loops", found["cores"], f"{found['missed_periods']} of {found['steps']} steps late")

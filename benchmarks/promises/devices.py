@@ -1,0 +1,194 @@
+"""Emulated devices and links as they are, and what holds a team of containers up, recognised or not."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks.promises.machine import idle_core_s, too_busy
+from benchmarks.promises.registry import Reading, measures
+from benchmarks.promises.stage import LABEL, OURS, SCRIPTS, Stage, until
+from paceline.elastic import Configuration, Options, Scaling
+from paceline.elastic.nodes import LABEL_NODE, LABEL_TEAM
+from paceline.elastic.runtime import TeamRuntime
+from paceline.errors import PacelineError
+from paceline.fleet import Link
+from paceline.fleet.emulated import EmulatedDevice, remove_left
+from paceline.fleet.emulated_link import narrow
+from paceline.runtime import JobSpec
+
+_DEVICES = ((0.5, 2), (0.18, 3))  # cores of a device, and busy containers in it
+BYTES, MBIT_S = 1_000_000, 20.0
+_ECHO = f"""
+import socket
+listener = socket.create_server(("0.0.0.0", 7000))
+there, _ = listener.accept()
+while True:
+    there.recv({BYTES}, socket.MSG_WAITALL)
+    there.sendall(b"x" * {BYTES})
+"""
+_ASK = f"""
+import socket, time
+give_up = time.monotonic() + 60
+while True:
+    try:
+        there = socket.create_connection(("echo", 7000))
+        break
+    except OSError:
+        if time.monotonic() > give_up: raise
+        time.sleep(0.1)
+while True:
+    began = time.monotonic()
+    there.sendall(b"x" * {BYTES})
+    there.recv({BYTES}, socket.MSG_WAITALL)
+    print("took", time.monotonic() - began, flush=True)
+    time.sleep(0.1)
+"""
+# A busy machine is not as steady as a cluster: more variation counts as stable here than by default.
+_STEADY: dict[str, Any] = {"stable_samples": 3, "stable_variation": 0.2, "network_samples": 10}
+
+
+@measures("device", "starved", takes_s=(25, 25), needs=("engine", "root"))
+def device(stage: Stage) -> Iterator[Reading]:
+    """Busy containers inside the ceiling of a device."""
+    for cores, containers in _DEVICES:
+        stage.say(f"{containers} busy containers in a device of {cores:g} cores")
+        remove_left(OURS)
+        with contextlib.ExitStack() as stack:
+            made = EmulatedDevice(OURS, cores, memory_bytes=2**29, processor=min(os.sched_getaffinity(0)))
+            stack.enter_context(made)
+            jobs = []
+            for number in range(containers):
+                spec = JobSpec(
+                    name=f"{OURS}-device-{number}",
+                    command=["python", "-c", "while True: pass"],
+                    devices=cores,
+                    image=stage.image,
+                    cgroup_parent=made.cgroup_parent,
+                    labels=LABEL,
+                )
+                jobs.append(stage.containers.start(spec))
+                stack.callback(jobs[-1].remove)
+            time.sleep(1)
+            before, each_before, idle_s = made.read(), [job.usage() for job in jobs], idle_core_s()
+            time.sleep(6)
+            after, each_after = made.read(), [job.usage() for job in jobs]
+        of = f"{containers} on {cores:g}"
+        used = (after.cpu_s - before.cpu_s) / (after.measured_s - before.measured_s)
+        spare = (idle_core_s() - idle_s) / (after.measured_s - before.measured_s)
+        parts = [second.cpu_s - first.cpu_s for first, second in zip(each_before, each_after, strict=True)]
+        yield Reading("device", 100 * (used / cores - 1), of, too_busy(used < 0.9 * cores, spare))
+        yield Reading("starved", min(parts) / max(parts), of)
+
+
+@measures("link", takes_s=(15, 15), needs=("engine", "root", "tc"))
+def link(stage: Stage) -> Iterator[Reading]:
+    """Bytes between two containers, one of them behind a narrow link."""
+
+    def start(name: str, program: str, alias: str | None) -> Any:
+        command = ["python", "-c", program]
+        spec = JobSpec(
+            f"{OURS}-{name}",
+            command,
+            0.5,
+            image=stage.image,
+            own_network=f"paceline-{OURS}-link",
+            alias=alias,
+            labels=LABEL,
+        )
+        return stage.containers.start(spec)
+
+    def taken_s(job: Any, count: int) -> list[float]:
+        job.read_lines()
+        found: list[float] = []
+
+        def look() -> bool:
+            found.extend(float(line.split()[1]) for line in job.read_lines() if line.startswith("took"))
+            return len(found) >= count
+
+        until(look, 90, "nothing comes back", period_s=0.05)
+        return found
+
+    stage.say(f"{BYTES / 1e6:g} MB there and back at {MBIT_S:g} Mbit/s")
+    with contextlib.ExitStack() as stack:
+        echo = start("echo", _ECHO, "echo")
+        stack.callback(echo.remove)
+        ask = start("ask", _ASK, None)
+        stack.callback(ask.remove)
+        taken_s(ask, 2)
+        narrow(stage.client, ask.id, Link(mbit_per_s=MBIT_S))
+        said_s = 2 * 8 * BYTES / (MBIT_S * 1e6)
+        for seconds in taken_s(ask, 5)[2:]:  # the first may have been under way already
+            yield Reading("link", 100 * (seconds / said_s - 1), f"{seconds:.2f} s for {said_s:.2f}")
+
+
+def _first_step(
+    stage: Stage, before: Configuration, *, numbers: int, batch_cpu_s: float, link_mbit_s: float | None = None
+) -> tuple[str, Configuration]:
+    """Train on a configuration until the first step; return its kind with its reason, and what it leads to."""
+    options = Options(link_mbit_s=link_mbit_s, **_STEADY)
+    script = SCRIPTS / "held_up.py"
+    spec = JobSpec(
+        name=f"{OURS}-{uuid.uuid4().hex[:8]}",
+        command=["python", script.name, str(numbers), str(batch_cpu_s)],
+        devices=before.cores,
+        image=stage.image,
+        files={script.name: script},
+        labels=LABEL,
+    )
+    scaling = Scaling(before.cores, options, configuration=before)
+    runtime = TeamRuntime(stage.containers, lambda _: spec, options=options, decider=lambda *_: scaling)
+    team = runtime.start(spec)
+    steps: list[Any] = []
+
+    def look() -> bool:
+        team.wait(0.5)
+        team.usage()
+        team.read_lines()
+        steps.extend(step for step in team.take_steps() if step.kind != "begin")
+        return bool(steps)
+
+    try:
+        if link_mbit_s is not None:
+            labels = [f"{LABEL_TEAM}={spec.name}", f"{LABEL_NODE}=ps-0"]
+            (server,) = stage.client.containers(filters={"label": labels})
+            narrow(stage.client, server["Id"], Link(mbit_per_s=link_mbit_s))
+        until(look, 200, "no step is taken", period_s=0.0)
+    finally:
+        with contextlib.suppress(PacelineError):
+            team.stop(1.0)
+        team.remove()
+    return f"{steps[0].kind}: {steps[0].reason}", steps[0].configuration
+
+
+@measures("bottleneck-worker", takes_s=(40, 40), needs=("engine",))
+def bottleneck_worker(stage: Stage) -> Iterator[Reading]:
+    """A worker of one thread on one and a half cores."""
+    stage.say("a worker has more cores than its threads can use")
+    told, after = _first_step(stage, Configuration((0.2,), (1.5,)), numbers=1000, batch_cpu_s=0.02)
+    found = told.startswith("worker") and (len(after.servers), len(after.workers)) == (1, 2)
+    yield Reading("bottleneck-worker", float(found and "cores are used: 1 more worker" in told), told)
+
+
+@measures("bottleneck-link", takes_s=(60, None), needs=("engine", "root", "tc"))
+def bottleneck_link(stage: Stage) -> Iterator[Reading]:
+    """The link of a parameter server, full; fewer workers would take turns with its two directions."""
+    stage.say("the link of a parameter server is full")
+    before = Configuration((0.4,), (0.2,) * 5)
+    told, after = _first_step(stage, before, numbers=100_000, batch_cpu_s=0.001, link_mbit_s=20)
+    found = told.startswith("server: network of ps-0 at 9") and (len(after.servers), len(after.workers)) == (2, 5)
+    yield Reading("bottleneck-link", float(found), told)
+
+
+@measures("bottleneck-server", takes_s=(40, None), needs=("engine",))
+def bottleneck_server(stage: Stage) -> Iterator[Reading]:
+    """A parameter server of a million numbers on a tenth of a core."""
+    stage.say("a parameter server is short of cores")
+    before = Configuration((0.1,), (0.7, 0.7))
+    told, after = _first_step(stage, before, numbers=1_000_000, batch_cpu_s=0.01)
+    found = told.startswith("reassign: worker-") and after.servers[0] > 1.2 * before.servers[0]
+    yield Reading("bottleneck-server", float(found), told)

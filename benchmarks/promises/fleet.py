@@ -1,0 +1,157 @@
+"""Trainings on several machines, and the two demos: they end at their deadlines, and the quick machine does more."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from benchmarks.promises.registry import PROJECT, Reading, measures
+from benchmarks.promises.stage import SCRIPTS, NotMeasuredError, Stage, until
+from benchmarks.promises.training import held_all
+from paceline.demo import edge as edge_demo
+from paceline.demo import story
+from paceline.demo.screen import Screen
+from paceline.demo.watch import EDGE_TASKS
+from paceline.train.progress import parse_line
+
+DAG = """
+from airflow.sdk import DAG
+from paceline.fleet import Fleet, Worker
+from paceline.operators import train_on_fleet
+
+machines = [Worker(name=name, kind="part", cores=$cores, memory_gib=1) for name in $parts]
+with DAG($dag, schedule=None):
+    train_on_fleet(
+        fleet=Fleet(workers=machines, parameter_server=machines[0]),
+        plan={"workers": {name: {"samples": part, "batch_size": 64} for name, part in $parts.items()}},
+        server={"cores": 0.5},
+        script=$script,
+        arguments=["--batches=350", "--batch-size=64"],
+        deadline="60s",
+        deadline_from="run",
+    )
+"""
+PARTS, CORES = {"a": 50, "b": 40, "c": 30}, 0.5
+EPOCHS = 64  # after 16 the order of the samples alone makes a point of difference, after 64 a third of one
+
+
+@measures("unequal", "unequal-cores", takes_s=(80, None), needs=("engine",))
+def unequal(stage: Stage) -> Iterator[Reading]:
+    """Three workers with parts of 50, 40 and 30.
+
+    Little enough for slow machines: workers that hold all they may take over each other's batches, and hold the same.
+    """
+    dag_id = stage.dag("unequal", DAG, parts=PARTS, cores=CORES, script=str(SCRIPTS / "digits.py"))
+    stage.say("three workers with unequal parts train by a deadline of 60 s")
+    run_id = stage.airflow.run_dag(dag_id)
+    if stage.airflow.wait(dag_id, run_id, timeout_s=300) != "success":
+        raise NotMeasuredError(f"the training failed: {stage.airflow.task_states(dag_id, run_id)}")
+    results = {name: stage.airflow.xcom(dag_id, run_id, f"train.{name}") for name in PARTS}
+    excuse = ""
+    if max(result["error_pct"] for result in results.values()) > 3.0:
+        histories = [stage.airflow.task_state(dag_id, run_id, f"train.{name}", "history") for name in PARTS]
+        if all(held_all(history["samples"], CORES) for history in histories):
+            excuse = "all workers had all of their cores for their second half"
+    for name, result in results.items():
+        yield Reading("unequal", result["error_pct"], f"part of {PARTS[name]}", excuse)
+    ratio = results["a"]["device_seconds"] / results["c"]["device_seconds"]
+    yield Reading("unequal-cores", ratio, excused=excuse)
+
+
+@measures("accuracy", takes_s=(60, None), needs=("torch",))
+def accuracy(stage: Stage) -> Iterator[Reading]:
+    """One process alone, then a server with three workers, on scikit-learn's digits for as many epochs."""
+    script = [str(SCRIPTS / "digits_model.py"), str(EPOCHS)]
+    plan = stage.scratch / "plan.json"
+    plan.write_text(json.dumps({"workers": {name: {"samples": 20, "batch_size": 16} for name in "abc"}}))
+    with ExitStack() as stack:
+
+        def start(name: str, command: list[str], **environment: str) -> tuple[subprocess.Popen[str], Path, Path]:
+            output, log = stage.scratch / "accuracy" / name, stage.scratch / "accuracy" / f"{name}.txt"
+            output.mkdir(parents=True, exist_ok=True)
+            paths = {"PYTHONPATH": str(PROJECT / "include"), "PACELINE_OUTPUT": str(output), "OMP_NUM_THREADS": "1"}
+            with log.open("w") as said:
+                process = subprocess.Popen(
+                    [sys.executable, *command],
+                    env={**os.environ, **paths, **environment},
+                    stdout=said,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                )
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            return process, output, log
+
+        def end(process: subprocess.Popen[str]) -> None:
+            until(lambda: process.poll() is not None, 240, "a training does not end")
+            if process.returncode != 0:
+                raise NotMeasuredError(f"a training ended with {process.returncode}")
+
+        stage.say("one process learns alone")
+        alone, output, _ = start("alone", script)
+        end(alone)
+        best = json.loads((output / "accuracy.json").read_text())
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        stage.say("three workers learn together")
+        serve = ["-m", "paceline.train.asynchronous", str(plan), "--port", str(port)]
+        _, _, said = start("server", serve, PACELINE_CHECKPOINT=str(stage.scratch / "accuracy" / "checkpoint"))
+        workers = []
+        for name in "abc":
+            (stage.scratch / "accuracy" / name).mkdir(parents=True)
+            (stage.scratch / "accuracy" / name / "hold").touch()  # until all of them are there
+            workers.append(start(name, script, PACELINE_SERVER=f"127.0.0.1:{port}", PACELINE_WORKER=name))
+        until(lambda: all(f"{name} trains" in said.read_text() for name in "abc"), 120, "the workers do not begin")
+        for _, output, _ in workers:
+            (output / "hold").unlink()
+        for process, output, log in workers:
+            end(process)
+            learned = json.loads((output / "accuracy.json").read_text())
+            part = [one.done for line in log.read_text().splitlines() if (one := parse_line(line))][-1]
+            yield Reading(
+                "accuracy", 100 * (best - learned), f"{100 * learned:.1f} and {100 * best:.1f} %, {part} batches"
+            )
+
+
+def _demo(stage: Stage, name: str, **options: Any) -> tuple[story.Demo, Screen, Any]:
+    """A demo in a folder of its own, whose words go to a file: ``build/promises/NAME.txt``."""
+    from rich.console import Console
+
+    stage.rest()
+    said = (stage.folder / f"{name}.txt").open("w")
+    demo = story.Demo(folder=stage.scratch / name, dags=PROJECT / "dags", **options)
+    return demo, Screen(Console(file=said, width=160)), said
+
+
+@measures("demo", takes_s=(140, None), needs=("demo", "torch"))
+def demo(stage: Stage) -> Iterator[Reading]:
+    """``make demo``."""
+    stage.say("make demo, with an Airflow of its own")
+    made, screen, said = _demo(stage, "demo")
+    with said:
+        summary = story.run(made, screen)
+    if summary["dag_run_state"] != "success":
+        raise NotMeasuredError(f"the demo failed: {said.name}")
+    yield Reading("demo", summary["finished_s"], str(summary["runtime"]))
+
+
+@measures("edge", "edge-parts", takes_s=(360, None), needs=("engine", "neighbours", "root", "tc", "demo", "torch"))
+def edge(stage: Stage) -> Iterator[Reading]:
+    """``make demo-edge``."""
+    stage.say("make demo-edge, with an Airflow of its own: machines are measured, chosen, and train one model")
+    made, screen, said = _demo(
+        stage, "edge", deadline="120s", dag=edge_demo.DAG, tasks=EDGE_TASKS, training=edge_demo.TRAINING
+    )
+    with said:
+        summary = edge_demo.run_edge(made, screen)
+    if summary["dag_run_state"] != "success":
+        raise NotMeasuredError(f"the demo failed: {said.name}")
+    yield Reading("edge", summary["error_pct"])
+    yield Reading("edge-parts", summary["samples"]["ewr"] / summary["samples"]["lga"], "ewr to lga")

@@ -1,0 +1,78 @@
+"""The state of the machine: how fast a fixed loop runs on all of its cores, and how much else wants them.
+
+A figure that was measured while the machine was slow or busy says less of Paceline than of the machine.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+# Rounds of the loop in a quarter of a second, counted by each of one process per core at the same time.
+_LOOP = """
+import time
+began = time.perf_counter()
+rounds = 0
+while time.perf_counter() - began < 0.25:
+    sum(range(2000))
+    rounds += 1
+print(rounds / (time.perf_counter() - began))
+"""
+
+_IDLE = 0.2  # cores
+
+
+@dataclass(frozen=True)
+class State:
+    """The machine at one moment: rounds of the fixed loop a second on all cores together, and the load average."""
+
+    speed: float
+    load: float
+    at_s: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-safe."""
+        return asdict(self)
+
+
+def look() -> State:
+    """Run the fixed loop on every core for a quarter of a second."""
+    load = os.getloadavg()[0]
+    command = [sys.executable, "-I", "-S", "-c", _LOOP]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(cores())]
+    speed = sum(float(process.communicate(timeout=60)[0]) for process in running)
+    return State(speed, load, time.time())
+
+
+def cores() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def idle_core_s() -> float:
+    """Idle CPU time of this machine so far, in core-seconds: where there is none, no share can be given."""
+    fields = Path("/proc/stat").read_text().splitlines()[0].split()
+    return (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")
+
+
+def too_busy(too_little: bool, spare: float) -> str:
+    """Say why a job got too little, if fewer cores were idle than that could have been given to it.
+
+    >>> too_busy(True, spare=0.01), too_busy(True, spare=1.0)
+    ('the machine had 0.01 cores to spare', '')
+    """
+    return f"the machine had {spare:.2f} cores to spare" if too_little and spare < _IDLE else ""
+
+
+def described(state: dict[str, Any], best_speed: float) -> str:
+    """Put a state in words, its speed in percent of the best that was seen.
+
+    >>> described({"speed": 45.0, "load": 1.234, "at_s": 0}, 50.0)
+    '90 % load 1.2'
+    """
+    return f"{100 * state['speed'] / best_speed:.0f} % load {state['load']:.1f}"

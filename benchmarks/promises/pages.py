@@ -1,0 +1,169 @@
+"""Airflow's pages in a real browser: how soon the longest run is there, how smooth a live page is; many trainings."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from typing import Any
+
+from benchmarks.promises.registry import Reading, measures
+from benchmarks.promises.stage import SCRIPTS, Stage, until
+from paceline.pace.history import History
+
+DAG = """
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG
+from paceline.operators import DeadlineTrainingOperator
+
+with DAG($dag, schedule=None, params={"deadline": "5m", "batches": 300}):
+    DeadlineTrainingOperator(
+        task_id="train",
+        script=$script,
+        arguments=["--batches={{ params.batches }}", "--batch-size=64"],
+        deadline="{{ params.deadline }}",
+        deadline_from="task",
+        runtime="process",
+    )
+
+with DAG($many, schedule=None):
+    for number in range(50):
+        EmptyOperator(task_id=f"train-{number}")
+"""
+MANY = "promises_many"
+_FRAMES = """seconds => new Promise(done => {
+    let frames = 0; const began = performance.now();
+    const each = now => { frames += 1; now - began < 1000 * seconds
+        ? requestAnimationFrame(each) : done(frames / seconds) };
+    requestAnimationFrame(each); })"""
+_GO = "path => { history.pushState({}, '', path); dispatchEvent(new PopStateEvent('popstate')); }"
+
+
+def _dag(stage: Stage) -> str:
+    return stage.dag("pages", DAG, script=str(SCRIPTS / "digits.py"), many=MANY)
+
+
+@measures("ten-hours", "frames", takes_s=(60, 50), needs=("browser", "torch"))
+def pages(stage: Stage) -> Iterator[Reading]:
+    """The pages of a run of ten hours and of one that trains now."""
+    from playwright.sync_api import sync_playwright
+
+    airflow, dag_id = stage.airflow, _dag(stage)
+    run_id = airflow.run_dag(dag_id)
+    stage.say("a page of a training that runs, and one of a run of ten hours")
+    until(lambda: _progress_pct(stage, dag_id, run_id) > 0, 120, "the training does not begin")
+    long = _ten_hours(stage, dag_id, run_id)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"),
+            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"],
+        )
+        try:
+            context = browser.new_context(viewport={"width": 1280, "height": 1000})
+            context.add_cookies([{"name": "_token", "value": airflow.token(), "url": airflow.url}])
+            page = context.new_page()
+            for _ in range(3):
+                page.goto(f"{airflow.url}/plugin/retraining")
+                page.get_by_role("link", name=f"{dag_id} · train").first.wait_for(timeout=60_000)
+                began_s = time.monotonic()
+                page.evaluate(_GO, f"/plugin/retraining/dags/{dag_id}/runs/{long}")
+                page.get_by_label(re.compile("Progress of train: 100")).locator("canvas").wait_for(timeout=60_000)
+                yield Reading("ten-hours", time.monotonic() - began_s)
+            for _ in range(2):
+                page.goto(f"{airflow.url}/plugin/retraining/dags/{dag_id}/runs/{run_id}")
+                page.get_by_label("Moment of train").wait_for(timeout=60_000)
+                live = page.evaluate(_FRAMES, 5)
+                page.goto("about:blank")
+                empty = page.evaluate(_FRAMES, 5)
+                yield Reading("frames", live / empty, f"{live:.0f} and {empty:.0f} a second")
+        finally:
+            browser.close()
+            stage.end_run(dag_id, run_id)
+
+
+def _progress_pct(stage: Stage, dag_id: str, run_id: str) -> float:
+    pace = stage.airflow.task_state(dag_id, run_id, "train", "pace") or {}
+    return float(pace.get("progress_pct") or 0.0)
+
+
+def _ten_hours(stage: Stage, dag_id: str, running: str) -> str:
+    """A run that has ended, with the history of ten hours at a sample a second, as the loop would have left it."""
+    history = History()
+    metrics = ("auc", "accuracy", "f1", "recall")
+    for second in range(36_000):
+        history.add(
+            dict.fromkeys(metrics, second / 36_000),
+            t_s=second,
+            progress_pct=second / 360,
+            setpoint_pct=second / 360,
+            devices=1.5,
+            deadline_s=36_000,
+            forecast_s=36_000,
+            loss=1 / (second + 1),
+        )
+    airflow = stage.airflow
+    run_id = airflow.run_dag(dag_id, {"batches": 1, "deadline": "1s"}, run_id="ten-hours")
+    airflow.wait(dag_id, run_id, timeout_s=120)
+    ended = {"state": "finished", "t_s": 36_000, "deadline_s": 36_000, "progress_pct": 100}
+    pace = {**airflow.task_state(dag_id, running, "train", "pace"), **ended}
+    airflow.put_task_state(dag_id, run_id, "train", "history", history.to_dict())
+    airflow.put_task_state(dag_id, run_id, "train", "pace", pace)
+    return run_id
+
+
+@measures("fifty", takes_s=(10, 10))
+def fifty(stage: Stage) -> Iterator[Reading]:
+    """What the list of trainings answers when fifty train, each with a long history."""
+    import httpx
+
+    airflow, run_id = stage.airflow, "fifty"
+    _dag(stage)
+    stage.say("asking for the list of fifty trainings")
+    until(lambda: _is_known(stage), 60, "Airflow does not know the DAG")
+    airflow.api("POST", f"/dags/{MANY}/dagRuns", {"dag_run_id": run_id, "logical_date": None})  # paused: nothing is run
+    _fill(stage, run_id)
+    try:
+        headers = {"Authorization": f"Bearer {airflow.token()}"}
+        took_ms: list[float] = []
+        with httpx.Client(base_url=airflow.url, headers=headers, trust_env=False, timeout=30) as client:
+            for _ in range(11):
+                began_s = time.perf_counter()
+                answer = client.get("/paceline/api/trainings").raise_for_status().json()
+                took_ms.append(1000 * (time.perf_counter() - began_s))
+        told = sum(one["dag_id"] == MANY for one in answer["running"])
+        yield Reading("fifty", sorted(took_ms)[len(took_ms) // 2], f"{told} told of, {max(took_ms):.0f} ms at most")
+    finally:
+        airflow.api("PATCH", f"/dags/{MANY}/dagRuns/{run_id}", {"state": "failed"})
+
+
+def _is_known(stage: Stage) -> bool:
+    return any(dag["dag_id"] == MANY for dag in stage.airflow.api("GET", "/dags", limit=100)["dags"])
+
+
+def _fill(stage: Stage, run_id: str) -> None:
+    """Write fifty trainings into Airflow's database, as if their tasks ran."""
+    now = datetime.now(timezone.utc)
+    numbers = ("t_s", "progress_pct", "setpoint_pct", "devices", "min_devices", "max_devices", "quantum", "deadline_s")
+    pace = {"state": "training", "updated_at": now.isoformat(), "metrics": {}, **dict.fromkeys(numbers, 1.0)}
+    history = [[float(row), *[1.5] * 10] for row in range(500)]
+    stored: dict[str, Any] = {"pace": pace, "deadline": "20m", "history": history}
+    with sqlite3.connect(stage.airflow.home / "airflow.db", timeout=60) as database:
+        database.execute(
+            # Of a scheduler that lives: what seems to be left by another one is reset.
+            "UPDATE task_instance SET state = 'running', start_date = ?, queued_by_job_id ="
+            " (SELECT max(id) FROM job WHERE job_type = 'SchedulerJob') WHERE run_id = ?",
+            (str(now), run_id),
+        )
+        (number,) = database.execute("SELECT id FROM dag_run WHERE run_id = ?", (run_id,)).fetchone()
+        for task in range(50):
+            for key, value in stored.items():
+                database.execute(
+                    "INSERT INTO task_state_store"
+                    " (dag_run_id, dag_id, run_id, task_id, map_index, key, value, updated_at)"
+                    " VALUES (?, ?, ?, ?, -1, ?, ?, ?)",
+                    (number, MANY, run_id, f"train-{task}", key, json.dumps(value), str(now)),
+                )

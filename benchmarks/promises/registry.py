@@ -1,0 +1,148 @@
+"""What a promise is, what a measurement gives, and which measurement gives which promise's figures.
+
+Every area's module registers its measurements here with ``measures``; ``catalogue`` has the promises.
+"""
+
+from __future__ import annotations
+
+import operator
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from benchmarks.promises.stage import Stage
+
+PROJECT = Path(__file__).parents[2]
+MET, MISSED, NOT_MEASURED = "met", "missed", "not measured"
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a figure has to be: ``within`` compares its size, whatever its sign.
+
+    >>> str(within(2, "%")), within(2, "%").is_met_by(-1.9), at_least(0.8).is_met_by(0.7)
+    ('within 2 %', True, False)
+    """
+
+    kind: Literal["within", "at most", "at least"]
+    limit: float
+    unit: str = ""
+
+    def is_met_by(self, value: float) -> bool:
+        """Say whether one figure keeps the promise."""
+        compared = operator.ge if self.kind == "at least" else operator.le
+        return bool(compared(abs(value) if self.kind == "within" else value, self.limit))
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.limit:g}" + (f" {self.unit}" if self.unit else "")
+
+
+def within(limit: float, unit: str = "") -> Target:
+    """A deviation of at most ``limit`` in either direction."""
+    return Target("within", limit, unit)
+
+
+def at_most(limit: float, unit: str = "") -> Target:
+    """A figure of ``limit`` or less."""
+    return Target("at most", limit, unit)
+
+
+def at_least(limit: float, unit: str = "") -> Target:
+    """A figure of ``limit`` or more."""
+    return Target("at least", limit, unit)
+
+
+@dataclass(frozen=True)
+class Promise:
+    """One number that is promised.
+
+    ``guide`` and ``words`` say where: a file of this repository, and words of the line that make the promise. A promise
+    that no guide makes, but that the project holds itself to, has neither.
+    """
+
+    id: str
+    sentence: str
+    target: Target
+    guide: str = ""
+    words: str = ""
+
+    @property
+    def place(self) -> str:
+        """``FILE:LINE`` of the promise, "" if no guide makes it, ``FILE:?`` if the guide does not say so any more."""
+        if not self.guide:
+            return ""
+        lines = (PROJECT / self.guide).read_text().splitlines()
+        found = [number for number, line in enumerate(lines, start=1) if self.words in line]
+        return f"{self.guide}:{found[0] if found else '?'}"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One figure for one promise.
+
+    ``of`` says what it is the figure of, where there are several. ``excused`` says why it is no figure of Paceline's,
+    as when the machine lost half of its speed: such a reading is shown, and decides nothing.
+    """
+
+    promise: str
+    value: float
+    of: str = ""
+    excused: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-safe."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A real run that gives readings for one promise or several.
+
+    ``takes_s`` is about how long it takes on a quiet machine with two cores, whole and with ``--quick`` (``None``: it
+    is left out). ``needs`` names what has to be there, as ``stage.missing`` knows it.
+    """
+
+    name: str
+    promises: tuple[str, ...]
+    takes_s: tuple[float, float | None]
+    needs: tuple[str, ...]
+    run: Callable[[Stage], Iterator[Reading]]
+
+
+MEASUREMENTS: list[Measurement] = []
+Run = Callable[["Stage"], Iterator[Reading]]
+
+
+def measures(*promises: str, takes_s: tuple[float, float | None], needs: Sequence[str] = ()) -> Callable[[Run], Run]:
+    """Register the function as the measurement of these promises."""
+
+    def register(run: Run) -> Run:
+        MEASUREMENTS.append(Measurement(run.__name__, promises, takes_s, tuple(needs), run))
+        return run
+
+    return register
+
+
+def verdict(target: Target, readings: Sequence[Reading]) -> str:
+    """Judge all readings of a promise together: every one that counts has to keep it.
+
+    >>> verdict(within(2), [Reading("a", 1.0), Reading("a", -3.0)])
+    'missed'
+    >>> verdict(within(2), [Reading("a", 9.0, excused="the machine lost 40 % of its speed")])
+    'not measured'
+    """
+    counted = [reading for reading in readings if not reading.excused]
+    if not counted:
+        return NOT_MEASURED
+    return MET if all(target.is_met_by(reading.value) for reading in counted) else MISSED
+
+
+def spread(readings: Sequence[Reading]) -> dict[str, float]:
+    """Median and extremes of the readings that count; of all, if none does."""
+    values = [reading.value for reading in readings if not reading.excused] or [one.value for one in readings]
+    if not values:
+        return {}
+    return {"median": statistics.median(values), "least": min(values), "most": max(values), "readings": len(values)}

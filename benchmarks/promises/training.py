@@ -1,0 +1,246 @@
+"""Trainings in a real Airflow: how near to their deadline they end, and how soon a task takes what it is told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from benchmarks.promises.machine import cores
+from benchmarks.promises.registry import Reading, measures
+from benchmarks.promises.stage import LABEL, SCRIPTS, Stage, until
+from paceline.runtime import JobSpec
+from paceline.train.progress import parse_line
+
+SCRIPT = SCRIPTS / "digits.py"
+DAG = """
+from airflow.sdk import DAG
+from paceline.operators import DeadlineTrainingOperator
+
+with DAG($dag, schedule=None, params={"deadline": "60s", "batches": 1000, "runtime": "docker"}):
+    DeadlineTrainingOperator(
+        task_id="train",
+        script=$script,
+        arguments=["--batches={{ params.batches }}", "--batch-size=64", "--checkpoint-every-s=60"],
+        deadline="{{ params.deadline }}",
+        deadline_from="task",
+        runtime="{{ params.runtime }}",
+    )
+"""
+START_AND_END_S = 4.0  # imports before the first batch, and what comes after the last one
+SLOWER = 0.05  # a machine that has lost so much of its speed is another one than was measured
+TRIES = 3
+D_C = 1.5  # the deadline, in shortest times
+
+
+class Trainings:
+    """Runs of one DAG, of a length that is measured before."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.dag = stage.dag("training", DAG, script=str(SCRIPT))
+        self.shortest_s = stage.shortest_s
+
+    def speed(self) -> float:
+        """Batches a second on all cores, by some seconds now."""
+        look_s = 5.0 if self.stage.quick else 10.0
+        self.stage.say(f"measuring the training's speed on all cores for {look_s:g} s")
+        spec = JobSpec(
+            name="promises-calibration",
+            command=["python", SCRIPT.name, "--batches", "100000", "--batch-size", "64"],
+            devices=self.stage.containers.capacity(),
+            image=self.stage.image,
+            files={SCRIPT.name: SCRIPT},
+            labels=LABEL,
+        )
+        job = self.stage.containers.start(spec)
+        seen: list[tuple[float, int]] = []
+
+        def look() -> None:
+            told = [one for line in job.read_lines() if (one := parse_line(line)) and one.done > 20]
+            seen.extend((one.wall_s, one.done) for one in told)
+
+        try:
+            until(lambda: seen and seen[-1][0] - seen[0][0] > look_s, 120, "a container does not train", each=look)
+        finally:
+            job.remove()
+        return (seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0])
+
+    def run(self, meanwhile: Callable[[str], object] = lambda run_id: None, **conf: object) -> dict[str, Any]:
+        """Train once; return the task's result with the samples of its history."""
+        self.stage.say(f"training by a deadline of {conf['deadline']} ({conf['batches']} batches)")
+        run_id = self.stage.airflow.run_dag(self.dag, conf)
+        meanwhile(run_id)
+        state = self.stage.airflow.wait(self.dag, run_id, timeout_s=300)
+        if state != "success":
+            raise RuntimeError(self.stage.airflow.task_log(self.dag, run_id, "train")[-2000:])
+        history = self.stage.airflow.task_state(self.dag, run_id, "train", "history")
+        return {**self.stage.airflow.xcom(self.dag, run_id, "train"), "samples": history["samples"]}
+
+    def pace(self, run_id: str, **least: float) -> dict[str, Any]:
+        """Wait until the training has come at least so far, and return its newest pace."""
+        found: dict[str, Any] = {}
+
+        def far_enough() -> bool:
+            found.update(self.stage.airflow.task_state(self.dag, run_id, "train", "pace") or {})
+            return bool(found) and all((found[key] or 0.0) >= value for key, value in least.items())
+
+        until(far_enough, 300, f"the training has not come to {least}")
+        return found
+
+    def containers(self) -> list[dict[str, Any]]:
+        """The containers of this DAG."""
+        found: list[dict[str, Any]] = self.stage.client.containers(
+            all=True, filters={"label": f"paceline.dag={self.dag}"}
+        )
+        return found
+
+    def on_time(
+        self,
+        promise: str,
+        train: Callable[[int], dict[str, Any]],
+        tolerance_pct: float,
+        *,
+        part: float = 1.0,
+        runs: int = 2,
+    ) -> Iterator[Reading]:
+        """Train a job whose length was measured right before, and read how far from its deadline it ends.
+
+        The promise holds for deadlines that can be met, on a machine as fast as it was measured. A shared machine may
+        become slower meanwhile: a run that was late although it had all cores for its second half, or on a machine that
+        is measured again and has become slower, decides nothing and is made again, twice.
+        """
+        for again in range(1 if self.stage.quick else runs):
+            speed = self.speed()
+            for _ in range(TRIES):
+                whole_epochs = int((part * self.shortest_s - START_AND_END_S) * speed) // 50
+                result = train(50 * max(whole_epochs, 1))
+                excuse, before = "", speed
+                if result["error_pct"] > tolerance_pct:
+                    speed = self.speed()
+                    excuse = _excuse(result["samples"], before, speed)
+                yield Reading(promise, result["error_pct"], f"run {again + 1}", excuse)
+                yield Reading("step", result["step_ms_mean"], promise)
+                yield Reading("period", _period_s(result["samples"]), promise)
+                if not excuse:
+                    break
+
+
+def _excuse(samples: list[list[float]], before: float, after: float) -> str:
+    """Say why a late run was not the controller's doing, "" if it was."""
+    if held_all(samples, cores()):
+        return "it had all cores for its second half"
+    lost = 1.0 - after / before
+    return f"the machine has lost {100 * lost:.0f} % of its speed" if lost >= SLOWER else ""
+
+
+def held_all(samples: list[list[float]], most: float) -> bool:
+    """Say whether a run had all that it may hold for its second half: nothing more could be given to it.
+
+    The last stretch is that of the container's end, when cores are given back.
+    """
+    end_s = samples[-1][0]
+    second_half = [row[3] for row in samples if 0.5 < row[0] / end_s < 0.95]
+    return bool(second_half) and min(second_half) >= most - 1e-6
+
+
+def _period_s(samples: list[list[float]]) -> float:
+    """The median between two samples; in the last seconds before the deadline, and after it, there are more."""
+    most = [row for row in samples if row[0] < 0.85 * row[4]]
+    return statistics.median(after[0] - before[0] for before, after in pairwise(most))
+
+
+@measures("container", "step", "period", takes_s=(190, 60), needs=("engine",))
+def container(stage: Stage) -> Iterator[Reading]:
+    """A training in a container, by one and a half times its shortest time."""
+    trainings = Trainings(stage)
+    deadline_s = D_C * stage.shortest_s
+    yield from trainings.on_time(
+        "container", lambda batches: trainings.run(batches=batches, deadline=f"{deadline_s:g}s"), 2.0
+    )
+
+
+@measures("moved", "taken", "step", "period", takes_s=(160, 50), needs=("engine",))
+def moved(stage: Stage) -> Iterator[Reading]:
+    """The same, whose deadline is cut on the way."""
+    trainings = Trainings(stage)
+    deadline_s = D_C * stage.shortest_s
+    taken_s: list[float] = []
+
+    def cut(run_id: str) -> None:
+        trainings.pace(run_id, setpoint_pct=30.0)
+        stage.airflow.set_task_state(trainings.dag, run_id, "train", "deadline", f"{0.8 * deadline_s:g}s")
+        began_s = time.monotonic()
+
+        def taken() -> bool:
+            pace = stage.airflow.task_state(trainings.dag, run_id, "train", "pace")
+            return bool(pace["deadline_s"] < deadline_s)
+
+        until(taken, 30, "the new deadline is not taken", period_s=0.05)
+        taken_s.append(time.monotonic() - began_s)
+
+    def run(batches: int) -> dict[str, Any]:
+        return trainings.run(cut, batches=batches, deadline=f"{deadline_s:g}s")
+
+    yield from trainings.on_time("moved", run, 2.0)
+    for seconds in taken_s:
+        yield Reading("taken", seconds)
+
+
+@measures("process", "step", "period", takes_s=(65, 40), needs=("engine", "torch"))
+def process(stage: Stage) -> Iterator[Reading]:
+    """A training in a local process (the engine measures its length); shorter, as its promise is looser."""
+    trainings = Trainings(stage)
+    part = 0.6
+
+    def run(batches: int) -> dict[str, Any]:
+        return trainings.run(batches=batches, deadline=f"{part * D_C * stage.shortest_s:g}s", runtime="process")
+
+    yield from trainings.on_time("process", run, 3.0, part=part, runs=1)
+
+
+@measures("ended", takes_s=(20, 20), needs=("engine",))
+def ended(stage: Stage) -> Iterator[Reading]:
+    """A training that a person ends."""
+    trainings = Trainings(stage)
+    stage.say("a task is marked failed while it trains")
+    run_id = stage.airflow.run_dag(trainings.dag, {"batches": 20_000, "deadline": "10m"})
+    trainings.pace(run_id, progress_pct=0.1)
+    began_s = time.monotonic()
+    path = f"/dags/{trainings.dag}/dagRuns/{run_id}/taskInstances/train"
+    stage.airflow.api("PATCH", path, {"new_state": "failed"})
+    until(lambda: not trainings.containers(), 60, "its container does not go", period_s=0.1)
+    yield Reading("ended", time.monotonic() - began_s)
+
+
+@measures("orphan", takes_s=(25, 25), needs=("engine",))
+def orphan(stage: Stage) -> Iterator[Reading]:
+    """A training whose task's supervisor is killed."""
+    trainings = Trainings(stage)
+    stage.say("the supervisor of a task is killed while it trains")
+    run_id = stage.airflow.run_dag(trainings.dag, {"batches": 20_000, "deadline": "10m"})
+    trainings.pace(run_id, progress_pct=0.1)
+    pid = stage.airflow.task_instance(trainings.dag, run_id, "train")["pid"]
+    try:
+        began_s = time.monotonic()
+        os.kill(int(_status(pid)["PPid"]), signal.SIGKILL)
+        until(lambda: _status(pid).get("State", "Z").startswith("Z"), 60, "the task does not end", period_s=0.1)
+        yield Reading("orphan", time.monotonic() - began_s)
+    finally:
+        stage.end_run(trainings.dag, run_id)
+        for found in trainings.containers():
+            stage.client.remove_container(found["Id"], force=True, v=True)
+
+
+def _status(pid: int) -> dict[str, str]:
+    """What the kernel says of a process; {} if it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}

@@ -1,0 +1,108 @@
+"""Two sites, each with a Docker engine: the parts of the tests of trainings and machines on both.
+
+The parameter server and the worker ``gate-a`` are at the first site; ``gate-b`` reaches them from the second one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import docker
+import torch
+from tests.integration.training.gates import open_gates, until
+
+from paceline.demo.airflow_process import AirflowProcess, free_port
+
+PROJECT = Path(__file__).parents[2]
+ENGINE = PROJECT / "docker" / "engine"
+SCRIPT = Path(__file__).parent / "training" / "patient.py"
+SAMPLES, EPOCHS = 120, 10
+SITES = ("a", "b")
+WHY_NOT = "" if os.geteuid() == 0 and shutil.which("dockerd") else "a second engine needs root, dockerd"
+
+
+@contextmanager
+def second_engine(first: docker.APIClient, image: str) -> Iterator[str]:
+    """The address of a private engine that has the image; in memory if there is room, as an image has many files."""
+    statistics = os.statvfs("/dev/shm")
+    room = statistics.f_bavail * statistics.f_frsize > 6 * 2**30
+    folder = tempfile.mkdtemp(prefix="pace", dir="/dev/shm" if room else "/tmp")  # the path of a socket must be short
+    try:
+        subprocess.run([ENGINE, "start", folder], check=True, capture_output=True)
+        address = f"unix://{folder}/docker.sock"
+        other = docker.APIClient(base_url=address, version="auto", timeout=300)
+        other.load_image(first.get_image(image))
+        other.close()
+        yield address
+    finally:
+        subprocess.run([ENGINE, "remove", folder], check=True, capture_output=True)
+
+
+def gateway(first: docker.APIClient) -> str:
+    """An address of this machine that containers of any engine here reach, and nobody outside."""
+    (config,) = first.inspect_network("bridge")["IPAM"]["Config"]
+    return str(config["Gateway"])
+
+
+def dag_of(dag_id: str, places: Mapping[str, str], first: docker.APIClient) -> str:
+    """A training on both sites; ``places`` are the arguments of each site's machine that say where its task runs."""
+    machines = []
+    for site in SITES:
+        address = f", address='{gateway(first)}:{free_port()}'" if site == "a" else ""
+        machines.append(f"Worker(name='gate-{site}', kind='part', cores=0.5, memory_gib=1, {places[site]}{address})")
+    return f"""
+from airflow.sdk import DAG
+from paceline.fleet import Fleet, Worker
+from paceline.operators import train_on_fleet
+
+gates = [{", ".join(machines)}]
+with DAG("{dag_id}", schedule=None):
+    train_on_fleet(
+        fleet=Fleet(workers=gates, parameter_server=gates[0], key_conn_id="sites_key"),
+        plan={{"workers": {{gate.name: {{"samples": {SAMPLES // 2}, "batch_size": 4}} for gate in gates}}}},
+        server={{"cores": 0.5}},
+        script={str(SCRIPT)!r},
+        arguments=["{SAMPLES}", "{EPOCHS}"],
+        deadline="1h",
+        deadline_from="task",
+    )
+"""
+
+
+def check_one_model(airflow: AirflowProcess, dag_id: str, first: docker.APIClient, second_address: str) -> None:
+    """Run the DAG: each container is on its site's engine, all end with one model, and nothing is left."""
+    second = docker.APIClient(base_url=second_address, version="auto", timeout=60)
+    run_id = airflow.run_dag(dag_id)
+
+    def containers(client: docker.APIClient) -> dict[str, dict]:
+        found = client.containers(filters={"label": f"paceline.dag={dag_id}"})
+        return {one["Labels"]["paceline.task"]: one for one in found}
+
+    def both_train() -> bool:
+        paces = [airflow.task_state(dag_id, run_id, f"train.gate-{site}", "pace") for site in SITES]
+        return all(pace and pace["progress_pct"] > 0 for pace in paces)
+
+    until(both_train, "progress of both workers")
+    here, there = containers(first), containers(second)
+    assert set(here) == {"train.parameter_server", "train.gate-a"}
+    assert list(there) == ["train.gate-b"]
+    ports = here["train.parameter_server"]["Ports"]
+    assert {port["IP"] for port in ports if "IP" in port} == {gateway(first)}  # no other address of the machine
+
+    open_gates(first, here["train.gate-a"]["Id"], "go")
+    open_gates(second, there["train.gate-b"]["Id"], "go")
+    assert airflow.wait(dag_id, run_id, timeout_s=300) == "success", airflow.task_states(dag_id, run_id)
+    for gate in ("train.gate-a", "train.gate-b"):
+        model = Path(airflow.xcom(dag_id, run_id, gate)["model"]) / "model.pt"
+        assert torch.load(model, weights_only=True)["counts"].tolist() == [EPOCHS] * SAMPLES
+        assert "Training was done at" in airflow.task_log(dag_id, run_id, gate)
+    for client in (first, second):
+        assert client.containers(all=True, filters={"label": f"paceline.dag={dag_id}"}) == []
+        assert client.networks(names=[f"paceline-{dag_id.replace('_', '-')}-train"]) == []
+    second.close()

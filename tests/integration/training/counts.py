@@ -1,0 +1,28 @@
+"""A training on several machines whose model counts how often each sample was trained on: ``counts.py SAMPLES EPOCHS``.
+
+After its first batch a worker waits until its test makes the file ``go`` in its working folder.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from paceline.train import checkpoint, output_dir, track
+
+samples, epochs = map(int, sys.argv[1:])
+model = nn.Module()
+model.counts = nn.Parameter(torch.zeros(samples))
+checkpoint(model=model)
+loop = track(DataLoader(TensorDataset(torch.arange(samples)), 4, shuffle=True), epochs=epochs)
+for (indices,) in loop:
+    with torch.no_grad():
+        model.counts[indices] += 1
+    time.sleep(0.3)  # longer than the time between two lines of progress: each batch is reported
+    while loop.done and not Path("go").exists():
+        time.sleep(0.05)
+(output_dir() / "counts.json").write_text(json.dumps(model.counts.tolist()))

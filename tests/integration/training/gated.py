@@ -1,0 +1,53 @@
+"""A training without torch that goes on until its test lets it end, so that no test depends on how fast a machine is.
+
+A gate is a file in FOLDER, which the test makes when it likes, see ``gates.py``. Batches come until there is ``go``;
+``begin`` and ``end`` are before and after all of them.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+from paceline.train import checkpoint, output_dir, report, stop_early, track
+
+arguments = argparse.ArgumentParser()
+arguments.add_argument("gates", nargs="*", help="further ones than go: begin, end")
+arguments.add_argument("--folder", type=Path, default=Path())
+arguments.add_argument("--checkpoint", action="store_true", help="save after every batch, which needs torch")
+chosen = arguments.parse_args()
+
+
+class Count:
+    """A model that knows on how many batches it was trained."""
+
+    batches = 0
+
+    def state_dict(self):
+        return {"batches": self.batches}
+
+    def load_state_dict(self, state):
+        self.batches = state["batches"]
+
+
+def wait_at(gate):
+    while not (chosen.folder / gate).exists():
+        time.sleep(0.05)
+
+
+if "begin" in chosen.gates:
+    wait_at("begin")
+model = Count()
+if chosen.checkpoint:
+    checkpoint(model=model, every_s=0)
+loop = track(range(10_000))
+for _ in loop:
+    time.sleep(0.3)  # longer than the time between two lines of progress: each batch is reported
+    model.batches += 1
+    report(loss=1 / model.batches)
+    if (chosen.folder / "go").exists():
+        stop_early()
+if "end" in chosen.gates:
+    wait_at("end")
+(output_dir() / "model.json").write_text(json.dumps({**model.state_dict(), "done": loop.done}))
+print("model saved")

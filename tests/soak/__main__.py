@@ -1,0 +1,25 @@
+"""``python -m tests.soak --minutes 30 [--seed N] [pytest's arguments]``: repeat the scenarios of this folder.
+
+They run in a random order, again and again until the minutes are over, also after a failure; see ``conftest.py``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=30.0, help="a scenario that has begun ends (%(default)g)")
+    parser.add_argument("--seed", type=int, default=None, help="of the order, and of what scenarios draw")
+    chosen, others = parser.parse_known_args()
+    arguments = [str(Path(__file__).parent), f"--minutes={chosen.minutes}"]
+    return pytest.main(arguments + ([] if chosen.seed is None else [f"--seed={chosen.seed}"]) + others)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

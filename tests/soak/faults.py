@@ -1,0 +1,220 @@
+"""What is killed, and how it is repaired: the rows of the fault matrix. Called by ``test_faults``.
+
+A fault takes the scene, kills something, and returns a question: has it been repaired?
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import docker
+import psutil
+from tests.integration import sites
+from tests.integration.training.gates import Training, run_in, until
+
+from paceline.demo.airflow_process import AirflowProcess
+from paceline.train.progress import Progress, parse_line
+
+Repaired = Callable[[], object]
+ENDED = ("success", "skipped", "failed", "upstream_failed")
+GATES = {"starting": "begin", "training": "go", "finishing": "end"}  # of patient.py
+SAMPLES, EPOCHS = 120, 60
+DAGS = f"""
+from airflow.sdk import DAG
+from paceline.fleet import Fleet, Worker
+from paceline.operators import ArbiterOperator, DeadlineTrainingOperator, train_on_fleet
+
+training = {{
+    "script": {str(sites.SCRIPT)!r},
+    "arguments": ["{SAMPLES}", "{EPOCHS}", "{{{{ params.gate }}}}"],
+    "deadline": "2h",
+}}
+for name, where in {{
+    "faults": {{}},
+    "faults_elsewhere": {{"engine_conn_id": "engine_of_faults"}},
+    "faults_shared": {{"pool": "faults", "shared": True}},
+}}.items():
+    with DAG(name, schedule=None, params={{"gate": ""}}):
+        DeadlineTrainingOperator(task_id="train", min_devices=1, max_devices=1, **training, **where)
+
+with DAG("faults_arbiter", schedule=None):
+    ArbiterOperator(task_id="arbiter", pool="faults", devices=1, conn_id="airflow_api", retry_delay=1)
+
+machines = [Worker(name=name, kind="part", cores=0.7, memory_gib=1) for name in "ab"]
+with DAG("faults_fleet", schedule=None, params={{"gate": ""}}):
+    train_on_fleet(
+        fleet=Fleet(workers=machines, parameter_server=machines[0]),
+        plan={{"workers": {{one.name: {{"samples": {SAMPLES // 2}, "batch_size": 4}} for one in machines}}}},
+        server={{"cores": 0.5}},
+        **training,
+    )
+"""
+TRAININGS = {"faults_fleet": ("train.a", "train.b")}
+
+
+@dataclass
+class Scene:
+    """A run of a DAG; its trainings are held in one phase."""
+
+    airflow: AirflowProcess
+    client: docker.APIClient
+    dag_id: str
+    phase: str
+    run_id: str
+    arbiter: Training | None = None
+    engine: Path | None = None  # folder of the private engine that the trainings run on
+    old_groups: list[int] = field(default_factory=list)  # of components of Airflow that were killed
+
+    @property
+    def trainings(self) -> tuple[str, ...]:
+        """The tasks that train."""
+        return TRAININGS.get(self.dag_id, ("train",))
+
+    def task(self, task_id: str) -> Training:
+        return Training(self.airflow, self.dag_id, self.run_id, task_id)
+
+    def container(self, task_id: str) -> Mapping[str, str] | None:
+        """The state of a task's container, with its id."""
+        labels = [f"paceline.dag={self.dag_id}", f"paceline.run={self.run_id}", f"paceline.task={task_id}"]
+        for found in self.client.containers(all=True, filters={"label": labels}):
+            with suppress(docker.errors.NotFound):
+                return {"Id": found["Id"], **self.client.inspect_container(found["Id"])["State"]}
+        return None
+
+    def lines(self, task_id: str) -> list[str]:
+        container = self.container(task_id)
+        with suppress(docker.errors.NotFound):  # it has been removed just now
+            return self.client.logs(container["Id"]).decode(errors="replace").splitlines() if container else []
+        return []
+
+    def progress(self, task_id: str) -> list[Progress]:
+        return [one for line in self.lines(task_id) if (one := parse_line(line))]
+
+    def hold(self) -> None:
+        """Wait until all trainings are in the phase; in the middle of one, until there is something to lose."""
+        for task_id in self.trainings:
+            until(lambda: self._is_held(task_id), task_id)  # noqa: B023
+
+    def _is_held(self, task_id: str) -> bool:
+        assert self.task(task_id).instance()["state"] not in ENDED, "it has ended too early"
+        if self.phase == "training":
+            event = "checkpoint" if task_id == "train" else "progress"  # a fleet's checkpoint is with its server
+            return any(one.event == event for one in self.progress(task_id))
+        if self.phase == "finishing":
+            self.open(task_id, "go")
+        return f"waits at {GATES[self.phase]}" in self.lines(task_id)
+
+    def safe_pct(self) -> float:
+        """The progress that no fault may cost, now."""
+        safe = [one.percent for one in self.progress("train") if one.event in ("checkpoint", "finish")]
+        return max(safe, default=0.0)
+
+    def open(self, task_id: str, *gates: str) -> None:
+        container = self.container(task_id)
+        if container is None or container["Status"] != "running":
+            return
+        with suppress(docker.errors.APIError):  # it ends just now
+            run_in(self.client, container["Id"], "touch", *gates)
+
+    def let_go(self) -> None:
+        """Open all gates, wherever the trainings are now; to be called until they end."""
+        for task_id in self.trainings:
+            self.open(task_id, *GATES.values())
+
+
+def _next_try(task: Training) -> Repaired:
+    before = task.instance()["try_number"]
+    return lambda: task.instance()["try_number"] > before
+
+
+def task_process(scene: Scene) -> Repaired:
+    task = scene.task("train")
+    repaired = _next_try(task)
+    os.kill(task.instance()["pid"], signal.SIGKILL)
+    return repaired
+
+
+def supervisor(scene: Scene) -> Repaired:
+    task = scene.task("train")
+    repaired = _next_try(task)
+    os.kill(psutil.Process(task.instance()["pid"]).ppid(), signal.SIGKILL)
+    return repaired
+
+
+def arbiter(scene: Scene) -> Repaired:
+    assert scene.arbiter is not None
+    repaired = _next_try(scene.arbiter)
+    os.kill(scene.arbiter.instance()["pid"], signal.SIGKILL)
+    return repaired
+
+
+def _component(name: str) -> Callable[[Scene], Repaired]:
+    def fault(scene: Scene) -> Repaired:
+        process = scene.airflow.processes[name]
+        scene.old_groups.append(process.pid)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        scene.airflow.start_component(name)
+        return lambda: scene.airflow.health()[name] == "healthy"
+
+    return fault
+
+
+def _container(task_id: str) -> Callable[[Scene], Repaired]:
+    def fault(scene: Scene) -> Repaired:
+        repaired = _started_again(scene, task_id)
+        container = scene.container(task_id)
+        assert container is not None
+        scene.client.kill(container["Id"])
+        return repaired
+
+    return fault
+
+
+def engine(scene: Scene) -> Repaired:
+    repaired = _started_again(scene, "train")
+    for action in ("stop", "start"):
+        subprocess.run([sites.ENGINE, action, str(scene.engine)], check=True, capture_output=True, timeout=120)
+    return repaired
+
+
+def _started_again(scene: Scene, task_id: str) -> Repaired:
+    """Whether the container of a task has been started again, or its task has ended without it."""
+    before = scene.container(task_id)
+
+    def again() -> bool:
+        now = scene.container(task_id)
+        ended = scene.task(task_id).instance()["state"] in ENDED
+        return ended or (now is not None and before is not None and now["StartedAt"] != before["StartedAt"])
+
+    return again
+
+
+ALWAYS = tuple(GATES)
+# Fault: the DAG, what to do, and the phases in which it is promised that a training survives it.
+MATRIX: dict[str, tuple[str, Callable[[Scene], Repaired], tuple[str, ...]]] = {
+    "task process": ("faults", task_process, ALWAYS),
+    "supervisor": ("faults", supervisor, ALWAYS),
+    "container": ("faults", _container("train"), ALWAYS),
+    "scheduler": ("faults", _component("scheduler"), ALWAYS),
+    "triggerer": ("faults", _component("triggerer"), ("training",)),
+    "engine": ("faults_elsewhere", engine, ALWAYS),
+    "arbiter": ("faults_shared", arbiter, ALWAYS),
+    "worker": ("faults_fleet", _container("train.b"), ALWAYS),
+    "parameter server": ("faults_fleet", _container("train.parameter_server"), ("starting", "training")),
+}
+WORK_MAY_BE_LOST = ("scheduler",)  # see LEFT_OUT
+LEFT_OUT = {
+    "scheduler, progress": "LocalExecutor's tasks are reset with it; the old try removes its container, the next one "
+    "begins anew",
+    "triggerer, starting and finishing": "a training's task is not deferred: there is nothing else to see",
+    "parameter server, finishing": "it ends by itself with the last sample, before code after the loop runs",
+    "the last try of a task": "without retries there is nothing that could repair it",
+    "worker machine": "its engine goes with it; see docs/jobs.md, on which engine",
+}

@@ -1,0 +1,86 @@
+"""Real work under an arbiter: deadlines drawn at random, an urgent training meanwhile, and the arbiter killed.
+
+How well deadlines are met, ``benchmarks.promises`` measures.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import docker
+import pytest
+from tests.integration.pool import Watch, an_arbiter
+from tests.integration.training.gates import Training, dag
+
+from paceline.demo.airflow_process import AirflowProcess
+from paceline.runtime import DockerRuntime
+
+pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.timeout(1800)]
+
+SCRIPT = Path(__file__).parents[1] / "integration" / "training" / "digits.py"
+POOL, CORES = "loaded_pool", 1.2
+LEAST = {"night": 0.1, "urgent": 1.0}
+SPARE = 1.8  # times as long as the work takes, with all cores
+DAGS = f"""
+from airflow.sdk import DAG
+from paceline.operators import ArbiterOperator, DeadlineTrainingOperator
+
+for name, least in {LEAST!r}.items():
+    with DAG(name, schedule=None, params={{"deadline": "10m"}}):
+        DeadlineTrainingOperator(
+            task_id="train",
+            script={str(SCRIPT)!r},
+            arguments=["--batches=200", "--batch-size=64", "--checkpoint-every-s=2"],
+            deadline="{{{{ params.deadline }}}}",
+            deadline_from="task",
+            min_devices=least,
+            max_devices={CORES},
+            pool={POOL!r},
+            labels={{"paceline.pool": {POOL!r}}},
+            shared=True,
+        )
+
+with DAG("arbiter", schedule=None):
+    ArbiterOperator(task_id="arbiter", pool={POOL!r}, devices={CORES}, conn_id="airflow_api", every=20, retry_delay=1)
+"""
+
+
+@pytest.fixture(scope="session")
+def dags(airflow: AirflowProcess) -> Iterator[None]:
+    with dag(airflow, "arbiter", DAGS):
+        yield
+
+
+@pytest.fixture
+def arbiter(airflow: AirflowProcess, dags: None, docker_client: docker.APIClient) -> Iterator[Training]:
+    with an_arbiter(airflow, "arbiter") as run_id:
+        yield Training(airflow, "arbiter", run_id, "arbiter")
+    DockerRuntime(docker_client).remove_all({"paceline.pool": POOL})
+
+
+def test_four_trainings_and_an_urgent_fifth_share_the_cores_whatever_happens_to_their_arbiter(
+    airflow: AirflowProcess, docker_client: docker.APIClient, arbiter: Training, draw: random.Random
+) -> None:
+    watch = Watch(airflow, docker_client, POOL, CORES)
+
+    def start(dag_id: str, deadline_s: float) -> str:
+        return airflow.run_dag(dag_id, {"deadline": f"{deadline_s:.1f}s"})
+
+    first = start("urgent", 600)  # how much can be asked depends on the machine
+    assert airflow.wait("urgent", first, timeout_s=600, each=watch.look) == "success"
+    takes_s = float(airflow.xcom("urgent", first, "train")["finished_s"])
+    all_s = SPARE * (len(LEAST) + 3) * takes_s / CORES
+    runs = {"night": [start("night", all_s * draw.uniform(0.7, 1.3)) for _ in range(4)]}
+    trains = draw.randint(1, 3)  # so many, when the arbiter dies
+    watch.wait_until(lambda: list(watch.states.values()).count("training") >= trains)
+    os.kill(arbiter.instance()["pid"], signal.SIGKILL)
+    watch.wait_until(lambda: arbiter.instance()["try_number"] == 2)
+    runs["urgent"] = [start("urgent", takes_s * SPARE)]
+    for dag_id, ids in runs.items():
+        for run_id in ids:
+            assert airflow.wait(dag_id, run_id, timeout_s=1200, each=watch.look) == "success"
+    assert docker_client.containers(all=True, filters={"label": f"paceline.pool={POOL}"}) == []

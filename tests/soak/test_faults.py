@@ -1,0 +1,87 @@
+"""Something is killed while a real training starts, trains or finishes in a real Airflow: no work is lost.
+
+The training counts how often it was trained on each sample, and waits at gates, see ``patient.py``: each fault meets it
+in the phase that is meant. In some runs it goes on at once, in others after the repair.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import docker
+import pytest
+import torch
+from tests.integration.pool import an_arbiter
+from tests.integration.training.gates import Training, dag, until
+from tests.soak.faults import DAGS, EPOCHS, GATES, MATRIX, SAMPLES, WORK_MAY_BE_LOST, Scene
+
+from paceline.demo.airflow_process import AirflowProcess
+from paceline.runtime import DockerRuntime
+
+pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.timeout(1800)]
+
+
+@pytest.fixture(scope="session")  # Airflow needs a while to believe in a file that has come back
+def dags(airflow: AirflowProcess) -> Iterator[None]:
+    with dag(airflow, "faults", DAGS):
+        yield
+
+
+@pytest.fixture
+def scene(
+    request: pytest.FixtureRequest, airflow: AirflowProcess, dags: None, docker_client: docker.APIClient
+) -> Iterator[Scene]:
+    """A run of the fault's DAG; nothing is left of it, however it ends."""
+    fault, phase = request.node.callspec.params["fault"], request.node.callspec.params["phase"]
+    dag_id = MATRIX[fault][0]
+    with contextlib.ExitStack() as stack:
+        client, engine, arbiter = docker_client, None, None
+        if dag_id == "faults_elsewhere":
+            address = request.getfixturevalue("other_engine")
+            engine = Path(address.removeprefix("unix://")).parent
+            client = stack.enter_context(contextlib.closing(docker.APIClient(address, version="auto")))
+            connection = {"connection_id": "engine_of_faults", "conn_type": "generic", "host": address}
+            airflow.api("POST", "/connections", connection)
+            stack.callback(airflow.api, "DELETE", "/connections/engine_of_faults")
+        if dag_id == "faults_shared":
+            arbiter_run = stack.enter_context(an_arbiter(airflow, "faults_arbiter"))
+            arbiter = Training(airflow, "faults_arbiter", arbiter_run, "arbiter")
+        run_id = airflow.run_dag(dag_id, {"gate": GATES[phase]})
+        made = Scene(airflow, client, dag_id, phase, run_id, arbiter, engine)
+        stack.callback(DockerRuntime(client).remove_all, {"paceline.dag": dag_id})
+        try:
+            yield made
+        finally:
+            for group in made.old_groups:  # children of a scheduler outlive it, as they run its tasks
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(group, signal.SIGKILL)
+            if airflow.dag_run(dag_id, run_id)["state"] not in ("success", "failed"):
+                airflow.api("PATCH", f"/dags/{dag_id}/dagRuns/{run_id}", {"state": "failed"})
+
+
+@pytest.mark.parametrize(("fault", "phase"), [(fault, phase) for fault in MATRIX for phase in MATRIX[fault][2]])
+def test_killed(fault: str, phase: str, scene: Scene, draw: random.Random) -> None:
+    scene.hold()
+    safe_pct = scene.safe_pct() - 0.01  # rounding
+    repaired = MATRIX[fault][1](scene)
+    if draw.random() < 0.5:
+        until(repaired, "the repair")
+    state = scene.airflow.wait(scene.dag_id, scene.run_id, timeout_s=600, each=scene.let_go)
+    assert state == "success", scene.airflow.task_states(scene.dag_id, scene.run_id)
+    until(repaired, "the repair")
+
+    result = scene.task("train" if scene.trainings == ("train",) else "train.result")
+    model = torch.load(Path(result.result()["model"]) / "model.pt", weights_only=True)
+    assert model["counts"].tolist() == [EPOCHS] * SAMPLES
+    if result.task_id == "train" and fault not in WORK_MAY_BE_LOST:
+        rows = [row[1] for row in result.store("history")["samples"]]
+        assert rows[-1] == 100.0
+        reached = next(place for place, progress_pct in enumerate(rows) if progress_pct >= safe_pct)
+        assert min(rows[reached:]) >= safe_pct, "progress was behind its last checkpoint"
+    assert scene.client.containers(all=True, filters={"label": f"paceline.dag={scene.dag_id}"}) == []
+    assert scene.client.networks(names=["paceline-faults"]) == []

@@ -1,0 +1,194 @@
+"""Processes that find torch imported: forks of one Python, as importing torch costs seconds and a fork next to nothing.
+
+``python forked.py SOCKET`` is that Python. A test starts a process in it with ``Forked``, as with ``subprocess.Popen``:
+the process has its own environment, output, main module and way out, and gets real signals.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, NoReturn
+
+_SPARE_FD = 200  # file descriptors from here on are in nobody's way
+
+
+class Forked:
+    """A process that runs ``python ARGUMENTS``, forked by the Python at the socket ``server``.
+
+    The first argument is a script, ``-m`` or ``-c``; options are as for ``subprocess.Popen``, with text in pipes.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        arguments: Sequence[object],
+        *,
+        env: dict[str, str],
+        cwd: Path | None = None,
+        stdout: IO[str] | int = subprocess.DEVNULL,
+        stderr: IO[str] | int | None = None,
+        process_group: int | None = None,
+        pass_fds: Sequence[int] = (),
+    ) -> None:
+        self.returncode: int | None = None
+        self.stdout: IO[str] | None = None
+        self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._connection.connect(server)
+        with contextlib.ExitStack() as closing:
+            if stdout == subprocess.PIPE:
+                reading, writing = os.pipe()
+                self.stdout, stdout = os.fdopen(reading), closing.enter_context(os.fdopen(writing, "w"))
+            elif stdout == subprocess.DEVNULL:
+                stdout = closing.enter_context(open(os.devnull, "w"))
+            given = {1: stdout, 2: {None: 2, subprocess.STDOUT: stdout}.get(stderr, stderr)}
+            job = {"arguments": [str(one) for one in arguments], "env": env, "cwd": str(cwd or Path.cwd())}
+            job |= {"process_group": process_group, "fds": [*given, *pass_fds]}
+            fds = [one if isinstance(one, int) else one.fileno() for one in (*given.values(), *pass_fds)]
+            socket.send_fds(self._connection, [json.dumps(job).encode()], fds)
+        self.pid = int(self._connection.recv(100))
+
+    def poll(self) -> int | None:
+        """Return the exit code, or ``None`` while the process runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0.0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code; minus the signal's number if one has ended the process."""
+        if self.returncode is None:
+            if not select.select([self._connection], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+            self.returncode = int(self._connection.recv(100))
+            self._connection.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless the process has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def serve(path: str) -> list[str]:
+    """Fork a process for each connection; return in that process: the arguments that it is to run with.
+
+    A second fork in between waits for the process and sends its exit code, or ends it when the test process has gone.
+    The server ends with its standard input.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(path)
+    listener.listen()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those in between
+    print("ready", flush=True)
+    while True:
+        if sys.stdin in select.select([listener, sys.stdin], [], [])[0]:
+            sys.exit()
+        connection, _ = listener.accept()
+        if os.fork() == 0:
+            break
+        connection.close()
+    listener.close()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    words, fds, *_ = socket.recv_fds(connection, 1 << 18, 16)
+    if pid := os.fork():
+        for fd in fds:
+            os.close(fd)
+        connection.send(str(pid).encode())
+        ended = os.pidfd_open(pid)
+        if ended not in select.select([ended, connection], [], [])[0]:
+            os.kill(pid, signal.SIGKILL)  # the test process has gone
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        with contextlib.suppress(OSError):
+            connection.send(str(code).encode())
+        os._exit(0)
+    connection.close()
+    job = json.loads(words)
+    _become(job, fds)
+    return job["arguments"]
+
+
+def _become(job: dict, fds: list[int]) -> None:
+    """Take over file descriptors, environment and folder of a job."""
+    spare = [fcntl.fcntl(fd, fcntl.F_DUPFD, _SPARE_FD) for fd in [os.open(os.devnull, os.O_RDONLY), *fds]]
+    for number, fd in zip([0, *job["fds"]], spare, strict=True):
+        os.dup2(fd, number)
+        os.close(fd)
+    for fd in set(fds) - set(job["fds"]):
+        os.close(fd)
+    if job["process_group"] is not None:
+        os.setpgid(0, job["process_group"])
+    os.chdir(job["cwd"])
+    os.environ.clear()
+    os.environ.update(job["env"])
+    tempfile.tempdir = None  # to be looked for in the new environment
+    sys.path[:0] = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    sys.orig_argv = [sys.executable, *job["arguments"]]
+
+
+def run(arguments: list[str]) -> NoReturn:
+    """Run what Python would run with these arguments, and end as it would.
+
+    But for the search for garbage: among torch's objects, which a fork would have to copy for that, it takes a second.
+    """
+    code: object = 0
+    try:
+        _run(arguments)
+    except SystemExit as exit_:
+        code = exit_.code or 0
+    except BaseException:
+        code = 1
+        traceback.print_exc()
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    if not isinstance(code, int):
+        print(code, file=sys.stderr)
+        code = 1
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+def _run(arguments: list[str]) -> None:
+    if arguments[0] == "-c":
+        sys.argv = ["-c", *arguments[2:]]
+        exec(compile(arguments[1], "<string>", "exec"), {"__name__": "__main__"})
+    elif arguments[0] == "-m":
+        sys.argv = arguments[1:]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = arguments
+        sys.path.insert(0, str(Path(arguments[0]).parent))
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    import torch
+    import torch._dynamo  # the first optimizer imports it
+    import torch.distributed  # noqa: F401
+    from torch.utils.data import DataLoader  # noqa: F401
+
+    del sys.path[0]  # the folder of this file
+    gc.freeze()
+    run(serve(sys.argv[1]))

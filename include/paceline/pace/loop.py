@@ -117,7 +117,8 @@ class PaceLoop:
         self._started_s = self._now()
         self._began_s: float = earlier.get("began_s", self._now())
         self._outage = Outage(job, self._journal, self._clock, self._now, earlier.get("restarts", 0))
-        perhaps = None if shared is None else shared.at_most
+        # The state that another process stored last may be older than its last resize: the first step makes sure.
+        perhaps = shared.at_most if shared is not None else held_devices if resumed else None
         self._holding = Holding(job, self._outage, held_devices, earlier, perhaps, team)
         self._standstill = Standstill(job, self._journal, self._outage)
         if resumed:

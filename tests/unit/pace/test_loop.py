@@ -300,16 +300,38 @@ def test_of_a_team_counts_what_its_nodes_have_not_all_that_they_may_share(make_j
     assert exchange.state["controller"]["run"]["held_devices"] == 1.0
 
 
+class Killed(Exception):
+    """The process that controlled a job is gone."""
+
+
+def kill():
+    raise Killed
+
+
+def test_allocation_is_set_again_by_the_next_try_as_the_stored_one_may_be_out_of_date(make_job, run, clock, origin):
+    job, state, limits = make_job(core_s=60), MemoryState(), Limits(1.0, 1.0)
+    job.at = [(10, kill)]
+    with pytest.raises(Killed):
+        run(job, 60, state=state, limits=limits)
+    job.devices = 0.1
+    job.at = [(job.elapsed_s + 5, kill)]
+    loop = PaceLoop(
+        job,
+        DeadlineController(limits, 60),
+        InstantExchange(state),
+        origin=origin,
+        held_devices=state["controller"]["run"]["held_devices"],
+        clock=clock,
+        resumed=state["controller"],
+    )
+    with pytest.raises(Killed):
+        loop.run()
+    assert [devices for _, devices in job.resizes] == [1.0]
+
+
 def test_control_goes_on_without_a_bump_in_another_process(make_job, run, clock, origin):
     job = make_job(core_s=95)
     state = MemoryState()
-
-    class Killed(Exception):
-        pass
-
-    def kill():
-        raise Killed
-
     job.at = [(40, kill)]
     with pytest.raises(Killed):
         run(job, 110, state=state)

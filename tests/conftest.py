@@ -122,8 +122,13 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, docker_host: str) -> Itera
     """
     from paceline.demo.airflow_process import AirflowProcess
 
-    # The plugin is found twice: by the entry point of the environment, and in the folder.
-    config = {"core.plugins_folder": PROJECT / "plugins", "core.parallelism": 8}
+    # The plugin is found twice: by the entry point of the environment, and in the folder. A starved machine misses the
+    # heartbeats of tasks that live for more than the half minute of a demo.
+    config = {
+        "core.plugins_folder": PROJECT / "plugins",
+        "core.parallelism": 8,
+        "scheduler.task_instance_heartbeat_timeout": 120,
+    }
     home = tmp_path_factory.mktemp("airflow")
     running = AirflowProcess(home, users={"anna": "op"}, config=config, environment={"DOCKER_HOST": docker_host})
     connection = {

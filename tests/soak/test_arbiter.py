@@ -19,7 +19,7 @@ from tests.integration.training.gates import Training, dag
 from paceline.demo.airflow_process import AirflowProcess
 from paceline.runtime import DockerRuntime
 
-pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.timeout(3600)]
 
 SCRIPT = Path(__file__).parents[1] / "integration" / "training" / "digits.py"
 POOL, CORES = "loaded_pool", 1.2
@@ -62,7 +62,7 @@ def arbiter(airflow: AirflowProcess, dags: None, docker_client: docker.APIClient
     DockerRuntime(docker_client).remove_all({"paceline.pool": POOL})
 
 
-def test_four_trainings_and_an_urgent_fifth_share_the_cores_whatever_happens_to_their_arbiter(
+def test_trainings_with_random_deadlines_share_a_pool_whose_arbiter_dies(
     airflow: AirflowProcess, docker_client: docker.APIClient, arbiter: Training, draw: random.Random
 ) -> None:
     watch = Watch(airflow, docker_client, POOL, CORES)
@@ -73,7 +73,7 @@ def test_four_trainings_and_an_urgent_fifth_share_the_cores_whatever_happens_to_
     first = start("urgent", 600)  # how much can be asked depends on the machine
     assert airflow.wait("urgent", first, timeout_s=600, each=watch.look) == "success"
     takes_s = float(airflow.xcom("urgent", first, "train")["finished_s"])
-    all_s = SPARE * (len(LEAST) + 3) * takes_s / CORES
+    all_s = SPARE * (4 + 1) * takes_s / CORES
     runs = {"night": [start("night", all_s * draw.uniform(0.7, 1.3)) for _ in range(4)]}
     trains = draw.randint(1, 3)  # so many, when the arbiter dies
     watch.wait_until(lambda: list(watch.states.values()).count("training") >= trains)
@@ -82,5 +82,5 @@ def test_four_trainings_and_an_urgent_fifth_share_the_cores_whatever_happens_to_
     runs["urgent"] = [start("urgent", takes_s * SPARE)]
     for dag_id, ids in runs.items():
         for run_id in ids:
-            assert airflow.wait(dag_id, run_id, timeout_s=1200, each=watch.look) == "success"
+            assert airflow.wait(dag_id, run_id, timeout_s=10 * all_s, each=watch.look) == "success"
     assert docker_client.containers(all=True, filters={"label": f"paceline.pool={POOL}"}) == []

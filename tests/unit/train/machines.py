@@ -6,6 +6,7 @@ ends no batch beyond a number until it may: what a test does meanwhile is in tim
 
 import json
 import os
+import random
 import socket
 import subprocess
 import time
@@ -18,6 +19,14 @@ HERE = Path(__file__).parent
 INCLUDE = HERE.parents[2] / "include"
 SAMPLES, BATCH_SIZE = 60, 3
 LIMIT_S = 120  # of what takes seconds
+
+
+def free_port():
+    """A port that is free, and stays so: those from 32768 on may be given to who connects to somewhere."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 class Machine:
@@ -91,8 +100,7 @@ class Training:
         workers = {name: {"samples": 20, "batch_size": BATCH_SIZE} for name in names}
         self.plan.write_text(json.dumps({"workers": workers}))
         self.epochs = epochs
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self._started = []
         self.serve()
@@ -102,6 +110,7 @@ class Training:
         command = ["-m", "paceline.train.asynchronous", self.plan, "--port", self.port, *options]
         checkpoint = str(self._folder / "checkpoint")
         self.server = self._start(self._folder / "server", command, PACELINE_CHECKPOINT=checkpoint)
+        self.server.until_said("listens on")
 
     def work(self, name, *more, script="counted.py", epochs=None, samples=SAMPLES, hold=None, **environment):
         """Start a worker; ``more`` are the script's arguments after the number of epochs."""

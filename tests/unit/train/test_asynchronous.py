@@ -62,7 +62,6 @@ def test_a_worker_tells_where_its_time_has_gone(train, monkeypatch, clock):
     for name, value in (("SERVER", training.address), ("WORKER", "a"), ("EPOCHS", "2")):  # not the four of the script
         monkeypatch.setenv(f"PACELINE_{name}", value)
     monkeypatch.setattr(worker_module, "time", SimpleNamespace(monotonic=clock))
-    training.server.until_said("listens on")
     checkpoint(model=torch.nn.Linear(1, 1))
     for _ in track(DataLoader(TensorDataset(torch.arange(SAMPLES)), 4, shuffle=True), epochs=EPOCHS):
         clock.now_s += 0.05

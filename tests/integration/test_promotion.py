@@ -19,7 +19,7 @@ from paceline.operators import EvaluateOperator, PromoteOperator
 
 with DAG("judge", schedule=None, params={"challenger": "", "min_improvement": 0}):
     evaluate = EvaluateOperator(
-        task_id="evaluate", model="flights", registry="REGISTRY", challenger="{{ params.challenger }}",
+        task_id="evaluate", model="promoted", registry="REGISTRY", challenger="{{ params.challenger }}",
         data={"holdout.csv": __file__}, script="score.py", metric="auc", runtime="process",
         data_window={"until": "{{ run_id }}"},
     )
@@ -59,11 +59,11 @@ def test_only_a_promotion_sends_an_event_and_a_challenger_that_is_not_better_lea
         results.append(airflow.xcom("judge", run_id, "promote"))
         said = "Promoted: version" if results[-1]["promoted"] else "Not promoted: version"
         assert said in log
-        assert registry.version("flights", len(results)).data_window == {"until": run_id}
+        assert registry.version("promoted", len(results)).data_window == {"until": run_id}
 
     assert [r["promoted"] for r in results] == [True, False, True]
     assert [r["champion_version"] for r in results] == [1, 1, 3]
-    assert [p.version for p in registry.history("flights")] == [1, 3]
+    assert [p.version for p in registry.history("promoted")] == [1, 3]
     sent = airflow.api("GET", "/assets/events", order_by="timestamp", source_dag_id="judge")["asset_events"]
     assert [event["extra"]["version"] for event in sent] == [1, 3]
     assert sent[1]["extra"]["previous_version"] == 1

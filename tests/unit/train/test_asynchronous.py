@@ -150,6 +150,7 @@ def test_a_worker_that_hangs_is_waited_for_no_longer_than_is_reasonable(train):
     training.server.kill()
     training.serve("--stuck-s", "1")
     hanging, other = training.work_together("ab")
+    hanging.until_held(0)  # it has a batch
     hanging.process.send_signal(signal.SIGSTOP)
     hanging.go_on()
     other.go_on()

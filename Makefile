@@ -16,8 +16,8 @@ IMAGE_PYTHON ?= 3.11
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 # More arguments for pytest, for instance ARGS="tests/unit -k drift".
 ARGS ?=
-# How many processes share the tests. Most tests wait most of the time.
-WORKERS ?= 2
+# How many processes share the tests. Two of them have an Airflow and often wait for it; the others compute meanwhile.
+WORKERS ?= 3
 # How long `make soak` goes on, and the seed of its order, to repeat one.
 MINUTES ?= 30
 SEED ?=

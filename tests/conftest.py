@@ -21,8 +21,10 @@ from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     import docker
+    from xdist.remote import Producer
 
     from paceline.demo.airflow_process import AirflowProcess
+    from tests.scheduling import AirflowFirst
 
 # Airflow is imported by many tests in this process: it must not touch an installation of whoever runs them. Set
 # here, before any test module is imported, because Airflow reads its environment at import.
@@ -43,10 +45,28 @@ TRAINER_IMAGE = os.environ.get("PACELINE_TRAINER_IMAGE", "paceline-trainer:lates
 DOCKER_HOST = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
 PAGES = PROJECT / "plugins" / "static" / "pages.js"
 _BEGAN_S = pytest.StashKey[float]()
+_AIRFLOW = pytest.StashKey["AirflowProcess"]()
+_NEED_AIRFLOW = pytest.StashKey[set[Path]]()
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> AirflowFirst:
+    """Let only two test processes have an Airflow, however many there are."""
+    from tests.scheduling import AirflowFirst
+
+    return AirflowFirst(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the files that need an Airflow first: it is stopped after the last of them."""
+    need = config.stash[_NEED_AIRFLOW] = {item.path for item in items if "airflow" in getattr(item, "fixturenames", ())}
+    items.sort(key=lambda item: item.path not in need)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip or fail a ``docker`` or ``browser`` test before its fixtures are built, by one rule for all of them."""
+    if _AIRFLOW in item.config.stash and item.path not in item.config.stash[_NEED_AIRFLOW]:
+        item.config.stash[_AIRFLOW].stop()
     reason = _why_no_docker(item.config) if item.get_closest_marker("docker") else ""
     if item.get_closest_marker("browser"):
         reason = reason or _why_no_browser()
@@ -115,8 +135,10 @@ def _explained(item: pytest.Item) -> Iterator[tuple[str, str]]:
 
 
 @pytest.fixture(scope="session")
-def airflow(tmp_path_factory: pytest.TempPathFactory, docker_host: str) -> Iterator[AirflowProcess]:
-    """The Airflow of this test process, started when the first test asks for it.
+def airflow(
+    tmp_path_factory: pytest.TempPathFactory, docker_host: str, pytestconfig: pytest.Config
+) -> Iterator[AirflowProcess]:
+    """The Airflow of this test process, started when the first test asks for it, stopped after the last that does.
 
     A test writes its DAG to ``airflow.dags_folder`` under a name of its own. Tasks see the engine of the tests; the
     connection ``airflow_api`` leads back to this Airflow.
@@ -129,6 +151,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, docker_host: str) -> Itera
         "core.plugins_folder": PROJECT / "plugins",
         "core.parallelism": 8,
         "scheduler.task_instance_heartbeat_timeout": 120,
+        "scheduler.scheduler_idle_sleep_time": 1,
     }
     home = tmp_path_factory.mktemp("airflow")
     running = AirflowProcess(home, users={"anna": "op"}, config=config, environment={"DOCKER_HOST": docker_host})
@@ -138,6 +161,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory, docker_host: str) -> Itera
     }  # fmt: skip
     running.env["AIRFLOW_CONN_AIRFLOW_API"] = json.dumps(connection)
     with running:
+        pytestconfig.stash[_AIRFLOW] = running
         yield running
 
 

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.integration.training.gates import LONG_S, until
+from tests.integration.training.gates import LONG_S, Training, dag, until
 
 from paceline.airflow_api import AirflowApiError
 from paceline.demo.airflow_process import AirflowProcess, AirflowStartError
+from paceline.demo.story import give_up_runs
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
 
+ENDLESS = Path(__file__).parent / "training" / "endless.py"
 # A shell starts what it puts into the background deaf to Ctrl-C, and that is inherited; a person's terminal does not.
 _PROGRAM = """
 import signal, sys
@@ -104,3 +106,23 @@ def test_a_viewer_may_look_but_not_trigger(airflow: AirflowProcess) -> None:
     with pytest.raises(AirflowApiError) as caught:
         airflow.api("POST", "/dags/anything/dagRuns", {"logical_date": None}, user="viewer")
     assert caught.value.status == 403
+
+
+def test_a_demo_that_is_given_up_leaves_neither_run_nor_training(airflow: AirflowProcess) -> None:
+    """A training outlives Airflow's processes on purpose, so that these are not enough to end."""
+    text = f"""
+from airflow.sdk import DAG
+from paceline.operators import DeadlineTrainingOperator
+
+with DAG("given_up", schedule=None):
+    DeadlineTrainingOperator(
+        task_id="train", script={str(ENDLESS)!r}, arguments=["6000"], deadline="1h", max_devices=0.1, runtime="process"
+    )
+"""
+    with dag(airflow, "given_up", text):
+        training = Training(airflow, "given_up", airflow.run_dag("given_up"))
+        job = until(lambda: training.store("container"))
+        give_up_runs(airflow, "given_up")
+        assert airflow.dag_run("given_up", training.run_id)["state"] == "failed"
+        assert not Path(job["id"]).exists()
+        until(lambda: training.instance()["state"] in ("failed", "skipped"))

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from paceline.demo.__main__ import main
-from paceline.demo.story import Demo, alone, check_machine, choose_runtime, forget, give_up_runs, summarise
+from paceline.demo.story import Demo, alone, check_machine, choose_runtime, forget, summarise
 from paceline.errors import InvalidInputError, PacelineError
-
-if TYPE_CHECKING:
-    from paceline.demo.airflow_process import AirflowProcess
 
 DAGS = Path(__file__).parents[3] / "dags"
 
@@ -101,34 +95,6 @@ def test_an_earlier_demo_is_forgotten_and_nothing_else(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     forget(demo)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
-
-
-@pytest.mark.airflow
-def test_given_up_a_run_has_failed_and_its_training_is_removed(airflow: AirflowProcess, tmp_path: Path) -> None:
-    """A training outlives Airflow's processes on purpose, so that these are not enough to end."""
-    script = tmp_path / "endless.py"
-    script.write_text("import time\nfrom paceline.train import track\nfor _ in track(range(9)): time.sleep(1000)\n")
-    (airflow.dags_folder / "given_up.py").write_text(f"""
-from airflow.sdk import DAG
-from paceline.operators import DeadlineTrainingOperator
-
-with DAG("given_up", schedule=None):
-    DeadlineTrainingOperator(task_id="train", script={str(script)!r}, deadline="1h", runtime="process")
-""")
-    run_id = airflow.run_dag("given_up")
-    job = _once(lambda: airflow.task_state("given_up", run_id, "train", "container"))
-    give_up_runs(airflow, "given_up")
-    assert airflow.dag_run("given_up", run_id)["state"] == "failed"
-    assert not Path(job["id"]).exists()
-    _once(lambda: airflow.task_states("given_up", run_id)["train"] in ("failed", "skipped"))
-
-
-def _once(true: Callable[[], Any]) -> Any:
-    give_up_s = time.monotonic() + 120
-    while not (found := true()):
-        assert time.monotonic() < give_up_s
-        time.sleep(0.2)
-    return found
 
 
 @pytest.mark.parametrize(("what", "code"), [("run", 130), ("up", 0)])

@@ -146,12 +146,13 @@ def airflow(
     from paceline.demo.airflow_process import AirflowProcess
 
     # The plugin is found twice: by the entry point of the environment, and in the folder. A starved machine misses the
-    # heartbeats of tasks that live for more than the half minute of a demo.
+    # heartbeats of tasks that live for more than the half minute of a demo. Files are parsed again when they change.
     config = {
         "core.plugins_folder": PROJECT / "plugins",
         "core.parallelism": 8,
         "scheduler.task_instance_heartbeat_timeout": 120,
         "scheduler.scheduler_idle_sleep_time": 1,
+        "dag_processor.min_file_process_interval": 600,
     }
     home = tmp_path_factory.mktemp("airflow")
     running = AirflowProcess(home, users={"anna": "op"}, config=config, environment={"DOCKER_HOST": docker_host})

@@ -6,13 +6,13 @@ import contextlib
 import dataclasses
 import os
 import signal
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
+from tests.waiting import until
 
 from paceline.runtime import DockerRuntime, Job, JobSpec, ProcessRuntime, cgroups
 from paceline.runtime.cgroups import Group
@@ -181,33 +181,25 @@ def processes_below(root: Path) -> list[int]:
     return found
 
 
-def until(condition: Callable[[], object], limit_s: float = 60.0) -> None:
-    """Wait for an event; the limit is for a test that fails."""
-    give_up_s = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < give_up_s, "what was waited for has not come"
-        time.sleep(0.02)
-
-
-def wait_for_line(job: Job, wanted: str, limit_s: float = 60.0) -> list[str]:
+def wait_for_line(job: Job, wanted: str) -> list[str]:
     """Return the lines up to the first that has ``wanted`` in it."""
     lines: list[str] = []
-    give_up_s = time.monotonic() + limit_s
-    while not any(wanted in line for line in lines):
-        assert time.monotonic() < give_up_s, f"{wanted!r} was not said, only {lines[-5:]}"
+
+    def said() -> bool:
         ended = job.wait(0.02)
-        lines += job.read_lines()
-        assert not ended or any(wanted in line for line in lines), (lines[-5:], job.status())
+        lines.extend(job.read_lines())
+        found = any(wanted in line for line in lines)
+        assert found or not ended, (lines[-5:], job.status())
+        return found
+
+    until(said, (wanted, lines), period_s=0)
     return lines
 
 
-def finish(job: Job, limit_s: float = 120.0) -> list[str]:
+def finish(job: Job) -> list[str]:
     """Wait for the job's end; return what it has said, read while it runs."""
     lines: list[str] = []
-    give_up_s = time.monotonic() + limit_s
-    while not job.wait(0.1):
-        lines += job.read_lines()
-        assert time.monotonic() < give_up_s, f"the job did not end; it said {lines[-5:]}"
+    until(lambda: job.wait(0.1) or lines.extend(job.read_lines()), lines, period_s=0)
     return lines + job.read_lines()
 
 

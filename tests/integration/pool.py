@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 import docker
-from tests.integration.training.gates import LONG_S
+from tests.waiting import until
 
 from paceline.demo.airflow_process import AirflowProcess
 
@@ -25,9 +24,7 @@ def an_arbiter(airflow: AirflowProcess, dag_id: str) -> Iterator[str]:
         task = airflow.task_instance(dag_id, run_id, "arbiter")
         airflow.api("PATCH", f"/dags/{dag_id}/dagRuns/{quote(run_id)}", {"state": "failed"})
         # The process learns of it at its next heartbeat. Until then the pool of the next test would have two arbiters.
-        end_s = time.monotonic() + LONG_S
-        while task["pid"] and Path(f"/proc/{task['pid']}").exists() and time.monotonic() < end_s:
-            time.sleep(0.2)
+        until(lambda: not (task["pid"] and Path(f"/proc/{task['pid']}").exists()))
 
 
 class Watch:
@@ -51,13 +48,9 @@ class Watch:
         if quotas == self._quotas():
             assert sum(quotas.values()) <= self._cores + 0.01, quotas
 
-    def wait_until(self, what: Callable[[], bool], timeout_s: float = LONG_S) -> None:
+    def wait_until(self, what: Callable[[], bool]) -> None:
         """Look until something is true."""
-        end_s = time.monotonic() + timeout_s
-        while not what():
-            assert time.monotonic() < end_s, f"not within {timeout_s:g} s; states {self.states}, {self.ceilings}"
-            self.look()
-            time.sleep(0.2)
+        until(lambda: what() or self.look(), self.__dict__)
 
     def _read_ceilings(self) -> None:
         rows = self._airflow.pages(f"/pools/{quote(self._pool)}/trainings")

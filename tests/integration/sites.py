@@ -15,7 +15,8 @@ from pathlib import Path
 
 import docker
 import torch
-from tests.integration.training.gates import open_gates, until
+from tests.integration.training.gates import open_gates
+from tests.waiting import until
 
 from paceline.demo.airflow_process import AirflowProcess, free_port
 

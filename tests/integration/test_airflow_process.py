@@ -9,7 +9,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.integration.training.gates import LONG_S, Training, dag, until
+from tests.integration.training.gates import Training, dag
+from tests.waiting import LONG_S, until
 
 from paceline.airflow_api import AirflowApiError
 from paceline.demo.airflow_process import AirflowProcess, AirflowStartError
@@ -65,7 +66,11 @@ def test_no_process_is_left_when_whoever_started_airflow_is(
             process.kill()
 
 
-def test_a_component_that_cannot_start_is_reported_with_its_own_words_and_nothing_is_left(tmp_path: Path) -> None:
+def test_a_component_that_cannot_start_is_reported_with_its_own_words_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    components = {name: [name, "--skip-serve-logs"] for name in ("scheduler", "triggerer")}
+    monkeypatch.setattr("paceline.demo.airflow_process._COMPONENTS", components)
     airflow = AirflowProcess(tmp_path, config={"triggerer.capacity": "soon"})
 
     with pytest.raises(AirflowStartError, match=r'(?s)^triggerer ended with 1:.*"capacity" key'):

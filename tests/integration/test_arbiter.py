@@ -15,7 +15,8 @@ from pathlib import Path
 import docker
 import pytest
 from tests.integration.pool import Watch, an_arbiter
-from tests.integration.training.gates import LONG_S, Training, dag, open_gates
+from tests.integration.training.gates import Training, dag, open_gates
+from tests.waiting import LONG_S
 
 from paceline.demo.airflow_process import AirflowProcess
 from paceline.runtime import DockerRuntime

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.integration.training import gates
 from tests.integration.training.gates import Training
+from tests.waiting import LONG_S
 
 from paceline import cli
 from paceline.demo.airflow_process import AirflowProcess
@@ -66,7 +67,7 @@ def test_a_running_training_is_shown_and_steered(airflow, paceline, training, tm
     assert "1h -> 2h" in said
     training.until(lambda pace: pace["deadline_s"] == 7200.0)
     (tmp_path / "go").touch()
-    assert airflow.wait("steered", run_id, gates.LONG_S) == "success"
+    assert airflow.wait("steered", run_id, LONG_S) == "success"
     result = training.result()
     assert (result["deadline_s"], result["runtime"]) == (7200.0, "process")
     assert (Path(result["model"]) / "model.json").is_file()

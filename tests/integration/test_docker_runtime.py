@@ -10,7 +10,8 @@ from typing import Any
 
 import docker
 import pytest
-from tests.integration.jobs import MIB, Containers, finish, leaving_nothing, until
+from tests.integration.jobs import MIB, Containers, finish, leaving_nothing
+from tests.waiting import until
 
 from paceline.errors import InvalidInputError, JobLostError, RuntimeUnavailableError
 from paceline.runtime import DockerRuntime

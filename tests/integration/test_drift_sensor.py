@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.integration.training import gates
-from tests.integration.training.gates import until
+from tests.waiting import LONG_S, until
 
 from paceline.airflow_api import AirflowApiError
 from paceline.demo.airflow_process import AirflowProcess
@@ -100,10 +99,10 @@ def run_id(airflow: AirflowProcess, store: Path) -> str:
     """A run of all sensors, in which two wait until there is drift; it has ended."""
     run_id = airflow.run_dag("drift_sensors")
     for task, state in WAITING.items():
-        airflow.wait_for_task("drift_sensors", run_id, task, state, gates.LONG_S)
+        airflow.wait_for_task("drift_sensors", run_id, task, state, LONG_S)
     until(lambda: "no drift" in airflow.task_log("drift_sensors", run_id, "waits_here").lower())
     add_window(store, "drifting", "2013-03", wind=0.5)
-    assert airflow.wait("drift_sensors", run_id, gates.LONG_S) == "success"
+    assert airflow.wait("drift_sensors", run_id, LONG_S) == "success"
     return run_id
 
 
@@ -126,15 +125,16 @@ def add_window(store: Path, table: str, window: str, *, wind: float = 0.0, temp:
 
 
 def events(airflow: AirflowProcess, asset: str) -> list[dict[str, Any]]:
-    try:
-        found = airflow.api("GET", "/assets/events", limit=100)["asset_events"]
-    except AirflowApiError as error:
-        # Airflow 3.3 answers 500 while a run that an event has created has not started yet.
-        if error.status != 500:
-            raise
-        time.sleep(0.3)
-        return events(airflow, asset)
-    return [event for event in found if event["name"] == asset]
+    def answered() -> dict[str, Any] | None:
+        try:
+            return airflow.api("GET", "/assets/events", name_pattern=asset)
+        except AirflowApiError as error:
+            # Airflow 3.3 answers 500 while a run that an event has created has not started yet.
+            if error.status != 500:
+                raise
+            return None
+
+    return [event for event in until(answered)["asset_events"] if event["name"] == asset]
 
 
 def test_without_drift_a_sensor_that_looks_once_skips_what_follows_and_still_reports(
@@ -196,7 +196,7 @@ def test_a_dag_scheduled_by_drift_runs_once_for_each_new_drift_also_across_a_res
 
     triggerer = airflow.processes["triggerer"]
     triggerer.send_signal(signal.SIGTERM)
-    triggerer.wait(gates.LONG_S)
+    triggerer.wait(LONG_S)
     airflow.start_component("triggerer")
 
     # Still drifted in wind speed: no news. In temperature too: news. It also shows that the trigger lives.
@@ -230,7 +230,7 @@ def test_the_example_dag_is_started_by_the_drift_of_real_flights(
         until(lambda: airflow.api("GET", "/dags", dag_id_pattern="watch_for_drift")["dags"])
         airflow.api("PATCH", "/dags/watch_for_drift", {"is_paused": False})
         [run] = until(lambda: airflow.api("GET", "/dags/watch_for_drift/dagRuns")["dag_runs"])
-        assert airflow.wait("watch_for_drift", run["dag_run_id"], timeout_s=gates.LONG_S) == "success"
+        assert airflow.wait("watch_for_drift", run["dag_run_id"], timeout_s=LONG_S) == "success"
         assert "temp" in airflow.xcom("watch_for_drift", run["dag_run_id"], "what_drifted")
         assert len(events(airflow, "flights_watch")) == 1
         stop_watching(airflow, "watch_for_drift", "flights_watch", dag)

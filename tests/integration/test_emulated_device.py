@@ -8,7 +8,8 @@ from pathlib import Path
 
 import docker
 import pytest
-from tests.integration.jobs import Containers, leaving_nothing, quota, until
+from tests.integration.jobs import Containers, leaving_nothing, quota
+from tests.waiting import until
 
 from paceline.errors import PacelineError
 from paceline.fleet.emulated import EmulatedDevice

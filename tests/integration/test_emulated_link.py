@@ -12,7 +12,8 @@ from typing import Any
 
 import docker
 import pytest
-from tests.integration.jobs import GATE, Containers, leaving_nothing, pass_gate, until, wait_for_line
+from tests.integration.jobs import GATE, Containers, leaving_nothing, pass_gate, wait_for_line
+from tests.waiting import until
 
 from paceline.errors import PacelineError
 from paceline.fleet import Fleet, Link, Worker

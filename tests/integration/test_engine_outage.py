@@ -17,7 +17,8 @@ from typing import Any
 
 import docker
 import pytest
-from tests.integration.jobs import finish, until, wait_for_line
+from tests.integration.jobs import finish, wait_for_line
+from tests.waiting import until
 
 from paceline.errors import RuntimeUnavailableError
 from paceline.operators import DeadlineTrainingOperator

@@ -18,9 +18,9 @@ from tests.integration.jobs import (
     finish,
     leaving_nothing,
     processes_below,
-    until,
     wait_for_line,
 )
+from tests.waiting import until
 
 from paceline.errors import PacelineError
 from paceline.runtime import Job
@@ -146,7 +146,7 @@ print("up", flush=True)
 @signal_alone
 def test_processes_that_leave_their_session_all_the_time_do_not_hold_the_others_for_ever(place: Processes) -> None:
     job = place.runtime.start(place.spec(HOPS, devices=0.5))
-    wait_for_line(job, "up", limit_s=120)
+    wait_for_line(job, "up")
     job.remove()
 
 

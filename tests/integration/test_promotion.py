@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.training import gates
+from tests.waiting import LONG_S
 
 from paceline.demo.airflow_process import AirflowProcess
 from paceline.registry import Registry
@@ -53,7 +54,7 @@ def test_only_a_promotion_sends_an_event_and_a_challenger_that_is_not_better_lea
         model.mkdir()
         (model / "auc").write_text(str(auc))
         run_id = airflow.run_dag("judge", {"challenger": str(model), "min_improvement": least})
-        state = airflow.wait("judge", run_id, gates.LONG_S)
+        state = airflow.wait("judge", run_id, LONG_S)
         log = airflow.task_log("judge", run_id, "promote")
         assert state == "success", "the task succeeds whatever it decides:\n" + log
         results.append(airflow.xcom("judge", run_id, "promote"))

@@ -26,9 +26,9 @@ from tests.integration.jobs import (
     finish,
     leaving_nothing,
     pass_gate,
-    until,
     wait_for_line,
 )
+from tests.waiting import until
 
 from paceline.errors import InvalidInputError, JobLostError, TrainingFailedError
 from paceline.runtime import JobSpec

@@ -14,7 +14,8 @@ from typing import Any
 import docker
 import pytest
 from tests.integration.training import gates
-from tests.integration.training.gates import Training, open_gates, run_in, until
+from tests.integration.training.gates import Training, open_gates, run_in
+from tests.waiting import LONG_S, until
 
 from paceline.demo.airflow_process import AirflowProcess
 
@@ -97,7 +98,7 @@ def test_a_worker_and_the_server_that_die_come_back_and_every_sample_counts_once
     for worker in (A, B):
         open_gates(docker_client, containers(worker), "go")
 
-    airflow.wait("machines", server.run_id, gates.LONG_S)
+    airflow.wait("machines", server.run_id, LONG_S)
     assert set(airflow.task_states("machines", server.run_id).values()) == {"success"}
     assert server.result()["metrics"]["failures"] == 1
     for task in (a, b, tasks[RESULT]):

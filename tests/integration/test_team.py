@@ -13,7 +13,8 @@ from pathlib import Path
 import docker
 import pytest
 import torch
-from tests.integration.training.gates import LONG_S, open_gates, until
+from tests.integration.training.gates import open_gates
+from tests.waiting import LONG_S, until
 
 from paceline.elastic import Options
 from paceline.elastic.nodes import LABEL_TEAM

@@ -10,7 +10,8 @@ from pathlib import Path
 import docker
 import pytest
 import torch
-from tests.integration.training.gates import LONG_S, Training, dag, open_gates, until
+from tests.integration.training.gates import Training, dag, open_gates
+from tests.waiting import LONG_S, until
 
 from paceline.demo.airflow_process import AirflowProcess
 from paceline.elastic.nodes import LABEL_TEAM

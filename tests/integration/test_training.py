@@ -19,7 +19,8 @@ import docker
 import psutil
 import pytest
 from tests.integration.training import gates
-from tests.integration.training.gates import Training, open_gates, until
+from tests.integration.training.gates import Training, open_gates
+from tests.waiting import LONG_S, until
 
 from paceline.demo.airflow_process import AirflowProcess
 
@@ -102,7 +103,7 @@ def steered(begin, docker_client) -> SimpleNamespace:
     states.append(training.until(lambda pace: pace["state"] != "training")["state"])
     open_gates(docker_client, container, "end")
     states.append(training.until(lambda pace: pace["state"] != "finishing")["state"])
-    assert training.airflow.wait(training.dag_id, training.run_id, gates.LONG_S) == "success", training.log(2)
+    assert training.airflow.wait(training.dag_id, training.run_id, LONG_S) == "success", training.log(2)
     history = training.store("history")
     return SimpleNamespace(
         states=states,
@@ -163,7 +164,7 @@ def test_a_killed_container_is_resumed_from_its_checkpoint_by_the_retry(begin, d
     docker_client.kill(training.container)
     training.until(lambda history: any(one["kind"] == "resumed" for one in history["events"]), key="history")
     open_gates(docker_client, training.container, "go")
-    assert training.airflow.wait(training.dag_id, training.run_id, gates.LONG_S) == "success", training.log(2)
+    assert training.airflow.wait(training.dag_id, training.run_id, LONG_S) == "success", training.log(2)
     assert "exit code 137" in training.log(1)
     assert "it resumes from its checkpoint" in training.log(2)
     (resumed_at,) = re.findall(r"resumed from \S+: (\d+) of 10000 batches were done", training.log(2))
@@ -186,7 +187,7 @@ def test_a_task_whose_supervisor_dies_ends_and_leaves_its_container_to_the_next_
     training.until(lambda pace: pace["state"] == "training")
     task, container = psutil.Process(training.instance()["pid"]), training.container
     os.kill(task.ppid(), signal.SIGKILL)
-    psutil.wait_procs([task], timeout=gates.LONG_S)
+    psutil.wait_procs([task], timeout=LONG_S)
     assert not task.is_running() or task.status() == psutil.STATUS_ZOMBIE, (
         "two would control the container once there is a next try"
     )

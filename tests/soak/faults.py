@@ -16,7 +16,8 @@ from pathlib import Path
 import docker
 import psutil
 from tests.integration import sites
-from tests.integration.training.gates import Training, run_in, until
+from tests.integration.training.gates import Training, run_in
+from tests.waiting import until
 
 from paceline.demo.airflow_process import AirflowProcess
 from paceline.train.progress import Progress, parse_line

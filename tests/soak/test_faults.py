@@ -17,8 +17,9 @@ import docker
 import pytest
 import torch
 from tests.integration.pool import an_arbiter
-from tests.integration.training.gates import Training, dag, until
+from tests.integration.training.gates import Training, dag
 from tests.soak.faults import DAGS, EPOCHS, GATES, MATRIX, SAMPLES, WORK_MAY_BE_LOST, Scene
+from tests.waiting import until
 
 from paceline.demo.airflow_process import AirflowProcess
 from paceline.runtime import DockerRuntime

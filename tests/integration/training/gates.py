@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import docker
+from tests.waiting import until
 
 from paceline.airflow_api import AirflowApiError
 from paceline.demo.airflow_process import AirflowProcess
-
-LONG_S = 300.0  # for what takes some seconds on a machine that has nothing else to do
 
 
 @contextlib.contextmanager
@@ -28,15 +26,6 @@ def dag(airflow: AirflowProcess, dag_id: str, text: str) -> Iterator[str]:
         with contextlib.suppress(AirflowApiError):  # it was never read
             for run in airflow.api("GET", f"/dags/{dag_id}/dagRuns", state=["queued", "running"])["dag_runs"]:
                 airflow.api("PATCH", f"/dags/{dag_id}/dagRuns/{run['dag_run_id']}", {"state": "failed"})
-
-
-def until(true: Callable[[], Any], what: object = "") -> Any:
-    """Wait until ``true`` returns something, and return it; ``what`` is printed if it never does."""
-    give_up_s = time.monotonic() + LONG_S
-    while not (found := true()):
-        assert time.monotonic() < give_up_s, f"not within {LONG_S:g} s: {what}"
-        time.sleep(0.3)
-    return found
 
 
 @dataclass(frozen=True)

@@ -14,20 +14,13 @@ POOL = Node("pool", 8)
 CURVE = {"device": Speeds.halving_efficiency(8)}
 
 
-def test_an_empty_pool_is_all_for_whoever_asks():
+def test_a_job_has_an_empty_pool_to_itself():
     answer = ask(Job("a", 0.0, 40.96, CURVE, deadline_s=20.0), [], POOL, 0.0)
     assert answer.fits
     assert answer.devices == 4  # 2.56 in a second: 16 s; two would need 25.6
     assert (answer.earliest_s, answer.alone_s) == pytest.approx((10.0, 10.0))
-
-
-def test_who_holds_a_promise_keeps_the_devices_it_needs():
-    promised = [Job("a", 0.0, 40.96, CURVE, deadline_s=10.0)]  # all eight until then
-    answer = ask(Job("b", 0.0, 4.096, CURVE, deadline_s=10.5), promised, POOL, 0.0)
-    assert not answer.fits
-    assert answer.devices is None
-    assert answer.earliest_s == pytest.approx(11.0)
-    assert ask(Job("b", 0.0, 4.096, CURVE, deadline_s=11.01), promised, POOL, 0.0).fits
+    without_deadline = ask(Job("a", 0.0, 4.096, CURVE), [], POOL, 5.0)
+    assert (without_deadline.fits, without_deadline.earliest_s) == (True, pytest.approx(6.0))
 
 
 def test_whose_promise_is_lost_anyway_keeps_nobody_out():
@@ -41,12 +34,7 @@ def test_what_has_been_done_counts():
     assert ask(Job("b", 0.0, 0.1, CURVE, deadline_s=12.0), [running], POOL, 9.9).earliest_s < 10.2
 
 
-def test_without_a_deadline_there_is_nothing_to_miss():
-    answer = ask(Job("a", 0.0, 4.096, CURVE), [], POOL, 5.0)
-    assert (answer.fits, answer.earliest_s) == (True, pytest.approx(6.0))
-
-
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(seed=st.integers(0, 10_000), number=st.integers(0, 12), change_s=st.sampled_from([0.0, 2.0]))
 def test_the_earliest_deadline_would_be_promised_and_what_is_promised_is_not_before_it(seed, number, change_s):
     draw = random.Random(seed)

@@ -32,15 +32,14 @@ def test_idle_nodes_go_to_the_head_of_the_queue_as_many_as_possible_then_to_the_
     assert given_to(jobs, 25, rescale=rescale) == {"a": 4, "b": 16, "c": 4, "d": 1}
 
 
-def test_when_nobody_waits_the_shortest_training_gets_the_idle_nodes():
+def test_without_a_queue_the_shortest_training_gets_the_idle_nodes_then_the_next_shortest():
     # The first example of figure 4.
     jobs = [training("1", 8, 0.0), training("2", 4, 300.0), training("3", 4, 600.0), training("4", 2, 900.0)]
     assert given_to(jobs, 20) == {"1": 8, "2": 4, "3": 4, "4": 4}
-
-
-def test_what_the_shortest_cannot_use_goes_to_the_next_shortest():
     jobs = [training("long", 1, 0.0), training("short", 4, 900.0)]
     assert given_to(jobs, 8) == {"long": 4, "short": 4}
+    jobs = [training("a", 8, 0.0), training("b", 8, 500.0)]
+    assert given_to(jobs, 16) == {"a": 8, "b": 8}, "a full pool stays as it is"
 
 
 def test_when_the_pool_is_full_the_longest_training_gives_half_to_the_head_of_the_queue():
@@ -49,32 +48,18 @@ def test_when_the_pool_is_full_the_longest_training_gives_half_to_the_head_of_th
     assert given_to(jobs, 16) == {"5": 2, "6": 8, "7": 4, "8": 2}
 
 
-def test_a_full_pool_for_which_nobody_waits_stays_as_it_is():
-    jobs = [training("a", 8, 0.0), training("b", 8, 500.0)]
-    assert given_to(jobs, 16) == {"a": 8, "b": 8}
-
-
-def test_the_longest_is_halved_again_until_nobody_waits():
+def test_the_longest_is_halved_until_the_queue_is_empty_or_nothing_can_be_halved():
     jobs = [training("long", 8, 0.0), training("short", 8, 500.0), waiting("x"), waiting("y"), waiting("z")]
     assert given_to(jobs, 16) == {"long": 1, "short": 8, "x": 4, "y": 2, "z": 1}
-
-
-def test_the_second_longest_is_halved_once_the_longest_cannot_be():
     jobs = [training("long", 1, 0.0), training("short", 4, 500.0), waiting("x")]
     assert given_to(jobs, 5) == {"long": 1, "short": 2, "x": 2}
-
-
-def test_who_is_left_when_nobody_can_be_halved_waits():
     jobs = [training("a", 1, 0.0), training("b", 2, 500.0), waiting("x"), waiting("y")]
     assert given_to(jobs, 3) == {"a": 1, "b": 1, "x": 1}
 
 
-def test_without_repeat_only_the_head_of_the_queue_is_made_room_for():
+def test_without_repeat_one_half_goes_to_the_head_of_the_queue_and_what_it_cannot_use_to_the_next():
     jobs = [training("long", 8, 0.0), waiting("x"), waiting("y")]
     assert given_to(jobs, 8, repeat=False) == {"long": 4, "x": 4}
-
-
-def test_what_the_head_of_the_queue_cannot_use_of_a_half_goes_to_the_next():
     single = {"device": Speeds.linear(1)}
     jobs = [training("long", 8, 0.0), waiting("x", speeds=single), waiting("y"), waiting("z")]
     assert given_to(jobs, 8, repeat=False) == {"long": 4, "x": 1, "y": 2, "z": 1}
@@ -120,12 +105,9 @@ def test_every_change_has_a_reason():
     assert set(allocation.reasons) == {"long", "x"}
 
 
-def test_it_knows_one_pool():
+def test_several_pools_and_an_unknown_training_time_are_refused():
     with pytest.raises(InvalidInputError, match="one node"):
         Greedy().allocate([], [Node("a", 1), Node("b", 1)], 0.0, rescale=True)
-
-
-def test_a_training_time_that_it_does_not_know_is_refused():
     with pytest.raises(InvalidInputError, match="so_far"):
         Greedy(training_time="total")
 
@@ -147,19 +129,12 @@ def crowds(draw):
 
 @settings(max_examples=50)
 @given(crowds(), st.booleans(), st.sampled_from(["so_far", "left"]))
-def test_no_node_is_idle_while_one_waits_who_could_use_it_and_nobody_is_stopped(crowd, repeat, training_time):
+def test_no_node_is_idle_while_a_job_waits_and_no_job_is_stopped(crowd, repeat, training_time):
     jobs, nodes = crowd
     for rescale in (True, False):
         given = given_to(jobs, nodes, rescale=rescale, repeat=repeat, training_time=training_time)
         assert all(job.name in given for job in jobs if job.held is not None)
         if any(job.name not in given for job in jobs):
             assert sum(given.values()) == nodes  # all of these can run on one node
-
-
-@settings(max_examples=50)
-@given(crowds())
-def test_after_a_regular_moment_who_waits_does_so_because_all_who_trained_before_have_their_least(crowd):
-    jobs, nodes = crowd
-    given = given_to(jobs, nodes)
-    if any(job.name not in given for job in jobs):
-        assert all(given[job.name] == 1 for job in jobs if job.held is not None)
+            if rescale and repeat:
+                assert all(given[job.name] == 1 for job in jobs if job.held is not None), "all have been halved"

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.allocate import Growing, Job, Node, Placement, Speeds, check, fifo
+from paceline.allocate import Growing, Job, Node, Placement, Speeds, check
 from paceline.errors import InvalidInputError
-from paceline.simulate.cluster import Arrival, Simulation
 
 POOL = Node("pool", 100)
 
@@ -19,8 +18,8 @@ def job(name: str, arrived_s: float, held: int | None = None, speeds: Speeds | N
     return Job(name, arrived_s, 1e4, known, requested=budget, held=placement)
 
 
-def given_to(jobs: list[Job], *, rescale: bool = True, policy: Growing | None = None) -> dict[str, int]:
-    allocation = (policy or Growing()).allocate(jobs, [POOL], 1000.0, rescale=rescale)
+def given_to(jobs: list[Job], *, rescale: bool = True) -> dict[str, int]:
+    allocation = Growing().allocate(jobs, [POOL], 1000.0, rescale=rescale)
     check(allocation, jobs, [POOL])
     return {name: placed.devices for name, placed in allocation.placements.items()}
 
@@ -28,9 +27,11 @@ def given_to(jobs: list[Job], *, rescale: bool = True, policy: Growing | None = 
 def test_a_job_begins_on_a_part_of_its_budget_and_grows_by_half_at_regular_moments_only():
     assert given_to([job("a", 0.0)]) == {"a": 15}
     assert given_to([job("a", 0.0, held=15)], rescale=False) == {"a": 15}
-    assert given_to([job("a", 0.0, held=15)]) == {"a": 22}
-    assert given_to([job("a", 0.0, held=50)]) == {"a": 60}
-    assert given_to([job("a", 0.0, held=60)]) == {"a": 60}
+    for held, then in ((15, 22), (50, 60), (60, 60)):
+        assert given_to([job("a", 0.0, held=held)]) == {"a": then}
+    assert given_to([job("a", 0.0, held=1, budget=4)]) == {"a": 2}, "a small number grows by a step"
+    two = [job("b", 5.0, held=40, budget=90), job("a", 1.0, held=40, budget=90)]
+    assert given_to(two) == {"b": 40, "a": 60}, "the first that came grows first"
 
 
 def test_who_waits_is_let_in_before_those_that_run_get_more_and_nobody_overtakes():
@@ -52,32 +53,10 @@ def test_nobody_grows_into_what_somebody_waits_for():
     assert given_to(jobs[:1]) == {"a": 100}
 
 
-def test_the_first_that_came_grows_first():
-    assert given_to([job("b", 5.0, held=40, budget=90), job("a", 1.0, held=40, budget=90)]) == {"b": 40, "a": 60}
-
-
 def test_more_that_would_bring_hardly_anything_is_not_given():
     flat = Speeds(tuple(range(1, 101)), tuple(min(count, 20) + 0.001 * count for count in range(1, 101)))
     assert given_to([job("a", 0.0, held=20, speeds=flat)]) == {"a": 20}
     assert given_to([job("a", 0.0, held=14, speeds=flat)]) == {"a": 21}
-
-
-def test_small_numbers_grow_by_a_step():
-    assert given_to([job("a", 0.0, held=1, budget=4)]) == {"a": 2}
-
-
-def test_jobs_start_earlier_than_those_that_wait_for_all_they_asked_for():
-    curve = {"device": Speeds.linear(100)}
-    arrivals = [Arrival(f"j{n}", 100.0 * n, 60_000.0, curve, requested=60) for n in range(6)]
-
-    def whole(job, nodes, free, now_s):
-        return Placement("pool", 60) if free["pool"] >= 60 else None
-
-    growing = Simulation(arrivals, [POOL], Growing(), period_s=100.0).run()
-    fixed = Simulation(arrivals, [POOL], fifo(whole), period_s=100.0).run()
-    assert growing.done == fixed.done == 6
-    assert growing.mean_queue_s < 0.3 * fixed.mean_queue_s
-    assert growing.mean_total_s < fixed.mean_total_s
 
 
 @given(

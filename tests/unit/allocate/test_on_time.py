@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from paceline.allocate import Job, Node, OnTime, Placement, Speeds, check, edf, most_on_time
 from paceline.allocate.bound import Need, moore_hodgson
-from paceline.allocate.capacity import Capacity, Curve
 from paceline.allocate.door import ask
 from paceline.errors import InvalidInputError
 from paceline.simulate.cluster import Arrival, Friction, Simulation
@@ -65,12 +64,9 @@ def test_a_large_job_gives_way_to_two_small_ones_unless_it_was_promised():
     assert later.placements == {"large": Placement("pool", 1)}
 
 
-def test_devices_that_nobody_else_needs_are_not_taken_away():
+def test_devices_that_no_other_job_needs_are_kept_and_useless_ones_never_given():
     job = Job("a", 0.0, 60.0, CURVE, deadline_s=100.0, held=Placement("pool", 8), speed=4.096)
     assert OnTime(change_s=30.0).allocate([job], [POOL], 0.0, rescale=True).placements["a"].devices == 8
-
-
-def test_more_devices_than_make_it_faster_are_never_given():
     found = on_time([Job("a", 0.0, 50.0, TABLE, deadline_s=1000.0)])
     assert found.placements["a"].devices <= 4
 
@@ -80,13 +76,13 @@ def simulated(jobs, policy):
     return Simulation(arrivals, [POOL], policy).run().deadlines_met
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(seed=st.integers(0, 10_000), number=st.integers(1, 25))
-def test_neither_the_plan_nor_what_comes_of_it_is_more_than_the_bound(seed, number):
+def test_neither_a_plan_nor_its_outcome_nor_another_policy_beats_the_bound(seed, number):
     jobs = jobs_of(random.Random(seed), number)
     bound = most_on_time(jobs, POOL, 0.0)
     assert number - len(on_time(jobs).late) <= bound
-    assert simulated(jobs, OnTime(change_s=0.0)) <= bound
+    assert max(simulated(jobs, policy) for policy in (OnTime(change_s=0.0), edf())) <= bound
 
 
 def test_what_is_planned_comes_true():
@@ -106,7 +102,7 @@ def test_promises_are_kept_whoever_comes_later():
             promised.update({job.name for job in jobs} - found.late)
             return found
 
-    for seed in range(30):
+    for seed in range(10):
         draw, promised, met = random.Random(seed), set(), {}
         begins = sorted(draw.uniform(0, 100) for _ in range(25))
         arrivals = [
@@ -135,16 +131,9 @@ def test_where_promised_work_takes_longer_than_it_seemed_all_are_a_little_late_b
     assert ask(newcomer, [job for job in longer if job.name not in found.late], pool, 1.0).fits is not kept
 
 
-@given(seed=st.integers(0, 10_000), number=st.integers(1, 25))
-@settings(max_examples=40)
-def test_nobody_beats_the_bound(seed, number):
-    jobs = jobs_of(random.Random(seed), number)
-    assert simulated(jobs, edf()) <= most_on_time(jobs, POOL, 0.0)
-
-
 def test_moore_and_hodgson_are_exact_on_one_machine():
     draw = random.Random(1)
-    for _ in range(60):
+    for _ in range(20):
         needs = [Need(draw.uniform(1, 20), draw.uniform(0.5, 8), place) for place in range(8)]
         best = 0
         for subset in range(256):
@@ -160,7 +149,7 @@ def test_moore_and_hodgson_are_exact_on_one_machine():
 def test_beside_a_bound_that_proves_it_few_are_lost_in_a_crowded_pool():
     draw = random.Random(7)
     share = []
-    for _ in range(30):
+    for _ in range(10):
         jobs = jobs_of(draw, 40, longest=100.0)
         pool = Node("pool", 32)
         share.append((40 - len(on_time(jobs, pool).late)) / most_on_time(jobs, pool, 0.0))
@@ -180,17 +169,6 @@ def test_changes_that_cost_time_are_paid_for_and_still_nobody_planned_is_late():
     plain = Simulation(arrivals, pool, edf(), friction=friction).run()
     assert mine.deadlines_met_pct > plain.deadlines_met_pct
     assert mine.deadlines_met_pct > 90
-
-
-def test_capacity_gives_back_what_was_taken():
-    capacity = Capacity(4, 0.0, [10.0, 20.0, 30.0])
-    curve = Curve(Speeds.linear(4))
-    all_of_it = capacity.fit(curve, 120.0, 30.0)
-    capacity.take(all_of_it)
-    assert capacity.fit(curve, 1.0, 30.0) is None
-    capacity.give_back(all_of_it)
-    assert set(capacity.fit(curve, 120.0, 30.0).devices.tolist()) == {4}
-    assert capacity.fit(curve, 1.0, 0.0) is None  # its deadline has passed
 
 
 @pytest.mark.parametrize(

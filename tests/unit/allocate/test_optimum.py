@@ -47,30 +47,23 @@ def schedules(jobs, nodes):
             yield {job.name: one for job, one in zip(jobs, given, strict=True) if one}, used
 
 
-@pytest.mark.parametrize("seed", range(16))
-def test_no_schedule_is_better(seed):
+@pytest.mark.parametrize("every_node", [False, True], ids=["any nodes", "as many nodes as the paper demands"])
+@pytest.mark.parametrize("seed", range(10))
+def test_no_schedule_is_better(seed, every_node):
     now_s = 1e5 * (seed % 2)
     jobs, nodes = drawn(seed, jobs=2 + seed % 3, nodes=1 + seed % 2, now_s=now_s, euro_per_s=(1.0, 1 / 3600)[seed % 2])
-    found = optimum(jobs, nodes, now_s)
+    found = optimum(jobs, nodes, now_s, every_node=every_node)
     check(found.allocation, jobs, nodes)
+
+    def counts(given, used):
+        if every_node:
+            return sum(map(bool, used.values())) == min(len(jobs), len(nodes))
+        return len(given) == len(jobs) or all(used[node.name] == node.devices for node in nodes)  # no useless waiting
+
     smallest = min(
-        objective(given, jobs, nodes, now_s)
-        for given, used in schedules(jobs, nodes)
-        if len(given) == len(jobs) or all(used[node.name] == node.devices for node in nodes)  # nobody waits in vain
+        objective(given, jobs, nodes, now_s) for given, used in schedules(jobs, nodes) if counts(given, used)
     )
     assert found.value == objective(found.allocation.placements, jobs, nodes, now_s)
-    assert found.value == pytest.approx(smallest, rel=1e-9)
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_no_schedule_on_as_many_nodes_as_the_paper_demands_is_better(seed):
-    jobs, nodes = drawn(seed, jobs=2 + seed % 3, nodes=2)
-    found = optimum(jobs, nodes, 0.0, every_node=True)
-    smallest = min(
-        objective(given, jobs, nodes, 0.0)
-        for given, used in schedules(jobs, nodes)
-        if sum(map(bool, used.values())) == min(len(jobs), len(nodes))
-    )
     assert found.value == pytest.approx(smallest, rel=1e-9)
 
 
@@ -84,18 +77,19 @@ def test_a_node_costs_what_its_first_ending_job_costs_not_its_cheapest():
 def test_a_late_job_and_a_postponed_one_cost_what_the_paper_says():
     jobs = [Job("late", 0.0, 100.0, ONE, 1070.0, weight=2.0), Job("postponed", 0.0, 100.0, ONE, 1250.0, weight=3.0)]
     node = Node("n", 2, cost_per_s=(0.0, 1.0, 1.5))
-    late = 2.0 * (100.0 - 70.0)
-    postponed = 10.0 * 3.0 * (60.0 + 100.0 - 250.0 if 160.0 > 250.0 else 0.0)
     given = {"late": Placement("n", 1)}
-    assert objective(given, jobs, [node], 1000.0, rho=10.0, period_s=60.0) == late + postponed + 100.0
+    # 30 s late at a weight of 2, 100 s of the node, and the other is in time even if it is postponed by 60 s
+    assert objective(given, jobs, [node], 1000.0, rho=10.0, period_s=60.0) == 2.0 * 30.0 + 100.0
     assert postponement_cost(jobs[1], [node], 1000.0, rho=10.0, period_s=200.0) == 10.0 * 3.0 * (200.0 + 100.0 - 250.0)
 
 
-def test_a_job_without_a_due_date_costs_nothing_to_postpone_and_runs_where_there_is_room():
+def test_a_job_without_a_due_date_runs_where_there_is_room_and_one_that_can_run_nowhere_is_left_out():
     job = Job("whenever", 0.0, 100.0, ONE)
     node = Node("n", 1, cost_per_s=(0.0, 1.0))
     assert postponement_cost(job, [node], 0.0) == 0.0
     assert optimum([job], [node], 0.0).allocation.placements == {"whenever": Placement("n", 1)}
+    assert not optimum([Job("j", 0.0, 100.0, {"other": Speeds.linear(1)}, 10.0)], [node], 0.0).allocation.placements
+    assert optimum([], [node], 0.0).value == 0.0
 
 
 def test_the_paper_would_use_a_slow_node_although_a_fast_one_has_room():
@@ -115,15 +109,9 @@ def test_nodes_that_nobody_can_use_cannot_all_be_used():
         optimum(jobs, nodes, 0.0, every_node=True)
 
 
-def test_who_can_run_nowhere_is_left_out():
-    found = optimum([Job("j", 0.0, 100.0, {"other": Speeds.linear(1)}, 10.0)], [Node("n", 1)], 0.0)
-    assert not found.allocation.placements
-    assert optimum([], [Node("n", 1)], 0.0).value == 0.0
-
-
 def test_randomized_greedy_with_local_search_is_within_three_percent_on_average():
     gaps = []
-    for seed in range(25):
+    for seed in range(15):
         jobs, nodes = drawn(100 + seed, jobs=3 + seed % 4, nodes=2 + seed % 2)
         best = optimum(jobs, nodes, 0.0).value
         found = RandomizedGreedy(local_search=True).allocate(jobs, nodes, 0.0, rescale=True)

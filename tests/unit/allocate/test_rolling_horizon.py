@@ -1,8 +1,6 @@
 """The rolling horizon plans what formulation 4.4 asks for, is as good as it says, and carries out the first step."""
 
 import itertools
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +11,6 @@ from hypothesis import strategies as st
 from paceline.allocate import Job, Node, Placement, Speeds, check
 from paceline.allocate.greedy import Greedy
 from paceline.allocate.horizon import Problem
-from paceline.allocate.prices import Jobs
 from paceline.allocate.rolling_horizon import RollingHorizon
 from paceline.allocate.solve import solve
 from paceline.errors import InvalidInputError
@@ -67,7 +64,7 @@ def keeps_the_rules(jobs, nodes, plan):
     assert plan.value <= plan.bound
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(crowds(most_jobs=3, curves=[CURVES[1], CURVES[3]]))
 def test_highs_finds_the_best_of_all_plans_and_the_bound_of_prices_is_above_it(crowd):
     jobs, nodes = crowd
@@ -79,7 +76,7 @@ def test_highs_finds_the_best_of_all_plans_and_the_bound_of_prices_is_above_it(c
     assert solve(problem, "prices").bound >= best * (1 - 1e-9)
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(crowds())
 def test_every_solver_keeps_the_rules_and_is_within_its_gap_of_the_best(crowd):
     jobs, nodes = crowd
@@ -95,26 +92,11 @@ def test_every_solver_keeps_the_rules_and_is_within_its_gap_of_the_best(crowd):
     assert both.value >= prices.value
 
 
-@settings(max_examples=50)
-@given(crowds(most_jobs=3), st.lists(st.floats(0.0, 0.5), min_size=3, max_size=3))
-def test_at_any_prices_each_job_chooses_the_best_of_all_its_plans(crowd, prices):
-    jobs, nodes = crowd
-    bound, choice = Jobs(problem := problem_of(jobs, nodes, steps=3)).choose(np.array(prices))
-    chosen = problem.devices(choice)
-    most = 0.0
-    for one, row in zip(jobs, chosen, strict=True):
-        legal = [count for count in one.speeds["device"].counts if count <= nodes]
-        of = {plan: worth([one], [plan]) - float(np.dot(prices, plan)) for plan in itertools.product(legal, repeat=3)}
-        assert of[tuple(row.tolist())] == pytest.approx(max(of.values()), abs=1e-9)
-        most += max(of.values())
-    assert bound == pytest.approx(most + nodes * sum(prices), abs=1e-6)
-
-
-def test_a_thousand_jobs_on_three_thousand_nodes_are_planned_within_one_percent_of_the_bound():
+def test_many_jobs_are_planned_within_one_percent_of_the_bound():
     rng = np.random.default_rng(0)
-    jobs = [job(f"j{number}", work) for number, work in enumerate(rng.lognormal(9.0, 1.5, 1000))]
-    plan = solve(problem_of(jobs, 3000), "prices", gap=0.01)
-    keeps_the_rules(jobs, 3000, plan)
+    jobs = [job(f"j{number}", work) for number, work in enumerate(rng.lognormal(9.0, 1.5, 200))]
+    plan = solve(problem_of(jobs, 600), "prices", gap=0.01)
+    keeps_the_rules(jobs, 600, plan)
     assert plan.gap <= 0.01
 
 
@@ -134,15 +116,7 @@ def test_highs_without_time_leaves_a_plan_all_the_same():
     keeps_the_rules(jobs, 150, plan)
 
 
-def test_a_short_job_is_got_out_of_the_way_and_the_long_one_has_its_nodes_afterwards():
-    jobs = [job("long", 36_000.0, Speeds.halving_efficiency(8)), job("short", 1500.0, Speeds.halving_efficiency(8))]
-    policy = RollingHorizon()
-    allocation = policy.allocate(jobs, [Node("pool", 10)], 0.0, rescale=True)
-    assert {name: placement.devices for name, placement in allocation.placements.items()} == {"long": 2, "short": 8}
-    assert policy.last.devices.tolist() == [[2, 8, 8, 8, 8], [8, 1, 1, 1, 1]]
-
-
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(crowds())
 def test_at_regular_moments_everybody_runs_and_the_first_step_is_carried_out(crowd):
     jobs, nodes = crowd
@@ -154,12 +128,14 @@ def test_at_regular_moments_everybody_runs_and_the_first_step_is_carried_out(cro
     assert set(allocation.reasons) == {one.name for one in jobs}
 
 
-def test_when_the_pool_is_too_small_for_all_those_that_came_first_run():
+def test_jobs_that_do_not_fit_or_can_never_run_here_are_left_out_with_the_reason():
     jobs = [job("a", 900.0), job("b", 900.0, Speeds((4,), (2.0,))), job("c", 900.0)]
+    jobs.append(Job("stranger", 0.0, 900.0, {"other": Speeds.linear(2)}))
     allocation = RollingHorizon().allocate(jobs, [Node("pool", 4)], 0.0, rescale=True)
     assert set(allocation.placements) == {"a"}  # c does not overtake b
     assert "came before" in allocation.reasons["b"]
     assert "came before" in allocation.reasons["c"]
+    assert "cannot run" in allocation.reasons["stranger"]
 
 
 def test_between_regular_moments_idle_nodes_go_to_the_queue_and_nobody_else_changes():
@@ -176,18 +152,6 @@ def test_a_job_that_should_have_ended_by_its_estimate_keeps_its_smallest_number(
     jobs = [overdue, job("other", 90_000.0)]
     allocation = RollingHorizon().allocate(jobs, [Node("pool", 17)], 900.0, rescale=True)
     assert {name: placement.devices for name, placement in allocation.placements.items()} == {"overdue": 1, "other": 16}
-
-
-def test_a_job_that_can_never_run_here_is_left_out():
-    jobs = [Job("stranger", 0.0, 900.0, {"other": Speeds.linear(2)}), job("a", 900.0)]
-    allocation = RollingHorizon().allocate(jobs, [Node("pool", 4)], 0.0, rescale=True)
-    assert set(allocation.placements) == {"a"}
-    assert "cannot run" in allocation.reasons["stranger"]
-
-
-def test_without_jobs_there_is_nothing_to_do():
-    for solver in ("auto", "prices", "highs"):
-        assert not RollingHorizon(solver=solver).allocate([], [Node("pool", 4)], 0.0, rescale=True).placements
 
 
 def test_spare_devices_stay_idle_unless_those_who_run_need_them():
@@ -210,31 +174,26 @@ def test_jobs_are_done_sooner_than_under_the_greedy_rules():
     assert milp.mean_total_s < 0.95 * greedy.mean_total_s
 
 
-def test_it_knows_one_pool():
-    with pytest.raises(InvalidInputError, match="one node"):
-        RollingHorizon().allocate([], [Node("a", 1), Node("b", 1)], 0.0, rescale=True)
-
-
 @pytest.mark.parametrize(
-    ("field", "value"),
+    "wrong",
     [
-        ("period_s", 0.0),
-        ("steps", 0),
-        ("steps", 1.5),
-        ("gap", -0.1),
-        ("solver", "cbc"),
-        ("time_limit_s", 0),
-        ("spare", -1),
+        {"period_s": 0.0},
+        {"steps": 0},
+        {"steps": 1.5},
+        {"gap": -0.1},
+        {"solver": "cbc"},
+        {"time_limit_s": 0},
+        {"spare": -1},
     ],
 )
-def test_what_makes_no_sense_is_refused_by_name(field, value):
+def test_wrong_options_are_refused_by_name(wrong):
     with pytest.raises(InvalidInputError) as caught:
-        RollingHorizon(**{field: value})
-    assert caught.value.field == field
+        RollingHorizon(**wrong)
+    assert caught.value.field in wrong
 
 
-def test_importing_it_loads_no_solver():
-    code = "import sys, paceline.allocate.rolling_horizon as _; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
-    assert "paceline.allocate.rolling_horizon" in loaded
-    assert not {"paceline.allocate.horizon", "scipy"} & set(loaded)
+def test_several_pools_are_refused_and_no_jobs_need_no_plan():
+    with pytest.raises(InvalidInputError, match="one node"):
+        RollingHorizon().allocate([], [Node("a", 1), Node("b", 1)], 0.0, rescale=True)
+    for solver in ("auto", "prices", "highs"):
+        assert not RollingHorizon(solver=solver).allocate([], [Node("pool", 4)], 0.0, rescale=True).placements

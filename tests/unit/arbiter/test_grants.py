@@ -41,21 +41,7 @@ class Training:
 
     def claim(self) -> Claim:
         ceiling = None if self.stored is None else Ceiling.read(self.stored)
-        return Claim(
-            self.name,
-            self.said["state"],
-            0,
-            60,
-            0,
-            0,
-            0.1,
-            2.0,
-            0.05,
-            self.said["held"],
-            self.said["taken"],
-            ceiling,
-            None,
-        )
+        return _claim(self.name, **self.said, ceiling=ceiling)
 
 
 _AMOUNTS = st.integers(0, 40).map(lambda units: units * 0.05)
@@ -85,7 +71,7 @@ events = st.lists(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(events)
 def test_never_more_is_held_than_there_is_and_all_is_given_in_the_end(happening) -> None:
     trainings = [Training(name) for name in "abcd"]

@@ -1,7 +1,5 @@
 """A job that has no deadline gets all there is; given one, it gets no more than that takes."""
 
-import pytest
-
 from paceline.control import NO_DEADLINE_S, BudgetController, Limits
 from paceline.simulate.pace import pace
 from paceline.simulate.plant import Plant
@@ -10,7 +8,9 @@ PLANT = Plant(batches=400, batch_s=0.5, startup_s=3.0, tail_s=0.5)
 
 
 def test_it_holds_the_whole_budget_within_the_ceiling_and_says_when_it_will_be_done():
-    run = pace(PLANT, BudgetController(Limits(0.1, 2.0)), ceilings={40.0: 0.6, 60.0: None})
+    controller = BudgetController(Limits(0.1, 2.0))
+    assert controller.deadline_s == NO_DEADLINE_S
+    run = pace(PLANT, controller, ceilings={40.0: 0.6, 60.0: None})
     held = {moment: devices for moment, _, devices in run.samples}
     assert all(devices == 0.6 for moment, devices in held.items() if 41 < moment < 59)
     assert all(devices == 2.0 for moment, devices in held.items() if moment < 39 or 61 < moment < run.finished_s - 2)
@@ -21,12 +21,3 @@ def test_a_deadline_that_somebody_gives_it_is_kept():
     run = pace(PLANT, BudgetController(Limits(0.1, 2.0)), moves={20.0: 180.0})
     assert abs(run.finished_s - 180.0) < 2.0
     assert min(devices for moment, _, devices in run.samples if moment > 30) < 1.5
-
-
-def test_an_allocation_is_not_steered_to_the_end_of_the_year():
-    controller = BudgetController(Limits(0.1, 2.0))
-    for second in range(5, 60):
-        decision = controller.step(float(second), done=second, total=100, done_s=float(second), held_devices=2.0)
-        assert (decision.devices, decision.feasible) == (2.0, True)
-    assert controller.deadline_s == NO_DEADLINE_S
-    assert decision.finish_s == pytest.approx(100, abs=2)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.control import DeadlineController, Limits, PaperController, PastRun
+from paceline.control import DeadlineController, Limits, PastRun
 from paceline.errors import InvalidInputError
 from paceline.simulate.pace import pace
 from paceline.simulate.plant import Neighbour, Plant, amdahl
@@ -53,7 +53,7 @@ def past_of(plant: Plant) -> PastRun:
 
 def controller_of(plant: Plant, deadline_s: float, **options: object) -> DeadlineController:
     # As many steps for a long job as for a short one would be enough; one a second is what users have.
-    return DeadlineController(LIMITS, deadline_s, period_s=max(1.0, deadline_s / 2000), past=past_of(plant), **options)
+    return DeadlineController(LIMITS, deadline_s, period_s=max(1.0, deadline_s / 1000), past=past_of(plant), **options)
 
 
 @pytest.mark.parametrize("length", LENGTHS_S)
@@ -86,7 +86,7 @@ def test_what_a_job_cannot_use_it_is_not_given(keeps_busy, d_c):
     assert run.device_seconds <= 1.03 * min(cores * plant.shortest_s(cores) for cores in enough)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("keeps_busy", [1.2, 1.45, 1.7])
 def test_a_deadline_that_takes_all_a_job_can_use_is_not_left_to_what_more_cores_would_do(keeps_busy, seed):
     """What it cannot use brings it no further, whatever the exponent says of those cores."""
@@ -119,17 +119,6 @@ def test_whole_devices_that_wait_are_still_joined_by_others():
         most = max(most, devices)
         done = min(done + 1.0 * devices, 800)
     assert most == 8
-
-
-def test_the_controller_of_the_paper_misses_by_several_times_more_on_the_same_jobs():
-    ours, theirs = [], []
-    for options in KINDS.values():
-        plant = plant_of(60.0, **options)
-        for d_c in (1.5, 1.8):
-            deadline_s = d_c * plant.shortest_s(2.0)
-            ours.append(abs(pace(plant, controller_of(plant, deadline_s), seed=1).error_pct))
-            theirs.append(abs(pace(plant, PaperController(LIMITS, deadline_s), seed=1).error_pct))
-    assert statistics.mean(theirs) > 3 * statistics.mean(ours)
 
 
 @pytest.mark.parametrize("kind", ["undisturbed", "noise", "sublinear"])
@@ -224,23 +213,18 @@ def test_a_job_that_was_given_little_at_first_takes_more_as_soon_as_it_may_befor
     assert with_whole_devices.step(1.0, None, 1, held_devices=1.0, ceiling=4.0).devices == 1.0
 
 
-def test_what_a_start_takes_is_counted_from_the_start_and_not_from_when_the_deadline_was_set():
+def test_the_startup_counts_from_the_start_and_once_more_after_an_interruption_before_any_report():
     plant = plant_of(200.0)
     past = replace(past_of(plant), startup_s=30.0)
-    deadline_s = 100.0 + 30.0 + 1.05 * plant.shortest_s(2.0)  # it had to wait for a hundred seconds
-    starts, goes_on = (DeadlineController(LIMITS, deadline_s, past=past) for _ in range(2))
-    devices = starts.start(100.0)
+    needs_s = 30.0 + 1.05 * plant.shortest_s(2.0)
+    starts, goes_on = (DeadlineController(LIMITS, 100.0 + needs_s, past=past) for _ in range(2))
+    devices = starts.start(100.0)  # it had to wait for a hundred seconds
     assert devices > 1.5
     assert goes_on.step(101.0, None, 1, held_devices=devices).devices >= devices
-
-
-def test_a_job_that_stood_still_before_it_said_anything_has_its_start_before_it_again():
-    plant = plant_of(200.0)
-    past = replace(past_of(plant), startup_s=30.0)
-    controller = DeadlineController(LIMITS, 120.0 + 30.0 + 1.05 * plant.shortest_s(2.0), past=past)
-    assert controller.start(0.0) == 1.0, "there is time enough"
-    controller.interrupt(120.0)
-    assert controller.step(120.0, None, 1, held_devices=1.0).devices > 1.5
+    paused = DeadlineController(LIMITS, 120.0 + needs_s, past=past)
+    assert paused.start(0.0) == 1.0, "there is time enough"
+    paused.interrupt(120.0)
+    assert paused.step(120.0, None, 1, held_devices=1.0).devices > 1.5
 
 
 def test_a_controller_that_goes_on_keeps_what_the_job_holds_until_it_has_read_a_report():
@@ -283,7 +267,7 @@ kinds = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(kinds, st.floats(0.5, 4), st.none() | st.floats(0.5, 4), st.none() | st.floats(0.1, 3), st.integers(0, 99))
 def test_limits_quantum_and_ceiling_are_kept_and_the_job_ends_whatever_happens(kind, d_c, changed_to, ceiling, seed):
     plant = plant_of(60.0, **kind)
@@ -301,7 +285,7 @@ def test_limits_quantum_and_ceiling_are_kept_and_the_job_ends_whatever_happens(k
             assert held <= max(ceiling, LIMITS.quantum) + 1e-9
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(st.floats(0, 0.1), st.floats(0, 0.8), st.floats(1.2, 3), st.integers(0, 99))
 def test_the_allocation_does_not_swing(noise, serial, d_c, seed):
     plant = plant_of(600.0, noise=noise, speedup=amdahl(serial))
@@ -313,26 +297,22 @@ def test_the_allocation_does_not_swing(noise, serial, d_c, seed):
     assert run.resizes <= 0.4 * run.steps
 
 
-@pytest.mark.parametrize("alpha", [0, 1.2, -0.5, True, math.nan])
-def test_alpha_outside_its_range_is_refused(alpha):
-    with pytest.raises(InvalidInputError, match=r"alpha: got .*, expected a number in \(0, 1\]"):
-        DeadlineController(LIMITS, 60, alpha=alpha)
-
-
-def test_alpha_leaves_its_share_of_the_deadline_free():
+def test_alpha_leaves_its_share_of_the_deadline_free_and_is_refused_outside_its_range():
     plant = plant_of(100.0)
     run = pace(plant, controller_of(plant, 200.0, alpha=0.8))
     assert run.finished_s == pytest.approx(160.0, rel=0.003)
+    for alpha in (0, 1.2, -0.5, True, math.nan):
+        with pytest.raises(InvalidInputError, match=r"alpha: got .*, expected a number in \(0, 1\]"):
+            DeadlineController(LIMITS, 60, alpha=alpha)
 
 
 def test_a_controller_goes_on_from_its_state_without_a_bump():
     plant = plant_of(200.0)
     before = controller_of(plant, 300.0)
-    decisions = [
-        before.step(second, second * 2, plant.batches, done_s=second, held_devices=1.0) for second in range(60)
-    ]
+    for second in range(60):
+        last = before.step(second, second * 2, plant.batches, done_s=second, held_devices=1.0).devices
     after = DeadlineController(LIMITS, 60.0)
     after.restore(before.state())
-    decision = after.step(61, 122, plant.batches, done_s=61, held_devices=decisions[-1].devices)
+    decision = after.step(61, 122, plant.batches, done_s=61, held_devices=last)
     assert after.deadline_s == 300.0
-    assert abs(decision.devices - decisions[-1].devices) <= 0.1
+    assert abs(decision.devices - last) <= 0.1

@@ -10,14 +10,9 @@ from paceline.demo.screen import Screen, pace_line
 from paceline.demo.watch import last_words
 
 PACE = {
-    "state": "training",
-    "progress_pct": 61.94,
-    "setpoint_pct": 60.0,
-    "devices": 0.85,
-    "forecast_s": 59.13,
-    "deadline_s": 60.0,
-    "feasible": True,
-}
+    "state": "training", "progress_pct": 61.94, "setpoint_pct": 60.0, "devices": 0.85, "forecast_s": 59.13,
+    "deadline_s": 60.0, "feasible": True,
+}  # fmt: skip
 
 
 def _screen() -> tuple[Screen, io.StringIO]:
@@ -29,29 +24,23 @@ def test_the_training_line_has_percent_setpoint_cores_and_forecast_against_the_d
     line = pace_line(PACE, 31.0).plain
     assert line.startswith("▸   31.0 s  Training ")
     assert line.endswith("  61.9 %, setpoint  60.0 %, 0.85 cores, done at 59.1 s of 60 s")
+    starting = {**PACE, "state": "starting", "progress_pct": 0, "forecast_s": None}
+    assert pace_line(starting).plain.endswith("0.85 cores, reading its data"), "before the first batch"
+    assert "0.0 %" in pace_line({}).plain, "a sample without values"
+    narrow = pace_line(
+        {**PACE, "forecast_s": 159.3, "deadline_s": 160, "progress_pct": 100, "setpoint_pct": 100}, bar=5
+    )
+    assert len(narrow.plain) <= 80
+    assert narrow.plain.endswith("done at 159.3 s of 160 s")
 
 
-def test_before_the_first_batch_it_says_what_the_job_does() -> None:
-    pace = {**PACE, "state": "starting", "progress_pct": 0, "forecast_s": None}
-    assert pace_line(pace).plain.endswith("0.85 cores, reading its data")
-
-
-def test_a_forecast_after_the_deadline_stands_out() -> None:
+def test_a_late_forecast_stands_out_and_the_bar_has_one_length() -> None:
     styles = {str(span.style) for span in pace_line({**PACE, "forecast_s": 70}).spans}
     assert "yellow" in styles
     assert "yellow" not in {str(span.style) for span in pace_line(PACE).spans}
-
-
-def test_the_bar_is_full_at_the_end_and_never_longer() -> None:
-    for progress in (0, 50, 99.9, 100):
-        line = pace_line({**PACE, "progress_pct": progress, "setpoint_pct": 100}).plain
-        assert line.count("━") == 28
-    bars = [pace_line({**PACE, "progress_pct": pct}).spans for pct in (0, 100)]
-    assert bars[0] != bars[1]
-
-
-def test_a_sample_with_nothing_in_it_yet_is_shown() -> None:
-    assert "0.0 %" in pace_line({}).plain
+    bars = [pace_line({**PACE, "progress_pct": pct, "setpoint_pct": 100}) for pct in (0, 50, 99.9, 100)]
+    assert [line.plain.count("━") for line in bars] == [28] * 4
+    assert bars[0].spans != bars[-1].spans
 
 
 def test_without_a_terminal_every_line_stays_whole_and_training_shows_seldom() -> None:
@@ -65,12 +54,6 @@ def test_without_a_terminal_every_line_stays_whole_and_training_shows_seldom() -
     assert len(lines) == 2
     assert "done at 59.1 s of 60 s" in lines[0]
     assert lines[1].endswith("x" * 200)
-
-
-def test_in_a_narrow_terminal_the_training_line_still_fits_on_one_line() -> None:
-    line = pace_line({**PACE, "forecast_s": 159.3, "deadline_s": 160, "progress_pct": 100, "setpoint_pct": 100}, bar=5)
-    assert len(line.plain) <= 80
-    assert line.plain.endswith("done at 159.3 s of 160 s")
 
 
 def test_text_from_outside_is_not_taken_for_markup() -> None:

@@ -36,23 +36,15 @@ def test_every_batch_is_a_month_of_real_flights(store: sqlite3.Connection) -> No
     assert counts == [("2013-01", 26398), ("2013-02", 23611), ("2013-07", 28293)]
 
 
-def test_each_flight_has_what_was_known_before_departure_the_label_and_the_prediction(
-    store: sqlite3.Connection,
-) -> None:
+def test_flights_are_in_order_with_their_features_the_label_and_the_prediction(store: sqlite3.Connection) -> None:
     columns = {row[1] for row in store.execute("PRAGMA table_info(flights)")}
     assert columns == {"id", "window", "day", "late", "predicted", *NUMERIC, *CATEGORICAL}
     assert store.execute("SELECT DISTINCT late FROM flights ORDER BY late").fetchall() == [(0,), (1,)]
     assert store.execute("SELECT DISTINCT predicted FROM flights").fetchall() == [(0.25,)]
-
-
-def test_flights_come_in_the_order_they_happened(store: sqlite3.Connection) -> None:
     days = [day for (day,) in store.execute("SELECT day FROM flights ORDER BY id")]
     assert days == sorted(days)
-
-
-def test_an_hour_without_weather_is_null_and_not_a_number(store: sqlite3.Connection) -> None:
     ((missing, total),) = store.execute("SELECT sum(pressure IS NULL), count(*) FROM flights").fetchall()
-    assert 0 < missing < total / 2
+    assert 0 < missing < total / 2, "an hour without weather is NULL"
 
 
 def test_weather_and_delays_differ_between_winter_and_summer(store: sqlite3.Connection) -> None:

@@ -38,27 +38,19 @@ def test_the_summary_has_exactly_the_promised_keys() -> None:
 
 
 def test_a_run_without_drift_or_one_that_failed_is_summarised_too() -> None:
-    nothing: dict[str, dict[str, object]] = {task: {} for task in ("drift", "prepare", "train", "evaluate", "promote")}
-    summary = summarise(nothing, "failed")
+    summary = summarise({task: {} for task in ("drift", "prepare", "train", "evaluate", "promote")}, "failed")
     assert (summary["drift_detected"], summary["drifted_features"], summary["promoted"]) == (False, 0, False)
     assert (summary["runtime"], summary["finished_s"], summary["dag_run_state"]) == (None, None, "failed")
 
 
-def test_a_process_is_taken_when_asked_for_or_when_no_engine_answers(
+def test_without_an_engine_a_process_is_taken_and_docker_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-engine.sock")
     assert choose_runtime("process")[0] == "process"
-    runtime, why = choose_runtime("auto")
-    assert runtime == "process"
-    assert why == f"a local process, as no Docker engine answers at unix://{tmp_path}/no-engine.sock"
-
-
-def test_docker_asked_for_without_an_engine_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-engine.sock")
-    with pytest.raises(
-        PacelineError, match="--runtime: got 'docker', expected 'process', or a Docker engine with the image"
-    ):
+    why = f"a local process, as no Docker engine answers at unix://{tmp_path}/no-engine.sock"
+    assert choose_runtime("auto") == ("process", why)
+    with pytest.raises(PacelineError, match="--runtime: got 'docker', expected 'process', or a Docker engine with the"):
         choose_runtime("docker")
 
 
@@ -68,12 +60,9 @@ def test_a_container_is_taken_where_the_engine_has_the_image() -> None:
     assert choose_runtime("auto")[0] == "docker"
 
 
-def test_a_folder_without_the_dag_is_named(tmp_path: Path) -> None:
+def test_a_folder_without_the_dag_or_a_missing_torch_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidInputError, match=f"dags: got '{tmp_path}'.*run the demo in a clone"):
         check_machine(Demo(folder=tmp_path, dags=tmp_path))
-
-
-def test_missing_torch_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "torch" else object())
     with pytest.raises(PacelineError, match=r"torch is not installed here: pip install 'airflow-paceline\[torch\]'"):
         check_machine(Demo(folder=tmp_path, dags=DAGS))
@@ -125,5 +114,4 @@ def test_the_help_of_the_command_names_its_options(capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit):
         main(["--help"])
     shown = capsys.readouterr().out
-    for option in ("--runtime", "--deadline", "--epochs", "--folder", "--port"):
-        assert option in shown
+    assert all(option in shown for option in ("--runtime", "--deadline", "--epochs", "--folder", "--port"))

@@ -140,10 +140,5 @@ def _run(fork: Fork, script: str, inputs: Path, output: Path, **environment: str
 
 
 def _environment(inputs: Path, output: Path, **more: str) -> dict[str, str]:
-    return {
-        **os.environ,
-        "PACELINE_INPUT": str(inputs),
-        "PACELINE_OUTPUT": str(output),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        **more,
-    }
+    ours = {"PACELINE_INPUT": str(inputs), "PACELINE_OUTPUT": str(output), "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**os.environ, **ours, **more}

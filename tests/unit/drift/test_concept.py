@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from paceline.drift import compare
+from paceline.drift import ConceptDrift, DriftReport, compare
 from paceline.drift.concept import ABSOLUTE, WRONG, errors_of, watch
 from paceline.errors import InvalidInputError
 
@@ -21,14 +23,19 @@ def predictions(seed: int, n: int, *, wrong: float, then: float | None = None) -
     return pd.DataFrame({"temp": rng.normal(size=n), "predicted": predicted, "late": late, "day": day})
 
 
+def compared(reference: pd.DataFrame, current: pd.DataFrame, **options: Any) -> tuple[DriftReport, ConceptDrift]:
+    """Compare two windows with predictions; return the whole report, and its part on the error."""
+    report = compare(reference, current, prediction="predicted", actual="late", **options)
+    return report, report.concept
+
+
 def test_a_rise_of_the_error_is_drift_though_no_feature_moved_and_its_place_is_reported() -> None:
     current = predictions(1, 2000, wrong=0.1, then=0.4)
-    report = compare(predictions(0, 1000, wrong=0.1), current, prediction="predicted", actual="late", time="day")
+    report, concept = compared(predictions(0, 1000, wrong=0.1), current, time="day")
     assert report.verdict == "drift"
     assert report.drifted_features == []
     assert report.drifted_parts == ["(concept)"]
-    assert report.concept is not None
-    [change] = report.concept.changes
+    [change] = concept.changes
     assert abs(change.row - 1000) <= 60
     assert change.at == current["day"][change.row]
     assert change.row <= change.detected_row
@@ -38,15 +45,8 @@ def test_a_rise_of_the_error_is_drift_though_no_feature_moved_and_its_place_is_r
 
 @pytest.mark.parametrize("detector", ["adwin", "ddm", "page_hinkley"])
 def test_every_detector_sees_a_strong_rise(detector: str) -> None:
-    report = compare(
-        predictions(0, 1000, wrong=0.1),
-        predictions(1, 1000, wrong=0.5),
-        prediction="predicted",
-        actual="late",
-        detector=detector,  # type: ignore[arg-type]
-    )
-    assert report.concept is not None
-    assert (report.concept.detector, report.concept.verdict) == (detector, "drift")
+    _, concept = compared(predictions(0, 1000, wrong=0.1), predictions(1, 1000, wrong=0.5), detector=detector)
+    assert (concept.detector, concept.verdict) == (detector, "drift")
 
 
 def test_an_error_that_stands_still_is_no_alarm_in_200_streams() -> None:
@@ -57,13 +57,10 @@ def test_an_error_that_stands_still_is_no_alarm_in_200_streams() -> None:
 
 
 def test_a_model_that_gets_better_is_reported_but_no_alarm() -> None:
-    report = compare(
-        predictions(0, 1000, wrong=0.5), predictions(1, 1000, wrong=0.1), prediction="predicted", actual="late"
-    )
-    assert report.concept is not None
-    assert report.concept.verdict == "no drift"
-    assert report.concept.changes
-    assert not report.concept.changes[0].rose
+    _, concept = compared(predictions(0, 1000, wrong=0.5), predictions(1, 1000, wrong=0.1))
+    assert concept.verdict == "no drift"
+    assert concept.changes
+    assert not concept.changes[0].rose
 
 
 def test_a_rise_too_small_to_matter_is_no_alarm_however_many_rows_show_it() -> None:
@@ -77,20 +74,14 @@ def test_a_rise_too_small_to_matter_is_no_alarm_however_many_rows_show_it() -> N
 def test_labels_that_are_still_to_come_are_not_enough_data() -> None:
     current = predictions(1, 500, wrong=0.9)
     current["late"] = current["late"].where(current.index < 60)
-    report = compare(predictions(0, 500, wrong=0.1), current, prediction="predicted", actual="late")
-    assert report.verdict == "no drift"
-    assert report.concept is not None
-    assert report.concept.verdict == "not enough data"
-    assert "60 current rows" in report.concept.reason
+    report, concept = compared(predictions(0, 500, wrong=0.1), current)
+    assert (report.verdict, concept.verdict) == ("no drift", "not enough data")
+    assert "60 current rows" in concept.reason
 
 
-def test_a_reference_without_predictions_leaves_the_current_window_to_speak_for_itself() -> None:
-    reference = predictions(0, 500, wrong=0.1)[["temp"]]
-    current = predictions(1, 2000, wrong=0.1, then=0.5)
-    report = compare(reference, current, prediction="predicted", actual="late")
-    assert report.concept is not None
-    assert report.concept.verdict == "drift"
-    assert report.concept.reference_rows == 0
+def test_without_predictions_in_the_reference_the_current_window_alone_is_watched() -> None:
+    _, concept = compared(predictions(0, 500, wrong=0.1)[["temp"]], predictions(1, 2000, wrong=0.1, then=0.5))
+    assert (concept.verdict, concept.reference_rows) == ("drift", 0)
 
 
 def test_numbers_are_judged_by_their_distance() -> None:

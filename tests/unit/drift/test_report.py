@@ -65,21 +65,14 @@ class Page(HTMLParser):
             self.text += data
 
 
-def test_a_report_goes_through_json_and_back_unchanged(report: DriftReport) -> None:
-    text = json.dumps(report.to_dict(), allow_nan=False)
-    assert DriftReport.from_dict(json.loads(text)) == report
-
-
-def test_a_report_of_another_format_is_refused(report: DriftReport) -> None:
-    with pytest.raises(InvalidInputError, match=r"^format: got 99, expected 1"):
-        DriftReport.from_dict({**report.to_dict(), "format": 99})
-
-
-def test_a_report_with_keys_of_a_later_version_is_read(report: DriftReport) -> None:
-    data = report.to_dict()
+def test_a_report_goes_through_json_unchanged_and_later_keys_are_ignored(report: DriftReport) -> None:
+    data = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+    assert DriftReport.from_dict(data) == report
     data["later"] = 1
     data["features"][0]["later"] = 2
     assert DriftReport.from_dict(data) == report
+    with pytest.raises(InvalidInputError, match=r"^format: got 99, expected 1"):
+        DriftReport.from_dict({**data, "format": 99})
 
 
 def test_the_summary_is_small_and_names_what_drifted(report: DriftReport) -> None:
@@ -90,12 +83,13 @@ def test_the_summary_is_small_and_names_what_drifted(report: DriftReport) -> Non
     assert list(summary["statistics"]) == ["wind <m/s>"]
 
 
-def test_the_page_loads_nothing_and_runs_nothing(report: DriftReport) -> None:
+def test_the_page_loads_nothing_runs_nothing_and_has_colours_for_light_and_dark(report: DriftReport) -> None:
     page = Page(report.to_html())
     names = {tag for tag, _ in page.tags}
     assert not names & {"script", "link", "img", "iframe"}
     assert not [attrs for _, attrs in page.tags if {"src", "href"} & set(attrs)]
     assert "http" not in report.to_html()
+    assert "prefers-color-scheme: dark" in report.to_html()
 
 
 def test_the_page_says_the_verdict_first_then_the_worst_feature_with_a_picture_of_each(report: DriftReport) -> None:
@@ -106,21 +100,13 @@ def test_the_page_says_the_verdict_first_then_the_worst_feature_with_a_picture_o
         "adwin on the",
         "its distribution moved",
         "steady",
-        "constant in both windows",
+        "constant in both",
     ]
     places = [page.text.index(word) for word in order]
     assert places == sorted(places)
     pictures = [attrs["aria-label"] or "" for tag, attrs in page.tags if tag == "svg"]
-    assert [name for name in ("wind <m/s>", "steady", "carrier", "Running") if any(name in p for p in pictures)] == [
-        "wind <m/s>",
-        "steady",
-        "carrier",
-        "Running",
-    ]
-
-
-def test_the_page_has_colours_for_light_and_dark(report: DriftReport) -> None:
-    assert "prefers-color-scheme: dark" in report.to_html()
+    for name in ("wind <m/s>", "steady", "carrier", "Running"):
+        assert any(name in picture for picture in pictures)
 
 
 def test_too_little_data_makes_a_page_too() -> None:

@@ -46,6 +46,15 @@ def steps_of(
             yield second, step
 
 
+def steps_where(scaling, used, *, speed=lambda configuration: 5.0, link=0.1, looks=400):
+    """The steps that follow where all nodes use such a share of their cores and links."""
+    steps = []
+    for _ in range(looks):
+        cores = {name: used * one for name, one in scaling.configuration.nodes.items()}
+        steps.append(scaling.look(Sample(speed(scaling.configuration), cores, dict.fromkeys(cores, link))))
+    return [step for step in steps if step is not None]
+
+
 def best_speed(workload: Workload, budget: float) -> float:
     shares = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6)
     configurations = (
@@ -69,14 +78,8 @@ def test_the_speed_comes_near_the_best_there_is_and_then_nothing_changes_for_an_
 
 
 def test_a_training_that_uses_all_it_has_gets_half_as_much_again_up_to_its_budget():
-    scaling = Scaling(budget=12.0)
-    all_used = Sample(1.0, {"ps-0": 0.97, "worker-0": 0.98, "worker-1": 0.99}, {"ps-0": 0.1})
-    taken = []
-    while not scaling.settled:
-        share = {name: cores * 0.98 for name, cores in scaling.configuration.nodes.items()}
-        step = scaling.look(Sample(all_used.speed, share, {"ps-0": 0.1}))
-        if step is not None:
-            taken.append((step.kind, round(step.configuration.cores, 3)))
+    steps = steps_where(Scaling(budget=12.0), 0.98, speed=lambda now: 1.0)
+    taken = [(step.kind, round(step.configuration.cores, 3)) for step in steps]
     assert taken == [("up", 4.5), ("up", 6.75), ("up", 10.125), ("up", 12.0), ("settled", 12.0)]
 
 
@@ -110,37 +113,22 @@ def test_a_parameter_server_short_of_cores_gets_those_that_workers_leave_idle():
 
 def test_a_step_that_brings_nothing_is_taken_back_and_not_tried_again():
     scaling = Scaling(budget=3.0, configuration=Configuration((0.9,), (1.0, 1.0)))
-    half_used = {"ps-0": 0.8, "worker-0": 0.82, "worker-1": 0.82}
-    kinds = []
-    for _ in range(400):  # whatever the configuration, as fast and as idle as before
-        share = {name: cores * 0.85 for name, cores in scaling.configuration.nodes.items()}
-        step = scaling.look(Sample(5.0, half_used if not kinds else share, dict.fromkeys(share, 0.2)))
-        kinds += [step.kind] if step else []
+    kinds = [step.kind for step in steps_where(scaling, 0.85, link=0.2)]
     assert kinds == ["up", "back", "worker", "back", "server", "back", "settled"]
     assert scaling.configuration == Configuration((0.9,), (1.0, 1.0))
 
 
 def test_where_a_link_is_busy_and_neither_kind_of_node_helps_alone_both_are_tried_together():
+    def speed(now: Configuration) -> float:
+        return 6.0 if len(now.servers) > 1 and len(now.workers) > 2 else 5.0
+
     scaling = Scaling(budget=3.0, configuration=Configuration((1.0,), (1.0, 1.0)))
-    kinds, reasons = [], []
-    for _ in range(400):
-        now = scaling.configuration
-        used = {name: cores * 0.85 for name, cores in now.nodes.items()}
-        speed = 6.0 if len(now.servers) > 1 and len(now.workers) > 2 else 5.0
-        step = scaling.look(Sample(speed, used, dict.fromkeys(used, 0.75)))
-        if step is not None:
-            kinds.append(step.kind)
-            reasons.append(step.reason)
+    steps = steps_where(scaling, 0.85, speed=speed, link=0.75)
+    kinds = [step.kind for step in steps]
     assert kinds[:5] == ["worker", "back", "server", "back", "nodes"]
-    assert reasons[4] == "85 % of 3 cores are used: 1 more parameter server and 1 more worker"
+    assert steps[4].reason == "85 % of 3 cores are used: 1 more parameter server and 1 more worker"
     assert kinds[5:] == ["worker", "back", "server", "back", "nodes", "back", "settled"]
     assert (len(scaling.configuration.servers), len(scaling.configuration.workers)) == (2, 3)
-
-
-def test_nothing_is_decided_while_the_speed_still_changes():
-    scaling = Scaling(budget=12.0)
-    for second in range(100):
-        assert scaling.look(Sample(1.1**second, {"ps-0": 1.0, "worker-0": 1.0, "worker-1": 1.0}, {"ps-0": 0.1})) is None
 
 
 def test_a_smaller_budget_takes_effect_at_once_and_a_larger_one_begins_the_search_again():
@@ -149,11 +137,8 @@ def test_a_smaller_budget_takes_effect_at_once_and_a_larger_one_begins_the_searc
     assert scaling.settled
     fewer = scaling.allow(6.0)
     assert fewer is not None
-    assert (fewer.kind, round(fewer.configuration.cores, 6), fewer.reason) == (
-        "budget",
-        6.0,
-        "the budget is 6 cores now",
-    )
+    assert (fewer.kind, fewer.configuration.cores) == ("budget", pytest.approx(6.0))
+    assert fewer.reason == "the budget is 6 cores now"
     list(steps_of(scaling, COMPUTES, seconds=1500))
     assert scaling.configuration.cores <= 6.0
     more = scaling.allow(9.0)
@@ -180,20 +165,11 @@ def test_a_budget_that_changes_a_little_all_the_time_is_followed_and_the_search_
     assert kinds[-1] == "settled"
 
 
-def half_used(scaling: Scaling, *, speed: float) -> list[str]:
-    """The steps that follow where nodes use half of their cores for two samples."""
-    steps = []
-    for _ in range(2):
-        used = {name: cores / 2 for name, cores in scaling.configuration.nodes.items()}
-        steps.append(scaling.look(Sample(speed, used, {"ps-0": 0.1})))
-    return [step.kind for step in steps if step is not None]
-
-
 @pytest.fixture
 def on_trial() -> Scaling:
     """Two workers have come to two, and have not shown yet what they bring."""
     scaling = Scaling(3.0, Options(stable_samples=2), configuration=Configuration((1.0,), (1.0, 1.0)))
-    assert half_used(scaling, speed=5.0) == ["worker"]
+    assert [step.kind for step in steps_where(scaling, 0.5, looks=2)] == ["worker"]
     return scaling
 
 
@@ -203,7 +179,8 @@ def test_a_step_is_not_judged_by_a_speed_that_was_measured_on_another_budget(on_
     for _ in range(4):
         step = on_trial.allow(on_trial.budget * (1 - percent / 100))
         assert (step is None) == (percent < 10)
-    assert ("back" in half_used(on_trial, speed=4.0)) == judged
+    steps = steps_where(on_trial, 0.5, speed=lambda now: 4.0, looks=2)
+    assert ("back" in [step.kind for step in steps]) == judged
 
 
 def test_a_newcomer_that_cannot_live_is_done_without_whatever_has_become_of_the_budget(on_trial):
@@ -223,18 +200,14 @@ def test_servers_whose_cores_were_moved_in_vain_keep_theirs_and_workers_may_stil
 
 
 def test_a_server_of_less_than_a_core_keeps_what_it_uses_and_gets_more_than_that_where_it_is_too_little():
-    idle = reassign(
-        Configuration((0.4,), (0.6, 0.6)), {"ps-0": 0.1, "worker-0": 0.6, "worker-1": 0.6}, 60.0, Options(), Floors()
-    )
-    assert idle.servers == (pytest.approx(0.125),), "a part of a core is all of it for a part of the time"
-    slow = reassign(
-        Configuration((0.4,), (0.6, 0.6)), {"ps-0": 0.1, "worker-0": 0.6, "worker-1": 0.6}, 4.0, Options(), Floors()
-    )
-    assert slow.servers[0] > 0.2, "a step of 25 ms does not fit into an eighth of 100 ms"
-    short = reassign(
-        Configuration((0.1,), (0.7, 0.7)), {"ps-0": 0.1, "worker-0": 0.2, "worker-1": 0.2}, 60.0, Options(), Floors()
-    )
-    assert short.servers[0] > 0.3
+    def after(now: Configuration, worker: float, speed: float) -> float:
+        used = {"ps-0": 0.1, "worker-0": worker, "worker-1": worker}
+        return reassign(now, used, speed, Options(), Floors()).servers[0]
+
+    idle = Configuration((0.4,), (0.6, 0.6))
+    assert after(idle, 0.6, 60.0) == pytest.approx(0.125), "a part of a core is all of it for a part of the time"
+    assert after(idle, 0.6, 4.0) > 0.2, "a step of 25 ms does not fit into an eighth of 100 ms"
+    assert after(Configuration((0.1,), (0.7, 0.7)), 0.2, 60.0) > 0.3
 
 
 def test_no_step_is_taken_where_nothing_holds_a_training_up():
@@ -247,8 +220,7 @@ def test_a_training_that_settled_begins_again_when_it_comes_to_use_far_less():
     scaling = Scaling(budget=24.0)
     list(steps_of(scaling, COMPUTES, seconds=2000))
     assert scaling.settled
-    changed = next((step for _, step in steps_of(scaling, KINDS["network"], seconds=600)), None)
-    assert changed is not None
+    assert list(steps_of(scaling, KINDS["network"], seconds=600))
 
 
 @given(

@@ -15,6 +15,8 @@ from paceline.runtime.base import JobStatus, Usage
 from paceline.train.asynchronous.plan import EXIT_BROKEN, EXIT_LEFT_OUT
 from paceline.train.progress import Progress
 
+AWAY = RuntimeUnavailableError("the engine is away")
+
 
 class Stub:
     """A job that does as it is told, until it is told to fail."""
@@ -25,7 +27,6 @@ class Stub:
         self.answers = True
         self.refused = 0
         self.lines: list[str] = []
-        self.id = "stub"
 
     def resize(self, devices: float) -> None:
         if self.gone:
@@ -65,9 +66,6 @@ class Stub:
         lines, self.lines = self.lines, []
         return lines
 
-    def close(self) -> None:
-        pass
-
 
 class Team:
     """A team of stand-ins: a parameter server and so many workers, each on one core."""
@@ -99,6 +97,12 @@ class Team:
                 self.job._take(step)
         self.job.usage()
 
+    def lets_go(self, *names: str) -> None:
+        """The nodes can be removed from now on, and are."""
+        for name in names:
+            self.jobs[name].fails = None
+        assert comes_true(lambda: all(self.jobs[name].removed for name in names))
+
     @property
     def cores(self) -> float:
         return sum(job.cores for job in self.jobs.values() if not job.removed)
@@ -113,111 +117,84 @@ def comes_true(true: Callable[[], bool]) -> bool:
 
 
 @pytest.fixture
-def leaving(monkeypatch: pytest.MonkeyPatch) -> Team:
-    """A team whose worker-3 is to leave, and cannot be removed yet."""
+def team(monkeypatch: pytest.MonkeyPatch) -> Team:
     monkeypatch.setattr("paceline.elastic.team._AGAIN_S", 0.01)
-    team = Team()
+    return Team()
+
+
+@pytest.fixture
+def leaving(team: Team) -> Team:
+    """A team whose worker-3 is to leave, and cannot be removed yet."""
     team.step(used=0.5)
-    team.jobs["worker-3"].fails = RuntimeUnavailableError("the engine is away")
+    team.jobs["worker-3"].fails = AWAY
     team.step(used=0.5)
     return team
 
 
-def test_more_workers_come_and_go_and_cores_are_never_more_than_the_budget() -> None:
-    team = Team()
+def test_more_workers_come_and_go_and_cores_of_those_that_cannot_be_removed_go_to_nobody(team: Team) -> None:
     team.step(used=0.5)
     assert sorted(team.jobs) == ["ps-0", "worker-0", "worker-1", "worker-2", "worker-3"]
     assert team.cores == pytest.approx(3.0)
+    newcomers = [team.jobs[name] for name in ("worker-2", "worker-3")]
+    for job in newcomers:
+        job.fails = AWAY
     team.step(used=0.5)  # no faster: taken back
-    assert comes_true(lambda: team.jobs["worker-3"].removed and team.jobs["worker-2"].removed)
+    assert comes_true(lambda: min(job.refused for job in newcomers) > 1)
     team.job.usage()
+    assert team.jobs["worker-0"].cores == pytest.approx(0.5), "not raised while the others may still run"
+    team.lets_go("worker-2", "worker-3")
+    assert comes_true(lambda: team.job.usage() is not None and team.jobs["worker-0"].cores == pytest.approx(1.0))
     assert team.cores == pytest.approx(3.0)
     assert [step.kind for step in team.job.take_steps()] == ["worker", "back"]
 
 
-def test_a_node_that_cannot_be_removed_is_not_forgotten_and_its_cores_go_to_nobody(monkeypatch) -> None:
-    monkeypatch.setattr("paceline.elastic.team._AGAIN_S", 0.01)
-    team = Team()
-    team.step(used=0.5)
-    for name in ("worker-2", "worker-3"):
-        team.jobs[name].fails = RuntimeUnavailableError("the engine is away")
-    team.step(used=0.5)
-    assert comes_true(lambda: min(team.jobs[name].refused for name in ("worker-2", "worker-3")) > 1)
-    team.job.usage()
-    assert team.jobs["worker-0"].cores == pytest.approx(0.5), "not raised while the others may still run"
-    for name in ("worker-2", "worker-3"):
-        team.jobs[name].fails = None
-    assert comes_true(lambda: team.jobs["worker-3"].removed and team.jobs["worker-2"].removed)
-    assert comes_true(lambda: team.job.usage() is not None and team.jobs["worker-0"].cores == pytest.approx(1.0))
-
-
 def test_a_budget_that_is_cut_while_a_node_leaves_takes_its_cores_as_well(leaving: Team) -> None:
-    team = leaving
-    team.job.resize(1.0)
-    assert team.cores <= 1.0 + 0.1 + 1e-6, "a twentieth of a core for each that is on its way out"
-    team.jobs["worker-3"].fails = None
-    assert comes_true(lambda: team.jobs["worker-3"].removed)
+    leaving.job.resize(1.0)
+    assert leaving.cores <= 1.0 + 0.1 + 1e-6, "a twentieth of a core for each that is on its way out"
+    leaving.lets_go("worker-3")
 
 
-def test_a_team_that_is_found_again_goes_on_as_it_was_and_grows_step_by_step() -> None:
-    team = Team()
+def test_a_team_that_is_found_again_goes_on_as_it_was_and_grows_step_by_step_or_has_less_at_once(team: Team) -> None:
     team.job.resume(6.0)
     assert (team.job.take_steps(), team.cores, team.job.cores) == ([], 3.0, 3.0)
     team.step(used=0.99)
     assert [step.kind for step in team.job.take_steps()] == ["up"]
     assert team.job.cores == pytest.approx(4.5)
-
-
-def test_a_team_that_is_found_again_and_may_have_less_by_now_has_less_at_once() -> None:
-    team = Team()
     team.job.resume(1.5)
     assert team.cores == pytest.approx(1.5)
 
 
-def test_what_a_worker_says_before_it_knows_what_it_had_done_is_no_progress() -> None:
-    team = Team()
-    said = team.jobs["worker-1"].lines
-    said.append(Progress(0, 900, event="start").to_line())
-    team.job.read_lines()
-    assert team.job._nodes["worker-1"].newest is None
-    team.jobs["worker-1"].lines.append(Progress(500, 900).to_line())
-    team.job.read_lines()
-    newest = team.job._nodes["worker-1"].newest
-    assert newest is not None
-    assert newest.done == 500
+def test_what_a_worker_says_before_it_knows_what_it_had_done_is_no_progress(team: Team) -> None:
+    for said, done in ((Progress(0, 900, event="start"), None), (Progress(500, 900), 500)):
+        team.jobs["worker-1"].lines.append(said.to_line())
+        team.job.read_lines()
+        newest = team.job._nodes["worker-1"].newest
+        assert (newest and newest.done) == done
 
 
-def test_a_node_that_somebody_removed_keeps_no_other_from_being_lowered_and_is_started_anew() -> None:
-    team = Team()
+def test_a_node_that_somebody_removed_keeps_no_other_from_being_lowered_and_is_started_anew(team: Team) -> None:
+    team.jobs["worker-0"].gone = True
+    team.job.usage()
+    assert not team.jobs["worker-0"].gone
     team.jobs["worker-0"].gone = True
     team.job.resize(1.5)
     assert team.jobs["worker-1"].cores == team.jobs["ps-0"].cores == 0.5
     team.job.usage()
     assert (team.jobs["worker-0"].gone, team.jobs["worker-0"].cores) == (False, 0.5)
-
-
-def test_a_node_that_somebody_removed_is_started_anew_although_it_uses_nothing_any_more() -> None:
-    team = Team()
-    team.jobs["worker-0"].gone = True
-    team.job.usage()
-    assert not team.jobs["worker-0"].gone
     team.jobs["ps-0"].gone = True
     with pytest.raises(JobLostError):
         team.job.usage()
 
 
 def test_a_node_that_has_left_a_moment_ago_may_be_lowered_by_who_does_not_know_it_yet(leaving: Team) -> None:
-    team = leaving
-    team.jobs["worker-3"].gone = True
-    team.job.resize(1.5)
-    team.job.resize(1.2)
-    team.jobs["worker-3"].fails = None
-    assert comes_true(lambda: team.jobs["worker-3"].removed)
-    assert comes_true(lambda: team.job.usage() is not None and team.job.cores == pytest.approx(1.2))
+    leaving.jobs["worker-3"].gone = True
+    leaving.job.resize(1.5)
+    leaving.job.resize(1.2)
+    leaving.lets_go("worker-3")
+    assert comes_true(lambda: leaving.job.usage() is not None and leaving.job.cores == pytest.approx(1.2))
 
 
-def test_code_after_the_loop_may_take_its_time_if_the_parameter_server_has_ended_well() -> None:
-    team = Team()
+def test_code_after_the_loop_may_take_its_time_if_the_parameter_server_has_ended_well(team: Team) -> None:
     for name in ("worker-0", "worker-1"):
         team.jobs[name].lines.append(Progress(900, 900).to_line())
     team.job.read_lines()
@@ -230,8 +207,7 @@ def test_code_after_the_loop_may_take_its_time_if_the_parameter_server_has_ended
     assert team.job.status().exit_code == 0
 
 
-def test_a_parameter_server_that_came_too_late_keeps_nobody_from_ending() -> None:
-    team = Team()
+def test_a_parameter_server_that_came_too_late_keeps_nobody_from_ending(team: Team) -> None:
     late = Stub(1.0)
     team.job._nodes["ps-1"] = Node(late, 1.0)
     for name in ("ps-0", "worker-0", "worker-1"):
@@ -240,8 +216,7 @@ def test_a_parameter_server_that_came_too_late_keeps_nobody_from_ending() -> Non
     assert late.exit_code is None, "it still looks for the first one"
 
 
-def test_a_parameter_server_that_dies_is_not_mourned() -> None:
-    team = Team()
+def test_a_parameter_server_that_dies_is_not_mourned(team: Team) -> None:
     team.jobs["ps-0"].exit_code = 137
     assert team.job.wait(0.0)
     assert team.job.status().exit_code == 137
@@ -257,17 +232,18 @@ def test_what_an_engine_did_not_answer_may_have_been_done() -> None:
     assert team.cores == pytest.approx(3.0)
 
 
-def test_what_goes_wrong_when_a_team_is_removed_is_told_and_the_rest_is_swept_up() -> None:
-    team = Team()
-    team.jobs["worker-1"].fails = RuntimeUnavailableError("the engine is away")
+def test_a_node_that_cannot_be_stopped_or_removed_keeps_no_other_from_it_and_is_swept_up(team: Team) -> None:
+    team.jobs["ps-0"].fails = AWAY
+    with pytest.raises(RuntimeUnavailableError):
+        team.job.stop()
+    assert team.jobs["worker-0"].exit_code == team.jobs["worker-1"].exit_code == 143
     with pytest.raises(RuntimeUnavailableError):
         team.job.remove()
     assert team.jobs["worker-0"].removed
     assert team.swept == 1
 
 
-def test_a_server_that_has_lost_a_part_of_the_state_is_started_again_a_few_times() -> None:
-    team = Team()
+def test_a_server_that_has_lost_a_part_of_the_state_is_started_again_a_few_times(team: Team) -> None:
     for starts in (2, 3, 4):
         team.jobs["ps-0"].exit_code = EXIT_BROKEN
         assert not team.job.wait(0.0)
@@ -279,44 +255,27 @@ def test_a_server_that_has_lost_a_part_of_the_state_is_started_again_a_few_times
     assert team.job.status().exit_code == EXIT_BROKEN
 
 
-def test_a_team_that_stood_still_goes_on_with_all_its_nodes() -> None:
-    team = Team()
+def test_a_team_that_stood_still_goes_on_with_all_its_nodes_on_what_it_may_have_by_then(team: Team) -> None:
     team.job.stop()
     team.job.usage()
     assert all(job.starts == 1 for job in team.jobs.values()), "nobody is started again meanwhile"
-    team.job.restart()
-    assert all((job.starts, job.exit_code) == (2, None) for job in team.jobs.values())
-
-
-def test_a_node_that_was_on_its_way_out_when_a_team_stood_still_is_removed_afterwards(leaving: Team) -> None:
-    team = leaving
-    with pytest.raises(RuntimeUnavailableError):
-        team.job.stop()
-    team.jobs["worker-3"].fails = None
-    team.job.stop()
-    team.job.restart()
-    assert comes_true(lambda: team.jobs["worker-3"].removed)
-    assert comes_true(lambda: team.job.usage() is not None and team.jobs["worker-0"].cores == pytest.approx(1.0))
-
-
-def test_a_team_that_is_given_less_while_it_stands_still_starts_on_that() -> None:
-    team = Team()
-    team.job.stop()
     team.job.resize(1.5)
     team.job.restart()
+    assert all((job.starts, job.exit_code) == (2, None) for job in team.jobs.values())
     assert team.cores == pytest.approx(1.5)
 
 
-def test_a_parameter_server_that_cannot_be_stopped_keeps_no_other_from_it() -> None:
-    team = Team()
-    team.jobs["ps-0"].fails = RuntimeUnavailableError("the engine is away")
+def test_a_node_that_was_on_its_way_out_when_a_team_stood_still_is_removed_afterwards(leaving: Team) -> None:
     with pytest.raises(RuntimeUnavailableError):
-        team.job.stop()
-    assert team.jobs["worker-0"].exit_code == team.jobs["worker-1"].exit_code == 143
+        leaving.job.stop()
+    leaving.jobs["worker-3"].fails = None
+    leaving.job.stop()
+    leaving.job.restart()
+    assert comes_true(lambda: leaving.jobs["worker-3"].removed)
+    assert comes_true(lambda: leaving.job.usage() is not None and leaving.jobs["worker-0"].cores == pytest.approx(1.0))
 
 
-def test_a_training_goes_on_without_a_node_that_cannot_be_started() -> None:
-    team = Team()
+def test_a_training_goes_on_without_a_node_that_cannot_be_started(team: Team) -> None:
     team.cannot_start = InvalidInputError("inputs", "s3://gone", "something that can be read")
     team.step(used=0.5)
     assert team.job.configuration == Configuration((1.0,), (1.0, 1.0))
@@ -325,9 +284,8 @@ def test_a_training_goes_on_without_a_node_that_cannot_be_started() -> None:
     assert team.cores == pytest.approx(3.0)
 
 
-def test_a_training_goes_on_without_a_worker_that_has_come_and_dies_again_and_again() -> None:
+def test_a_training_goes_on_without_a_worker_that_has_come_and_dies_again_and_again(team: Team) -> None:
     """As where it is the one for which the machine's memory does not suffice."""
-    team = Team()
     team.step(used=0.5)
     for _ in range(4):
         team.jobs["worker-3"].exit_code = 137
@@ -341,8 +299,7 @@ def test_a_training_goes_on_without_a_worker_that_has_come_and_dies_again_and_ag
 
 
 @pytest.mark.parametrize(("code", "starts"), [(1, 4), (EXIT_LEFT_OUT, 1)])
-def test_a_worker_that_dies_again_and_again_ends_the_training_with_its_name(code: int, starts: int) -> None:
-    team = Team()
+def test_a_worker_that_dies_again_and_again_ends_the_training_with_its_name(team: Team, code: int, starts: int) -> None:
     for _ in range(starts - 1):
         team.jobs["worker-1"].exit_code = code
         team.job.usage()

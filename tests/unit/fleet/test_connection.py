@@ -33,7 +33,6 @@ def test_the_host_is_a_url_a_socket_or_a_name(fields, url):
 
 
 def test_tls_comes_from_the_extras_and_is_verified_unless_they_say_otherwise():
-
     found = engine_address("gate", connection(json.dumps(TLS), host="gate"))
     assert found == ("tcp://gate:2376", {**FILES, "verify": True})
     unverified = engine_address("gate", connection(json.dumps({**TLS, "tls_verify": False}), host="gate"))

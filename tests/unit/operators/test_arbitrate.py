@@ -17,23 +17,18 @@ from paceline.pace.ceiling import Ceiling
 GOOD = {"task_id": "arbiter", "pool": "trainings", "devices": 2, "conn_id": "airflow_api"}
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("devices", 0),
-        ("devices", "many"),
-        ("devices", True),
-        ("policy", "fair"),
-        ("every", 0),
-        ("lifetime", -1),
-        ("quantum", 0),
-        ("quantum", "x"),
-        ("quantum", float("nan")),
-        ("pool", None),
-        ("pool", ""),
-    ],
-)
-def test_an_argument_that_makes_no_sense_is_named(field, value):
+WRONG = {
+    "devices": (0, "many", True),
+    "policy": ("fair",),
+    "every": (0,),
+    "lifetime": (-1,),
+    "quantum": (0, "x", float("nan")),
+    "pool": (None, ""),
+}
+
+
+@pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in WRONG.items() for value in values])
+def test_wrong_argument_is_named(field, value):
     with pytest.raises(InvalidInputError, match=field):
         ArbiterOperator(**{**GOOD, field: value})
 
@@ -44,12 +39,6 @@ def test_templates_wait_for_the_run():
     assert ArbiterOperator(**{**GOOD, "every": timedelta(minutes=5)}).every == timedelta(minutes=5)
 
 
-@pytest.mark.parametrize("name", POLICIES)
-def test_every_policy_that_can_be_named_can_be_made(name):
-    policy = _policy(name, 60.0)
-    assert policy is None if name == "on_time" else hasattr(policy, "allocate")
-
-
 def row(**changed):
     return {
         "dag_id": "night", "run_id": "r1", "task_id": "train", "map_index": -1, "state": "running",
@@ -58,7 +47,16 @@ def row(**changed):
     }  # fmt: skip
 
 
-def test_mapped_tasks_are_told_apart():
+def sample(**changed):
+    """A sample of a training that waits."""
+    return {
+        "state": "waiting", "t_s": 5.0, "updated_at": "2030-01-01T12:00:05+00:00", "progress_pct": 0.0,
+        "setpoint_pct": 0.0, "devices": 0.0, "min_devices": 0.1, "max_devices": 2.0, "quantum": 0.05,
+        "deadline_s": 6e9, "grant": 0, "metrics": {}, "outlook": None, **changed,
+    }  # fmt: skip
+
+
+def test_mapped_tasks_have_different_keys():
     assert _key(row()) == "night r1 train"
     assert _key(row(map_index=3)) == "night r1 train[3]"
 
@@ -68,11 +66,7 @@ def test_a_task_that_has_said_nothing_holds_nothing_and_a_lost_one_all_that_it_w
     granted = Ceiling(0.5, 3, at_most=1.0).to_json()
     silent = _claim("a", row(ceiling=granted), "on_time")
     assert (silent.lost, silent.committed) == (True, 1.0)
-    pace = {
-        "state": "training", "t_s": 5.0, "updated_at": "2030-01-01T12:00:05+00:00", "progress_pct": 1.0,
-        "setpoint_pct": 1.0, "devices": 0.8, "min_devices": 0.1, "max_devices": 2.0, "quantum": 0.05,
-        "deadline_s": 60.0, "grant": 3, "metrics": {},
-    }  # fmt: skip
+    pace = sample(state="training", devices=0.8, deadline_s=60.0, grant=3)
     heard = _claim("a", row(ceiling=granted, pace=pace), "on_time")
     assert (heard.lost, heard.committed) == (False, 0.8)
     lost = _claim("a", row(ceiling=granted, pace=pace, lost=True), "on_time")
@@ -100,12 +94,7 @@ class Api:
 
 
 def test_a_run_that_was_deleted_meanwhile_keeps_nobody_else_waiting(caplog):
-    pace = {
-        "state": "waiting", "t_s": 5.0, "updated_at": "2030-01-01T12:00:05+00:00", "progress_pct": 0.0,
-        "setpoint_pct": 0.0, "devices": 0.0, "min_devices": 0.1, "max_devices": 2.0, "quantum": 0.05,
-        "deadline_s": 6e9, "grant": 0, "metrics": {}, "outlook": None,
-    }  # fmt: skip
-    api = Api([row(run_id=name, pace=pace) for name in ("r1", "r2", "r3")], gone=("r1",))
+    api = Api([row(run_id=name, pace=sample()) for name in ("r1", "r2", "r3")], gone=("r1",))
     told = _Told(logging.getLogger("test"))
     ArbiterOperator(**GOOD)._look(api, Arbiter(2.0), told)
     assert {run_id: devices > 0 for run_id, (_, devices) in api.told.items()} == {"r2": True, "r3": True}
@@ -113,19 +102,17 @@ def test_a_run_that_was_deleted_meanwhile_keeps_nobody_else_waiting(caplog):
     assert told.summary()["grants"] == 2
 
 
-@pytest.mark.parametrize(("policy", "first"), [("priority", "important"), ("fifo", "early"), ("on_time", "early")])
-def test_airflows_priority_weight_decides_under_the_policy_of_that_name(policy, first):
-    pace = {
-        "state": "waiting", "t_s": 5.0, "updated_at": "2030-01-01T12:00:05+00:00", "progress_pct": 0.0,
-        "setpoint_pct": 0.0, "devices": 0.0, "min_devices": 1.5, "max_devices": 2.0, "quantum": 0.05,
-        "deadline_s": 6e9, "grant": 0, "metrics": {}, "outlook": None,
-    }  # fmt: skip
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_decides_and_airflows_priority_weight_counts_under_the_one_of_that_name(policy):
+    pace = sample(min_devices=1.5)
     early = row(run_id="early", pace=pace)
     important = row(run_id="important", pace=pace, started_at="2030-01-01T12:01:00Z", priority_weight=7)
     api = Api([early, important])
     operator = ArbiterOperator(**{**GOOD, "policy": policy})
     operator._look(api, Arbiter(2.0, policy=_policy(policy, 60.0)), _Told(logging.getLogger("test")))
-    assert [run_id for run_id, (_, devices) in api.told.items() if devices > 0] == [first]
+    assert [run_id for run_id, (_, devices) in api.told.items() if devices > 0] == [
+        "important" if policy == "priority" else "early"
+    ]
 
 
 def test_grants_of_somebody_else_are_told_once(caplog):

@@ -1,4 +1,4 @@
-"""``ProfileOperator`` and ``ScheduleOperator`` where no engine is needed; for all else see ``test_edge``."""
+"""``ProfileOperator`` and ``ScheduleOperator`` where no engine is needed; ``tests/soak/test_edge.py`` has the rest."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from sklearn.linear_model import LinearRegression
 from upath import UPath
 
@@ -92,47 +92,33 @@ def test_a_profile_that_does_not_hold_any_more_is_made_anew(profiles, script, tm
     assert why in stale["nano"]
 
 
-def test_without_an_engine_a_profile_is_for_another_try(profiles, script):
-    from airflow.sdk.exceptions import AirflowException
-
+def test_a_missing_engine_is_retried_and_a_missing_script_is_not(profiles, script, tmp_path):
     with pytest.raises(AirflowException, match="no Docker engine answers") as raised:
         profile_task(profiles, script).execute(CONTEXT)
     assert not isinstance(raised.value, AirflowFailException)
-
-
-def test_a_script_that_is_not_there_is_for_no_other_try(profiles, tmp_path):
+    keep_profile(profiles, profile_task(profiles, script))
+    with pytest.raises(RuntimeUnavailableError, match="no machine's engine answers"):
+        schedule_task(profiles).execute(CONTEXT)
     with pytest.raises(AirflowFailException, match=r"script: got .*none.py"):
         profile_task(profiles, tmp_path / "none.py").execute(CONTEXT)
 
 
-def test_a_profile_needs_a_script_and_containers(profiles):
+def test_wrong_arguments_are_refused_by_name(profiles):
     with pytest.raises(InvalidInputError, match="script: got None, expected a Python file"):
         ProfileOperator(task_id="profile", fleet=FLEET, profiles=profiles, command="python -m app.train")
     with pytest.raises(InvalidInputError, match="runtime: got 'process'"):
         profile_task(profiles, "train.py", runtime="process")
+    with pytest.raises(InvalidInputError, match="scheduler: got 'best', expected one of default, deep_edge, fair"):
+        schedule_task(profiles, scheduler="best")
 
 
-def test_a_schedule_without_profiles_says_what_makes_them(profiles):
+def test_a_missing_profile_says_what_makes_it_and_a_damaged_one_is_named(profiles):
     with pytest.raises(AirflowFailException, match="has none of nano: run a ProfileOperator"):
         schedule_task(profiles).execute(CONTEXT)
-
-
-def test_a_profile_that_is_damaged_is_named(profiles):
     UPath(profiles).mkdir()
     (UPath(profiles) / "nano.skops").write_bytes(b"not a profile")
     with pytest.raises(AirflowFailException, match=r"profiles: got '.*nano.skops', expected a device profile"):
         schedule_task(profiles).execute(CONTEXT)
-
-
-def test_a_schedule_without_an_engine_is_for_another_try(profiles, script):
-    keep_profile(profiles, profile_task(profiles, script))
-    with pytest.raises(RuntimeUnavailableError, match="no machine's engine answers"):
-        schedule_task(profiles).execute(CONTEXT)
-
-
-def test_a_scheduler_that_is_not_known_is_refused(profiles):
-    with pytest.raises(InvalidInputError, match="scheduler: got 'best', expected one of default, deep_edge, fair"):
-        schedule_task(profiles, scheduler="best")
 
 
 def test_an_application_that_comes_or_changes_makes_the_profile_anew(profiles, script, tmp_path):
@@ -157,12 +143,8 @@ def test_a_machine_with_every_application_of_a_kind_is_measured(profiles, script
         return GATE.model_copy(update={"name": name, "cgroup_parent": f"/{name}", "background": background})
 
     machines = [machine("a"), machine("b", "one"), machine("c", "one"), machine("d", "two")]
-    task = ProfileOperator(
-        task_id="profile",
-        fleet=Fleet(workers=machines, parameter_server=SERVER),
-        profiles=profiles,
-        script=str(script),
-    )
+    fleet = Fleet(workers=machines, parameter_server=SERVER)
+    task = ProfileOperator(task_id="profile", fleet=fleet, profiles=profiles, script=str(script))
     assert {chosen.name for chosen in task._chosen(["nano"])} == {"a", "b", "d"}
 
 

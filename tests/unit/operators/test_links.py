@@ -14,35 +14,20 @@ from paceline.provider import get_provider_info
 KEY: Any = SimpleNamespace()
 
 
-def training() -> DeadlineTrainingOperator:
-    return DeadlineTrainingOperator(task_id="train", command="python train.py", deadline="20m")
-
-
-def test_a_training_has_a_way_to_its_containers_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRFLOW__PACELINE__CONTAINER_LOGS_URL", "https://logs.example.com/?c={container}&from=1h")
-    task = training()
+def test_a_training_links_to_its_containers_logs_where_a_log_system_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = DeadlineTrainingOperator(task_id="train", command="python train.py", deadline="20m")
     (link,) = task.operator_extra_links
-    assert link.get_link(task, ti_key=KEY) == "", "no container yet"
     task.container_id = "abc/12 3"
+    assert link.get_link(task, ti_key=KEY) == "", "no log system"
+    monkeypatch.setenv("AIRFLOW__PACELINE__CONTAINER_LOGS_URL", "https://logs.example.com/?c={container}&from=1h")
     assert link.get_link(task, ti_key=KEY) == "https://logs.example.com/?c=abc%2F12%203&from=1h"
-
-
-def test_without_a_log_system_there_is_no_button() -> None:
-    task = training()
-    task.container_id = "abc"
-    assert ContainerLogsLink().get_link(task, ti_key=KEY) == ""
+    task.container_id = None
+    assert link.get_link(task, ti_key=KEY) == "", "no container yet"
 
 
 def test_what_evaluates_or_promotes_has_a_way_to_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    evaluate = EvaluateOperator(
-        task_id="evaluate",
-        model="flights-late",
-        registry="/r",
-        challenger="/m",
-        data={"h": "/h"},
-        script="e.py",
-        metric="auc",
-    )
+    scored = {"challenger": "/m", "data": {"h": "/h"}, "script": "e.py", "metric": "auc"}
+    evaluate = EvaluateOperator(task_id="evaluate", model="flights-late", registry="/r", **scored)
     assert ModelLink().get_link(evaluate, ti_key=KEY) == "/plugin/retraining/models/flights-late"
     promote = PromoteOperator(task_id="promote", evaluation={}, registry="/r")
     assert ModelLink().get_link(promote, ti_key=KEY) == ""

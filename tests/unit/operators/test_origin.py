@@ -26,11 +26,7 @@ def test_a_run_starts_when_it_started_and_not_before_it_was_due(started, due, ex
     assert origin(context, "run") == expected
 
 
-def test_a_run_does_not_start_in_the_future():
+def test_a_run_does_not_start_in_the_future_and_a_task_may_be_the_origin():
     context = {"dag_run": SimpleNamespace(start_date=NOW + YEAR, run_after=NOW)}
     assert origin(context, "run") <= datetime.now(timezone.utc)
-
-
-def test_a_task_may_be_the_origin():
-    context = {"ti": SimpleNamespace(start_date=NOW - MINUTE)}
-    assert origin(context, "task") == NOW - MINUTE
+    assert origin({"ti": SimpleNamespace(start_date=NOW - MINUTE)}, "task") == NOW - MINUTE

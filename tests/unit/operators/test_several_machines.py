@@ -72,59 +72,51 @@ def result_of(results):
     return task.execute({"ti": ti})
 
 
-def test_the_result_of_a_fleet_is_that_of_those_who_have_trained():
+def test_the_result_of_a_fleet_is_that_of_the_workers_that_trained():
     one = {"model": "of a", "deadline_s": 60.0, "finished_s": 60.3, "error_pct": 0.5, "device_seconds": 20.0}
     result = result_of({"a": one, "c": {**one, "model": "of c", "finished_s": 59.0, "error_pct": -1.7}})
     assert (result["model"], result["error_pct"], result["met"], result["device_seconds"]) == ("of a", 0.5, False, 40.0)
     assert set(result["workers"]) == {"a", "c"}
-
-
-def test_a_fleet_of_which_nobody_has_trained_has_no_result():
     with pytest.raises(AirflowFailException, match="no worker has trained to the end"):
         result_of({})
 
 
-def test_a_machine_that_the_plan_leaves_out_is_skipped_with_its_reason():
+def test_a_machine_outside_the_plan_is_skipped_with_the_reason_and_nonsense_is_refused():
     with pytest.raises(AirflowSkipException, match="hall does not train: it is too busy"):
         worker(HALL).execute(context())
     with pytest.raises(AirflowSkipException, match="the schedule does not choose it"):
         worker(HALL, {"workers": PLAN["workers"]}).execute(context())
+    with pytest.raises(AirflowFailException, match="plan: got 'nonsense', expected"):
+        worker(plan="nonsense").execute(context())
 
 
-def test_a_worker_that_comes_too_late_is_skipped():
-    with pytest.raises(AirflowSkipException, match="the others were done before it began"):
-        worker().execute(context("success"))
-
-
-def test_a_worker_that_comes_too_late_leaves_no_container_of_an_earlier_try(monkeypatch):
+def test_a_late_worker_is_skipped_and_leaves_no_container_of_an_earlier_try(monkeypatch):
     cleared = []
     monkeypatch.setattr(WorkerTrainingOperator, "_reattach", lambda operator, job, context: cleared.append(job["id"]))
     monkeypatch.setattr(WorkerTrainingOperator, "_discard", lambda operator, context: cleared.append("discarded"))
+    with pytest.raises(AirflowSkipException, match="the others were done before it began"):
+        worker().execute(context("success"))
+    cleared.clear()
     with pytest.raises(AirflowSkipException):
         worker().execute(context("success", container={"id": "of the first try"}))
     assert cleared == ["of the first try", "discarded"]
 
 
-def test_a_plan_that_is_none_fails_without_another_try():
-    with pytest.raises(AirflowFailException, match="plan: got 'nonsense', expected"):
-        worker(plan="nonsense").execute(context())
-
-
 @pytest.mark.parametrize(
-    ("code", "server_state", "expected"),
+    ("code", "expected"),
     [
-        (EXIT_LEFT_OUT, "running", AirflowSkipException),
-        (EXIT_SENT_AWAY, "running", AirflowFailException),
-        (EXIT_NO_SERVER, "running", AirflowException),
-        (1, "running", AirflowException),
+        (EXIT_LEFT_OUT, AirflowSkipException),
+        (EXIT_SENT_AWAY, AirflowFailException),
+        (EXIT_NO_SERVER, AirflowException),
+        (1, AirflowException),
     ],
 )
-def test_how_a_worker_ended_decides_about_its_task(monkeypatch, code, server_state, expected):
+def test_how_a_worker_ended_decides_about_its_task(monkeypatch, code, expected):
     def end(operator, context):
         raise AirflowException("ended") from TrainingFailedError("ended", code)
 
     monkeypatch.setattr(DeadlineTrainingOperator, "execute", end)
     monkeypatch.setattr(WorkerTrainingOperator, "_discard", lambda operator, context: None)
     with pytest.raises(AirflowException) as caught:
-        worker().execute(context(server_state))
+        worker().execute(context())
     assert type(caught.value) is expected

@@ -16,20 +16,10 @@ from paceline.operators._told import Told
 from paceline.pace.live import MemoryState
 
 SAMPLE = {
-    "state": "training",
-    "t_s": 50.0,
-    "deadline_s": 100.0,
-    "forecast_s": 90.0,
-    "earliest_s": 75.0,
-    "feasible": True,
-    "progress_pct": 50.0,
-    "setpoint_pct": 52.5,
-    "devices": 1.5,
-    "min_devices": 0.1,
-    "max_devices": 2.0,
-    "resizes": 0,
+    "state": "training", "t_s": 50.0, "deadline_s": 100.0, "forecast_s": 90.0, "earliest_s": 75.0, "feasible": True,
+    "progress_pct": 50.0, "setpoint_pct": 52.5, "devices": 1.5, "min_devices": 0.1, "max_devices": 2.0, "resizes": 0,
     "step_ms": 0.4,
-}
+}  # fmt: skip
 CONTEXT: Any = {"ti": SimpleNamespace(dag_id="retrain", task_id="train", map_index=-1)}
 HOPELESS = {**SAMPLE, "feasible": False, "earliest_s": 130.0}
 
@@ -54,8 +44,12 @@ def heard(statsd: socket.socket, number: int) -> list[str]:
     return [statsd.recv(1000).decode() for _ in range(number)]
 
 
+def told_to(*callbacks: Any) -> Told:
+    return Told({**CONTEXT, "task_state_store": MemoryState()}, [*callbacks], logging.getLogger())
+
+
 def test_every_sample_is_measured(statsd: socket.socket) -> None:
-    told = Told({**CONTEXT, "task_state_store": MemoryState()}, [], logging.getLogger())
+    told = told_to()
     told.take(SAMPLE)
     assert heard(statsd, 7) == [
         "airflow.paceline.progress_pct,dag_id=retrain,task_id=train:50.0|g",
@@ -72,7 +66,7 @@ def test_every_sample_is_measured(statsd: socket.socket) -> None:
 
 def test_callbacks_get_the_context_and_the_alert() -> None:
     got: list[Any] = []
-    told = Told({**CONTEXT, "task_state_store": MemoryState()}, [got.append], logging.getLogger())
+    told = told_to(got.append)
     for _ in range(5):
         told.take(HOPELESS)
     told.close()
@@ -90,7 +84,7 @@ def test_a_callback_that_hangs_or_fails_holds_nobody_up(caplog: pytest.LogCaptur
         go_on.wait(10)
         raise RuntimeError("no such channel")
 
-    told = Told({**CONTEXT, "task_state_store": MemoryState()}, [hang, got.append], logging.getLogger())
+    told = told_to(hang, got.append)
     for _ in range(3):
         told.take(HOPELESS)  # returns at once
     assert not got
@@ -108,7 +102,7 @@ def test_a_notifier_fills_its_templates_in_anew_for_each_alert() -> None:
             got.append(self.message)
 
     remember = Remember("{{ ti.task_id }} {{ paceline.message }}")
-    told = Told({**CONTEXT, "task_state_store": MemoryState()}, [remember], logging.getLogger())
+    told = told_to(remember)
     for _ in range(3):
         told.take(HOPELESS)
     told.take({**SAMPLE, "t_s": 103.0})

@@ -54,17 +54,8 @@ def test_a_wrong_argument_is_refused_by_name(arguments, message):
 
 
 def test_templates_are_left_for_later():
-    DeadlineTrainingOperator(
-        **{
-            **GOOD,
-            "deadline": "{{ params.deadline }}",
-            "alpha": "{{ params.alpha }}",
-            "min_devices": "{{ params.min_devices }}",
-            "max_devices": "{{ params.max_devices }}",
-            "on_infeasible": "{{ params.on_infeasible }}",
-            "runtime": "{{ params.runtime }}",
-        }
-    )
+    templated = ("deadline", "alpha", "min_devices", "max_devices", "on_infeasible", "runtime")
+    DeadlineTrainingOperator(**GOOD | {name: f"{{{{ params.{name} }}}}" for name in templated})
 
 
 def test_a_training_on_whole_devices_takes_no_more_of_them_than_it_has_gpus():
@@ -80,11 +71,8 @@ def test_a_training_for_throughput_needs_no_deadline_and_may_have_one():
     assert DeadlineTrainingOperator(**GOOD, objective="throughput").deadline == "20m"
 
 
-def test_retries_are_there_by_default_because_they_reconnect():
-    assert DeadlineTrainingOperator(**GOOD).retries == 2
-    assert DeadlineTrainingOperator(**GOOD, retries=0).retries == 0
-
-
-def test_private_environment_is_not_templated_and_not_shown():
+def test_retries_are_on_by_default_and_private_environment_is_neither_templated_nor_shown():
     operator = DeadlineTrainingOperator(**GOOD, private_environment={"TOKEN": "secret"})
     assert not any("secret" in str(getattr(operator, name, "")) for name in operator.template_fields)
+    assert operator.retries == 2
+    assert DeadlineTrainingOperator(**GOOD, retries=0).retries == 0

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable
 from datetime import datetime, timezone
-from pathlib import Path
+from functools import partial
+from typing import Any
 
 import pytest
 
+from paceline.control import DeadlineController, Limits
 from paceline.errors import JobLostError, RuntimeUnavailableError
+from paceline.pace import MemoryState, PaceLoop
 from paceline.runtime.base import JobStatus, Usage
 from paceline.train.progress import Progress
+
+LIMITS = Limits(0.1, 2.0)
+_SCALING, _TAIL_S = 0.9, 0.5
 
 
 class SimulatedClock:
@@ -26,38 +33,21 @@ class SimulatedClock:
 
 
 class SimulatedJob:
-    """A job of ``batches`` equal batches that needs ``core_s`` core-seconds, at a speed of ``devices ** scaling``."""
-
-    id = "simulated"
+    """A job of ``batches`` equal batches that needs ``core_s`` core-seconds, at a speed of ``devices ** 0.9``."""
 
     def __init__(
-        self,
-        clock: SimulatedClock,
-        *,
-        core_s: float,
-        devices: float = 1.0,
-        batches: int = 3000,
-        start_up_s: float = 2.0,
-        tail_s: float = 0.5,
-        scaling: float = 0.9,
-        noise: float = 0.0,
-        slowdown: Callable[[float], float] = lambda t_s: 1.0,
-        exit_code: int = 0,
-        seed: int = 0,
+        self, clock: SimulatedClock, *, core_s: float, batches: int = 3000, start_up_s: float = 2.0, noise: float = 0.0
     ) -> None:
-        self.clock, self.batches, self.devices = clock, batches, devices
-        self._work_s, self._scaling, self._noise, self._slowdown = core_s, scaling, noise, slowdown
-        self._random = random.Random(seed)
+        self.clock, self.batches, self.devices = clock, batches, 1.0
+        self._work_s, self._noise, self._random = core_s, noise, random.Random(0)
         self._began_s = clock.now()
         self._first_batch_s = self._began_s + start_up_s
-        self._tail_s = tail_s
-        self._exit_code = exit_code
+        self._exit_code = 0
         self._done = 0.0
         self._lines: list[str] = []
         self._last_line_s = float("-inf")
         self._finished_s: float | None = None
         self.away_between: tuple[float, float] = (0.0, 0.0)
-        self.killed_by_outage = False
         self.gone = False
         self.resizes: list[tuple[float, float]] = []
         self.restarted = self.stopped = 0
@@ -111,8 +101,6 @@ class SimulatedJob:
         self._done = float(int(self._done * 0.8))  # the last checkpoint was a while ago
         self._report("start")
 
-    def collect(self, destination: Path) -> None: ...
-
     def stop(self, grace_s: float = 5.0) -> None:
         if self._away():
             raise RuntimeUnavailableError("no engine")
@@ -120,12 +108,17 @@ class SimulatedJob:
             self.stopped += 1
             self.kill(143)
 
-    def remove(self) -> None: ...
-
-    def close(self) -> None: ...
+    def do_what_is_due(self) -> None:
+        for due_s, action in list(self.at):
+            if self.elapsed_s >= due_s:
+                self.at.remove((due_s, action))
+                action()
 
     def kill(self, exit_code: int = 137) -> None:
         self._finished_s, self._exit_code = self.clock.now(), exit_code
+
+    def vanish(self) -> None:
+        self.gone = True
 
     def _away(self) -> bool:
         return self.away_between[0] <= self.elapsed_s < self.away_between[1]
@@ -136,19 +129,16 @@ class SimulatedJob:
     def _advance(self, dt_s: float) -> None:
         before_s = self.clock.now()
         self.clock.sleep(dt_s)
-        for due_s, action in list(self.at):
-            if self.elapsed_s >= due_s:
-                self.at.remove((due_s, action))
-                action()
+        self.do_what_is_due()
         if self._finished_s is not None or before_s < self._first_batch_s or self._done >= self.batches:
             return
         if self._last_line_s == float("-inf"):
             self._report("start")
-        speed = self.batches / self._work_s * self.devices**self._scaling * self._slowdown(self.elapsed_s)
+        speed = self.batches / self._work_s * self.devices**_SCALING
         self._done += speed * dt_s * (1 + self._random.gauss(0, self._noise) if self._noise else 1)
         if self._done >= self.batches:
             self._done = self.batches
-            self._finished_s = self.clock.now() + self._tail_s
+            self._finished_s = self.clock.now() + _TAIL_S
             self._report("finish")
         elif self.clock.now() - self._last_line_s >= 0.2:
             self._report("progress")
@@ -157,6 +147,25 @@ class SimulatedJob:
         self._last_line_s = self.clock.now()
         line = Progress(int(self._done), self.batches, event=event, wall_s=self.clock.now()).to_line()
         self._lines.append(line)
+
+
+class InstantExchange:
+    """Live state without a thread: what is posted is there at once."""
+
+    round_ms_mean = 0.0
+
+    def __init__(self, state: MemoryState, job: SimulatedJob) -> None:
+        self.state, self._job = state, job
+        self.samples: list[dict[str, Any]] = []
+
+    def post(self, values: dict[str, Any]) -> None:
+        self.state.update(values)
+        if "pace" in values:
+            self.samples.append(values["pace"])
+
+    def newest(self) -> dict[str, Any]:
+        self._job.do_what_is_due()
+        return {key: self.state.get(key) for key in ("deadline", "ceiling")}
 
 
 @pytest.fixture
@@ -171,7 +180,24 @@ def origin(clock: SimulatedClock) -> datetime:
 
 @pytest.fixture
 def make_job(clock: SimulatedClock) -> Callable[..., SimulatedJob]:
-    def make(**options: object) -> SimulatedJob:
-        return SimulatedJob(clock, **options)  # type: ignore[arg-type]
+    return partial(SimulatedJob, clock)
 
-    return make
+
+@pytest.fixture
+def run(clock, origin, caplog):
+    """Control a job to its end; ``shared`` is its first ceiling, ``at`` the times of later ones."""
+    caplog.set_level(logging.INFO)
+
+    def control(job, deadline_s, shared=None, *, at=(), state=None, limits=LIMITS, **options):
+        state = MemoryState() if state is None else state
+        if shared is not None:
+            state.set("ceiling", shared.to_json())
+        job.at += [(due_s, partial(state.set, "ceiling", ceiling.to_json())) for due_s, ceiling in at]
+        exchange, controller = InstantExchange(state, job), DeadlineController(limits, deadline_s)
+        if "held_devices" not in options:
+            first = limits.quantize(controller.start(0.0), shared.devices if shared else None)
+            job.devices = options["held_devices"] = first
+        loop = PaceLoop(job, controller, exchange, origin=origin, clock=clock, shared=shared, **options)
+        return loop.run(), exchange
+
+    return control

@@ -8,21 +8,12 @@ import pytest
 
 from paceline.pace.alerts import Alerts
 
+TIMES = {"t_s": 50.0, "deadline_s": 100.0, "forecast_s": 100.0, "earliest_s": 75.0}
+DEVICES = {"devices": 1.0, "min_devices": 0.1, "max_devices": 2.0}
+
 
 def sample(**changed: Any) -> dict[str, Any]:
-    return {
-        "state": "training",
-        "t_s": 50.0,
-        "deadline_s": 100.0,
-        "forecast_s": 100.0,
-        "earliest_s": 75.0,
-        "feasible": True,
-        "progress_pct": 50.0,
-        "devices": 1.0,
-        "min_devices": 0.1,
-        "max_devices": 2.0,
-        **changed,
-    }
+    return {"state": "training", "feasible": True, "progress_pct": 50.0, **TIMES, **DEVICES, **changed}
 
 
 def kinds(*samples: dict[str, Any]) -> list[str]:

@@ -4,63 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.control import DeadlineController, Limits
 from paceline.errors import RuntimeUnavailableError, TrainingFailedError
-from paceline.pace import MemoryState, PaceLoop
+from paceline.pace import MemoryState
 from paceline.pace.ceiling import Ceiling
 
-LIMITS = Limits(0.1, 2.0)
 
-
-class InstantExchange:
-    """Live state without a thread: what is posted is there at once, and seen."""
-
-    round_ms_mean = 0.0
-
-    def __init__(self, state: MemoryState, job, at) -> None:
-        self.state, self.samples = state, []
-        self._job, self._at = job, list(at)
-
-    def post(self, values):
-        self.state.update(values)
-        self.samples.append(values["pace"])
-
-    def newest(self):
-        while self._at and self._job.elapsed_s >= self._at[0][0]:
-            self.state.set("ceiling", self._at.pop(0)[1].to_json())
-        return {key: self.state.get(key) for key in ("deadline", "ceiling")}
-
-    def close(self): ...
-
-
-@pytest.fixture
-def run(clock, origin):
-    def run_shared(job, deadline_s, first, *, at=(), deleted_at_s=None, **options):
-        state = MemoryState(ceiling=first.to_json())
-        exchange = InstantExchange(state, job, at)
-        if deleted_at_s is not None:
-            job.at = [(deleted_at_s, lambda: state.delete("ceiling"))]
-        controller = DeadlineController(LIMITS, deadline_s)
-        job.devices = controller.limits.quantize(controller.start(0.0), first.devices)
-        loop = PaceLoop(
-            job, controller, exchange, origin=origin, held_devices=job.devices, clock=clock, shared=first, **options
-        )
-        return loop.run(), exchange
-
-    return run_shared
-
-
-def states(exchange):
-    return list(dict.fromkeys(sample["state"] for sample in exchange.samples))
-
-
-def test_a_job_that_is_given_nothing_is_stopped_and_goes_on_when_it_is_given_something(make_job, run):
+@pytest.mark.parametrize("exit_code", [143, 0], ids=["SIGTERM", "code that answers it and leaves with zero"])
+def test_a_job_that_is_given_nothing_is_stopped_and_goes_on_when_it_is_given_something(make_job, run, exit_code):
     job = make_job(core_s=40)
+    kill = job.kill
+    job.kill = lambda code: kill(exit_code)
     outcome, exchange = run(
         job, 120, Ceiling(1.0, 1), at=[(20, Ceiling(0.0, 2, reason="others are late")), (50, Ceiling(1.5, 3))]
     )
     assert (job.stopped, job.restarted) == (1, 1)
-    assert "paused" in states(exchange)
     still = [sample for sample in exchange.samples if sample["state"] == "paused"]
     assert {(sample["devices"], sample["ceiling"], sample["grant"]) for sample in still} == {(0.0, 0.0, 2)}
     assert 28 <= still[-1]["t_s"] - still[0]["t_s"] <= 31
@@ -81,7 +38,9 @@ def test_every_sample_says_which_grant_it_has_taken_and_never_holds_more(make_jo
 
 def test_a_shared_job_keeps_its_ceiling_when_somebody_deletes_it(make_job, run):
     job = make_job(core_s=30)
-    outcome, exchange = run(job, 40, Ceiling(0.4, 1), at=[], deleted_at_s=10)
+    state = MemoryState()
+    job.at = [(10, lambda: state.delete("ceiling"))]
+    outcome, exchange = run(job, 40, Ceiling(0.4, 1), state=state)
     assert exchange.state.get("ceiling") is None
     assert {sample["ceiling"] for sample in exchange.samples} == {0.4}
     assert max(sample["devices"] for sample in exchange.samples) <= 0.4
@@ -90,7 +49,6 @@ def test_a_shared_job_keeps_its_ceiling_when_somebody_deletes_it(make_job, run):
 
 def test_a_job_that_ends_while_it_is_being_stopped_has_ended(make_job, run):
     job = make_job(core_s=20)
-    stop = job.stop
 
     def too_late(grace_s: float = 5.0) -> None:
         job._finished_s, job._exit_code = job.clock.now(), 0
@@ -100,8 +58,7 @@ def test_a_job_that_ends_while_it_is_being_stopped_has_ended(make_job, run):
     job.stop = too_late
     outcome, exchange = run(job, 60, Ceiling(1.0, 1), at=[(10, Ceiling(0.0, 2))])
     assert outcome.finished_s < 12
-    assert "paused" not in states(exchange)
-    job.stop = stop
+    assert "paused" not in {sample["state"] for sample in exchange.samples}
 
 
 def test_an_engine_that_is_away_when_the_job_is_to_stop_is_asked_again(make_job, run):
@@ -120,29 +77,25 @@ def test_a_job_that_begins_after_its_deadline_has_its_time_to_begin(make_job, ru
     assert not outcome.met
 
 
-def test_code_that_answers_sigterm_itself_and_leaves_with_zero_is_paused_and_not_done(make_job, run):
-    job = make_job(core_s=40)
-    kill = job.kill
-    job.kill = lambda code: kill(0)
-    outcome, exchange = run(job, 120, Ceiling(1.0, 1), at=[(20, Ceiling(0.0, 2)), (50, Ceiling(1.5, 3))])
-    assert "paused" in states(exchange)
-    assert outcome.finished_s > 100
+def lose_answers(job, method, when):
+    """Let the engine do what it is asked to, and its answers be lost at some time."""
+    do = getattr(job, method)
+
+    def ask(*arguments):
+        do(*arguments)
+        if when():
+            raise RuntimeUnavailableError("no answer in time")
+
+    setattr(job, method, ask)
 
 
 def test_a_resize_whose_answer_is_lost_counts_as_done_until_the_engine_has_answered(make_job, run):
     job = make_job(core_s=100)
-    resize, lost = job.resize, []
-
-    def answer_lost(devices):
-        resize(devices)
-        if 20 <= job.elapsed_s < 24:
-            lost.append(devices)
-            raise RuntimeUnavailableError("no answer in time")
-
-    job.resize = answer_lost
+    lose_answers(job, "resize", lambda: 20 <= job.elapsed_s < 24)
     _, exchange = run(
         job, 90, Ceiling(0.5, 1), at=[(20, Ceiling(1.5, 2)), (22, Ceiling(0.5, 3)), (40, Ceiling(2.0, 4))]
     )
+    lost = [devices for t_s, devices in job.resizes if 20 <= t_s < 24]
     assert max(lost) > 0.5
     for sample in exchange.samples:
         if 21 <= sample["t_s"] < 24:
@@ -156,14 +109,7 @@ def test_a_resize_whose_answer_is_lost_counts_as_done_until_the_engine_has_answe
 
 def test_a_start_whose_answer_is_lost_is_undone_when_others_need_the_devices_again(make_job, run):
     job = make_job(core_s=40)
-    restart = job.restart
-
-    def answer_lost():
-        restart()
-        if job.restarted == 1:
-            raise RuntimeUnavailableError("no answer in time")
-
-    job.restart = answer_lost
+    lose_answers(job, "restart", lambda: job.restarted == 1)
     at = [(20, Ceiling(0.0, 2)), (30, Ceiling(1.0, 3)), (30.5, Ceiling(0.0, 4)), (60, Ceiling(1.5, 5))]
     outcome, exchange = run(job, 150, Ceiling(1.0, 1), at=at)
     doubtful = [sample for sample in exchange.samples if sample["state"] == "paused" and sample["devices"] > 0]

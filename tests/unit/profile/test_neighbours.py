@@ -44,37 +44,21 @@ class Container:
         return Usage(0.0, 2**40, 0.0)
 
 
-@pytest.fixture
-def engine() -> Noting:
-    return Noting()
+def test_loads_change_in_the_order_that_disturbs_least() -> None:
+    engine = Noting()
+    neighbours = Neighbours(engine, Worker(name="a", kind="part", cores=CORES, memory_gib=1), "test")  # type: ignore[arg-type]
 
+    def notes_of(load: Load) -> list[tuple[Any, ...]]:
+        engine.notes.clear()
+        neighbours.set(load)
+        return list(engine.notes)
 
-@pytest.fixture
-def neighbours(engine: Noting) -> Neighbours:
-    return Neighbours(engine, Worker(name="a", kind="part", cores=CORES, memory_gib=1), "test")  # type: ignore[arg-type]
-
-
-def test_load_starts_on_all_cores_and_is_held_to_its_share_then(engine: Noting, neighbours: Neighbours) -> None:
-    neighbours.set(Load(cpu=0.25))
-    assert engine.notes == [("start", "cpu", CORES), ("resize", "cpu", 0.05)]
-
-
-def test_load_on_the_processor_rests_while_memory_is_filled(engine: Noting, neighbours: Neighbours) -> None:
-    neighbours.set(Load(cpu=0.5))
-    engine.notes.clear()
-    neighbours.set(Load(cpu=1.0, memory=0.5))
-    assert engine.notes == [("resize", "cpu", 0.002), ("start", "memory", CORES), ("resize", "cpu", CORES)]
-
-
-def test_memory_that_stays_as_full_is_not_filled_again(engine: Noting, neighbours: Neighbours) -> None:
-    neighbours.set(Load(memory=0.5))
-    engine.notes.clear()
-    neighbours.set(Load(cpu=0.5, memory=0.5))
-    assert [note[:2] for note in engine.notes] == [("start", "cpu"), ("resize", "cpu")]
-
-
-def test_what_is_not_to_be_there_any_more_is_removed(engine: Noting, neighbours: Neighbours) -> None:
-    neighbours.set(Load(cpu=0.5, memory=0.5))
-    engine.notes.clear()
-    neighbours.set(Load())
-    assert [note for note in engine.notes if note[0] != "resize"] == [("remove", "memory"), ("remove", "cpu")]
+    # Load starts on all cores, and is then held to its share.
+    assert notes_of(Load(cpu=0.25)) == [("start", "cpu", CORES), ("resize", "cpu", 0.05)]
+    # Load on the processor rests while memory is filled.
+    filled = [("resize", "cpu", 0.002), ("start", "memory", CORES), ("resize", "cpu", CORES)]
+    assert notes_of(Load(cpu=1.0, memory=0.5)) == filled
+    # Memory that stays as full is not filled again.
+    assert notes_of(Load(cpu=0.5, memory=0.5)) == [("resize", "cpu", 0.1)]
+    removed = [note for note in notes_of(Load()) if note[0] != "resize"]
+    assert removed == [("remove", "memory"), ("remove", "cpu")]

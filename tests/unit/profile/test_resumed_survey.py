@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -31,25 +32,16 @@ class Bench:
         assert self.batch is not None, "no training was begun"
         self.measured += 1
         draw = np.random.default_rng(self.measured)
+        same = {"server_stress": server.cpu, "workers": float(len(active)), "server_cpu": 0.1, "pushes_per_s": 3.0}
         return [
             {
-                "machine": name,
-                "kind": name[:4],
-                "stress_cpu": loads[name].cpu,
-                "stress_memory": loads[name].memory,
-                "server_stress": server.cpu,
-                "batch_size": float(self.batch[name]),
-                "workers": float(len(active)),
-                "cpu": loads[name].cpu,
-                "gpu": 0.0,
-                "memory": 0.2,
-                "server_cpu": 0.1,
-                "pushes_per_s": 3.0,
-                "compute_s": 1 + draw.random(),
-                "update_s": 1 + draw.random(),
+                "machine": name, "kind": name[:4], "batch_size": float(self.batch[name]), **same,
+                "stress_cpu": loads[name].cpu, "stress_memory": loads[name].memory,
+                "cpu": loads[name].cpu, "gpu": 0.0, "memory": 0.2,
+                "compute_s": 1 + draw.random(), "update_s": 1 + draw.random(),
             }
             for name in active
-        ]
+        ]  # fmt: skip
 
 
 def survey(bench):
@@ -58,20 +50,16 @@ def survey(bench):
     return json.loads(json.dumps(measurements))
 
 
-def flat(measurements):
-    return [row for rows in measurements for row in rows]
-
-
 def test_it_ends_with_the_same_rows_wherever_it_was_interrupted():
     whole = survey(Bench(0))
     for cut in (1, 11, len(whole)):
         bench = Bench(cut)
-        assert survey(_Resumed(bench, flat(whole[:cut]), Path("kept"))) == whole
+        assert survey(_Resumed(bench, [*chain(*whole[:cut])], Path("kept"))) == whole
         assert bench.measured == len(whole)
 
 
 def test_rows_of_another_survey_are_refused():
-    rows = flat(survey(Bench(0)))
+    rows = [*chain(*survey(Bench(0)))]
     rows[0]["batch_size"] += 1
     with pytest.raises(PacelineError, match="kept is of another survey"):
         survey(_Resumed(Bench(0), rows, Path("kept")))

@@ -43,16 +43,13 @@ class Formulas:
         for name in active:
             load, size, speed = loads[name], batch[name], SPEED[self.kinds[name]]
             rough = lambda: float(np.exp(self._rnd.normal(0, self._noise)))  # noqa: E731
+            point = {
+                "machine": name, "kind": self.kinds[name], CPU: load.cpu, MEMORY: load.memory, SERVER: server.cpu,
+                BATCH: float(size), WORKERS: float(workers), "pushes_per_s": sum(1 / batch[one] for one in active),
+            }  # fmt: skip
             rows.append(
                 {
-                    "machine": name,
-                    "kind": self.kinds[name],
-                    CPU: load.cpu,
-                    MEMORY: load.memory,
-                    SERVER: server.cpu,
-                    BATCH: float(size),
-                    WORKERS: float(workers),
-                    "pushes_per_s": sum(1 / batch[one] for one in active),
+                    **point,
                     "server_cpu": server.cpu,
                     "cpu": min(0.2 + 0.8 * load.cpu, 1.0) * rough(),
                     "gpu": 0.0,
@@ -142,13 +139,10 @@ def test_more_batch_sizes_than_points_are_no_reason_to_fail():
     assert len(survey.run(points=8)) == 8
 
 
-def test_more_workers_than_machines_are_refused():
-    with pytest.raises(InvalidInputError, match=r"axes.workers: got 4, expected at most 3"):
-        Survey(Formulas(), MACHINES, default_axes(workers=4))
-
-
-def test_too_few_points_to_learn_from_are_refused_before_anything_is_measured():
+def test_too_many_workers_or_too_few_points_are_refused_before_anything_is_measured():
     bench = Formulas()
+    with pytest.raises(InvalidInputError, match=r"axes.workers: got 4, expected at most 3"):
+        Survey(bench, MACHINES, default_axes(workers=4))
     with pytest.raises(InvalidInputError, match=r"points: got 23, expected at least 24: 8 for each of 3 machines"):
         Survey(bench, MACHINES, default_axes(workers=3)).run(points=23)
     assert bench.trainings == []

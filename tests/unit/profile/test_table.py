@@ -30,16 +30,11 @@ def test_its_values_are_those_of_the_function_on_its_points_and_lie_on_a_line_be
     assert table(between)[0] == pytest.approx(np.sqrt(np.prod(function(ends))))
 
 
-def test_beyond_what_was_measured_it_says_what_it_says_at_the_edge_and_axes_that_are_fixed_count_for_nothing():
+def test_beyond_what_was_measured_the_edge_counts_and_fixed_axes_count_for_nothing():
     function = learned(
         NEW_CPU, lambda cpu, gpu, memory, batch: 0.2 + 0.5 * cpu + 0.1 * memory, (0.1, 0, 0.2, 8), (0.9, 0, 0.6, 8)
     )
-    table = Table(function, {"memory": 0.5})
-    assert table(np.array([[0.0, 0.0, 0.3, 8.0], [0.5, 0.7, 0.1, 1.0], [1.0, 0.0, 0.5, 99.0]])) == pytest.approx(
-        [0.2 + 0.05 + 0.05, 0.2 + 0.25 + 0.05, 0.2 + 0.45 + 0.05]
-    )
-
-
-def test_a_function_of_what_never_changed_is_one_value():
-    table = Table(learned(NEW_CPU, lambda cpu, *_: cpu, (0.3, 0, 0.4, 8), (0.3, 0, 0.4, 8)), {})
-    assert table(np.array([[0.1, 0.0, 0.0, 1.0], [0.9, 0.5, 0.5, 64.0]])) == pytest.approx([0.3, 0.3])
+    rows = np.array([[0.0, 0.0, 0.3, 8.0], [0.5, 0.7, 0.1, 1.0], [1.0, 0.0, 0.5, 99.0]])
+    assert Table(function, {"memory": 0.5})(rows) == pytest.approx([0.2 + 0.5 * cpu + 0.05 for cpu in (0.1, 0.5, 0.9)])
+    constant = learned(NEW_CPU, lambda cpu, *_: cpu, (0.3, 0, 0.4, 8), (0.3, 0, 0.4, 8))
+    assert Table(constant, {})(rows) == pytest.approx([0.3] * 3)

@@ -43,6 +43,14 @@ def _go(writers: list[subprocess.Popen[str]]) -> None:
         writer.stdin.flush()
 
 
+def _versions_of(writers: list[subprocess.Popen[str]]) -> list[int]:
+    """Let all of them write at once; return the versions that they have made."""
+    _go(writers)
+    told = [int(line) for writer in writers for line in writer.communicate()[0].split()]
+    assert [writer.returncode for writer in writers] == [0] * len(writers)
+    return told
+
+
 def _model(tmp_path: Path, size_bytes: int) -> Path:
     folder = tmp_path / "model"
     folder.mkdir()
@@ -52,12 +60,9 @@ def _model(tmp_path: Path, size_bytes: int) -> Path:
 
 
 def test_processes_that_register_and_promote_at_once_never_share_a_number(tmp_path: Path) -> None:
-    root, each, processes = tmp_path / "registry", 8, 5
+    root, each, processes = tmp_path / "registry", 6, 4
     model = _model(tmp_path, 4000)
-    writers = [_writer(root, model, each) for _ in range(processes)]
-    _go(writers)
-    told = [int(line) for writer in writers for line in writer.communicate()[0].split()]
-    assert [writer.returncode for writer in writers] == [0] * processes
+    told = _versions_of([_writer(root, model, each) for _ in range(processes)])
     assert sorted(told) == list(range(1, each * processes + 1))
 
     registry = Registry(root)
@@ -70,10 +75,7 @@ def test_processes_that_register_and_promote_at_once_never_share_a_number(tmp_pa
 
 def test_processes_that_register_one_key_at_once_make_one_version(tmp_path: Path) -> None:
     root, model = tmp_path / "registry", _model(tmp_path, 4_000_000)
-    writers = [_writer(root, model, 1, key="dag/run/task") for _ in range(4)]
-    _go(writers)
-    told = {int(line) for writer in writers for line in writer.communicate()[0].split()}
-    assert [writer.returncode for writer in writers] == [0] * 4
+    told = set(_versions_of([_writer(root, model, 1, key="dag/run/task") for _ in range(4)]))
     registry = Registry(root)
     assert {v.version for v in registry.versions("flights")} == told
     assert len(told) == 1
@@ -87,7 +89,7 @@ def _half_written(versions: Path) -> set[str]:
 def test_a_writer_killed_half_way_leaves_a_registry_that_is_whole(tmp_path: Path) -> None:
     root, model = tmp_path / "registry", _model(tmp_path, 8_000_000)
     registry, versions = Registry(root), root / "flights" / "versions"
-    for _ in range(6):
+    for _ in range(3):
         before = _half_written(versions)
         writer = _writer(root, model, 1000)
         _go([writer])

@@ -21,6 +21,11 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> UPath:
 
 
 @pytest.fixture
+def registry(root: UPath) -> Registry:
+    return Registry(root)
+
+
+@pytest.fixture
 def model_dir(tmp_path: Path) -> Path:
     folder = tmp_path / "model"
     (folder / "vocabulary").mkdir(parents=True)
@@ -29,8 +34,9 @@ def model_dir(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_version_holds_the_files_metrics_window_and_lineage(root: UPath, model_dir: Path, tmp_path: Path) -> None:
-    registry = Registry(root)
+def test_a_version_holds_the_files_metrics_window_and_lineage(
+    registry: Registry, model_dir: Path, tmp_path: Path
+) -> None:
     made = registry.register(
         model_dir,
         name="flights",
@@ -49,65 +55,50 @@ def test_a_version_holds_the_files_metrics_window_and_lineage(root: UPath, model
 
 
 def test_versions_are_numbered_from_one_and_do_not_follow_the_folder_they_came_from(
-    root: UPath, model_dir: Path, tmp_path: Path
+    registry: Registry, model_dir: Path, tmp_path: Path
 ) -> None:
-    registry = Registry(root)
+    reader = Registry(str(registry.root))
+    assert reader.versions("flights") == []
     first = registry.register(model_dir, name="flights")
     (model_dir / "weights.pt").write_bytes(b"new")
     second = registry.register(model_dir, name="flights")
-    assert [v.version for v in registry.versions("flights")] == [1, 2]
+    assert [v.version for v in reader.versions("flights")] == [1, 2]
     assert (registry.fetch(first, tmp_path / "1") / "weights.pt").read_bytes() == b"weights" * 1000
     assert (registry.fetch(second, tmp_path / "2") / "weights.pt").read_bytes() == b"new"
 
 
-def test_another_registry_object_sees_a_new_version_at_once(root: UPath, model_dir: Path) -> None:
-    reader, writer = Registry(root), Registry(str(root))
-    assert reader.versions("flights") == []
-    writer.register(model_dir, name="flights")
-    assert [v.version for v in reader.versions("flights")] == [1]
-
-
-def test_the_same_key_is_the_same_version(root: UPath, model_dir: Path) -> None:
-    registry = Registry(root)
+def test_the_same_key_is_the_same_version(registry: Registry, model_dir: Path) -> None:
     first = registry.register(model_dir, name="flights", key="dag/run/task")
     assert registry.register(model_dir, name="flights", key="dag/run/task") == first
     assert registry.register(model_dir, name="flights", key="dag/run2/task").version == 2
 
 
-def test_an_attempt_that_died_after_it_took_a_number_is_finished_by_the_next_with_its_key(
-    root: UPath, model_dir: Path
+def test_a_half_written_version_is_never_seen_and_only_the_same_key_gets_its_number(
+    registry: Registry, model_dir: Path
 ) -> None:
-    registry = Registry(root)
     registry.register(model_dir, name="flights", key="k")
-    home = root / "flights" / "versions" / "000001"
+    home = registry.root / "flights" / "versions" / "000001"
     (home / "manifest.json").unlink()
     assert registry.versions("flights") == []
+    with pytest.raises(InvalidInputError, match="none yet"):
+        registry.version("flights", 1)
+    assert registry.register(model_dir, name="flights").version == 2
     again = registry.register(model_dir, name="flights", key="k")
     assert again.version == 1
     assert sorted(entry.name for entry in home.iterdir()) == sorted(["claim", "manifest.json", again.folder])
 
 
-def test_a_half_written_version_is_never_seen_and_its_number_is_not_given_again(root: UPath, model_dir: Path) -> None:
-    registry = Registry(root)
-    registry.register(model_dir, name="flights")
-    (root / "flights" / "versions" / "000001" / "manifest.json").unlink()
-    assert registry.versions("flights") == []
-    with pytest.raises(InvalidInputError, match="none yet"):
-        registry.version("flights", 1)
-    assert registry.register(model_dir, name="flights").version == 2
-
-
-def test_promotion_changes_the_champion_and_keeps_the_history(root: UPath, model_dir: Path) -> None:
-    registry = Registry(root)
-    for _ in range(2):
+def test_promotion_changes_the_champion_once_and_keeps_the_history(registry: Registry, model_dir: Path) -> None:
+    for _ in range(3):
         registry.register(model_dir, name="flights")
     assert registry.champion("flights") is None
-    registry.promote("flights", 1, reason="the first")
+    first = registry.promote("flights", 1, reason="the first", instead_of=None)
+    assert registry.promote("flights", 1, reason="a retry") == first
     registry.promote("flights", 2, reason="auc 0.70 -> 0.75")
+    with pytest.raises(InvalidInputError, match="instead_of: got 1, expected the champion of 'flights', version 2"):
+        registry.promote("flights", 3, reason="better than 1", instead_of=1)
     registry.promote("flights", 1, reason="rolled back")
-    champion = registry.champion("flights")
-    assert champion is not None
-    assert champion.version == 1
+    assert registry.champion("flights") == registry.version("flights", 1)
     assert [(p.version, p.previous, p.reason) for p in registry.history("flights")] == [
         (1, None, "the first"),
         (2, 1, "auc 0.70 -> 0.75"),
@@ -115,28 +106,8 @@ def test_promotion_changes_the_champion_and_keeps_the_history(root: UPath, model
     ]
 
 
-def test_promoting_the_champion_again_changes_nothing(root: UPath, model_dir: Path) -> None:
-    registry = Registry(root)
-    registry.register(model_dir, name="flights")
-    first = registry.promote("flights", 1, reason="the first")
-    assert registry.promote("flights", 1, reason="a retry") == first
-    assert len(registry.history("flights")) == 1
-
-
-def test_a_decision_taken_against_another_champion_is_refused(root: UPath, model_dir: Path) -> None:
-    registry = Registry(root)
-    for _ in range(3):
-        registry.register(model_dir, name="flights")
-    registry.promote("flights", 1, reason="first", instead_of=None)
-    registry.promote("flights", 2, reason="somebody was faster")
-    with pytest.raises(InvalidInputError, match="instead_of: got 1, expected the champion of 'flights', version 2"):
-        registry.promote("flights", 3, reason="better than 1", instead_of=1)
-    assert len(registry.history("flights")) == 2
-
-
 @pytest.mark.parametrize("name", ["", "..", ".hidden", "a/b", "a\\b", "a b", "x" * 129, "a\n", "s3://x", None, 3])
-def test_a_name_that_could_lead_elsewhere_is_refused(root: UPath, model_dir: Path, name: str) -> None:
-    registry = Registry(root)
+def test_a_name_that_could_lead_elsewhere_is_refused(registry: Registry, model_dir: Path, name: str) -> None:
     for call in (
         lambda: registry.register(model_dir, name=name),
         lambda: registry.versions(name),
@@ -147,23 +118,23 @@ def test_a_name_that_could_lead_elsewhere_is_refused(root: UPath, model_dir: Pat
             call()
 
 
-def test_promoting_what_is_not_there_names_what_is(root: UPath, model_dir: Path) -> None:
-    registry = Registry(root)
+def test_promoting_what_is_not_there_names_what_is(registry: Registry, model_dir: Path) -> None:
     registry.register(model_dir, name="flights")
     for version in (0, 2, -1, "../1"):
         with pytest.raises(InvalidInputError, match=r"version: got .*, expected a version of 'flights' \(1\)"):
             registry.promote("flights", version, reason="")  # type: ignore[arg-type]
 
 
-def test_a_folder_without_files_or_with_a_link_is_refused_and_takes_no_number(root: UPath, tmp_path: Path) -> None:
-    registry = Registry(root)
+def test_a_folder_without_files_or_with_a_link_is_refused_and_takes_no_number(
+    registry: Registry, tmp_path: Path
+) -> None:
     (tmp_path / "empty" / "inner").mkdir(parents=True)
     (tmp_path / "linked").mkdir()
     (tmp_path / "linked" / "weights").symlink_to("/etc/hostname")
     for folder in ("missing", "empty", "linked"):
         with pytest.raises(InvalidInputError, match=r"^model_dir: got .*" + folder):
             registry.register(tmp_path / folder, name="flights")
-    assert not (root / "flights").exists()
+    assert not (registry.root / "flights").exists()
 
 
 @pytest.mark.parametrize(
@@ -176,11 +147,11 @@ def test_a_folder_without_files_or_with_a_link_is_refused_and_takes_no_number(ro
     ],
 )
 def test_what_a_manifest_cannot_hold_is_refused_before_a_number_is_taken(
-    root: UPath, model_dir: Path, argument: dict[str, object], field: str
+    registry: Registry, model_dir: Path, argument: dict[str, object], field: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=field):
-        Registry(root).register(model_dir, name="flights", **argument)  # type: ignore[arg-type]
-    assert not (root / "flights").exists()
+        registry.register(model_dir, name="flights", **argument)  # type: ignore[arg-type]
+    assert not (registry.root / "flights").exists()
 
 
 @pytest.mark.parametrize(
@@ -195,28 +166,21 @@ def test_what_a_manifest_cannot_hold_is_refused_before_a_number_is_taken(
     ],
 )
 def test_a_manifest_that_was_tampered_with_is_refused_by_file_and_field(
-    root: UPath, model_dir: Path, change: dict[str, object], message: str
+    registry: Registry, model_dir: Path, change: dict[str, object], message: str
 ) -> None:
-    registry = Registry(root)
     registry.register(model_dir, name="flights")
-    path = root / "flights" / "versions" / "000001" / "manifest.json"
+    path = registry.root / "flights" / "versions" / "000001" / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(InvalidInputError, match=message):
         registry.version("flights", 1)
-
-
-def test_a_manifest_that_is_not_json_is_refused_by_file(root: UPath, model_dir: Path) -> None:
-    registry = Registry(root)
-    registry.register(model_dir, name="flights")
-    (root / "flights" / "versions" / "000001" / "manifest.json").write_bytes(b"\x80\x04pickle")
+    path.write_bytes(b"\x80\x04pickle")
     with pytest.raises(InvalidInputError, match=r"manifest\.json: got .*pickle.* expected invalid JSON"):
         registry.versions("flights")
 
 
 def test_a_file_that_was_changed_or_removed_since_is_noticed_when_fetched(
-    root: UPath, model_dir: Path, tmp_path: Path
+    registry: Registry, model_dir: Path, tmp_path: Path
 ) -> None:
-    registry = Registry(root)
     version = registry.register(model_dir, name="flights")
     weights = registry.location(version) / "weights.pt"
     weights.write_bytes(b"swapped")

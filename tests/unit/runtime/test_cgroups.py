@@ -31,14 +31,14 @@ V2_FILES = {
 
 
 @pytest.fixture
-def kernel(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
-    """Makes a new folder hold what a kernel puts into a new cgroup: the first entry that fits its path."""
-    contents: list[dict[str, str]] = []
+def kernel(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What a kernel puts into a new cgroup: into any, or with a folder before its name into one below such a folder."""
+    contents = {"cgroup.procs": ""}
     mkdir = Path.mkdir
 
     def make(self: Path, *arguments: object, **named: object) -> None:
         mkdir(self)
-        for name, value in contents[0].items():
+        for name, value in contents.items():
             where, _, file = name.rpartition("/")
             if where in ("", self.parent.name):
                 (self / file).write_text(value)
@@ -47,17 +47,15 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
     return contents
 
 
-def test_v2_is_a_sibling_of_our_own_where_that_one_holds_us(tmp_path: Path, kernel: list[dict[str, str]]) -> None:
+def test_v2_is_a_sibling_of_our_own_where_that_one_holds_us(tmp_path: Path, kernel: dict[str, str]) -> None:
     slice_, own = tmp_path / "user.slice", tmp_path / "user.slice" / "airflow.service"
-    kernel.append({})
     slice_.mkdir()
     own.mkdir()
     for folder in (tmp_path, slice_, own):
         (folder / "cgroup.controllers").write_text("cpu memory pids")
         (folder / "cgroup.subtree_control").write_text("")
-    kernel[0] = {"cgroup.procs": ""}
     # Only the slice hands controllers down: below our own there is no cpu.max.
-    kernel[0].update({f"user.slice/{name}": value for name, value in V2_FILES.items()})
+    kernel.update({f"user.slice/{name}": value for name, value in V2_FILES.items()})
     mounts = f"30 24 0:26 / {tmp_path} rw,nosuid - cgroup2 cgroup2 rw"
     group = cgroups.create("job", mounts, "0::/user.slice/airflow.service")
     assert group is not None
@@ -76,12 +74,10 @@ def test_v2_is_a_sibling_of_our_own_where_that_one_holds_us(tmp_path: Path, kern
     assert cgroups.Group.from_json(group.to_json()) == group
 
 
-def test_v1_has_a_folder_for_each_controller(tmp_path: Path, kernel: list[dict[str, str]]) -> None:
-    kernel.append({})
+def test_v1_has_a_folder_for_each_controller(tmp_path: Path, kernel: dict[str, str]) -> None:
     for controller in V1_FILES:
         (tmp_path / controller).mkdir()
-    kernel[0] = {"cgroup.procs": ""}
-    kernel[0].update({f"{c}/{name}": value for c, files in V1_FILES.items() for name, value in files.items()})
+    kernel.update({f"{c}/{name}": value for c, files in V1_FILES.items() for name, value in files.items()})
     mounts = "\n".join(f"30 24 0:2 / {tmp_path}/{c} rw - cgroup cgroup rw,{c}" for c in V1_FILES)
     group = cgroups.create("job", mounts, "\n".join(f"{i}:{c}:/" for i, c in enumerate(V1_FILES)))
     assert group is not None
@@ -124,17 +120,13 @@ def test_a_limit_on_ourselves_is_the_tightest_one_above_us(tmp_path: Path) -> No
     inner.mkdir(parents=True)
     mounts = f"30 24 0:26 / {tmp_path} rw,nosuid - cgroup2 cgroup2 rw"
     assert cgroups.own_quota(mounts, "0::/pod/worker") is None
-    (inner / "cpu.max").write_text("max 100000\n")
-    (tmp_path / "pod" / "cpu.max").write_text("150000 100000\n")
-    assert cgroups.own_quota(mounts, "0::/pod/worker") == 1.5
-    (inner / "cpu.max").write_text("50000 100000\n")
-    assert cgroups.own_quota(mounts, "0::/pod/worker") == 0.5
+    for folder, limit, cores in ((inner, "max", None), (tmp_path / "pod", "150000", 1.5), (inner, "50000", 0.5)):
+        (folder / "cpu.max").write_text(f"{limit} 100000\n")
+        assert cgroups.own_quota(mounts, "0::/pod/worker") == cores
 
 
-def test_v1_says_minus_one_where_there_is_no_limit(tmp_path: Path) -> None:
-    mounts = f"30 24 0:26 / {tmp_path} rw - cgroup cgroup rw,cpu"
+@pytest.mark.parametrize(("quota", "cores"), [("-1", None), ("250000", 2.5)])
+def test_v1_says_minus_one_where_there_is_no_limit(tmp_path: Path, quota: str, cores: float | None) -> None:
     (tmp_path / "cpu.cfs_period_us").write_text("100000\n")
-    (tmp_path / "cpu.cfs_quota_us").write_text("-1\n")
-    assert cgroups.own_quota(mounts, "3:cpu:/") is None
-    (tmp_path / "cpu.cfs_quota_us").write_text("250000\n")
-    assert cgroups.own_quota(mounts, "3:cpu:/") == 2.5
+    (tmp_path / "cpu.cfs_quota_us").write_text(f"{quota}\n")
+    assert cgroups.own_quota(f"30 24 0:26 / {tmp_path} rw - cgroup cgroup rw,cpu", "3:cpu:/") == cores

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from paceline.errors import InvalidInputError
 from paceline.schedule import Candidate, NoFeasibleWorkerError, Problem, State, deep_edge, fair, schedule
-from paceline.schedule.best import done_together
-from paceline.schedule.plan import in_whole_samples, infeasible
+from paceline.schedule.plan import infeasible
 
 SPEED = {"nano": 0.040, "tx2": 0.015, "pi": 0.120}  # seconds for a sample on an idle machine
 
@@ -98,12 +97,8 @@ ALL = [deep_edge, fair, schedule]
 def test_every_sample_is_given_to_one_worker_in_batches_that_fit(scheduler, seed, workers):
     world, problem = World(), problem_of(seed, workers)
     unfit = infeasible(problem, world)
-    able = (
-        world.max_batch(problem.candidates)
-        if scheduler is fair
-        else [one.name not in unfit for one in problem.candidates]
-    )
-    if not any(able):
+    fits = [one.name not in unfit for one in problem.candidates]
+    if not any(world.max_batch(problem.candidates) if scheduler is fair else fits):
         with pytest.raises(NoFeasibleWorkerError) as refused:
             scheduler(problem, world)
         assert set(refused.value.reasons) == {one.name for one in problem.candidates}
@@ -111,6 +106,7 @@ def test_every_sample_is_given_to_one_worker_in_batches_that_fit(scheduler, seed
     plan = scheduler(problem, world)
     assert sum(one.samples for one in plan.assignments) == problem.samples
     names = [one.worker for one in plan.assignments]
+    assert json.loads(json.dumps(plan.to_dict()))["workers"].keys() == set(names)
     assert sorted([*names, *plan.left_out]) == sorted(one.name for one in problem.candidates)
     assert all(plan.left_out.values())
     if scheduler is not fair:
@@ -122,10 +118,10 @@ def test_every_sample_is_given_to_one_worker_in_batches_that_fit(scheduler, seed
     assert plan.total_s == pytest.approx(total_s(problem, world, chosen, shards))
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(seed=st.integers(0, 100_000), costs=st.booleans(), epochs=st.integers(1, 5))
 def test_ours_is_never_behind_algorithm_1_and_near_the_best_of_all_choices(seed, costs, epochs):
-    world, problem = World(), problem_of(seed, workers=7, costs=costs, epochs=epochs)
+    world, problem = World(), problem_of(seed, workers=5, costs=costs, epochs=epochs)
     unfit = infeasible(problem, world)
     feasible = [one for one in problem.candidates if one.name not in unfit]
     if not feasible:
@@ -164,16 +160,12 @@ def test_ours_goes_past_a_number_of_workers_that_is_no_better_than_one_more():
     assert schedule(problem, Steps()).total_s < 0.8 * deep_edge(problem, Steps()).total_s
 
 
-def test_a_worker_whose_application_would_suffer_is_left_out_and_told_why(world):
+def test_a_worker_whose_application_would_suffer_is_left_out_with_the_reason(world):
     busy = Candidate("busy", "tx2", State(cpu=0.95), {"sift": 0.15})
-    plan = schedule(Problem(100, [busy, Candidate("free", "pi")]), world)
-    assert plan.left_out == {"busy": "sift would take 156 ms beside it, may take 150 ms"}
-    plan = deep_edge(Problem(100, [busy, Candidate("free", "pi")]), world)
-    assert plan.left_out == {"busy": "sift would take 156 ms beside it, may take 150 ms"}
-    assert [one.worker for one in fair(Problem(100, [busy, Candidate("free", "pi")]), world).assignments] == [
-        "busy",
-        "free",
-    ]
+    problem = Problem(100, [busy, Candidate("free", "pi")])
+    for scheduler in (schedule, deep_edge):
+        assert scheduler(problem, world).left_out == {"busy": "sift would take 156 ms beside it, may take 150 ms"}
+    assert [one.worker for one in fair(problem, world).assignments] == ["busy", "free"]
 
 
 @pytest.mark.parametrize("scheduler", ALL)
@@ -204,32 +196,3 @@ def test_a_worker_that_begins_late_or_is_far_from_the_data_gets_less(world):
     assert parts["near"] > 3 * parts["far"]
     later = Candidate("far", "tx2", initialize_s=1e6)
     assert "far" in schedule(Problem(2000, [near, later]), world).left_out
-
-
-def test_a_plan_is_json_safe(world):
-    plan = schedule(problem_of(3), world)
-    data = json.loads(json.dumps(plan.to_dict()))
-    assert data["total_s"] == plan.total_s
-    assert set(data["workers"]) == {one.worker for one in plan.assignments}
-
-
-@given(
-    each_s=st.lists(st.floats(0.001, 10.0), min_size=1, max_size=20),
-    begin_s=st.lists(st.floats(0.0, 100.0), min_size=20, max_size=20),
-    samples=st.integers(1, 10_000),
-)
-def test_all_who_get_a_part_are_done_together(each_s, begin_s, samples):
-    each, begin = np.array(each_s), np.array(begin_s[: len(each_s)])
-    moment_s, parts = done_together(each, begin, samples)
-    assert parts.sum() == pytest.approx(samples)
-    assert np.all(parts >= 0)
-    assert np.allclose((begin + parts * each)[parts > 0], moment_s)
-    assert np.all(begin[parts == 0] >= moment_s - 1e-6)
-
-
-@given(st.lists(st.floats(0.01, 100.0), min_size=1, max_size=30), st.integers(1, 10_000))
-def test_rounding_keeps_the_sum_and_moves_nobody_by_a_whole_sample(parts, samples):
-    shards = np.array(parts)
-    whole = in_whole_samples(shards, samples)
-    assert whole.sum() == samples
-    assert np.max(np.abs(whole - shards * samples / shards.sum())) < 1 + 1e-6

@@ -54,36 +54,29 @@ async def first(stream: AsyncIterator[TriggerEvent]) -> Any:
 # --- what is news ----------------------------------------------------------------------------------------------
 
 
-def fired_over(reports: list[DriftReport], fire_on: Any) -> list[int]:
+SHORT = DriftReport("not enough data", "", 500, 3)
+
+
+@pytest.mark.parametrize(
+    ("checks", "fire_on", "fired"),
+    [
+        # Drift that goes on is news once, although the window slides; after a check without drift it is news again.
+        ([report(), report("temp"), report("temp", rows=501), report(), report("temp")], "new_drift", [1, 4]),
+        # Another feature that drifts is news; one that comes and goes is not.
+        ([report("temp"), report("temp", "wind"), report("temp"), report("temp", "wind")], "new_drift", [0, 1]),
+        # Too little data changes nothing.
+        ([SHORT, report("temp"), SHORT, report("temp")], "new_drift", [1]),
+        # In batches, each window that drifts is news once.
+        ([report("temp"), report("temp"), report("temp", rows=501), report("temp", rows=501)], "new_window", [0, 2]),
+    ],
+)
+def test_a_drift_fires_once(checks: list[DriftReport], fire_on: Any, fired: list[int]) -> None:
     last, news = Fired(), []
-    for place, item in enumerate(reports):
+    for place, item in enumerate(checks):
         fires, last = decide(item, last, "check", fire_on)
         if fires:
             news.append(place)
-    return news
-
-
-def test_drift_that_goes_on_is_news_once_though_the_window_slides() -> None:
-    assert fired_over([report(), report("temp", rows=500), report("temp", rows=501)], "new_drift") == [1]
-
-
-def test_another_feature_that_drifts_is_news_and_one_that_comes_and_goes_is_not() -> None:
-    checks = [report("temp"), report("temp", "wind"), report("temp"), report("temp", "wind")]
-    assert fired_over(checks, "new_drift") == [0, 1]
-
-
-def test_after_a_check_without_drift_the_same_drift_is_news_again() -> None:
-    assert fired_over([report("temp"), report(), report("temp")], "new_drift") == [0, 2]
-
-
-def test_too_little_data_changes_nothing() -> None:
-    short = DriftReport("not enough data", "", 500, 3)
-    assert fired_over([short, report("temp"), short, report("temp")], "new_drift") == [1]
-
-
-def test_in_batches_each_window_that_drifts_is_news_once() -> None:
-    checks = [report("temp"), report("temp"), report("temp", rows=501), report("temp", rows=501)]
-    assert fired_over(checks, "new_window") == [0, 2]
+    assert news == fired
 
 
 def test_a_changed_check_starts_afresh() -> None:
@@ -93,18 +86,13 @@ def test_a_changed_check_starts_afresh() -> None:
 
 # --- what Airflow stores ---------------------------------------------------------------------------------------
 
+PARAMETERS: Any = {"reference_parameters": {"month": "2013-01"}, "current_parameters": ("2013-02",)}
+
 
 @pytest.mark.parametrize(
     "trigger",
     [
-        DriftEventTrigger(
-            reference="SELECT 1",
-            current="SELECT 2",
-            conn_id="store",
-            reference_parameters={"month": "2013-01"},
-            current_parameters=("2013-02",),
-            features=["temp"],
-        ),
+        DriftEventTrigger(reference="SELECT 1", current="SELECT 2", conn_id="store", **PARAMETERS, features=["temp"]),
         DriftTrigger(DriftCheck("a.csv", "b.csv", reference_parameters=("x",)).to_dict(), 5.0, True),
     ],
 )
@@ -121,17 +109,14 @@ def test_a_trigger_is_the_same_after_the_database_so_airflow_does_not_start_it_a
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"reference": "a.csv"}, "current: got None, expected a SQL query"),
-        (
-            {"reference": "a.csv", "current": "b.csv", "fire_on": "always"},
-            "fire_on: got 'always', expected 'new_drift'",
-        ),
-        ({"reference": "a.csv", "current": "b.csv", "minimum_samples": 1}, "minimum_samples: got 1, expected"),
+        ({}, "current: got None, expected a SQL query"),
+        ({"current": "b.csv", "fire_on": "always"}, "fire_on: got 'always', expected 'new_drift'"),
+        ({"current": "b.csv", "minimum_samples": 1}, "minimum_samples: got 1, expected"),
     ],
 )
 def test_wrong_settings_stop_the_dag_from_being_read(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInputError, match="^" + message):
-        DriftEventTrigger(**options)
+        DriftEventTrigger(reference="a.csv", **options)
 
 
 # --- running ---------------------------------------------------------------------------------------------------
@@ -198,16 +183,14 @@ def test_an_error_does_not_end_the_watch(tmp_path: Path, monkeypatch: pytest.Mon
     assert asyncio.run(scenario())["drifted_features"] == ["temp"]
 
 
-def test_the_deferred_sensors_trigger_brings_the_report_back(tmp_path: Path) -> None:
-    check = DriftCheck(write(tmp_path / "a.csv"), write(tmp_path / "b.csv", 1.0)).to_dict()
+def test_the_trigger_of_a_deferred_sensor_returns_the_report_and_fails_on_bad_data(tmp_path: Path) -> None:
+    reference = write(tmp_path / "a.csv")
+    check = DriftCheck(reference, write(tmp_path / "b.csv", 1.0)).to_dict()
     payload = asyncio.run(first(DriftTrigger(check, 0.01).run()))
     assert DriftReport.from_dict(json.loads(json.dumps(payload))["report"]).drifted_features == ["temp"]
-
-
-def test_the_deferred_sensors_trigger_fails_on_bad_data_unless_it_is_told_to_keep_going(tmp_path: Path) -> None:
-    check = DriftCheck(write(tmp_path / "a.csv"), str(tmp_path / "none.csv")).to_dict()
+    bad = DriftCheck(reference, str(tmp_path / "none.csv")).to_dict()
     with pytest.raises(InvalidInputError, match="a file that exists"):
-        asyncio.run(first(DriftTrigger(check, 0.01).run()))
+        asyncio.run(first(DriftTrigger(bad, 0.01).run()))
 
 
 def test_a_slow_check_leaves_the_event_loop_free(monkeypatch: pytest.MonkeyPatch) -> None:

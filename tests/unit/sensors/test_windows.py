@@ -42,22 +42,13 @@ def test_a_query_is_told_from_a_path(source: str, expected: bool) -> None:
 
 
 def test_a_query_is_run_through_its_airflow_connection_with_bound_parameters(store: str) -> None:
-    by_name = read_window(
-        "current", "SELECT temp FROM flights WHERE carrier = :c", conn_id=store, parameters={"c": "AA"}
-    )
-    in_order = read_window("current", "SELECT temp FROM flights WHERE carrier = ?", conn_id=store, parameters=["UA"])
-    assert by_name["temp"].iloc[0] == 1.5
-    assert len(by_name) == 2
-    assert in_order["temp"].tolist() == [2.5]
-
-
-def test_a_parameter_is_a_value_and_never_a_part_of_the_query(store: str) -> None:
-    found = read_window(
-        "current",
-        "SELECT * FROM flights WHERE carrier = :c",
-        conn_id=store,
-        parameters={"c": "AA' OR '1'='1"},
-    )
+    named, in_order = (f"SELECT * FROM flights WHERE carrier = {mark}" for mark in (":c", "?"))
+    found = read_window("current", named, conn_id=store, parameters={"c": "AA"})
+    assert found["temp"].iloc[0] == 1.5
+    assert len(found) == 2
+    assert read_window("current", in_order, conn_id=store, parameters=["UA"])["temp"].tolist() == [2.5]
+    # A parameter is a value and never a part of the query.
+    found = read_window("current", named, conn_id=store, parameters={"c": "AA' OR '1'='1"})
     assert (len(found), list(found.columns)) == (0, ["temp", "carrier"])
 
 

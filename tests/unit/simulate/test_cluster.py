@@ -93,19 +93,10 @@ def made(rows, curve=CURVE):
     now_s, arrivals = 0.0, []
     for number, row in enumerate(rows):
         now_s += row["gap"]
-        arrivals.append(
-            Arrival(
-                f"j{number}",
-                now_s,
-                row["work"],
-                curve,
-                deadline_s=None if row["slack"] is None else now_s + row["slack"],
-                weight=1.0 + number % 3,
-                estimated=row["estimated"],
-                breaks_after_s=row["breaks"],
-                cancelled_after_s=row["cancelled"],
-            )
-        )
+        ends = {"breaks_after_s": row["breaks"], "cancelled_after_s": row["cancelled"]}
+        more = {"weight": 1.0 + number % 3, "estimated": row["estimated"], **ends}
+        deadline_s = None if row["slack"] is None else now_s + row["slack"]
+        arrivals.append(Arrival(f"j{number}", now_s, row["work"], curve, deadline_s=deadline_s, **more))
     return arrivals
 
 
@@ -117,7 +108,7 @@ frictions = st.builds(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(rows=arrival_lists, friction=frictions, seed=st.integers(0, 9), period_s=st.sampled_from([None, 11.0]))
 def test_no_device_is_given_twice_no_job_is_lost_and_work_is_neither_made_nor_forgotten(rows, friction, seed, period_s):
     arrivals = made(rows)
@@ -167,7 +158,7 @@ def test_the_same_workload_gives_the_same_result_to_the_last_digit(make):
     assert first.samples == second.samples
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(rows=arrival_lists)
 @example(rows=[{"gap": 0.0, "work": 1.0, "slack": 5e-324, "estimated": 1.0, "breaks": inf, "cancelled": inf}])
 def test_every_policy_gives_out_only_what_is_there(rows):
@@ -187,11 +178,13 @@ def test_every_policy_gives_out_only_what_is_there(rows):
         assert result.jobs == len(rows)
 
 
-def test_a_job_ends_when_its_work_is_done_and_counts_from_its_arrival():
+def test_a_job_ends_when_its_work_is_done_and_a_pause_stops_it_first():
     result, outcomes = run([Arrival("a", 5.0, 10.24, CURVE)], Script({"a": 4}))
     assert outcomes["a"].left_s == pytest.approx(5.0 + 10.24 / 2.56)
-    assert (result.mean_queue_s, result.mean_total_s) == pytest.approx((0.0, 4.0))
+    assert (result.mean_queue_s, result.mean_total_s) == pytest.approx((0.0, 4.0)), "counted from its arrival"
     assert result.device_s == pytest.approx(16.0)
+    _, outcomes = run([Arrival("a", 0.0, 16.0, CURVE)], Script({"a": 2}), friction=Friction(pause_s=30.0))
+    assert outcomes["a"].left_s == pytest.approx(40.0)
 
 
 def test_a_resize_takes_its_delay_at_the_old_speed_and_giving_back_takes_none():
@@ -209,11 +202,6 @@ def test_a_resize_takes_its_delay_at_the_old_speed_and_giving_back_takes_none():
     assert speeds[20.0] == 1.0  # four devices, and not yet as fast
     assert speeds[35.0] == pytest.approx(2.56)
     assert speeds[50.0] == pytest.approx(1.6)  # fewer at once
-
-
-def test_a_pause_stops_the_job_and_then_it_is_as_fast_as_its_devices():
-    _, outcomes = run([Arrival("a", 0.0, 16.0, CURVE)], Script({"a": 2}), friction=Friction(pause_s=30.0))
-    assert outcomes["a"].left_s == pytest.approx(40.0)
 
 
 def test_who_is_stopped_begins_again_at_its_last_snapshot():
@@ -240,16 +228,12 @@ def test_a_bug_ends_a_job_after_so_much_training_and_a_user_after_so_much_time()
     assert (result.done, result.broken, result.cancelled) == (0, 1, 2)
 
 
-def test_energy_is_what_the_devices_in_use_cost_with_what_the_data_centre_adds():
+def test_energy_is_the_cost_of_the_devices_in_use_and_tardiness_costs_the_weight_for_each_second():
     nodes = [Node("pool", 2, cost_per_s=(0.5, 2.0, 3.0))]
     curve = {"device": Speeds.linear(2)}
-    result, _ = run(
-        [Arrival("a", 0.0, 10.0, curve), Arrival("b", 0.0, 4.0, curve)], Script({"a": 1, "b": 1}), nodes, pue=1.5
-    )
-    assert result.energy_cost == pytest.approx(1.5 * (4 * 3.0 + 6 * 2.0))
-
-
-def test_tardiness_costs_the_jobs_weight_for_each_second_and_only_the_late_count_as_late():
+    arrivals = [Arrival("a", 0.0, 10.0, curve), Arrival("b", 0.0, 4.0, curve)]
+    result, _ = run(arrivals, Script({"a": 1, "b": 1}), nodes, pue=1.5)
+    assert result.energy_cost == pytest.approx(1.5 * (4 * 3.0 + 6 * 2.0)), "with what the data centre adds"
     curve = {"device": Speeds.linear(1)}
     arrivals = [
         Arrival("late", 0.0, 10.0, curve, deadline_s=4.0, weight=3.0),
@@ -268,25 +252,21 @@ def test_regular_moments_come_on_the_clock_and_only_while_there_is_somebody():
 
 
 def test_memory_does_not_grow_with_those_who_have_left():
-    arrivals = (Arrival(f"j{n}", 10.0 * n, 5.0, CURVE) for n in range(20_000))
+    arrivals = (Arrival(f"j{n}", 10.0 * n, 5.0, CURVE) for n in range(5_000))
     most = [0]
 
     def look(simulation):
         most[0] = max(most[0], len(simulation._due) + len(simulation._versions) + len(simulation.active))
 
     result = Simulation(arrivals, POOL, fifo(), on_event=look).run()
-    assert result.done == 20_000
+    assert result.done == 5_000
     assert most[0] < 20
     assert len(result.samples) <= 2000
 
 
 @pytest.mark.parametrize(
     ("step", "says"),
-    [
-        ({"a": 4, "b": 8}, "12 of 8 devices"),
-        ({"a": 3}, "devices: got 3"),
-        ({}, "nothing runs"),
-    ],
+    [({"a": 4, "b": 8}, "12 of 8 devices"), ({"a": 3}, "devices: got 3"), ({}, "nothing runs")],
 )
 def test_a_policy_that_gives_out_what_is_not_there_is_told(step, says):
     arrivals = [Arrival("a", 0.0, 10.0, CURVE), Arrival("b", 0.0, 10.0, CURVE)]

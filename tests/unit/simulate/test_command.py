@@ -13,16 +13,16 @@ def simulate(*arguments):
 
 def test_policies_are_compared_on_a_workload_that_is_made(tmp_path, capsys):
     figures, picture = tmp_path / "figures.json", tmp_path / "pictures" / "queue.png"
-    asked = ("modelarts", "--jobs", "60", "--nodes", "12", "--policy", "fifo", "--policy", "greedy", "--policy", "milp")
+    asked = ("modelarts", "--jobs", "30", "--nodes", "8", "--policy", "fifo", "--policy", "greedy", "--policy", "milp")
     assert simulate(*asked, "--json", str(figures), "--picture", str(picture)) == 0
     heading, *rows, last = capsys.readouterr().out.splitlines()
     assert heading.startswith("POLICY")
-    assert [row.split()[:4] for row in rows] == [[name, "60", "of", "60"] for name in ("fifo", "greedy", "milp")]
+    assert [row.split()[:4] for row in rows] == [[name, "30", "of", "30"] for name in ("fifo", "greedy", "milp")]
     assert last == str(picture)
     assert picture.read_bytes().startswith(b"\x89PNG")
     fifo, greedy, milp = json.loads(figures.read_text())
     assert fifo["mean_queue_s"] > greedy["mean_queue_s"]  # who never shrinks keeps others waiting
-    assert milp["done"] == 60
+    assert milp["done"] == 30
     assert simulate(*asked, "--json", str(tmp_path / "again.json")) == 0
     assert (tmp_path / "again.json").read_text() == figures.read_text()
 
@@ -30,8 +30,7 @@ def test_policies_are_compared_on_a_workload_that_is_made(tmp_path, capsys):
 def test_nodes_of_several_kinds_have_an_energy_bill(capsys):
     assert simulate("andreas-small", "--nodes", "4", "--jobs", "12", "--policy", "edf", "--policy", "rg") == 0
     edf, rg = (line.split() for line in capsys.readouterr().out.splitlines()[1:3])
-    assert float(rg[-3]) > 0
-    assert float(edf[-3]) > 0
+    assert 0 < float(rg[-3]) < 0.7 * float(edf[-3])
 
 
 def test_a_published_trace_is_read_with_its_throughputs(tmp_path, capsys):

@@ -44,15 +44,11 @@ def test_jobs_come_in_order_the_first_at_zero_with_their_deadlines_on_that_clock
     assert second.speeds["device"] is tables["resnet50", 128]
 
 
-def test_other_names_of_the_same_columns_are_known(tmp_path, tables):
+def test_other_column_names_are_known_and_without_deadlines_the_application_gives_the_work(tmp_path, tables):
     (only,) = read(trace(tmp_path, PHILLY), tables)
     assert (only.work, only.deadline_s) == (1200.0, 83.0)
-
-
-def test_a_workload_without_deadlines_has_the_work_of_its_application(tmp_path, tables):
     (only,) = read(trace(tmp_path, POLLUX), tables)
-    assert only.deadline_s is None
-    assert only.work == pytest.approx(0.5 * 3600 * 10)
+    assert (only.work, only.deadline_s) == (pytest.approx(0.5 * 3600 * 10), None)
 
 
 def test_a_trace_is_drawn_again_to_any_length_the_same_for_the_same_seed(tmp_path, tables):
@@ -80,11 +76,9 @@ def test_what_cannot_be_read_is_named(tmp_path, tables, text, says):
         list(read(trace(tmp_path, text), tables))
 
 
-@pytest.mark.parametrize(("name", "text"), [(None, ""), ("x.csv", "batch,1\n64,2\n")])
-def test_a_folder_without_tables_is_refused(tmp_path, name, text):
-    folder = tmp_path / "tables"
-    folder.mkdir()
-    if name:
-        (folder / name).write_text(text)
+@pytest.mark.parametrize("tables", [{}, {"x.csv": "batch,1\n64,2\n"}])
+def test_a_folder_without_tables_is_refused(tmp_path, tables):
+    for name, text in tables.items():
+        (tmp_path / name).write_text(text)
     with pytest.raises(InvalidInputError):
-        throughputs(folder)
+        throughputs(tmp_path)

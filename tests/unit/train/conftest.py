@@ -50,18 +50,6 @@ def recorder():
     return Recorder()
 
 
-@pytest.fixture(autouse=True)
-def session(monkeypatch, clock):
-    """Each test has a process's training of its own, outside of a job."""
-    for name in ("PACELINE_OUTPUT", "PACELINE_INPUT", "PACELINE_CHECKPOINT", "PACELINE_CONTROL"):
-        monkeypatch.delenv(name, raising=False)
-    made = _session.Session(clock)
-    monkeypatch.setattr(_session, "current", made)
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # an Airflow of other tests may have set it
-    yield made
-    signal.signal(signal.SIGTERM, before)
-
-
 @pytest.fixture
 def new_life(monkeypatch, clock):
     """Return what makes the process forget its training, as a restart does."""
@@ -73,6 +61,16 @@ def new_life(monkeypatch, clock):
         return made
 
     return begin
+
+
+@pytest.fixture(autouse=True)
+def session(monkeypatch, new_life):
+    """Each test has a process's training of its own, outside of a job."""
+    for name in ("PACELINE_OUTPUT", "PACELINE_INPUT", "PACELINE_CHECKPOINT", "PACELINE_CONTROL"):
+        monkeypatch.delenv(name, raising=False)
+    before = signal.getsignal(signal.SIGTERM)  # an Airflow of other tests may have set it
+    yield new_life()
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture

@@ -50,23 +50,22 @@ class NoisyStream(IterableDataset):
 
 
 def make_loader(scenario):
-    dataset, workers = Noisy(scenario["samples"]), scenario["workers"]
-    common = {"batch_size": 3, "num_workers": workers}
+    samples = scenario["samples"]
+    dataset, common = Noisy(samples), {"batch_size": 3, "num_workers": scenario["workers"]}
     kind = scenario["loader"]
     if kind == "shuffle":
         return DataLoader(dataset, shuffle=True, **common)
     if kind == "persistent":
-        return DataLoader(Plain(scenario["samples"]), shuffle=True, persistent_workers=True, **common)
+        return DataLoader(Plain(samples), shuffle=True, persistent_workers=True, **common)
     if kind == "generator":
         return DataLoader(dataset, shuffle=True, generator=torch.Generator().manual_seed(5), **common)
-    if kind == "replacement":
-        sampler = RandomSampler(dataset, replacement=True, num_samples=scenario["samples"])
-        return DataLoader(dataset, sampler=sampler, **common)
-    if kind == "weighted":
-        return DataLoader(dataset, sampler=WeightedRandomSampler([1.0, 2.0] * 5, 10), **common)
     if kind == "stream":
-        return DataLoader(NoisyStream(scenario["samples"]), **common)
-    raise ValueError(kind)
+        return DataLoader(NoisyStream(samples), **common)
+    samplers = {
+        "replacement": RandomSampler(dataset, replacement=True, num_samples=samples),
+        "weighted": WeightedRandomSampler([1.0, 2.0] * 5, 10),
+    }
+    return DataLoader(dataset, sampler=samplers[kind], **common)
 
 
 def train(scenario, life, seen):

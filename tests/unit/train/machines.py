@@ -13,6 +13,10 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import torch
+
+from paceline.train.asynchronous.shards import Part
+from paceline.train.asynchronous.training import Training as Kept
 from paceline.train.progress import parse_line
 
 HERE = Path(__file__).parent
@@ -54,6 +58,11 @@ class Machine:
     def newest(self):
         return self.progress[-1]
 
+    @property
+    def model(self):
+        """The model that a worker leaves."""
+        return torch.load(self.output / "model.pt", weights_only=True)
+
     def until(self, true):
         give_up = time.monotonic() + LIMIT_S
         while not true(self):
@@ -88,13 +97,13 @@ class Machine:
         (self.output / "hold.new").rename(self.output / "hold")
 
     def go_on(self):
-        (self.output / "hold").unlink()
+        (self.output / "hold").unlink(missing_ok=True)
 
 
 class Training:
     """The machines of a training; none starts by itself but the parameter server."""
 
-    def __init__(self, fork, folder, names, epochs=4):
+    def __init__(self, fork, folder, names, epochs=4, options=()):
         self._fork, self._folder = fork, folder
         self.plan = folder / "plan.json"
         workers = {name: {"samples": 20, "batch_size": BATCH_SIZE} for name in names}
@@ -103,7 +112,7 @@ class Training:
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self._started = []
-        self.serve()
+        self.serve(*options)
 
     def serve(self, *options):
         """Start the parameter server, also in place of one that has ended."""
@@ -112,18 +121,18 @@ class Training:
         self.server = self._start(self._folder / "server", command, PACELINE_CHECKPOINT=checkpoint)
         self.server.until_said("listens on")
 
-    def work(self, name, *more, script="counted.py", epochs=None, samples=SAMPLES, hold=None, **environment):
-        """Start a worker; ``more`` are the script's arguments after the number of epochs."""
+    def work(self, name, options=None, epochs=None, samples=SAMPLES, hold=None, **environment):
+        """Start a worker; for ``options`` see ``counted.py``."""
         if hold is not None:
             (self._folder / name / "output").mkdir(parents=True, exist_ok=True)
             (self._folder / name / "output" / "hold").write_text(str(hold))
-        command = [HERE / script, samples, epochs or self.epochs, *(more or [0])]
+        command = [HERE / "counted.py", samples, epochs or self.epochs, json.dumps(options or {})]
         environment = {"PACELINE_SERVER": self.address, "PACELINE_WORKER": name} | environment
         return self._start(self._folder / name, command, **environment)
 
-    def work_together(self, names, *more, hold=0, **options):
+    def work_together(self, names, options=None, hold=0):
         """Start workers and wait until all train; none gets further than ``hold`` batches."""
-        workers = [self.work(name, *more, hold=hold, **options) for name in names]
+        workers = [self.work(name, options, hold=hold) for name in names]
         for name in names:
             self.server.until_said(f"{name} trains")
         return workers
@@ -134,6 +143,20 @@ class Training:
         own = {"PACELINE_SERVER": self.address, "PACELINE_WORKER": name}
         return self._start(self._folder / name, command, **own)
 
+    def let_end(self, workers):
+        """Let the workers go on, and wait for the good end of all."""
+        for worker in workers:
+            worker.go_on()
+        for worker in workers:
+            assert worker.end() == 0, worker.said
+        assert self.server.end() == 0, self.server.said
+
+    def finish(self, workers):
+        """Let the workers end; each sample has counted once in every epoch."""
+        self.let_end(workers)
+        for worker in workers:
+            assert worker.model["counts"].tolist() == [self.epochs] * SAMPLES
+
     def _start(self, folder, command, **environment):
         self._started.append(Machine(self._fork, folder, command, environment))
         return self._started[-1]
@@ -141,3 +164,13 @@ class Training:
     def end(self):
         for machine in self._started:
             machine.kill()
+
+
+def joined(names, batch_size, numbers=3, epochs=1):
+    """Return the state that a server keeps, of ``numbers`` numbers; workers have joined it as its guests 0, 1, 2."""
+    training = Kept({name: Part(1, batch_size) for name in names}, stuck_s=60.0)
+    training.begin_with(torch.zeros(numbers))
+    for guest, name in enumerate(names):
+        assert training.why_not(name, epochs, numbers) is None
+        training.join(name, guest)
+    return training

@@ -17,30 +17,19 @@ from paceline.train.asynchronous import reception
 from paceline.train.asynchronous import worker as worker_module
 from paceline.train.asynchronous.peer import reach
 from paceline.train.asynchronous.plan import read_plan
-from paceline.train.asynchronous.shards import Part
-from paceline.train.asynchronous.training import Training as Kept
 from paceline.train.asynchronous.vector import StateVector
 
-from .machines import LIMIT_S, SAMPLES
+from .machines import LIMIT_S, SAMPLES, joined
 
 EPOCHS = 4
-
-
-def assert_each_counts_once(worker):
-    model = torch.load(worker.output / "model.pt", weights_only=True)
-    assert model["counts"].tolist() == [EPOCHS] * SAMPLES
-    return int(model["batches"])
 
 
 @pytest.mark.parametrize("loader_workers", [0, 2])
 def test_workers_share_the_samples_and_end_with_the_same_model(train, loader_workers):
     training = train("a", "b", "c")
-    workers = training.work_together("abc", 0, loader_workers)
-    for worker in workers:
-        worker.go_on()
-    assert [worker.end() for worker in workers] == [0, 0, 0], [worker.said for worker in workers]
-    assert training.server.end() == 0
-    batches = {assert_each_counts_once(worker) for worker in workers}
+    workers = training.work_together("abc", {"workers": loader_workers})
+    training.finish(workers)
+    batches = {int(worker.model["batches"]) for worker in workers}
     assert batches == {sum(worker.newest.done for worker in workers)}  # buffers add up as well
     assert all(worker.newest.percent == 100 for worker in workers)
     last = training.server.newest
@@ -48,23 +37,17 @@ def test_workers_share_the_samples_and_end_with_the_same_model(train, loader_wor
     assert (last.loss, last.spent) == (1.0, {})
 
 
-def test_one_worker_does_it_all_and_sees_where_epochs_end(train):
+def test_a_worker_sees_where_epochs_end_and_tells_where_its_time_has_gone(train, monkeypatch, clock):
     training = train("a", "b")
-    worker = training.work("a")
-    assert worker.end() == 0, worker.said
-    assert assert_each_counts_once(worker) == EPOCHS * SAMPLES / 3
-    assert worker.newest.metrics["ends"] == EPOCHS
-    assert training.server.end() == 0
-
-
-def test_a_worker_tells_where_its_time_has_gone(train, monkeypatch, clock):
-    training = train("a")
     for name, value in (("SERVER", training.address), ("WORKER", "a"), ("EPOCHS", "2")):  # not the four of the script
         monkeypatch.setenv(f"PACELINE_{name}", value)
     monkeypatch.setattr(worker_module, "time", SimpleNamespace(monotonic=clock))
     checkpoint(model=torch.nn.Linear(1, 1))
-    for _ in track(DataLoader(TensorDataset(torch.arange(SAMPLES)), 4, shuffle=True), epochs=EPOCHS):
+    ends = 0
+    for _ in (loop := track(DataLoader(TensorDataset(torch.arange(SAMPLES)), 4, shuffle=True), epochs=EPOCHS)):
         clock.now_s += 0.05
+        ends += loop.epoch_end
+    assert ends == 2
     spent = _session.current.worker.spent
     assert (spent["samples"], spent["batches"]) == (2 * SAMPLES, 2 * SAMPLES / 3)
     assert spent["compute_s"] == pytest.approx(0.05 * spent["batches"])
@@ -81,14 +64,9 @@ def test_a_worker_that_is_killed_loses_nothing_and_may_come_again(train):
     training.server.until_said("b is lost")
     workers[1] = training.work("b")
     training.server.until_said("b trains (failures so far: 1)")
-    for worker in workers:
-        worker.go_on()
-    assert [worker.end() for worker in workers] == [0, 0, 0], training.server.said
-    assert training.server.end() == 0
+    training.finish(workers)
     assert "samples go to the others; failure 1" in training.server.said
     assert training.server.newest.metrics["failures"] == 1
-    for worker in workers:
-        assert_each_counts_once(worker)
 
 
 def test_three_failures_exclude_a_worker_and_the_training_ends_without_it(train):
@@ -103,9 +81,7 @@ def test_three_failures_exclude_a_worker_and_the_training_ends_without_it(train)
     worker = training.work("b")
     assert worker.end() == 5
     assert "b has failed 3 times and is left out" in worker.said
-    other.go_on()
-    assert other.end() == 0
-    assert_each_counts_once(other)
+    training.finish([other])
 
 
 def test_a_server_that_is_killed_goes_on_from_what_it_has_saved(train):
@@ -120,14 +96,9 @@ def test_a_server_that_is_killed_goes_on_from_what_it_has_saved(train):
     training.server.until_done(48)
     training.server.kill()  # without a word
     training.serve()
-    for worker in workers:
-        worker.go_on()
-    assert [worker.end() for worker in workers] == [0, 0], training.server.said
-    assert training.server.end() == 0
+    training.finish(workers)
     assert "going on from checkpoint" in training.server.said
-    for worker in workers:
-        assert "looking for it" in worker.said
-        assert_each_counts_once(worker)
+    assert all("looking for it" in worker.said for worker in workers)
 
 
 def test_a_worker_that_is_asked_to_end_does_so_without_blame(train):
@@ -138,17 +109,12 @@ def test_a_worker_that_is_asked_to_end_does_so_without_blame(train):
     leaving.process.terminate()
     leaving.go_on()
     assert leaving.end() == 143
-    staying.go_on()
-    assert staying.end() == 0
-    assert training.server.end() == 0
+    training.finish([staying])
     assert training.server.newest.metrics["failures"] == 0
-    assert_each_counts_once(staying)
 
 
 def test_a_worker_that_hangs_is_waited_for_no_longer_than_is_reasonable(train):
-    training = train("a", "b")
-    training.server.kill()
-    training.serve("--stuck-s", "1")
+    training = train("a", "b", options=("--stuck-s", "1"))
     hanging, other = training.work_together("ab")
     hanging.until_held(0)  # it has a batch
     hanging.process.send_signal(signal.SIGSTOP)
@@ -157,9 +123,7 @@ def test_a_worker_that_hangs_is_waited_for_no_longer_than_is_reasonable(train):
     training.server.until_done(EPOCHS * SAMPLES)
     assert "a has not come back with a batch" in training.server.said
     hanging.process.send_signal(signal.SIGCONT)
-    assert [hanging.end(), other.end(), training.server.end()] == [0, 0, 0]
-    for worker in (hanging, other):
-        assert_each_counts_once(worker)
+    training.finish([hanging, other])
 
 
 @pytest.fixture
@@ -170,11 +134,7 @@ def server_clock(monkeypatch, clock):
 
 
 def test_who_hangs_when_asked_for_the_order_of_samples_keeps_nobody_from_it(server_clock):
-    training = Kept({name: Part(2, batch_size=4) for name in "ab"}, stuck_s=60.0)
-    for guest, name in enumerate("ab"):
-        assert training.why_not(name, 1, 3) is None
-        training.begin_with(torch.zeros(3))
-        training.join(name, guest)
+    training = joined("ab", batch_size=4)
     assert training.lend("a", 0)["kind"] == "order"
     server_clock.now_s += 61.0
     training.take_back_stuck()
@@ -185,10 +145,7 @@ def test_who_hangs_when_asked_for_the_order_of_samples_keeps_nobody_from_it(serv
 
 
 def test_a_batch_that_takes_longer_than_is_reasonable_counts_in_the_end(server_clock):
-    training = Kept({"a": Part(4, batch_size=4)}, stuck_s=60.0)
-    assert training.why_not("a", 1, 3) is None
-    training.begin_with(torch.zeros(3))
-    training.join("a", 0)
+    training = joined("a", batch_size=4)
     assert training.lend("a", 0)["kind"] == "order"
     training.begin_epoch("a", 0, [0, 1, 2, 3])
     for counts in (False, True):
@@ -225,41 +182,35 @@ def test_buffers_of_any_kind_come_back_as_they_were(buffer):
 @pytest.mark.parametrize("stop_after", [20, -20])
 def test_an_early_stop_of_one_ends_the_training_of_all_with_the_same_model(train, stop_after):
     training = train("a", "b")
-    workers = training.work_together("ab", 0, 0, stop_after)
-    for worker in workers:
-        worker.go_on()
-    assert [worker.end() for worker in workers] == [0, 0], [worker.said for worker in workers]
-    assert training.server.end() == 0
-    first, second = (torch.load(worker.output / "model.pt", weights_only=True) for worker in workers)
-    assert first["counts"].tolist() == second["counts"].tolist()
-    assert first["counts"].sum() < EPOCHS * SAMPLES
+    workers = training.work_together("ab", {"stop_after": stop_after})
+    training.let_end(workers)
+    first, second = (worker.model["counts"].tolist() for worker in workers)
+    assert first == second
+    assert sum(first) < EPOCHS * SAMPLES
     assert training.server.newest.percent == 100
 
 
 def test_what_is_not_finite_spoils_nothing(train):
     training = train("a", "b")
     (other,) = training.work_together("a")
-    spoiling = training.work("b", 0, 0, 0, "nan")
+    spoiling = training.work("b", {"step": float("nan")})
     assert spoiling.end() == 5
-    other.go_on()
     assert "b is lost (what it has learned is not finite" in training.server.said
     assert "b has failed 3 times and is left out" in spoiling.said
-    assert other.end() == 0
-    assert_each_counts_once(other)
+    training.finish([other])
 
 
 def test_who_does_not_belong_is_sent_away_and_told_why(train):
     training = train("a", "b")
     training.work_together("a")
-    stranger = training.work("stranger")
-    assert stranger.end() == 7
-    assert "the schedule gives nothing to stranger" in stranger.said
-    other_model = training.work("b", samples=SAMPLES + 1)
-    assert other_model.end() == 7
-    assert f"the model of b has {SAMPLES + 2} numbers, that of the others {SAMPLES + 1}" in other_model.said
-    other_length = training.work("b", epochs=EPOCHS + 1)
-    assert other_length.end() == 7
-    assert f"b is to train {EPOCHS + 1} epochs, the others {EPOCHS}" in other_length.said
+    for name, other, why in (
+        ("stranger", {}, "the schedule gives nothing to stranger"),
+        ("b", {"samples": SAMPLES + 1}, f"the model of b has {SAMPLES + 2} numbers, that of the others {SAMPLES + 1}"),
+        ("b", {"epochs": EPOCHS + 1}, f"b is to train {EPOCHS + 1} epochs, the others {EPOCHS}"),
+    ):
+        worker = training.work(name, **other)
+        assert worker.end() == 7
+        assert why in worker.said
 
 
 def test_who_has_not_the_key_is_not_let_in_and_who_talks_nonsense_harms_nobody(train, monkeypatch):
@@ -272,10 +223,7 @@ def test_who_has_not_the_key_is_not_let_in_and_who_talks_nonsense_harms_nobody(t
         with socket.create_connection(("127.0.0.1", training.port)) as connection:
             connection.sendall(nonsense)
     training.server.until(lambda server: server.said.count("a connection has ended") >= 5)
-    worker = training.work("a")
-    assert worker.end() == 0, worker.said
-    assert training.server.end() == 0
-    assert_each_counts_once(worker)
+    training.finish([training.work("a")])
 
 
 def test_strangers_who_say_nothing_are_waited_for_though_not_for_long(monkeypatch):
@@ -302,9 +250,7 @@ def test_strangers_who_say_nothing_are_waited_for_though_not_for_long(monkeypatc
 
 
 def test_a_server_that_nobody_comes_to_gives_up(train):
-    training = train("a")
-    training.server.kill()
-    training.serve("--patience-s", "0.5")
+    training = train("a", options=("--patience-s", "0.5"))
     assert training.server.end() == 4
     assert "nobody is there to train" in training.server.said
 
@@ -316,13 +262,9 @@ def test_workers_that_learn_from_what_others_have_changed_meanwhile_learn_as_wel
     wanted = (inputs @ torch.randn(8, generator=random) > 0).float()
 
     def accuracy(names):
-        training = Kept({name: Part(1, batch_size=5) for name in names}, stuck_s=60.0)
         model = torch.nn.Linear(8, 1)
         vector = StateVector({"model": model})
-        training.begin_with(torch.zeros(vector.size))
-        for guest, name in enumerate(names):
-            assert training.why_not(name, 2, vector.size) is None
-            training.join(name, guest)
+        training = joined(names, batch_size=5, numbers=vector.size, epochs=2)
         seen = dict.fromkeys(names, training.snapshot())
         while not training.ended:
             for guest, name in enumerate(names):
@@ -351,15 +293,13 @@ def test_workers_that_learn_from_what_others_have_changed_meanwhile_learn_as_wel
 
 def test_the_server_ends_what_has_levelled_off_and_a_restarted_one_remembers_the_curve(train):
     training = train("a", "b", epochs=200)
-    (worker,) = training.work_together("a", 0.005, script="levels_off.py", hold=120)
+    (worker,) = training.work_together("a", {"gain": 0.005}, hold=120)
     training.server.until_done(6 * SAMPLES)
     training.server.process.terminate()  # it saves what it has; killed, it would have an older curve
     assert training.server.end() == 143
     training.serve()
-    worker.go_on()
-    assert worker.end() == 0, training.server.said
-    assert training.server.end() == 0
-    counts = torch.load(worker.output / "model.pt", weights_only=True)["counts"].tolist()
+    training.let_end([worker])
+    counts = worker.model["counts"].tolist()
     assert set(counts) == {counts[0]}  # every epoch that has begun is done
     assert 9 <= counts[0] <= 16  # half of what is missing after 10 epochs is a gain of 0.005 in one
     assert "the training ends after" in training.server.said
@@ -368,18 +308,11 @@ def test_the_server_ends_what_has_levelled_off_and_a_restarted_one_remembers_the
     assert (last.epochs, last.percent) == (counts[0], 100)
 
 
-@pytest.mark.parametrize(
-    "plan",
-    [
-        "",
-        "[]",
-        "{}",
-        '{"workers": {"a": {"samples": 1, "batch_size": 1.5}}}',
-        '{"workers": {}}',
-        '{"workers": {"a": {"samples": 0, "batch_size": 1}}}',
-        '{"workers": {"a": 3}}',
-    ],
-)
+NO_WORKERS = ["", "[]", "{}", '{"workers": {}}', '{"workers": {"a": 3}}']
+NO_WHOLE_NUMBERS = ['{"samples": 1, "batch_size": 1.5}', '{"samples": 0, "batch_size": 1}']
+
+
+@pytest.mark.parametrize("plan", [*NO_WORKERS, *(f'{{"workers": {{"a": {part}}}}}' for part in NO_WHOLE_NUMBERS)])
 def test_a_plan_that_is_none_is_refused(plan):
     with pytest.raises(ValueError, match=r"^plan: got .*, expected \{\"workers\""):
         read_plan(plan)

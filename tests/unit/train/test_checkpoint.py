@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from paceline.train import Loop, _checkpoint, checkpoint, report, stop_early, track
+from paceline.train import Loop, _checkpoint, checkpoint, report, track
 
-INCLUDE = Path(__file__).parents[3] / "include"
+from .machines import INCLUDE
 
 
 class Counter:
@@ -36,33 +36,46 @@ def newest(folder):
     return Path(folder) / files(folder)[-1]
 
 
-def train(folder, counter, batches=3, **options):
-    for _ in track(range(batches), **options):
+def train(counter, **path):
+    """Count three batches; return whether a checkpoint was restored."""
+    restored = checkpoint(counter=counter, **path)
+    for _ in track(range(3)):
         counter.value += 1
+    return restored
 
 
-def interrupted(folder, after, batches=10, epochs=1, loader=None, every_s=0):
+def interrupted(folder, after, batches=10, epochs=1):
     """Train until the body of batch ``after`` raises; what is saved by then is ``after`` batches."""
-    counter = Counter()
-    checkpoint(counter=counter, path=folder, every_s=every_s)
-    for done, _ in enumerate(track(loader or range(batches), epochs=epochs)):
+    checkpoint(counter=(counter := Counter()), path=folder, every_s=0)
+    for done, _ in enumerate(track(range(batches), epochs=epochs)):
         if done == after:
             break
         counter.value += 1
-    return counter
+
+
+@pytest.fixture
+def restart(new_life, tmp_path):
+    """Restart the training; called with its parts, a counter unless others are named. Returns the counter."""
+
+    def begin(**parts):
+        new_life()
+        counter = Counter()
+        checkpoint(**(parts or {"counter": counter}), path=tmp_path)
+        return counter
+
+    return begin
 
 
 def test_nothing_is_saved_where_no_folder_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    counter = Counter()
-    assert checkpoint(counter=counter) is False
-    train(tmp_path, counter)
+    assert train(Counter()) is False
     assert files(tmp_path) == []
 
 
 @pytest.mark.parametrize(("batches", "saved_at"), [(25, [10, 20]), (21, [10])])
 def test_right_before_the_final_save_there_is_no_other(tmp_path, clock, recorder, batches, saved_at):
     """It would hold up the last batches, which a deadline controller cannot make up for any more."""
+    recorder.interval_s = 3600  # saves are told all the same
     checkpoint(counter=Counter(), path=tmp_path, every_s=10)
     for _ in Loop(range(batches), display=recorder):
         clock.now_s += 1.0
@@ -74,102 +87,42 @@ def test_right_before_the_final_save_there_is_no_other(tmp_path, clock, recorder
 @pytest.mark.parametrize("named_by", ["argument", "environment"])
 def test_the_end_of_a_loop_is_saved(tmp_path, monkeypatch, new_life, named_by):
     folder = tmp_path / "made" / "as needed"
-    if named_by == "environment":
-        monkeypatch.setenv("PACELINE_CHECKPOINT", str(folder))
+    monkeypatch.setenv("PACELINE_CHECKPOINT", str(folder if named_by == "environment" else tmp_path))
     path = {"path": folder} if named_by == "argument" else {}
-    counter = Counter()
-    assert checkpoint(counter=counter, **path) is False
-    train(folder, counter)
+    assert train(Counter(), **path) is False
+    assert len(files(folder)) == 1
     new_life()
     again = Counter()
-    assert checkpoint(counter=again, **path) is True
+    assert train(again, **path) is True
     assert again.value == 3
 
 
-def test_a_training_that_had_ended_goes_on_after_the_loop(tmp_path, new_life, recorder, capsys):
-    interrupted(tmp_path, after=99)
-    new_life()
-    counter = Counter()
-    checkpoint(counter=counter, path=tmp_path)
+@pytest.mark.parametrize("epochs", [2, 1])
+def test_a_training_that_had_ended_goes_on_after_the_loop(tmp_path, restart, recorder, capsys, epochs):
+    interrupted(tmp_path, after=99, batches=5, epochs=2)
+    restart()
     saved = files(tmp_path)
-    assert list(Loop(range(10), display=recorder)) == []
+    assert list(Loop(range(5), epochs=epochs, display=recorder)) == []
     assert recorder.events == [("start", 10, 10), ("finish", 10, 10)]
     assert "there is nothing left to do" in capsys.readouterr().err
     assert files(tmp_path) == saved
 
 
-def test_more_epochs_than_before_go_on_where_the_training_had_ended(tmp_path, new_life, recorder):
-    interrupted(tmp_path, after=99, batches=3, epochs=2)
-    new_life()
-    checkpoint(counter=(counter := Counter()), path=tmp_path)
-    assert list(Loop(range(3), epochs=3, display=recorder)) == [0, 1, 2]
-    assert recorder.events[0] == ("start", 6, 9)
-    assert counter.value == 6
-
-
-def test_fewer_epochs_than_are_done_leave_nothing_to_do(tmp_path, new_life, recorder):
-    interrupted(tmp_path, after=8, batches=3, epochs=4)
-    new_life()
-    checkpoint(counter=Counter(), path=tmp_path)
-    assert list(Loop(range(3), epochs=1, display=recorder)) == []
-    assert recorder.events[-1] == ("finish", 8, 8)
-
-
-def test_a_restart_says_where_it_goes_on(tmp_path, new_life, recorder, capsys):
+def test_a_restart_says_where_it_goes_on(tmp_path, restart, recorder, capsys):
     interrupted(tmp_path, after=4)
-    new_life()
-    checkpoint(counter=Counter(), path=tmp_path)
+    restart()
     assert list(Loop(range(10), display=recorder)) == [4, 5, 6, 7, 8, 9]
     assert recorder.events[0] == ("start", 4, 10)
     assert "4 of 10 batches were done" in capsys.readouterr().err
 
 
-def test_a_save_is_told_by_a_line(tmp_path, recorder):
-    checkpoint(counter=Counter(), path=tmp_path, every_s=0)
-    list(Loop("abc", display=recorder))
-    assert [event for event, _, _ in recorder.events] == ["start", *["checkpoint"] * 3, "progress", "finish"]
-
-
-def test_early_stop_outlives_a_restart(tmp_path, new_life, recorder):
-    checkpoint(counter=Counter(), path=tmp_path)
-    for batch in track(range(10)):
-        if batch == 2:
-            stop_early()
-    new_life()
-    checkpoint(counter=Counter(), path=tmp_path)
-    assert list(Loop(range(10), display=recorder)) == []
-    assert recorder.events[-1] == ("finish", 3, 3)
-
-
-def test_what_was_reported_outlives_a_restart(tmp_path, new_life, recorder):
+def test_what_was_reported_outlives_a_restart(tmp_path, restart, recorder):
     checkpoint(counter=Counter(), path=tmp_path)
     for _ in track("ab"):
         report(loss=0.5, accuracy=0.75)
-    new_life()
-    checkpoint(counter=Counter(), path=tmp_path)
+    restart()
     list(Loop("ab", display=recorder))
     assert (recorder.shown[-1].loss, recorder.shown[-1].metrics) == (0.5, {"accuracy": 0.75})
-
-
-def test_of_several_loops_the_right_one_goes_on(tmp_path, new_life):
-    def script(stop_at=None):
-        counter = Counter()
-        checkpoint(counter=counter, path=tmp_path, every_s=0)
-        seen = []
-        for name in ("first", "second"):
-            for batch in track(range(3), epochs=2):
-                if (name, len(seen)) == stop_at:
-                    return seen
-                seen.append((name, batch))
-                counter.value += 1
-        return seen, counter.value
-
-    whole = [(name, batch) for name in ("first", "second") for batch in [0, 1, 2] * 2]
-    before = script(stop_at=("second", 10))
-    new_life()
-    after, value = script()
-    assert before + after == whole
-    assert value == 12
 
 
 # When to save
@@ -189,10 +142,6 @@ def saves_at(clock, monkeypatch, folder, *, cost_s, batch_s, batches, every_s=No
     return moments[:-1]  # the last is the end
 
 
-def test_saves_that_cost_next_to_nothing_are_five_seconds_apart(clock, monkeypatch, tmp_path):
-    assert saves_at(clock, monkeypatch, tmp_path, cost_s=0, batch_s=1, batches=17) == [5, 10, 15]
-
-
 @pytest.mark.parametrize("cost_s", [0.2, 0.5, 1.0])
 def test_saves_cost_at_most_two_percent_of_the_time(clock, monkeypatch, tmp_path, cost_s):
     moments = saves_at(clock, monkeypatch, tmp_path, cost_s=cost_s, batch_s=0.5, batches=2000)
@@ -203,27 +152,28 @@ def test_saves_cost_at_most_two_percent_of_the_time(clock, monkeypatch, tmp_path
 def test_saves_are_at_most_a_minute_and_a_batch_apart_whatever_they_cost(clock, monkeypatch, tmp_path):
     moments = saves_at(clock, monkeypatch, tmp_path, cost_s=10, batch_s=7, batches=100)
     gaps = [b - a - 10 for a, b in itertools.pairwise(moments)]
-    assert gaps
     assert max(gaps) <= 67
 
 
-def test_every_s_sets_the_interval(clock, monkeypatch, tmp_path):
-    moments = saves_at(clock, monkeypatch, tmp_path, cost_s=0.25, batch_s=0.5, batches=20, every_s=3)
-    assert moments == [3.25, 6.5, 9.75]
+@pytest.mark.parametrize(
+    ("timing", "moments"),
+    [
+        ({"cost_s": 0, "batch_s": 1, "batches": 17}, [5, 10, 15]),
+        ({"cost_s": 0.25, "batch_s": 0.5, "batches": 20, "every_s": 3}, [3.25, 6.5, 9.75]),
+    ],
+)
+def test_saves_are_five_seconds_apart_if_they_cost_nothing_or_every_s(clock, monkeypatch, tmp_path, timing, moments):
+    assert saves_at(clock, monkeypatch, tmp_path, **timing) == moments
 
 
 # Bad input
-
-
-class NoState:
-    pass
 
 
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
         ({}, "checkpoint: got 'nothing', expected what to save"),
-        ({"model": NoState()}, r"model: got 'NoState', expected an object with state_dict\(\) and load_state_dict\(\)"),
+        ({"model": object()}, r"model: got 'object', expected an object with state_dict\(\) and load_state_dict\(\)"),
         ({"model": None}, "model: got 'NoneType'"),
         ({"c": Counter(), "every_s": -1}, "every_s: got -1, expected a number of seconds, 0 or more"),
         ({"c": Counter(), "every_s": float("nan")}, "every_s: got nan"),
@@ -245,54 +195,43 @@ def test_a_state_that_turns_unloadable_later_is_found_when_it_is_saved_not_when_
             counter.value = Path("x")
 
 
-def test_other_parts_than_in_the_checkpoint_are_refused(tmp_path, new_life):
-    interrupted(tmp_path, after=2)
-    new_life()
-    with pytest.raises(ValueError, match=r"checkpoint: got \['counter', 'model'\], expected \['counter'\] as in"):
-        checkpoint(counter=Counter(), model=Counter(), path=tmp_path)
-
-
-def test_a_model_of_another_shape_is_refused(tmp_path, new_life):
+def test_other_parts_than_in_the_checkpoint_are_refused(tmp_path, restart):
     checkpoint(model=torch.nn.Linear(2, 2), path=tmp_path)
     list(track("a"))
-    new_life()
+    with pytest.raises(ValueError, match=r"checkpoint: got \['counter', 'model'\], expected \['model'\] as in"):
+        restart(counter=Counter(), model=torch.nn.Linear(2, 2))
     with pytest.raises(ValueError, match=r"(?s)model: the state in .* does not fit it: .*size mismatch"):
-        checkpoint(model=torch.nn.Linear(3, 2), path=tmp_path)
+        restart(model=torch.nn.Linear(3, 2))
 
 
-def test_a_loader_of_another_length_is_refused(tmp_path, new_life):
-    interrupted(tmp_path, after=2, batches=10)
-    new_life()
-    checkpoint(counter=Counter(), path=tmp_path)
-    with pytest.raises(ValueError, match="loader: got '5 batches', expected 10 batches in an epoch as in the check"):
-        list(track(range(5)))
-
-
-def test_a_loader_without_length_that_has_become_shorter_is_refused(tmp_path, new_life):
+@pytest.mark.parametrize(
+    ("before", "now", "message"),
+    [
+        (range(9), range(4), "loader: got '4 batches', expected 9 batches in an epoch as in the check"),
+        (iter(range(9)), iter(range(4)), "batches in an epoch: got 4, expected at least 6"),
+    ],
+    ids=["with a length", "without"],
+)
+def test_a_loader_that_has_become_shorter_is_refused(tmp_path, restart, before, now, message):
     checkpoint(counter=Counter(), path=tmp_path, every_s=0)
-    for batch in track(iter(range(9)), total=9):
+    for batch in track(before, total=9):
         if batch == 6:
             break
-    new_life()
-    checkpoint(counter=Counter(), path=tmp_path)
-    with pytest.raises(ValueError, match="batches in an epoch: got 4, expected at least 6"):
-        list(track(iter(range(4)), total=9))
+    restart()
+    with pytest.raises(ValueError, match=message):
+        list(track(now, total=9))
 
 
 # Inside of the loop
 
 
-def test_inside_of_the_loop_it_saves_and_says_what_it_cannot_do(tmp_path, new_life, capsys):
-    def script(counter):
-        for _ in track(range(4)):
-            counter.value += 1
-            checkpoint(counter=counter, path=tmp_path)
-
-    script(Counter())
+def test_inside_of_the_loop_it_saves_and_says_what_it_cannot_do(tmp_path, restart, capsys):
+    counter = Counter()
+    for _ in track(range(4)):
+        counter.value += 1
+        checkpoint(counter=counter, path=tmp_path)
     assert capsys.readouterr().err.count("inside of the loop saves, but cannot restore") == 1
-    new_life()
-    checkpoint(counter=(again := Counter()), path=tmp_path)
-    assert again.value == 4
+    assert restart().value == 4
 
 
 def test_inside_of_the_loop_it_is_too_late_to_restore(tmp_path, new_life):
@@ -303,10 +242,9 @@ def test_inside_of_the_loop_it_is_too_late_to_restore(tmp_path, new_life):
             checkpoint(counter=Counter(), path=tmp_path)
 
 
-def test_called_before_the_loop_it_may_be_called_inside_as_well(tmp_path, new_life):
+def test_called_before_the_loop_it_may_be_called_inside_as_well(tmp_path, restart):
     interrupted(tmp_path, after=2)
-    new_life()
-    checkpoint(counter=(counter := Counter()), path=tmp_path)
+    counter = restart()
     for _ in track(range(10)):
         counter.value += 1
         assert checkpoint(counter=counter, path=tmp_path) is False
@@ -336,29 +274,17 @@ def test_the_content_is_on_disk_before_the_name_is(tmp_path, monkeypatch):
     assert calls == ["fsync", "replace", "fsync"]
 
 
-def test_a_checkpoint_is_an_ordinary_torch_file(tmp_path):
-    interrupted(tmp_path, after=5)
-    content = torch.load(newest(tmp_path), weights_only=True)
-    assert content["parts"]["counter"] == {"value": 5}
-    assert content["position"]["done"] == 5
-
-
 @pytest.mark.parametrize("damage", ["cut short", "emptied", "one bit"])
-def test_a_damaged_newest_file_falls_back_to_the_one_before(tmp_path, new_life, capsys, damage):
+def test_a_damaged_newest_file_falls_back_to_the_one_before(tmp_path, restart, capsys, damage):
     interrupted(tmp_path, after=5)
     path = newest(tmp_path)
     content = bytearray(path.read_bytes())
     if damage == "one bit":
         content[len(content) // 2] ^= 1
     path.write_bytes({"cut short": content[:-100], "emptied": b""}.get(damage, content))
-    new_life()
-    checkpoint(counter=(counter := Counter()), path=tmp_path)
+    assert restart().value == 4
     said = capsys.readouterr().err
     assert f"checkpoint {path} cannot be used, trying the one before it: its content does not match" in said
-    assert counter.value == 4
-    for _ in track(range(10)):
-        counter.value += 1
-    assert counter.value == 10
 
 
 class Malicious:
@@ -372,7 +298,7 @@ class Malicious:
 
 
 @pytest.mark.parametrize("how", ["torch.save", "pickle"])
-def test_a_file_that_would_run_code_is_refused(tmp_path, new_life, capsys, how):
+def test_a_file_that_would_run_code_is_refused(tmp_path, restart, capsys, how):
     interrupted(tmp_path, after=5)
     victim, evil = tmp_path / "victim", tmp_path / "evil"
     if how == "pickle":
@@ -381,9 +307,7 @@ def test_a_file_that_would_run_code_is_refused(tmp_path, new_life, capsys, how):
         torch.save({"format": 1, "parts": {"counter": Malicious(victim)}}, evil)
     checksum = zlib.crc32(evil.read_bytes())
     evil.rename(tmp_path / f"checkpoint-000099-{checksum:08x}.pt")  # the name fits: only the content is to blame
-    new_life()
-    checkpoint(counter=(counter := Counter()), path=tmp_path)
-    assert counter.value == 5
+    assert restart().value == 5
     assert not victim.exists()
     assert "checkpoint-000099" in capsys.readouterr().err
 
@@ -429,30 +353,6 @@ print("trained to the end")
 
 
 # SIGTERM
-
-
-def test_sigterm_is_answered_between_batches_saved_and_ends_the_process_with_143(tmp_path, new_life, recorder):
-    checkpoint(counter=(counter := Counter()), path=tmp_path, every_s=3600)
-    seen = []
-    with pytest.raises(SystemExit) as exit_:  # noqa: PT012
-        for batch in Loop(range(10), display=recorder):
-            if batch == 3:
-                signal.raise_signal(signal.SIGTERM)
-            seen.append(batch)  # the body of the batch still ends
-            counter.value += 1
-    assert exit_.value.code == 143
-    assert seen == [0, 1, 2, 3]
-    new_life()
-    checkpoint(counter=(again := Counter()), path=tmp_path)
-    assert again.value == 4
-    assert list(track(range(10))) == [4, 5, 6, 7, 8, 9]
-
-
-def test_sigterm_in_the_last_batch_ends_the_process_too(tmp_path):
-    checkpoint(counter=Counter(), path=tmp_path)
-    with pytest.raises(SystemExit, match="143"):  # noqa: PT012
-        for _ in track("a"):
-            signal.raise_signal(signal.SIGTERM)
 
 
 def test_sigterm_without_anything_to_save_ends_the_process_at_once():

@@ -16,13 +16,17 @@ ROOT = Path(__file__).parents[3]
 def test_the_example_of_the_guide_trains_and_leaves_its_model(tmp_path, fork, in_a_job):
     guide = (ROOT / "docs" / "training-code.md").read_text(encoding="utf-8")
     (tmp_path / "train.py").write_text(re.search(r"```python\n(.*?)```", guide, re.DOTALL)[1])
-    torch.save((torch.randn(640, 8), torch.randn(640, 1)), tmp_path / "data.pt")
-    environment = {"PYTHONPATH": str(ROOT / "include")}
+    environment, given, left = {"PYTHONPATH": str(ROOT / "include")}, tmp_path, tmp_path
     if in_a_job:
-        environment |= {f"PACELINE_{name}": str(tmp_path) for name in ("INPUT", "OUTPUT", "CHECKPOINT")}
+        given, left = tmp_path / "input", tmp_path / "output"
+        folders = {"INPUT": given, "OUTPUT": left, "CHECKPOINT": tmp_path / "checkpoint"}
+        for name, folder in folders.items():
+            folder.mkdir()
+            environment[f"PACELINE_{name}"] = str(folder)
+    torch.save((torch.randn(640, 8), torch.randn(640, 1)), given / "data.pt")
     process = fork(["train.py"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     said = process.stdout.read()
     assert process.wait() == 0, said
-    assert set(torch.load(tmp_path / "model.pt", weights_only=True)) == {"0.weight", "0.bias", "2.weight", "2.bias"}
+    assert set(torch.load(left / "model.pt", weights_only=True)) == {"0.weight", "0.bias", "2.weight", "2.bias"}
     progress = [parsed for line in said.splitlines() if (parsed := parse_line(line))]
     assert [(one.event, one.done) for one in progress][-1:] == ([("finish", 200)] if in_a_job else [])

@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 
-from paceline.train import Converged, _session, checkpoint, report, track
+from paceline.train import Converged, checkpoint, report, track
 from paceline.train._loop import Loop
 from paceline.train._monitor import Monitor, fit
 
@@ -29,9 +29,13 @@ def needed(curve, gain):
     return next(epoch for epoch in range(1, 10_000) if curve(epoch + 1) - curve(epoch) < gain)
 
 
-@pytest.mark.parametrize("gain", [0.01, 0.001, 0.0001])
-def test_the_number_of_epochs_is_known_long_before_they_are_done(gain):
-    truth, monitor = needed(hyperbola, gain), Monitor(Converged("accuracy", gain=gain), most=500)
+@pytest.mark.parametrize(
+    ("until", "truth"),
+    [(Converged("accuracy", gain=gain), needed(hyperbola, gain)) for gain in (0.01, 0.001, 0.0001)]
+    + [(Converged("accuracy", gain=1e-9, target=0.9), next(k for k in range(1, 500) if hyperbola(k) >= 0.9))],
+)
+def test_the_number_of_epochs_is_known_long_before_they_are_done(until, truth):
+    monitor = Monitor(until, most=500)
     for epoch in range(1, 7):
         monitor.add(epoch, hyperbola(epoch))
     assert monitor.epochs == pytest.approx(truth, rel=0.1, abs=1)
@@ -53,8 +57,9 @@ def test_another_kind_of_curve_ends_once_it_is_flat(seed):
     assert monitor.points[-1][1] > 0.925
 
 
-def test_what_does_not_learn_at_all_is_given_up():
-    monitor = learn(lambda epoch: 0.5, Converged("accuracy"))
+@pytest.mark.parametrize("curve", [lambda epoch: 0.5, lambda epoch: 1 / epoch], ids=["flat", "falling"])
+def test_what_does_not_learn_at_all_is_given_up(curve):
+    monitor = learn(curve, Converged("accuracy"))
     assert len(monitor.points) == 7
     assert monitor.enough == "accuracy has not gained 0.001 in 6 epochs"
 
@@ -72,14 +77,6 @@ def test_a_target_that_is_reached_is_enough_and_one_out_of_reach_is_not():
     assert learn(hyperbola, Converged("accuracy", gain=1e-9, target=0.95), most=30).enough is None
 
 
-def test_the_epoch_of_a_target_is_foreseen():
-    monitor = Monitor(Converged("accuracy", gain=1e-9, target=0.9), most=500)
-    for epoch in range(1, 7):
-        monitor.add(epoch, hyperbola(epoch))
-    truth = next(epoch for epoch in range(1, 500) if hyperbola(epoch) >= 0.9)
-    assert monitor.epochs == pytest.approx(truth, abs=1)
-
-
 def test_values_that_are_no_numbers_tell_nothing():
     monitor = Monitor(Converged("accuracy"), most=10)
     monitor.add(1, math.nan)
@@ -87,14 +84,12 @@ def test_values_that_are_no_numbers_tell_nothing():
     assert (monitor.points, monitor.epochs, monitor.enough) == ([], 10, None)
 
 
-@pytest.mark.parametrize("points", [[], [(1, 0.5)] * 3, [(k, 0.5) for k in range(1, 9)]])
+STANDS_STILL_FAR_FROM_ZERO = [(1, 1e5), (2, 1e5 + 1.5e-11), (3, 1e5 + 3e-11), (4, 1e5 + 3e-11)]
+
+
+@pytest.mark.parametrize("points", [[], [(1, 0.5)] * 3, [(k, 0.5) for k in range(1, 9)], STANDS_STILL_FAR_FROM_ZERO])
 def test_no_curve_goes_through_too_little(points):
     assert fit(points) is None
-
-
-def test_a_curve_that_falls_is_no_reason_to_go_on_forever():
-    monitor = learn(lambda epoch: 1 / epoch, Converged("accuracy"))
-    assert len(monitor.points) == 7
 
 
 @pytest.mark.parametrize(
@@ -150,31 +145,26 @@ def test_a_metric_that_never_comes_ends_nothing(recorder, capsys):
     assert capsys.readouterr().err.count("accuracy was not reported in two epochs") == 1
 
 
-def test_a_restarted_training_knows_what_the_metric_was(tmp_path, monkeypatch, clock):
-    def life(until_epoch):
-        monkeypatch.setattr(_session, "current", _session.Session(clock))
+def test_a_restarted_training_knows_what_the_metric_was(tmp_path, new_life):
+    def live(die_after=None):
+        new_life()
         checkpoint(model=torch.nn.Linear(1, 1), path=tmp_path, every_s=0)
         loop = track(range(10), epochs=50, until=Converged("accuracy", 0.002))
         for _ in loop:
+            if loop.done == die_after:
+                break
             if loop.epoch_end:
                 report(accuracy=hyperbola(loop.epoch + 1))
-            if loop.epoch == until_epoch and loop.batch == 5:
-                raise KeyboardInterrupt
         return loop
 
     uninterrupted = run(None).epochs
-    for epoch in (5, 9):
-        with pytest.raises(KeyboardInterrupt):
-            life(until_epoch=epoch)
-    ended = life(until_epoch=None)
+    for die_after in (50, 55, 95):  # at the end of an epoch, and in the middle of one
+        live(die_after)
+    ended = live()
     assert (ended.epochs, ended.done) == (uninterrupted, 10 * uninterrupted)
-    assert len(ended.monitor.points) == uninterrupted
-    again = life(until_epoch=None)
+    assert [epochs for epochs, _ in ended.monitor.points] == list(range(1, uninterrupted + 1))
+    again = live()
     assert (again.epochs, again.done) == (uninterrupted, 10 * uninterrupted)  # there is nothing left to do
-
-
-def test_what_stands_still_far_from_zero_is_no_reason_to_fail():
-    assert fit([(1, 1e5), (2, 1e5 + 1.5e-11), (3, 1e5 + 3e-11), (4, 1e5 + 3e-11)]) is None
 
 
 def test_a_target_that_was_reached_stays_reached_after_a_restart():
@@ -184,21 +174,3 @@ def test_a_target_that_was_reached_stays_reached_after_a_restart():
     again = Monitor(monitor.until, most=50)
     again.restore(monitor.points)
     assert (again.enough, again.epochs) == (monitor.enough, 2)
-
-
-def test_the_metric_of_an_epoch_that_was_saved_at_its_end_is_not_lost(tmp_path, monkeypatch, clock):
-    def life(die_after):
-        monkeypatch.setattr(_session, "current", _session.Session(clock))
-        checkpoint(model=torch.nn.Linear(1, 1), path=tmp_path, every_s=0)
-        loop = track(range(10), epochs=50, until=Converged("accuracy", 0.002))
-        for _ in loop:
-            if loop.done == die_after:  # the first batch after the save at the epoch's end
-                raise KeyboardInterrupt
-            if loop.epoch_end:
-                report(accuracy=hyperbola(loop.epoch + 1))
-        return loop
-
-    with pytest.raises(KeyboardInterrupt):
-        life(die_after=50)
-    ended = life(die_after=None)
-    assert [epochs for epochs, _ in ended.monitor.points] == list(range(1, ended.epochs + 1))

@@ -10,20 +10,23 @@ import torch
 from paceline.train.asynchronous.part import Part, PartServer
 from paceline.train.asynchronous.peer import reach
 from paceline.train.asynchronous.plan import EXIT_BROKEN
-from paceline.train.asynchronous.shards import Part as Share
-from paceline.train.asynchronous.training import Training as Kept
 
-from .machines import INCLUDE, LIMIT_S, SAMPLES
+from .machines import INCLUDE, LIMIT_S, SAMPLES, joined
 
 EPOCHS = 8
 
 
-def hold_in_a_thread(training, name):
+def hold_in_a_thread(address, name="ps-1"):
     """A process that holds a part, in a thread."""
-    part = PartServer(name, training.address, "127.0.0.1")
+    part = PartServer(name, address, "127.0.0.1")
     thread = threading.Thread(target=part.run, daemon=True)
     thread.start()
     return part, thread
+
+
+def join(thread):
+    thread.join(LIMIT_S)
+    assert not thread.is_alive()
 
 
 def once(true):
@@ -39,43 +42,24 @@ def has_parts(number):
     return lambda server: server.progress and server.newest.metrics.get("servers", 1) == number
 
 
-def assert_each_counts_once(training, workers):
-    for worker in workers:
-        worker.go_on()
-    for worker in workers:
-        assert worker.end() == 0, worker.said
-        model = torch.load(worker.output / "model.pt", weights_only=True)
-        assert model["counts"].tolist() == [EPOCHS] * SAMPLES
-    assert training.server.end() == 0, training.server.said
-
-
 def test_a_part_of_the_state_comes_and_goes_twenty_times_and_no_update_is_lost(train):
     training = train("a", "b", "c", epochs=EPOCHS)
     workers = training.work_together("abc")
     for number in range(1, 21):
-        part, thread = hold_in_a_thread(training, f"ps-{number}")
+        part, thread = hold_in_a_thread(training.address, f"ps-{number}")
         before = once(part._part.read)
         for worker in workers:
             worker.hold(after=number)
         once(lambda part=part, before=before: None if torch.equal(part._part.read(), before) else True)
         part.leave()  # while what others have learned is on its way
-        thread.join(LIMIT_S)
-        assert not thread.is_alive()
+        join(thread)
     assert training.server.newest.done < EPOCHS * SAMPLES, "all of it while they trained"
-    assert_each_counts_once(training, workers)
-    assert training.server.said.count("holds a part of the state;") == 20
+    _, stays = hold_in_a_thread(training.address, "ps-21")
+    training.server.until(has_parts(2))
+    training.finish(workers)
+    join(stays)  # it is let go at the end
+    assert training.server.said.count("holds a part of the state;") == 21
     assert all("lost" not in machine.said for machine in (training.server, *workers))
-
-
-def test_three_hold_a_part_each_and_are_let_go_at_the_end(train):
-    training = train("a", "b", epochs=EPOCHS)
-    workers = training.work_together("ab")
-    threads = [hold_in_a_thread(training, f"ps-{number}")[1] for number in (1, 2, 3)]
-    training.server.until(has_parts(4))
-    assert_each_counts_once(training, workers)
-    for thread in threads:
-        thread.join(LIMIT_S)
-        assert not thread.is_alive()
 
 
 def test_a_process_with_a_part_that_is_asked_to_end_gives_it_back_first(train):
@@ -89,32 +73,26 @@ def test_a_process_with_a_part_that_is_asked_to_end_gives_it_back_first(train):
         part.process.terminate()
         assert part.end() == 0, part.said
         training.server.until(has_parts(4 - left))
-    assert_each_counts_once(training, workers)
+    training.finish(workers)
     assert "lost" not in training.server.said, "nobody is blamed for what has left"
 
 
 def test_a_part_that_is_asked_to_end_before_it_has_found_the_server_just_ends():
-    part = PartServer("ps-1", "127.0.0.1:1", "127.0.0.1")
-    thread = threading.Thread(target=part.run, daemon=True)
-    thread.start()
+    part, thread = hold_in_a_thread("127.0.0.1:1")
     part.leave()
-    thread.join(LIMIT_S)
-    assert not thread.is_alive()
+    join(thread)
 
 
 def test_a_change_of_a_wrong_length_or_for_other_ranges_does_not_count():
-    kept = Kept({"a": Share(2, batch_size=4)}, stuck_s=60.0)
-    assert kept.why_not("a", 1, 3) is None
-    kept.begin_with(torch.zeros(3))
-    kept.join("a", 1)
-    assert kept.lend("a", 1)["kind"] == "order"
-    kept.begin_epoch("a", 1, [0, 1, 2])
-    number, version = kept.lend("a", 1)["number"], kept.own()[0]["version"]
+    kept = joined("a", batch_size=4)
+    assert kept.lend("a", 0)["kind"] == "order"
+    kept.begin_epoch("a", 0, [0, 1, 2])
+    number, version = kept.lend("a", 0)["number"], kept.own()[0]["version"]
     with pytest.raises(ValueError, match="change: got 1 numbers, expected 3"):
-        kept.take_in("a", 1, number, version, torch.ones(1), {})
-    assert kept.take_in("a", 1, number, version + 1, torch.ones(3), {}) is None
+        kept.take_in("a", 0, number, version, torch.ones(1), {})
+    assert kept.take_in("a", 0, number, version + 1, torch.ones(3), {}) is None
     assert kept.progress("progress").done == 0
-    assert kept.take_in("a", 1, number, version, torch.ones(3), {})
+    assert kept.take_in("a", 0, number, version, torch.ones(3), {})
     assert kept.snapshot().tolist() == [1.0, 1.0, 1.0]
 
 
@@ -132,7 +110,7 @@ def test_a_part_that_is_killed_sends_all_back_to_what_was_saved_and_the_rest_is_
     assert training.server.end() == EXIT_BROKEN, training.server.said
     assert "a part of the state is lost" in training.server.said
     training.serve()
-    assert_each_counts_once(training, workers)
+    training.finish(workers)
 
 
 def test_what_is_sent_for_a_part_counts_once_when_it_is_asked_to():

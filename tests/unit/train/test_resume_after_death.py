@@ -9,30 +9,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from paceline.train.progress import parse_line
-
 from .machines import HERE, INCLUDE
 
 
-def scenario(loader, workers, samples, kills=(), every_s=0, **more):
-    return {
-        "loader": loader,
-        "workers": workers,
-        "samples": samples,
-        "kills": list(kills),
-        "every_s": every_s,
-        "epochs": 3,
-        **more,
-    }
+def scenario(loader, workers, samples, kills=(), **more):
+    own = {"loader": loader, "workers": workers, "samples": samples, "kills": list(kills)}
+    return {"every_s": 0, "epochs": 3, **own, **more}
 
 
 # Four batches in an epoch: 4 and 8 are ends of epochs, 12 is the last of all. With 10 samples an epoch's last batch is
 # smaller, with 12 it is whole (a sampler is then at its end only when it is asked for one more).
-def total(loader, workers):
-    """A stream has no length; with two workers each reads all of it."""
-    return {"total": 12 * max(workers, 1)} if loader == "stream" else {}
-
-
 SOME, MORE = [("SIGTERM", 4), ("SIGKILL", 5)], [("SIGTERM", 1), ("SIGTERM", 12), ("SIGKILL", 12)]
 SCENARIOS = {}
 for loader, samples, workers, kills in (
@@ -48,7 +34,8 @@ for loader, samples, workers, kills in (
     ("stream", 10, 2, SOME),
 ):
     name = f"{loader}-{samples}-workers-{workers}"
-    more = total(loader, workers)
+    # A stream has no length; with two workers each reads all of it.
+    more = {"total": 12 * max(workers, 1)} if loader == "stream" else {}
     SCENARIOS[name] = scenario(loader, workers, samples, **more)
     for kill in kills:
         SCENARIOS[f"{name}-{kill[0]}-{kill[1]}"] = scenario(loader, workers, samples, [kill], **more)
@@ -73,10 +60,7 @@ SCENARIOS |= {
 
 def without_death(name):
     """The scenario that ``name`` must end like."""
-    for base in sorted((n for n, s in SCENARIOS.items() if not s["kills"]), key=len, reverse=True):
-        if name.startswith(base):
-            return base
-    raise KeyError(name)
+    return max((base for base, one in SCENARIOS.items() if not one["kills"] and name.startswith(base)), key=len)
 
 
 @pytest.fixture(scope="module")
@@ -90,16 +74,10 @@ def lived(tmp_path_factory, fork):
             own = {"PACELINE_OUTPUT": str(folder), "PACELINE_CHECKPOINT": str(folder / "checkpoint")}
             codes = []
             for life in range(len(SCENARIOS[name]["kills"]) + 1):
-                with (folder / f"stdout-{life}").open("w") as stdout:
-                    command = [HERE / "lives.py", json.dumps(SCENARIOS[name]), life]
-                    process = fork(command, env=os.environ | own | {"PYTHONPATH": str(INCLUDE)}, stdout=stdout)
-                codes.append(process.wait())
-            seen, lines = (
-                [(folder / f"{kind}-{life}").read_text().splitlines() for life in range(len(codes))]
-                for kind in ("seen", "stdout")
-            )
-            digest = (folder / "digest").read_text()
-            known[name] = SimpleNamespace(codes=codes, digest=digest, seen=seen, lines=lines)
+                command = [HERE / "lives.py", json.dumps(SCENARIOS[name]), life]
+                codes.append(fork(command, env=os.environ | own | {"PYTHONPATH": str(INCLUDE)}).wait())
+            seen = [(folder / f"seen-{life}").read_text().splitlines() for life in range(len(codes))]
+            known[name] = SimpleNamespace(codes=codes, digest=(folder / "digest").read_text(), seen=seen)
         return known[name]
 
     return live
@@ -117,8 +95,8 @@ def test_a_training_that_was_killed_ends_like_one_that_was_not(lived, name):
 
 def test_the_trainings_differ_from_each_other(lived):
     """Else equal weights would say nothing."""
-    digests = {lived(name).digest for name, life in SCENARIOS.items() if not life["kills"]}
-    assert len(digests) == len([name for name, life in SCENARIOS.items() if not life["kills"]])
+    digests = [lived(name).digest for name, life in SCENARIOS.items() if not life["kills"]]
+    assert len(set(digests)) == len(digests)
 
 
 def test_after_sigterm_no_batch_is_done_twice_and_none_is_left_out(lived):
@@ -136,10 +114,3 @@ def test_after_sigkill_only_what_came_after_the_last_save_is_done_again(lived):
     assert before == once[:7]
     assert redone == once[7:11]
     assert last == once[7:]
-
-
-def test_a_restarted_job_begins_its_lines_where_it_goes_on(lived):
-    lines = lived("shuffle-10-workers-0-SIGTERM-4").lines[1]
-    progress = [parsed for line in lines if (parsed := parse_line(line))]
-    assert (progress[0].event, progress[0].done, progress[0].total) == ("start", 4, 12)
-    assert (progress[-1].event, progress[-1].done, progress[-1].total) == ("finish", 12, 12)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.train.asynchronous.shards import STRIKES, Lease, Part, Shards
+from paceline.train.asynchronous.shards import Lease, Part, Shards
 
 NAMES = "abc"
 
@@ -82,25 +82,22 @@ def test_no_sample_is_lost_or_done_twice(samples, epochs, weights, sizes, moves)
     assert done == Counter({(epoch, index): 1 for epoch in range(epochs) for index in range(samples)})
 
 
-def lent_samples(shards: Shards, name: str) -> list[int]:
-    lease = shards.lease(name)
-    assert lease is not None
-    return list(lease.indices)
+def begun(parts: dict[str, Part], samples: int, epochs: int, *, fixed: bool = False) -> Shards:
+    """Shards that all workers have joined, in their first epoch."""
+    shards = Shards(parts, epochs, fixed=fixed)
+    for name in parts:
+        shards.join(name)
+    shards.begin_epoch(range(samples))
+    return shards
 
 
 def test_parts_are_in_proportion_to_what_the_schedule_gives():
-    shards = Shards({"a": Part(30, 1), "b": Part(10, 1)}, epochs=3)
-    shards.join("a")
-    shards.join("b")
-    shards.begin_epoch(range(8))
+    shards = begun({"a": Part(30, 1), "b": Part(10, 1)}, samples=8, epochs=3)
     assert (shards.total("a"), shards.total("b")) == (18, 6)
 
 
 def test_who_is_through_takes_over_from_who_has_most_left_and_the_straggler_gets_less_in_the_next_epoch():
-    shards = Shards({"quick": Part(1, 1), "slow": Part(1, 1)}, epochs=2)
-    shards.join("quick")
-    shards.join("slow")
-    shards.begin_epoch(range(100))
+    shards = begun({"quick": Part(1, 1), "slow": Part(1, 1)}, samples=100, epochs=2)
     held = shards.lease("slow")
     for _ in range(99):
         lease = shards.lease("quick")
@@ -115,10 +112,7 @@ def test_who_is_through_takes_over_from_who_has_most_left_and_the_straggler_gets
 
 @pytest.mark.parametrize("samples", [97, 100, 129])
 def test_all_batches_of_an_epoch_but_the_last_are_full(samples):
-    shards = Shards({"a": Part(5, 16), "b": Part(3, 16), "c": Part(1, 16)}, epochs=1)
-    for name in "abc":
-        shards.join(name)
-    shards.begin_epoch(range(samples))
+    shards = begun({"a": Part(5, 16), "b": Part(3, 16), "c": Part(1, 16)}, samples, epochs=1)
     sizes = []
     while lease := shards.lease("abc"[len(sizes) % 3]):
         sizes.append(len(lease.indices))
@@ -128,18 +122,12 @@ def test_all_batches_of_an_epoch_but_the_last_are_full(samples):
 
 @pytest.mark.parametrize(("fixed", "each"), [(False, 47), (True, 60)])
 def test_what_a_worker_will_have_done_counts_its_batches_as_they_will_be(fixed, each):
-    shards = Shards(dict.fromkeys("abc", Part(1, 16)), epochs=20, fixed=fixed)
-    for name in "abc":
-        shards.join(name)
-    shards.begin_epoch(range(100))
+    shards = begun(dict.fromkeys("abc", Part(1, 16)), samples=100, epochs=20, fixed=fixed)
     assert [shards.total(name) for name in "abc"] == pytest.approx([each] * 3, abs=1)
 
 
 def test_the_part_of_who_is_lost_goes_to_the_others_at_once_and_some_of_it_back_when_it_comes_again():
-    shards = Shards(dict.fromkeys("ab", Part(1, 1)), epochs=1)
-    shards.join("a")
-    shards.join("b")
-    shards.begin_epoch(range(10))
+    shards = begun(dict.fromkeys("ab", Part(1, 1)), samples=10, epochs=1)
     shards.lease("b")
     assert shards.lose("b") == 1
     assert shards.total("a") == 10
@@ -147,43 +135,19 @@ def test_the_part_of_who_is_lost_goes_to_the_others_at_once_and_some_of_it_back_
     assert (shards.total("a"), shards.total("b")) == (5, 5)
 
 
-def test_three_failures_exclude():
-    shards = Shards(dict.fromkeys("ab", Part(1, 1)), epochs=1)
-    for _ in range(STRIKES):
-        assert not shards.excluded("a")
-        shards.join("a")
-        shards.lose("a")
-    assert shards.excluded("a")
-    assert not shards.excluded("b")
-
-
 def test_the_next_epoch_begins_while_the_last_batches_of_one_are_under_way_but_not_the_one_after():
-    shards = Shards({"a": Part(1, 2)}, epochs=3)
-    shards.join("a")
-    shards.begin_epoch([0, 1])
+    shards = begun({"a": Part(1, 2)}, samples=2, epochs=3)
     first = shards.lease("a")
     assert shards.wants_order
     shards.begin_epoch([1, 0])
-    assert lent_samples(shards, "a") == [1, 0]
+    assert list(shards.lease("a").indices) == [1, 0]
     assert not shards.wants_order
     shards.finish("a", first.number)
     assert shards.wants_order
 
 
-def test_a_stop_ends_it_all():
-    shards = Shards({"a": Part(1, 1)}, epochs=3)
-    shards.join("a")
-    shards.begin_epoch(range(5))
-    lease = shards.lease("a")
-    shards.stop()
-    assert shards.ended
-    assert not shards.finish("a", lease.number)
-
-
 def test_an_epoch_that_is_not_wanted_any_more_does_not_begin():
-    shards = Shards({"a": Part(1, batch_size=2)}, epochs=9)
-    shards.join("a")
-    shards.begin_epoch([0, 1])
+    shards = begun({"a": Part(1, batch_size=2)}, samples=2, epochs=9)
     lease = shards.lease("a")
     assert shards.wants_order  # somebody draws the next order
     shards.set_epochs(1)
@@ -193,24 +157,10 @@ def test_an_epoch_that_is_not_wanted_any_more_does_not_begin():
     assert (shards.samples_done, shards.samples) == (2, 2)
 
 
-def test_epochs_that_have_begun_are_done():
-    shards = Shards({"a": Part(1, batch_size=2)}, epochs=9)
-    shards.join("a")
-    shards.begin_epoch([0, 1])
-    shards.set_epochs(0)
-    assert (shards.epochs, shards.ended) == (1, False)
-
-
-def test_with_fixed_parts_nobody_takes_over_but_from_who_is_lost() -> None:
-    shards = Shards({"a": Part(2, batch_size=2), "b": Part(2, batch_size=2)}, epochs=2, fixed=True)
-    shards.join("a")
-    shards.join("b")
-    shards.begin_epoch([0, 1, 2, 3])
+def test_with_fixed_parts_nobody_takes_over_but_from_who_is_lost():
+    shards = begun(dict.fromkeys("ab", Part(2, batch_size=2)), samples=4, epochs=2, fixed=True)
     mine = shards.lease("a")
-    assert mine is not None
     assert shards.finish("a", mine.number)
     assert shards.lease("a") is None, "what is left is b's"
     shards.lose("b")
-    rest = shards.lease("a")
-    assert rest is not None
-    assert sorted([*mine.indices, *rest.indices]) == [0, 1, 2, 3]
+    assert sorted([*mine.indices, *shards.lease("a").indices]) == [0, 1, 2, 3]

@@ -2,120 +2,75 @@ import json
 import os
 import subprocess
 import sys
-import time
-from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from paceline.runtime import cgroups
 from paceline.train import Loop, track
 from paceline.train._share import CpuShare
 from paceline.train._thread_choice import ThreadChoice
 from paceline.train._threads import Threads
 
+from .machines import INCLUDE
+
+
+def v1_mount(root):
+    return f"32 31 0:29 {root} /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct"
+
+
 V2_MOUNT = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate"
-V1_MOUNT = "32 31 0:29 {root} /sys/fs/cgroup/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct"
+BOTH_MOUNTS = f"{v1_mount('/')}\n41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw"
+MOUNT_WITH_A_SPACE = V2_MOUNT.replace("/sys/fs/cgroup", r"/sys/fs/cgroup\040two")
+NESTED = {
+    "user.slice": "300000 100000",
+    "user.slice/app.slice": "50000 100000",
+    "user.slice/app.slice/job.scope": "max 100000",
+}
+NESTED_V1 = {"cpu,cpuacct": -1, "cpu,cpuacct/b": 25_000}
 
 
-class Machine:
-    """A file system that shows the control groups of one process, as the kernel writes them."""
+def share_of(root, cgroup, mounts, quotas, control=None):
+    """The share of a process, on a machine that shows its control groups below ``root`` as a kernel does.
 
-    def __init__(self, root):
-        self.root = root
-
-    def proc(self, cgroup, mountinfo):
-        for name, text in (("cgroup", cgroup), ("mountinfo", mountinfo)):
-            path = self.root / "proc/self" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text + "\n")
-
-    def quota(self, group, value):
-        """Version 2: "quota period"; version 1: a number of microseconds for a period of 100 ms."""
-        folder = self.root / "sys/fs/cgroup" / group
+    A quota is "quota period" of version 2, or of version 1 the microseconds of a period of 100 ms.
+    """
+    proc = root / "proc/self"
+    proc.mkdir(parents=True)
+    if cgroup:
+        (proc / "cgroup").write_text(cgroup + "\n")
+        (proc / "mountinfo").write_text(mounts + "\n")
+    for group, quota in quotas.items():
+        folder = root / "sys/fs/cgroup" / group
         folder.mkdir(parents=True, exist_ok=True)
-        if isinstance(value, str):
-            (folder / "cpu.max").write_text(value + "\n")
+        if isinstance(quota, str):
+            (folder / "cpu.max").write_text(quota + "\n")
         else:
-            (folder / "cpu.cfs_quota_us").write_text(f"{value}\n")
+            (folder / "cpu.cfs_quota_us").write_text(f"{quota}\n")
             (folder / "cpu.cfs_period_us").write_text("100000\n")
-
-    def share(self):
-        return CpuShare({}, self.root).read()
+    return CpuShare({"PACELINE_CONTROL": str(control)} if control else {}, root).read()
 
 
-@pytest.fixture
-def machine(tmp_path):
-    return Machine(tmp_path)
+GROUPS = {
+    "none": ("", "", {}, None),
+    "version 2 in a container": ("0::/", V2_MOUNT, {"": "150000 100000"}, 1.5),
+    "version 2 without a limit": ("0::/", V2_MOUNT, {"": "max 100000"}, None),
+    "the tightest of nested groups": ("0::/user.slice/app.slice/job.scope", V2_MOUNT, NESTED, 0.5),
+    "a space in a mount point": ("0::/", MOUNT_WITH_A_SPACE, {"../cgroup two": "50000 100000"}, 0.5),
+    "the path of the host": ("4:cpu,cpuacct:/docker/a", v1_mount("/docker/a"), {"cpu,cpuacct": 60_000}, 0.6),
+    "below the container": ("4:cpu,cpuacct:/docker/a/b", v1_mount("/docker/a"), NESTED_V1, 0.25),
+    "a mount elsewhere": ("4:cpu,cpuacct:/", v1_mount("/../.."), {"cpu,cpuacct": 60_000}, 0.6),
+    "version 1 without a limit": ("4:cpu,cpuacct:/", v1_mount("/"), {"cpu,cpuacct": -1}, None),
+    "both versions": ("3:cpuset:/\n4:cpu,cpuacct:/\n0::/", BOTH_MOUNTS, {"cpu,cpuacct": 120_000}, 1.2),
+}
+for nonsense in ("", "nonsense", "0 100000", "100000 0", "-5 100000"):
+    GROUPS[f"nonsense {nonsense!r}"] = ("0::/", V2_MOUNT, {"": nonsense}, None)
 
 
-def test_version_2_in_a_container(machine):
-    machine.proc("0::/", V2_MOUNT)
-    machine.quota("", "150000 100000")
-    assert machine.share() == 1.5
-
-
-def test_version_2_without_a_limit(machine):
-    machine.proc("0::/", V2_MOUNT)
-    machine.quota("", "max 100000")
-    assert machine.share() is None
-
-
-def test_version_2_the_tightest_of_nested_groups_counts(machine):
-    machine.proc("0::/user.slice/app.slice/job.scope", V2_MOUNT)
-    machine.quota("user.slice", "300000 100000")
-    machine.quota("user.slice/app.slice", "50000 100000")
-    machine.quota("user.slice/app.slice/job.scope", "max 100000")
-    assert machine.share() == 0.5
-
-
-def test_version_1_in_a_container_that_sees_the_path_of_the_host(machine):
-    machine.proc("4:cpu,cpuacct:/docker/abc", V1_MOUNT.format(root="/docker/abc"))
-    machine.quota("cpu,cpuacct", 60_000)
-    assert machine.share() == 0.6
-
-
-def test_version_1_in_a_group_below_the_container(machine):
-    machine.proc("4:cpu,cpuacct:/docker/abc/job", V1_MOUNT.format(root="/docker/abc"))
-    machine.quota("cpu,cpuacct", -1)
-    machine.quota("cpu,cpuacct/job", 25_000)
-    assert machine.share() == 0.25
-
-
-def test_version_1_in_a_namespace_whose_mount_lies_elsewhere(machine):
-    machine.proc("4:cpu,cpuacct:/", V1_MOUNT.format(root="/../.."))
-    machine.quota("cpu,cpuacct", 60_000)
-    assert machine.share() == 0.6
-
-
-def test_version_1_without_a_limit(machine):
-    machine.proc("4:cpu,cpuacct:/", V1_MOUNT.format(root="/"))
-    machine.quota("cpu,cpuacct", -1)
-    assert machine.share() is None
-
-
-def test_both_versions_mounted_the_one_with_the_cpu_controller_counts(machine):
-    unified = "41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw"
-    machine.proc("3:cpuset:/\n4:cpu,cpuacct:/\n0::/", V1_MOUNT.format(root="/") + "\n" + unified)
-    machine.quota("cpu,cpuacct", 120_000)
-    (machine.root / "sys/fs/cgroup/unified").mkdir()
-    assert machine.share() == 1.2
-
-
-def test_a_mount_point_with_a_space(machine):
-    machine.proc("0::/", V2_MOUNT.replace("/sys/fs/cgroup", r"/sys/fs/cgroup\040two"))
-    machine.quota("../cgroup two", "50000 100000")
-    assert machine.share() == 0.5
-
-
-@pytest.mark.parametrize("content", ["", "nonsense", "0 100000", "100000 0", "-5 100000"])
-def test_a_quota_that_makes_no_sense_is_no_limit(machine, content):
-    machine.proc("0::/", V2_MOUNT)
-    machine.quota("", content)
-    assert machine.share() is None
-
-
-def test_a_machine_without_control_groups_has_no_limit(machine):
-    assert machine.share() is None
+@pytest.mark.parametrize(("cgroup", "mounts", "quotas", "share"), GROUPS.values(), ids=GROUPS)
+def test_the_share_is_the_quota_of_the_control_groups_of_the_process(tmp_path, cgroup, mounts, quotas, share):
+    assert share_of(tmp_path, cgroup, mounts, quotas) == share
 
 
 @pytest.mark.parametrize(
@@ -130,67 +85,41 @@ def test_a_machine_without_control_groups_has_no_limit(machine):
         ('{"dev', None),
     ],
 )
-def test_the_control_file_of_the_runtime_comes_first(machine, tmp_path, content, share):
-    machine.proc("0::/", V2_MOUNT)
-    machine.quota("", "150000 100000")
+def test_the_control_file_of_the_runtime_comes_first(tmp_path, content, share):
     control = tmp_path / "control.json"
     control.write_text(content)
-    assert CpuShare({"PACELINE_CONTROL": str(control)}, tmp_path).read() == share
+    assert share_of(tmp_path, "0::/", V2_MOUNT, {"": "150000 100000"}, control) == share
 
 
-@pytest.mark.skipif(
-    not os.access("/sys/fs/cgroup/cpu/cgroup.procs", os.W_OK) and not os.access("/sys/fs/cgroup/cgroup.procs", os.W_OK),
-    reason="no control group of the machine can be written to",
-)
-def test_a_real_control_group_is_read_and_its_change_seen():
-    top = Path("/sys/fs/cgroup/cpu")
-    first = top.exists()
-    group = (top if first else Path("/sys/fs/cgroup")) / f"paceline-test-{os.getpid()}"
-    group.mkdir()
+@pytest.fixture
+def group():
+    """A control group of the machine."""
+    made = cgroups.create(f"paceline-test-{os.getpid()}")
+    if made is None:
+        pytest.skip("no control group may be made here")
+    yield made
+    assert made.remove(patience_s=60)
 
-    def limit(quota_us):
-        if first:
-            (group / "cpu.cfs_quota_us").write_text(str(quota_us))
-        elif (group / "cpu.max").exists():
-            (group / "cpu.max").write_text(f"{quota_us} 100000")
-        else:
-            pytest.skip("the cpu controller is not enabled for new groups")
 
-    code = (
-        "import sys; from paceline.train._share import CpuShare\n"
-        "share = CpuShare()\n"
-        "for _ in sys.stdin: print(share.read(), flush=True)"
-    )
-    environment = {"PYTHONPATH": str(Path(__file__).parents[3] / "include")}
-    try:
-        limit(70_000)
-        with subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                f"import os; open({str(group / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))\n{code}",
-            ],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as process:
-            seen = []
-            for quota_us in (70_000, 135_000):
-                limit(quota_us)
-                process.stdin.write("?\n")
-                process.stdin.flush()
-                seen.append(float(process.stdout.readline()))
-            process.stdin.close()
-            process.wait(timeout=60)
-        assert seen == [0.7, 1.35]
-    finally:
-        deadline_s = time.monotonic() + 60
-        while group.exists() and time.monotonic() < deadline_s:
-            try:
-                group.rmdir()
-            except OSError:  # the kernel lets go of a process a moment after it has ended
-                time.sleep(0.01)
+def test_a_real_control_group_is_read_and_its_change_seen(group):
+    code = """
+import sys
+from paceline.train._share import CpuShare
+share = CpuShare() if sys.stdin.readline() else None  # once it is in the group
+for _ in sys.stdin:
+    print(share.read(), flush=True)
+"""
+    environment = {"PYTHONPATH": str(INCLUDE)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 1, "text": True}
+    with subprocess.Popen([sys.executable, "-c", code], env=environment, **pipes) as process:
+        group.join(process.pid)
+        process.stdin.write("it is\n")
+        seen = []
+        for devices in (0.7, 0.35):
+            group.set_devices(devices)
+            process.stdin.write("?\n")
+            seen.append(float(process.stdout.readline()))
+    assert seen == [0.7, 0.35]
 
 
 @pytest.fixture
@@ -199,14 +128,6 @@ def two_threads():
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(before)
-
-
-class Share:
-    def __init__(self, cores):
-        self.cores = cores
-
-    def read(self):
-        return self.cores
 
 
 class Model:
@@ -274,20 +195,15 @@ def test_a_share_that_changes_every_second_does_not_keep_it_from_learning():
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_threads_follow_the_share_and_come_back_when_the_limit_is_lifted():
-    share = Share(0.4)
+def test_threads_follow_the_share_and_are_left_alone_without_a_limit():
+    share = SimpleNamespace()
+    share.read = lambda: share.cores
     threads = Threads(None, share)
     counts = []
-    for share.cores in (0.4, None, 1.0):
+    for share.cores in (None, 0.4, None, 1.0):
         threads.follow(done=0, now_s=0.0)
         counts.append(torch.get_num_threads())
-    assert counts == [1, 2, 1]
-
-
-@pytest.mark.usefixtures("two_threads")
-def test_without_any_limit_the_thread_count_is_left_alone():
-    Threads(None, Share(None)).follow(done=0, now_s=0.0)
-    assert torch.get_num_threads() == 2
+    assert counts == [2, 1, 2, 1]
 
 
 @pytest.mark.usefixtures("two_threads")

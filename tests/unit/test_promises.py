@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import pytest
 from benchmarks.promises import __main__ as command
 from benchmarks.promises.catalogue import PROMISES
 from benchmarks.promises.machine import State
-from benchmarks.promises.registry import Measurement, Promise, Reading, at_least, at_most, verdict, within
+from benchmarks.promises.registry import PROJECT, Measurement, Promise, Reading, at_least, at_most, verdict, within
 from benchmarks.promises.stage import NotMeasuredError
 
 if TYPE_CHECKING:
@@ -23,6 +24,14 @@ def test_every_promise_is_measured_and_the_guide_that_makes_it_still_does() -> N
     assert {name: names for name, names in command.measured_by().items() if not names} == {}
     assert [promise.id for promise in PROMISES.values() if promise.place.endswith(":?")] == []
     assert {name for one in command.ordered() for name in one.promises} == set(PROMISES)
+
+
+def test_the_tests_and_benchmarks_that_the_guides_name_exist() -> None:
+    for guide in [*PROJECT.glob("*.md"), *PROJECT.glob("docs/*.md")]:
+        tests = re.findall(r"tests/[\w/]+\.py", guide.read_text())
+        modules = [name.strip(".").replace(".", "/") for name in re.findall(r"\bbenchmarks\.[\w.]+", guide.read_text())]
+        wanted = [(file,) for file in tests] + [(f"{module}.py", f"{module}/__main__.py") for module in modules]
+        assert [files for files in wanted if not any((PROJECT / file).exists() for file in files)] == [], guide.name
 
 
 @pytest.mark.parametrize(

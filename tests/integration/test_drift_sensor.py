@@ -83,15 +83,18 @@ def dags(airflow: AirflowProcess, store: Path, reports: Path) -> Iterator[None]:
     airflow.api("POST", "/connections", {"connection_id": "test_store", "conn_type": "sqlite", "host": str(store)})
     with gates.dag(airflow, "drift_sensors", DAGS.replace("REPORTS", str(reports))):
         yield
-        stop_watching(airflow, "watched", "watched_drift", airflow.dags_folder / "drift_sensors.py")
+        watch(airflow, "watched", "watched_drift", airflow.dags_folder / "drift_sensors.py", paused=True)
     airflow.api("DELETE", "/connections/test_store")
 
 
-def stop_watching(airflow: AirflowProcess, dag_id: str, asset: str, path: Path) -> None:
-    """Let the triggerer look no more: without a DAG that is active, an asset is watched by nobody."""
-    airflow.api("PATCH", f"/dags/{dag_id}", {"is_paused": True})
-    path.write_text(path.read_text() + "\n# read again")
-    until(lambda: not airflow.api("GET", "/assets", name_pattern=asset)["assets"][0]["watchers"])
+def watch(airflow: AirflowProcess, dag_id: str, asset: str, path: Path, *, paused: bool = False) -> None:
+    """Let the triggerer look at an asset, or no more: it does while a DAG that waits for it is active.
+
+    Airflow finds out when it parses the file.
+    """
+    airflow.api("PATCH", f"/dags/{dag_id}", {"is_paused": paused})
+    path.write_text(path.read_text() + "\n# parse again")
+    until(lambda: bool(airflow.api("GET", "/assets", name_pattern=asset)["assets"][0]["watchers"]) is not paused)
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +189,7 @@ def test_a_dag_scheduled_by_drift_runs_once_for_each_new_drift_also_across_a_res
     airflow: AirflowProcess, store: Path
 ) -> None:
     until(lambda: airflow.api("GET", "/dags", dag_id_pattern="watched")["dags"])
-    airflow.api("PATCH", "/dags/watched", {"is_paused": False})
+    watch(airflow, "watched", "watched_drift", airflow.dags_folder / "drift_sensors.py")
     assert events(airflow, "watched_drift") == []
 
     add_window(store, "watched", "2013-03", wind=1.0)
@@ -228,12 +231,12 @@ def test_the_example_dag_is_started_by_the_drift_of_real_flights(
     dag.write_text((project / "dags" / "watch_for_drift.py").read_text())
     try:
         until(lambda: airflow.api("GET", "/dags", dag_id_pattern="watch_for_drift")["dags"])
-        airflow.api("PATCH", "/dags/watch_for_drift", {"is_paused": False})
+        watch(airflow, "watch_for_drift", "flights_watch", dag)
         [run] = until(lambda: airflow.api("GET", "/dags/watch_for_drift/dagRuns")["dag_runs"])
         assert airflow.wait("watch_for_drift", run["dag_run_id"], timeout_s=LONG_S) == "success"
         assert "temp" in airflow.xcom("watch_for_drift", run["dag_run_id"], "what_drifted")
         assert len(events(airflow, "flights_watch")) == 1
-        stop_watching(airflow, "watch_for_drift", "flights_watch", dag)
+        watch(airflow, "watch_for_drift", "flights_watch", dag, paused=True)
     finally:
         dag.unlink()
         airflow.api("DELETE", "/connections/paceline_store")

@@ -33,7 +33,8 @@ for name in [name for name in os.environ if name.startswith("AIRFLOW_")]:
 _WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # tests that run side by side do not share a database
 os.environ["AIRFLOW_HOME"] = str(Path(__file__).parents[1] / "build" / "tests" / f"airflow{_WORKER}")
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
-os.environ["OPENBLAS_NUM_THREADS"] = "1"  # two test processes with a thread for each core wait for each other
+# Test processes with a thread for each core wait for each other, and torch's threads would compute while they wait.
+os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 
 PROJECT = Path(__file__).parents[1]
 # The same examples at every run, however slow the machine is; `make soak` looks for new ones.

@@ -40,6 +40,9 @@ class Watch:
         self.ceilings: dict[str, tuple[int, float]] = {}  # run to the newest grant: its number, and the cores
         self.seen: set[str] = set()
 
+    def __str__(self) -> str:
+        return f"states {self.states}, ceilings {self.ceilings}"
+
     def look(self) -> None:
         """Read everything once, and check the sums."""
         self._read_ceilings()
@@ -50,7 +53,7 @@ class Watch:
 
     def wait_until(self, what: Callable[[], bool]) -> None:
         """Look until something is true."""
-        until(lambda: what() or self.look(), self.__dict__)
+        until(lambda: what() or self.look(), self)
 
     def _read_ceilings(self) -> None:
         rows = self._airflow.pages(f"/pools/{quote(self._pool)}/trainings")

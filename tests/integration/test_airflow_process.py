@@ -101,6 +101,14 @@ def test_it_listens_on_loopback_only(airflow: AirflowProcess) -> None:
     assert listening == {("127.0.0.1", airflow.port)}
 
 
+def test_its_api_server_gives_up_a_locked_database_before_a_scheduler_would_end(airflow: AirflowProcess) -> None:
+    waits_s = {}
+    for name, process in airflow.processes.items():
+        database = psutil.Process(process.pid).environ()["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"]
+        waits_s[name] = int(database.rpartition("timeout=")[2])
+    assert waits_s.pop("api-server") * 10 < min(waits_s.values())
+
+
 def test_its_secrets_can_be_read_by_their_owner_only(airflow: AirflowProcess) -> None:
     secrets = [airflow.home / "passwords.json", *airflow.home.glob("*.secret")]
 

@@ -39,6 +39,12 @@ _COMPONENTS: Mapping[str, Sequence[str]] = {
 # package of somebody's.
 _AIRFLOW = (sys.executable, str(Path(sysconfig.get_path("scripts")) / "airflow"))
 _USERS = {"admin": "admin", "viewer": "viewer"}
+_DATABASE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
+# How long a component waits for SQLite's lock. Airflow's API server commits its audit log on its event loop: if another
+# request holds the lock then, that one cannot commit either, and both wait until the first gives up. Whoever has called
+# can ask again; a scheduler that gives up meanwhile ends.
+_WAITS_FOR_DATABASE_S = 60
+_API_SERVER_WAITS_FOR_DATABASE_S = 2
 
 
 class AirflowStartError(PacelineError):
@@ -127,11 +133,14 @@ class AirflowProcess(AirflowApi):
 
         What is none of the four is told what to do by ``arguments``, and by more ``environment`` where it needs it.
         """
+        own = {}
+        if name == "api-server":
+            own[_DATABASE] = _waiting(self.env[_DATABASE], _API_SERVER_WAITS_FOR_DATABASE_S)
         with self.log_path(name).open("ab") as log, signals_held():
             # A session of its own: Ctrl-C reaches this process alone, which then stops them in order.
             self.processes[name] = subprocess.Popen(
                 [*_AIRFLOW, *(arguments or _COMPONENTS[name])],
-                env={**self.env, **(environment or {})},
+                env={**self.env, **own, **(environment or {})},
                 cwd=self.home,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -223,8 +232,7 @@ class AirflowProcess(AirflowApi):
             "core.simple_auth_manager_passwords_file": self.home / "passwords.json",
             "core.fernet_key": self._kept("fernet_key", lambda: urlsafe_b64encode(secrets.token_bytes(32)).decode()),
             "core.min_serialized_dag_update_interval": 0,
-            # On a busy machine who writes waits for others for longer than SQLite's usual five seconds, and would fail.
-            "database.sql_alchemy_conn": f"sqlite:///{self.home / 'airflow.db'}?timeout=25",
+            "database.sql_alchemy_conn": _waiting(f"sqlite:///{self.home / 'airflow.db'}", _WAITS_FOR_DATABASE_S),
             "workers.execution_api_timeout": 30,
             "api.host": "127.0.0.1",
             "api.port": self.port,
@@ -274,6 +282,11 @@ class AirflowProcess(AirflowApi):
 
     def _tail(self, component: str, lines: int = 30) -> str:
         return "\n".join(self.log_path(component).read_text(errors="replace").splitlines()[-lines:])
+
+
+def _waiting(database: str, seconds: int) -> str:
+    """The address of a database, with how long to wait for its lock if it is one of SQLite."""
+    return f"{database.partition('?')[0]}?timeout={seconds}" if database.startswith("sqlite:") else database
 
 
 def _write_private(path: Path, text: str) -> None:

@@ -130,7 +130,10 @@ function address(path: string): string {
   return new URL(path, document.baseURI).href;
 }
 
-async function ask<T>(path: string, options: RequestInit = {}): Promise<T> {
+// Pauses before a request is made again that met another in the database, as happens with SQLite: nothing was changed.
+const AGAIN_MS = [100, 300, 900];
+
+async function ask<T>(path: string, options: RequestInit = {}, tries = 0): Promise<T> {
   let answer: Response;
   try {
     answer = await fetch(address(path), { credentials: "same-origin", ...options });
@@ -140,10 +143,19 @@ async function ask<T>(path: string, options: RequestInit = {}): Promise<T> {
   if (!answer.ok) {
     const said: unknown = await answer.json().catch(() => null);
     const detail = said && typeof said === "object" && "detail" in said ? said.detail : null;
+    const pause = AGAIN_MS[tries];
+    if (pause !== undefined && isCollision(detail)) {
+      await new Promise((resolve) => setTimeout(resolve, pause));
+      return ask<T>(path, options, tries + 1);
+    }
     const message = TOLD[answer.status] ?? (typeof detail === "string" ? detail : `Airflow answered ${answer.status}.`);
     throw new ApiError(answer.status, message);
   }
   return answer.status === 204 ? (undefined as T) : ((await answer.json()) as T);
+}
+
+function isCollision(detail: unknown): boolean {
+  return !!detail && typeof detail === "object" && "reason" in detail && detail.reason === "Database error";
 }
 
 const part = encodeURIComponent;

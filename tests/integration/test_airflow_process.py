@@ -104,7 +104,7 @@ def test_it_listens_on_loopback_only(airflow: AirflowProcess) -> None:
     assert listening == {("127.0.0.1", airflow.port)}
 
 
-def test_its_api_server_gives_up_a_locked_database_before_another_component_ends_of_it(
+def test_the_api_server_gives_up_a_locked_database_before_another_component_times_out(
     airflow: AirflowProcess,
 ) -> None:
     headers = {"Authorization": f"Bearer {airflow.token('admin')}"}

@@ -40,11 +40,11 @@ _COMPONENTS: Mapping[str, Sequence[str]] = {
 _AIRFLOW = (sys.executable, str(Path(sysconfig.get_path("scripts")) / "airflow"))
 _USERS = {"admin": "admin", "viewer": "viewer"}
 _DATABASE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
-# How long a component waits for SQLite's lock. Airflow's API server commits its audit log on its event loop: if another
-# request holds the lock then, that one cannot commit either, and both wait until the first gives up. Whoever has called
-# can ask again; a scheduler that gives up meanwhile ends.
-_WAITS_FOR_DATABASE_S = 60
-_API_SERVER_WAITS_FOR_DATABASE_S = 2
+# How many seconds a component waits for SQLite's lock. Airflow's API server commits its audit log on its event loop. If
+# another of its requests holds the lock, that request needs the event loop to commit: both wait until the first times
+# out. So the API server times out soon and its clients retry; the scheduler, which ends if it times out, waits longer.
+_LOCK_TIMEOUT = "timeout=60"
+_API_SERVER_LOCK_TIMEOUT = "timeout=2"
 
 
 class AirflowStartError(PacelineError):
@@ -135,7 +135,7 @@ class AirflowProcess(AirflowApi):
         """
         own = {}
         if name == "api-server":
-            own[_DATABASE] = _waiting(self.env[_DATABASE], _API_SERVER_WAITS_FOR_DATABASE_S)
+            own[_DATABASE] = self.env[_DATABASE].replace(_LOCK_TIMEOUT, _API_SERVER_LOCK_TIMEOUT)
         with self.log_path(name).open("ab") as log, signals_held():
             # A session of its own: Ctrl-C reaches this process alone, which then stops them in order.
             self.processes[name] = subprocess.Popen(
@@ -232,7 +232,7 @@ class AirflowProcess(AirflowApi):
             "core.simple_auth_manager_passwords_file": self.home / "passwords.json",
             "core.fernet_key": self._kept("fernet_key", lambda: urlsafe_b64encode(secrets.token_bytes(32)).decode()),
             "core.min_serialized_dag_update_interval": 0,
-            "database.sql_alchemy_conn": _waiting(f"sqlite:///{self.home / 'airflow.db'}", _WAITS_FOR_DATABASE_S),
+            "database.sql_alchemy_conn": f"sqlite:///{self.home / 'airflow.db'}?{_LOCK_TIMEOUT}",
             "workers.execution_api_timeout": 30,
             "api.host": "127.0.0.1",
             "api.port": self.port,
@@ -282,11 +282,6 @@ class AirflowProcess(AirflowApi):
 
     def _tail(self, component: str, lines: int = 30) -> str:
         return "\n".join(self.log_path(component).read_text(errors="replace").splitlines()[-lines:])
-
-
-def _waiting(database: str, seconds: int) -> str:
-    """The address of a database, with how long to wait for its lock if it is one of SQLite."""
-    return f"{database.partition('?')[0]}?timeout={seconds}" if database.startswith("sqlite:") else database
 
 
 def _write_private(path: Path, text: str) -> None:

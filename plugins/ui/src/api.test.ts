@@ -1,7 +1,7 @@
 import { afterEach, expect, test, vi } from "vitest";
 import { ApiError, getAll } from "./api";
 
-const collision = { detail: { reason: "Database error", message: "Serious error when handling your request." } };
+const databaseError = { detail: { reason: "Database error", message: "Serious error when handling your request." } };
 const answer = (status: number, body: unknown) => new Response(JSON.stringify(body), { status });
 
 afterEach(() => {
@@ -18,8 +18,8 @@ function airflowAnswers(...answers: Response[]) {
   return fetched;
 }
 
-test("a request that meets another in the database is made again", async () => {
-  const fetched = airflowAnswers(answer(500, collision), answer(500, collision), answer(200, { trainings: [] }));
+test("a request that finds the database locked is retried", async () => {
+  const fetched = airflowAnswers(answer(500, databaseError), answer(500, databaseError), answer(200, { trainings: [] }));
   const asked = getAll();
   await vi.runAllTimersAsync();
   expect(await asked).toEqual({ trainings: [] });

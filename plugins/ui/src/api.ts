@@ -130,8 +130,8 @@ function address(path: string): string {
   return new URL(path, document.baseURI).href;
 }
 
-// Pauses before a request is made again that met another in the database, as happens with SQLite: nothing was changed.
-const AGAIN_MS = [100, 300, 900];
+// Pauses between retries of a request that found Airflow's database locked, as happens with SQLite. It changed nothing.
+const RETRY_PAUSES_MS = [100, 300, 900];
 
 async function ask<T>(path: string, options: RequestInit = {}, tries = 0): Promise<T> {
   let answer: Response;
@@ -143,8 +143,8 @@ async function ask<T>(path: string, options: RequestInit = {}, tries = 0): Promi
   if (!answer.ok) {
     const said: unknown = await answer.json().catch(() => null);
     const detail = said && typeof said === "object" && "detail" in said ? said.detail : null;
-    const pause = AGAIN_MS[tries];
-    if (pause !== undefined && isCollision(detail)) {
+    const pause = RETRY_PAUSES_MS[tries];
+    if (pause !== undefined && isDatabaseError(detail)) {
       await new Promise((resolve) => setTimeout(resolve, pause));
       return ask<T>(path, options, tries + 1);
     }
@@ -154,7 +154,7 @@ async function ask<T>(path: string, options: RequestInit = {}, tries = 0): Promi
   return answer.status === 204 ? (undefined as T) : ((await answer.json()) as T);
 }
 
-function isCollision(detail: unknown): boolean {
+function isDatabaseError(detail: unknown): boolean {
   return !!detail && typeof detail === "object" && "reason" in detail && detail.reason === "Database error";
 }
 

@@ -50,6 +50,7 @@ _AIRFLOW = pytest.StashKey["AirflowProcess"]()
 _NEED_AIRFLOW = pytest.StashKey[set[Path]]()
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> AirflowFirst:
     """Let only two test processes have an Airflow, however many there are."""
     from tests.scheduling import AirflowFirst

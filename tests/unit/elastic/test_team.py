@@ -131,7 +131,7 @@ def leaving(team: Team) -> Team:
     return team
 
 
-def test_more_workers_come_and_go_and_cores_of_those_that_cannot_be_removed_go_to_nobody(team: Team) -> None:
+def test_workers_are_added_and_removed_and_one_that_cannot_be_removed_keeps_its_cores(team: Team) -> None:
     team.step(used=0.5)
     assert sorted(team.jobs) == ["ps-0", "worker-0", "worker-1", "worker-2", "worker-3"]
     assert team.cores == pytest.approx(3.0)
@@ -172,7 +172,7 @@ def test_what_a_worker_says_before_it_knows_what_it_had_done_is_no_progress(team
         assert (newest and newest.done) == done
 
 
-def test_a_node_that_somebody_removed_keeps_no_other_from_being_lowered_and_is_started_anew(team: Team) -> None:
+def test_a_removed_node_is_started_again_and_the_others_can_still_be_lowered(team: Team) -> None:
     team.jobs["worker-0"].gone = True
     team.job.usage()
     assert not team.jobs["worker-0"].gone
@@ -207,7 +207,7 @@ def test_code_after_the_loop_may_take_its_time_if_the_parameter_server_has_ended
     assert team.job.status().exit_code == 0
 
 
-def test_a_parameter_server_that_came_too_late_keeps_nobody_from_ending(team: Team) -> None:
+def test_a_parameter_server_that_joins_too_late_does_not_block_the_end(team: Team) -> None:
     late = Stub(1.0)
     team.job._nodes["ps-1"] = Node(late, 1.0)
     for name in ("ps-0", "worker-0", "worker-1"):

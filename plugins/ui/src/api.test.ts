@@ -19,7 +19,11 @@ function airflowAnswers(...answers: Response[]) {
 }
 
 test("a request that finds the database locked is retried", async () => {
-  const fetched = airflowAnswers(answer(500, databaseError), answer(500, databaseError), answer(200, { trainings: [] }));
+  const fetched = airflowAnswers(
+    answer(500, databaseError),
+    answer(500, databaseError),
+    answer(200, { trainings: [] }),
+  );
   const asked = getAll();
   await vi.runAllTimersAsync();
   expect(await asked).toEqual({ trainings: [] });

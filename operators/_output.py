@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from ._values import is_local, storage_path
 
 if TYPE_CHECKING:
+    from airflow.sdk import ObjectStoragePath
+
     from paceline.runtime.base import Job
 
 
@@ -29,5 +31,16 @@ def collect(job: Job, where: str) -> None:
         job.collect(Path(place.path))
         return
     with tempfile.TemporaryDirectory(prefix="paceline-") as scratch:
-        job.collect(Path(scratch) / "output")
-        storage_path(str(Path(scratch) / "output")).copy(place, recursive=True)
+        output = Path(scratch) / "output"
+        job.collect(output)
+        for child in sorted(output.iterdir()):
+            _replace(storage_path(str(child)), place / child.name)
+
+
+def _replace(source: ObjectStoragePath, target: ObjectStoragePath) -> None:
+    # A folder that is copied to one that exists would land inside of it.
+    if target.is_dir():
+        target.rmdir(recursive=True)
+    elif target.exists():
+        target.unlink()
+    source.copy(target, recursive=True)

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow.sdk.exceptions import AirflowException
 
+from paceline.contract import CEILING, DEADLINE, PACE, Ceiling, StoredDeadline
 from paceline.control import Decision
 from paceline.errors import DeadlineInfeasibleError, InvalidInputError
-from paceline.pace.ceiling import Ceiling
 from paceline.pace.feasibility import extended
-from paceline.pace.live import CEILING, DEADLINE, PACE
 from paceline.pace.sample import sample
-from paceline.pace.stored_deadline import StoredDeadline
 
 if TYPE_CHECKING:
     from paceline.control import Controller, Outlook, PastRun
@@ -194,7 +192,7 @@ class Queue:
         value = sample(
             "waiting",
             now_s,
-            (self._begin + timedelta(seconds=now_s)).isoformat(),
+            self._begin + timedelta(seconds=now_s),
             self._controller,
             decision,
             None,
@@ -203,7 +201,7 @@ class Queue:
             ceiling=newest.devices if newest else None,
             grant=newest.grant if newest else 0,
         )
-        self._store.set(PACE, value)
+        self._store.set(PACE, value.to_json())
 
     def _tolerantly(self, exchange: Callable[[], None]) -> None:
         """Airflow's API server may be away for a while: who waits goes on waiting."""

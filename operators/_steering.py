@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from paceline.contract import Deadline
 from paceline.control import CONTROLLERS, BudgetController, Controller, Gains, Limits, PastRun, make_controller
 from paceline.errors import InvalidInputError
-from paceline.pace import Deadline
 from paceline.pace.feasibility import ON_INFEASIBLE
 
 from ._origin import DEADLINE_FROM

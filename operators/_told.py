@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from paceline.contract import ALERTS, PaceSample
 from paceline.pace.alerts import Alert, Alerts
-from paceline.pace.live import ALERTS
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -45,7 +45,7 @@ class Told:
         self._waiting: SimpleQueue[Alert | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def take(self, sample: Mapping[str, Any]) -> None:
+    def take(self, sample: PaceSample) -> None:
         """Take in a sample, as published under ``pace``. Nothing that goes wrong in here ends a training."""
         try:
             self._take(sample)
@@ -54,12 +54,12 @@ class Told:
                 self._log.exception("This training's metrics or alerts do not work")
             self._troubled = True
 
-    def _take(self, sample: Mapping[str, Any]) -> None:
+    def _take(self, sample: PaceSample) -> None:
         self._measure(sample)
         alert = self._alerts.judge(sample)
         if alert is None:
             return
-        self._log.warning("Deadline of %.1f s %s", sample["deadline_s"], alert.message)
+        self._log.warning("Deadline of %.1f s %s", sample.deadline_s, alert.message)
         if self._thread is None:
             self._thread = threading.Thread(target=self._call, name="paceline-alerts", daemon=True)
             self._thread.start()
@@ -71,19 +71,20 @@ class Told:
             self._waiting.put(None)
             self._thread.join(timeout_s)
 
-    def _measure(self, sample: Mapping[str, Any]) -> None:
+    def _measure(self, sample: PaceSample) -> None:
         from airflow.sdk.observability import stats
 
         for name in ("progress_pct", "setpoint_pct", "devices", "deadline_s"):
-            stats.gauge(f"paceline.{name}", sample[name], tags=self._tags)
-        stats.gauge("paceline.error_pct", sample["setpoint_pct"] - sample["progress_pct"], tags=self._tags)
-        if sample["forecast_s"] is not None:
-            stats.gauge("paceline.slack_s", sample["deadline_s"] - sample["forecast_s"], tags=self._tags)
-        if sample["step_ms"] is not None:
-            stats.timing("paceline.control_step", sample["step_ms"], tags=self._tags)
-        if sample["resizes"] > self._resizes:
-            stats.incr("paceline.resizes", sample["resizes"] - self._resizes, tags=self._tags)
-            self._resizes = sample["resizes"]
+            if getattr(sample, name) is not None:
+                stats.gauge(f"paceline.{name}", getattr(sample, name), tags=self._tags)
+        stats.gauge("paceline.error_pct", sample.setpoint_pct - sample.progress_pct, tags=self._tags)
+        if sample.forecast_s is not None and sample.deadline_s is not None:
+            stats.gauge("paceline.slack_s", sample.deadline_s - sample.forecast_s, tags=self._tags)
+        if sample.step_ms is not None:
+            stats.timing("paceline.control_step", sample.step_ms, tags=self._tags)
+        if sample.resizes > self._resizes:
+            stats.incr("paceline.resizes", sample.resizes - self._resizes, tags=self._tags)
+            self._resizes = sample.resizes
 
     def _call(self) -> None:
         while (alert := self._waiting.get()) is not None:

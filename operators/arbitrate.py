@@ -14,10 +14,9 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.bases.hook import BaseHook
 from airflow.sdk.exceptions import AirflowFailException
 
+from paceline.contract import CEILING, Ceiling
 from paceline.control import CPU_QUANTUM
 from paceline.errors import InvalidInputError
-from paceline.pace.ceiling import Ceiling
-from paceline.pace.live import CEILING
 
 from ._values import is_template, number
 

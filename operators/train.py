@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow.sdk import ResumableJobMixin
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from paceline.control import CPU_QUANTUM, NO_DEADLINE_S, Limits, PastRun
+from paceline.contract import ALERTS, CEILING, CONTAINER, CONTROLLER, DEADLINE, HISTORY, PACE
+from paceline.control import CPU_QUANTUM, Limits, PastRun
 from paceline.errors import (
     DeadlineInfeasibleError,
     InvalidInputError,
@@ -20,7 +22,6 @@ from paceline.errors import (
     PacelineError,
 )
 from paceline.pace import Exchange, History, PaceLoop
-from paceline.pace.live import ALERTS, CEILING, CONTAINER, CONTROLLER, DEADLINE, HISTORY, PACE
 
 from . import _steering
 from ._engine import patiently
@@ -241,7 +242,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         begin = origin(context, self.deadline_from)
         if earlier and self.deadline_from == "task":  # a retry does not move the deadline
             begin = datetime.fromisoformat(earlier["origin"])
-        deadline = first_deadline(store, self._deadline, begin, log=self.log, must_be_ahead=not earlier)
+        deadline = first_deadline(store, self.deadline, begin, log=self.log, must_be_ahead=not earlier)
         controller = _steering.controller(self, limits, deadline.seconds_after(begin), self._past_run(context))
         if self.shared:
             devices = first_devices(self, store, controller, self._past_run(context), begin)
@@ -264,7 +265,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         if not resumes:
             for key in (HISTORY, CONTROLLER) if self.shared else (HISTORY, CONTROLLER, PACE):
                 store.delete(key)
-        due = f"{controller.deadline_s:.1f} s after {begin}" if controller.deadline_s < NO_DEADLINE_S else "soon"
+        due = "soon" if math.isinf(controller.deadline_s) else f"{controller.deadline_s:.1f} s after {begin}"
         self.log.info("Training runs as %s job %s, to be done %s", runtime.name, job.id, due)
         return {"runtime": runtime.name, "id": job.id, "origin": begin.isoformat(), "devices": devices}
 
@@ -300,8 +301,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
             raise JobLostError(f"the job {external_id['id']} is not there any more")
         begin = datetime.fromisoformat(external_id["origin"])
         resumed: Any = store.get(CONTROLLER)
-        stored_history: Any = store.get(HISTORY)
-        deadline = first_deadline(store, self._deadline, begin, log=self.log, must_be_ahead=False)
+        deadline = first_deadline(store, self.deadline, begin, log=self.log, must_be_ahead=False)
         past = self._past_run(context)
         controller = _steering.controller(self, self._limits(runtime), deadline.seconds_after(begin), past)
         exchange = Exchange(store, on_trouble=self._store_trouble)
@@ -317,7 +317,7 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
             origin=begin,
             held_devices=held,
             on_infeasible=self.on_infeasible,
-            history=History(stored_history),
+            history=History(store.get(HISTORY)),
             resumed=resumed,
             log=self.log,
             # A task whose supervisor has died is taken for dead: with its next try, two would steer the job.
@@ -343,11 +343,12 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         for key in _OVER_WITH_THE_RUN:
             store.delete(key)
         self._result = {**outcome.to_dict(), "model": model, "runtime": runtime.name, "origin": begin.isoformat()}
-        of_deadline = f", {outcome.error_pct:+.2f} % from its deadline of {outcome.deadline_s:.1f} s"
+        steered = outcome.deadline_s is not None
+        of_deadline = f", {outcome.error_pct:+.2f} % from its deadline of {outcome.deadline_s:.1f} s" if steered else ""
         self.log.info(
             "Training was done at %.1f s%s, on %.2f cores on average",
             outcome.finished_s,
-            of_deadline if outcome.deadline_s < NO_DEADLINE_S else "",
+            of_deadline,
             outcome.mean_devices,
         )
         return self._result
@@ -357,10 +358,6 @@ class DeadlineTrainingOperator(ResumableJobMixin, JobOperator):
         return self._result or self.poll_until_complete(external_id, context)
 
     # --- parts ----------------------------------------------------------------------------------------------------
-
-    @property
-    def _deadline(self) -> str | float | timedelta | datetime:
-        return NO_DEADLINE_S if self.deadline is None else self.deadline
 
     def _limits(self, runtime: Runtime) -> Limits:
         return _steering.limits(self, self._patiently(runtime.capacity))

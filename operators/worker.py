@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
+from paceline.contract import CONTAINER
 from paceline.errors import InvalidInputError
-from paceline.pace.live import CONTAINER
 from paceline.train.asynchronous.plan import EXIT_LEFT_OUT, EXIT_NO_SERVER, EXIT_SENT_AWAY
 
 from ._team import in_containers, parts_of, rendezvous, where_to_run

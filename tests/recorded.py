@@ -16,12 +16,12 @@ from typing import Any
 from urllib.parse import quote
 
 from paceline.airflow_api import AirflowApiError
+from paceline.contract import DEADLINE, HISTORY, PACE
 from paceline.control import BudgetController, Controller, DeadlineController, Limits
 from paceline.demo.airflow_process import AirflowProcess
 from paceline.elastic import Options, Sample, Scaling, Step
 from paceline.errors import TrainingFailedError
 from paceline.pace import MemoryState, PaceLoop
-from paceline.pace.live import DEADLINE, HISTORY, PACE
 from paceline.simulate.job import SimulatedJob
 from paceline.simulate.parameter_servers import Workload, steady_state
 from paceline.simulate.plant import Plant

@@ -11,9 +11,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from paceline.contract import DEADLINE, PACE
 from paceline.control import CPU_QUANTUM, GPU_QUANTUM, Controller, Limits, PastRun, make_controller
 from paceline.pace import Exchange, History, MemoryState, PaceLoop
-from paceline.pace.live import DEADLINE, PACE
 from paceline.runtime import DockerRuntime, JobSpec
 
 HERE = Path(__file__).parent
@@ -135,7 +135,7 @@ class Trainer:
             resizes=outcome.resizes,
             step_ms_mean=outcome.step_ms_mean,
             learned=outcome.learned,
-            samples=[row[:4] for row in history.to_dict()["samples"]],
+            samples=[row[:4] for row in history.to_json()["samples"]],
         )
 
 

@@ -110,7 +110,7 @@ def _ten_hours(stage: Stage, dag_id: str, running: str) -> str:
     airflow.wait(dag_id, run_id, timeout_s=120)
     ended = {"state": "finished", "t_s": 36_000, "deadline_s": 36_000, "progress_pct": 100}
     pace = {**airflow.task_state(dag_id, running, "train", "pace"), **ended}
-    airflow.put_task_state(dag_id, run_id, "train", "history", history.to_dict())
+    airflow.put_task_state(dag_id, run_id, "train", "history", history.to_json())
     airflow.put_task_state(dag_id, run_id, "train", "pace", pace)
     return run_id
 

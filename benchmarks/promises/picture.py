@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paceline.airflow_api import AirflowApi
-from paceline.pace.sample import origin_of
+from paceline.contract import PaceSample
 
 
 def draw(airflow: AirflowApi, runs: Sequence[tuple[str, str, str]], cores: float, path: Path) -> None:
@@ -17,7 +17,7 @@ def draw(airflow: AirflowApi, runs: Sequence[tuple[str, str, str]], cores: float
     lines: dict[str, list[tuple[float, float]]] = {}
     deadlines_s: list[float] = []
     for name, dag_id, run_id in runs:
-        origin_s = origin_of(airflow.task_state(dag_id, run_id, "train", "pace")).timestamp()
+        origin_s = PaceSample.model_validate(airflow.task_state(dag_id, run_id, "train", "pace")).origin.timestamp()
         history = airflow.task_state(dag_id, run_id, "train", "history")
         at, held = (history["columns"].index(column) for column in ("t_s", "devices"))
         lines[name] = [(origin_s + row[at], row[held]) for row in history["samples"]]

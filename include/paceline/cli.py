@@ -13,13 +13,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from paceline import __version__
-from paceline.control import NO_DEADLINE_S
+from paceline.contract import DEADLINE, PACE, Deadline, PaceSample, StoredDeadline
 from paceline.errors import InvalidInputError, PacelineError
 from paceline.fleet import command as fleet
-from paceline.pace.deadline import Deadline
-from paceline.pace.live import DEADLINE, PACE
-from paceline.pace.sample import origin_of
-from paceline.pace.stored_deadline import StoredDeadline
 from paceline.simulate import command as simulate
 
 _HEADINGS = ("DAG", "RUN", "TASK", "STATE", "PROGRESS", "SETPOINT", "CORES", "DEADLINE", "FORECAST", "SLACK")
@@ -83,8 +79,8 @@ def _status(chosen: argparse.Namespace) -> int:
     rows = []
     for task in running["task_instances"]:
         place = task["dag_id"], task["dag_run_id"], task["task_id"]
-        pace = api.task_state(*place, PACE, map_index=task["map_index"])
-        if pace:
+        pace = PaceSample.read(api.task_state(*place, PACE, map_index=task["map_index"]))
+        if pace is not None:
             rows.append((*place, *_describe(pace)))
     if not rows:
         print("No training runs now.")
@@ -95,25 +91,24 @@ def _status(chosen: argparse.Namespace) -> int:
     return 0
 
 
-def _describe(pace: dict[str, Any]) -> tuple[str, ...]:
+def _describe(pace: PaceSample) -> tuple[str, ...]:
     """One training in words, from the ``pace`` it published last."""
-    forecast_s, deadline_s = pace["forecast_s"], pace["deadline_s"]
-    steered = deadline_s < NO_DEADLINE_S
+    forecast_s, deadline_s = pace.forecast_s, pace.deadline_s
     if forecast_s is None:
         slack = "not known yet"
-    elif not steered:
+    elif deadline_s is None:
         slack = "as fast as its budget allows"
-    elif not pace["feasible"]:
-        slack = f"cannot be met, {pace['earliest_s'] - deadline_s:.0f} s late at best"
+    elif not pace.feasible and pace.earliest_s is not None:
+        slack = f"cannot be met, {pace.earliest_s - deadline_s:.0f} s late at best"
     else:
         spare_s = deadline_s - forecast_s
         slack = f"{spare_s:.0f} s to spare" if spare_s >= 0 else f"{-spare_s:.0f} s behind, catching up"
     return (
-        pace["state"],
-        f"{pace['progress_pct']:.1f} %",
-        f"{pace['setpoint_pct']:.1f} %" if steered else "-",
-        f"{pace['devices']:.2f}",
-        f"{deadline_s:.0f} s" if steered else "-",
+        pace.state,
+        f"{pace.progress_pct:.1f} %",
+        f"{pace.setpoint_pct:.1f} %" if deadline_s is not None else "-",
+        f"{pace.devices:.2f}",
+        "-" if deadline_s is None else f"{deadline_s:.0f} s",
         "-" if forecast_s is None else f"{forecast_s:.0f} s",
         slack,
     )
@@ -124,7 +119,7 @@ def _show(chosen: argparse.Namespace) -> int:
     value = api.task_state(*_place(api, chosen), DEADLINE, map_index=chosen.map_index)
     if value is None:
         raise _not_running(chosen)
-    print(StoredDeadline.read(value).value)
+    print(StoredDeadline.read(value).value or "none")
     return 0
 
 
@@ -137,25 +132,24 @@ def _set(chosen: argparse.Namespace) -> int:
     before = api.task_state(dag, run, task, DEADLINE, map_index=chosen.map_index)
     if before is None:
         raise _not_running(chosen)
-    _must_be_ahead(chosen.value, api.task_state(dag, run, task, PACE, map_index=chosen.map_index))
+    _must_be_ahead(chosen.value, PaceSample.read(api.task_state(dag, run, task, PACE, map_index=chosen.map_index)))
     try:
         api.set_task_state(dag, run, task, DEADLINE, chosen.value, map_index=chosen.map_index)
     except AirflowApiError as error:
         if error.status == 404:
             raise _not_running(chosen) from None
         raise
-    was = StoredDeadline.read(before).value
+    was = StoredDeadline.read(before).value or "none"
     print(f"Deadline of {task} in {run}: {was} -> {chosen.value}. The task takes it within two control periods.")
     return 0
 
 
-def _must_be_ahead(value: str, pace: dict[str, Any] | None) -> None:
+def _must_be_ahead(value: str, pace: PaceSample | None) -> None:
     """Refuse what the task would refuse: a deadline that has passed by its newest sample."""
     if pace is None:
         return
-    passed_s = float(pace["t_s"])
-    if Deadline.parse(value).seconds_after(origin_of(pace)) <= passed_s:
-        raise InvalidInputError("deadline", value, f"a time that is still to come ({passed_s:.0f} s have passed)")
+    if Deadline.parse(value).seconds_after(pace.origin) <= pace.t_s:
+        raise InvalidInputError("deadline", value, f"a time that is still to come ({pace.t_s:.0f} s have passed)")
 
 
 def _place(api: Any, chosen: argparse.Namespace) -> tuple[str, str, str]:

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from sqlalchemy import exists, or_, select
 from sqlalchemy.orm import aliased
 
-from paceline.pace.live import CEILING, CONTAINER, PACE
+from paceline.contract import CEILING, CONTAINER, PACE
 
 from .access import ReadableDags, may_see
 from .trainings import OVER, same_task

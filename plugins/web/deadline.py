@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
-from typing import Annotated, Any
+from typing import Annotated
 
 from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.core_api.security import GetUserDep
@@ -16,11 +16,8 @@ from pydantic import AwareDatetime, BaseModel, Field
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from paceline.contract import DEADLINE, PACE, Deadline, PaceSample, StoredDeadline
 from paceline.errors import InvalidInputError
-from paceline.pace.deadline import Deadline
-from paceline.pace.live import DEADLINE, PACE
-from paceline.pace.sample import is_sample, origin_of
-from paceline.pace.stored_deadline import StoredDeadline
 
 from .access import may_change
 
@@ -60,8 +57,8 @@ def change(dag_id: str, run_id: str, change: Change, session: SessionDep, user: 
     value = json.dumps(StoredDeadline(change.deadline, user.get_name()).to_json())
     for target in change.trainings:
         rows = _rows(session, dag_id, run_id, target)
-        pace = json.loads(rows[PACE].value) if PACE in rows else None
-        if DEADLINE not in rows or not is_sample(pace):
+        pace = PaceSample.read(json.loads(rows[PACE].value)) if PACE in rows else None
+        if DEADLINE not in rows or pace is None:
             raise HTTPException(409, f"{target.task_id} does not train now")
         _must_be_ahead(deadline, change.deadline, pace)
         _write(session, rows[DEADLINE], target, value)
@@ -80,11 +77,10 @@ def _rows(session: Session, dag_id: str, run_id: str, target: Target) -> Mapping
     return {row.key: row for row in found}
 
 
-def _must_be_ahead(deadline: Deadline, said: object, pace: Mapping[str, Any]) -> None:
+def _must_be_ahead(deadline: Deadline, said: object, pace: PaceSample) -> None:
     """Refuse what the training would refuse: a time that has passed."""
-    origin = origin_of(pace)
-    passed_s = (datetime.now(timezone.utc) - origin).total_seconds()
-    if deadline.seconds_after(origin) <= passed_s:
+    passed_s = (datetime.now(timezone.utc) - pace.origin).total_seconds()
+    if deadline.seconds_after(pace.origin) <= passed_s:
         accepted = f"a time that is still to come ({passed_s:.0f} s have passed)"
         raise HTTPException(422, str(InvalidInputError("deadline", said, accepted)))
 

@@ -17,9 +17,7 @@ from pydantic import BaseModel
 from sqlalchemy import ColumnElement, Row, Select, and_, select
 from sqlalchemy.orm import Session
 
-from paceline.pace.live import DEADLINE, PACE
-from paceline.pace.sample import is_sample
-from paceline.pace.stored_deadline import StoredDeadline
+from paceline.contract import DEADLINE, PACE, PaceSample, StoredDeadline
 
 from .access import ReadableDags, can_change, may_see
 
@@ -53,7 +51,7 @@ class Training(BaseModel):
     started_at: datetime | None
     ended_at: datetime | None
     deadline: Asked | None
-    pace: dict[str, Any]
+    pace: PaceSample
 
 
 class RunTrainings(BaseModel):
@@ -99,7 +97,7 @@ def _ended_lately(session: Session, mine: ColumnElement[bool], number: int) -> l
     )
     ids = list(session.scalars(newest))
     rows = session.execute(_published().where(Stored.id.in_(ids)))
-    return sorted(_read(rows), key=lambda one: one.pace.get("updated_at", ""), reverse=True)
+    return sorted(_read(rows), key=lambda one: one.pace.updated_at, reverse=True)
 
 
 def same_task(stored: Any = Stored) -> ColumnElement[bool]:
@@ -139,11 +137,12 @@ def _read(rows: Iterable[Row[Any]]) -> list[Training]:
     tasks: dict[tuple[str, str, str, int], dict[str, Row[Any]]] = {}
     for row in rows:
         tasks.setdefault((row.dag_id, row.run_id, row.task_id, row.map_index), {})[row.key] = row
-    found = ((keys[PACE], json.loads(keys[PACE].value), keys.get(DEADLINE)) for keys in tasks.values() if PACE in keys)
-    return [_training(row, pace, deadline) for row, pace, deadline in found if is_sample(pace)]
+    started = [keys for keys in tasks.values() if PACE in keys]
+    found = ((keys[PACE], PaceSample.read(json.loads(keys[PACE].value)), keys.get(DEADLINE)) for keys in started)
+    return [_training(row, pace, deadline) for row, pace, deadline in found if pace is not None]
 
 
-def _training(row: Row[Any], pace: dict[str, Any], deadline: Row[Any] | None) -> Training:
+def _training(row: Row[Any], pace: PaceSample, deadline: Row[Any] | None) -> Training:
     asked = None
     if deadline is not None:
         said = StoredDeadline.read(json.loads(deadline.value))

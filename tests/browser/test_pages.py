@@ -137,7 +137,7 @@ def test_the_history_of_ten_hours_is_shown_whole(
     for second in range(36_000):
         percent = second / 360
         history.add(t_s=second, progress_pct=percent, setpoint_pct=percent, devices=1.5, deadline_s=36_000, loss=1.0)
-    stored = history.to_dict()
+    stored = history.to_json()
     assert len(str(stored)) < 100_000
     done = {**halfway()["pace"], "state": "finished", "t_s": 36_000, "deadline_s": 36_000, "progress_pct": 100}
     long = RecordedRun(airflow, "delays")

@@ -20,10 +20,10 @@ import pytest
 from tests.integration.jobs import finish, wait_for_line
 from tests.waiting import until
 
+from paceline.contract import HISTORY
 from paceline.errors import RuntimeUnavailableError
 from paceline.operators import DeadlineTrainingOperator
 from paceline.pace import MemoryState
-from paceline.pace.live import HISTORY
 from paceline.runtime import DockerRuntime, JobSpec
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]

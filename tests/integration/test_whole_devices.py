@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from paceline.contract import DEADLINE, PACE
 from paceline.control import GPU_QUANTUM, Limits, make_controller
 from paceline.errors import TrainingFailedError
 from paceline.pace import Exchange, MemoryState, PaceLoop
-from paceline.pace.live import DEADLINE, PACE
 from paceline.runtime import DockerRuntime, JobSpec
 
 SCRIPT = Path(__file__).parent / "training" / "digits.py"

@@ -11,9 +11,9 @@ from paceline.arbiter.beginners import Beginners
 from paceline.arbiter.claim import Claim
 from paceline.arbiter.demand import POOL, job
 from paceline.arbiter.grants import Grant, Target, settle
+from paceline.contract import Ceiling
 from paceline.control import CPU_QUANTUM, Outlook
 from paceline.errors import InvalidInputError
-from paceline.pace.ceiling import Ceiling
 
 _CHANGE_S = 2.0  # what a change of its devices costs a training
 _SAME_S = 0.05  # seconds since its origin come rounded to a millisecond, so a deadline trembles
@@ -186,7 +186,7 @@ def _deadline_s(claim: Claim) -> float:
 
 def _asks(claim: Claim) -> bool:
     answered = claim.ceiling is not None and claim.ceiling.answers(_deadline_s(claim))
-    return claim.state == "waiting" and not answered
+    return claim.state == "waiting" and claim.has_deadline and not answered
 
 
 def _with(ceiling: Ceiling, answer: _AtTheDoor | None) -> Ceiling:

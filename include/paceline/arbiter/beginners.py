@@ -17,7 +17,7 @@ class Beginners:
 
     Examples
     --------
-    >>> from paceline.pace.ceiling import Ceiling
+    >>> from paceline.contract import Ceiling
     >>> has = Ceiling(0.4, grant=1)
     >>> new = Claim("new", "starting", 0, 60, 0, 1, 0.1, 2, 0.05, held=0.4, taken=1, ceiling=has, outlook=None)
     >>> beginners = Beginners()

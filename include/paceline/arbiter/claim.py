@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-from paceline.control import NO_DEADLINE_S, Outlook
+from paceline.contract import Ceiling, PaceSample
+from paceline.control import Outlook
 from paceline.errors import InvalidInputError
-from paceline.pace.ceiling import Ceiling
-from paceline.pace.sample import is_sample, origin_of
 
 _ENDED = ("finished", "failed")
 LOST = "lost"
 _MOST = 1e6  # devices
-_LATEST_S = 1e11  # some thousand years
-_ROUNDING_S = 1.0  # samples round their times, so that a year from the start may come out a little shorter
-_STEEPEST = 2.0  # of a speed's growth with the devices; 1 is in proportion to them
 
 
 @dataclass(frozen=True)
@@ -31,11 +26,11 @@ class Claim:
     key:
         What tells it from all others.
     state:
-        What it does, see :mod:`paceline.pace.sample`.
+        What it does, see :class:`~paceline.contract.PaceSample`.
     arrived_s:
         When it came.
     deadline_s:
-        When it has to be done, its safety factor taken off.
+        When it has to be done, its safety factor taken off; infinite without a deadline.
     origin_s:
         The moment that its deadline counts from.
     said_s:
@@ -91,54 +86,45 @@ class Claim:
             granted = None if ceiling is None else Ceiling.read(ceiling)
         except InvalidInputError:
             granted = None
-        try:
-            claim = cls._read(key, pace, granted, arrived, weight) if is_sample(pace) else None
-        except (ArithmeticError, AttributeError, TypeError, ValueError):
-            claim = None
+        sample = PaceSample.read(pace)
+        claim = None if sample is None else cls._read(key, sample, granted, arrived, weight)
         if claim is None and granted is not None and granted.grant > 0:
             return cls.of_a_lost_one(key, granted)
         return claim
 
     @classmethod
     def _read(
-        cls, key: str, pace: Mapping[str, Any], granted: Ceiling | None, arrived: datetime | None, weight: float
+        cls, key: str, pace: PaceSample, granted: Ceiling | None, arrived: datetime | None, weight: float
     ) -> Claim | None:
-        origin_s = origin_of(pace).timestamp()
-        ended = pace["state"] in _ENDED
+        origin_s = pace.origin.timestamp()
+        ended = pace.state in _ENDED
         # What a job on whole devices reported last says nothing of one that was stopped since.
-        in_force = 0.0 if pace["state"] == "paused" else float(pace.get("devices_in_force") or 0.0)
-        held = max(float(pace["devices"]), in_force)
-        alpha = float(pace.get("alpha") or 1.0)
-        grant, obeys = pace.get("grant"), pace.get("ceiling")
-        obeyed = None if obeys is None else float(obeys)
-        if grant is not None and (granted is None or granted.grant == 0):
+        in_force = 0.0 if pace.state == "paused" else float(pace.devices_in_force or 0)
+        held = max(pace.devices, in_force)
+        if pace.grant is not None and (granted is None or granted.grant == 0):
             # Deleted, or a person's: it keeps to what its arbiter said last.
-            granted = None if obeyed is None else Ceiling(obeyed, int(grant))
+            granted = None if pace.ceiling is None else Ceiling(pace.ceiling, pace.grant)
         claim = cls(
             key=key,
-            state=str(pace["state"]),
+            state=pace.state,
             arrived_s=origin_s if arrived is None else arrived.timestamp(),
-            deadline_s=origin_s + float(pace["deadline_s"]) * alpha,
+            deadline_s=math.inf if pace.deadline_s is None else origin_s + pace.deadline_s * pace.alpha,
             origin_s=origin_s,
-            said_s=origin_s + float(pace["t_s"]),
-            least=float(pace["min_devices"]),
-            most=float(pace["max_devices"]),
-            quantum=float(pace["quantum"]),
+            said_s=origin_s + pace.t_s,
+            least=pace.min_devices,
+            most=pace.max_devices,
+            quantum=pace.quantum,
             held=0.0 if ended else held,
-            taken=None if grant is None else int(grant),
+            taken=pace.grant,
             ceiling=granted,
-            outlook=_outlook(pace.get("outlook")),
-            late=pace.get("feasible") is False,
-            obeys=obeyed,
-            alpha=alpha,
+            outlook=Outlook(**pace.outlook.to_json()) if pace.outlook else None,
+            late=not pace.feasible,
+            obeys=pace.ceiling,
+            alpha=pace.alpha,
             weight=weight,
         )
-        sound = (
-            0 < claim.quantum <= _MOST
-            and 0 <= claim.least <= claim.most <= _MOST
-            and 0 <= float(pace["devices"]) <= held <= _MOST
-        )
-        return claim if sound and 0 < alpha <= 1 and abs(claim.deadline_s) < _LATEST_S else None
+        sound = claim.quantum > 0 and claim.least <= claim.most and held <= _MOST
+        return claim if sound else None
 
     @classmethod
     def of_a_lost_one(cls, key: str, ceiling: Ceiling, held: float = 0.0) -> Claim:
@@ -148,7 +134,7 @@ class Claim:
     @property
     def has_deadline(self) -> bool:
         """Whether it has to be done by any time."""
-        return self.deadline_s - self.origin_s < (NO_DEADLINE_S - _ROUNDING_S) * self.alpha
+        return math.isfinite(self.deadline_s)
 
     @property
     def lost(self) -> bool:
@@ -177,20 +163,3 @@ class Claim:
         # One that does not wait for grants has no number to answer with: it has heard if it obeys what was said.
         heard = self.taken == self.ceiling.grant if self.taken is not None else self.obeys == self.ceiling.devices
         return max(self.ceiling.devices if heard else self.ceiling.at_most, self.held)
-
-
-def _outlook(said: Any) -> Outlook | None:
-    if not isinstance(said, Mapping):
-        return None
-    try:
-        usable = said.get("usable_devices")
-        found = Outlook(
-            float(said["work_s"]),
-            float(said["exponent"]),
-            float(said["after_s"]),
-            None if usable is None else float(usable),
-        )
-    except (ArithmeticError, KeyError, TypeError, ValueError):
-        return None
-    sound = 0 <= found.work_s < _LATEST_S and 0 < found.exponent <= _STEEPEST and 0 <= found.after_s < _LATEST_S
-    return found if sound and (found.usable_devices is None or found.usable_devices > 0) else None

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from paceline.arbiter.claim import Claim
-from paceline.pace.ceiling import Ceiling
+from paceline.contract import Ceiling
 
 _ROUNDING = 1e-6
 

@@ -3,7 +3,7 @@
 Start at :class:`DeadlineController`; :class:`PaperController` is the controller of DECOR-NN as published.
 """
 
-from paceline.control.budget import NO_DEADLINE_S, BudgetController
+from paceline.control.budget import BudgetController
 from paceline.control.controller import Controller, Decision
 from paceline.control.deadline import DeadlineController
 from paceline.control.limits import CPU_QUANTUM, GPU_QUANTUM, Limits
@@ -25,7 +25,6 @@ __all__ = [
     "GPU_QUANTUM",
     "Gains",
     "Limits",
-    "NO_DEADLINE_S",
     "Outlook",
     "PAPER_GAINS",
     "PIController",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 from paceline.control.deadline import DeadlineController
 from paceline.control.limits import Limits
 from paceline.control.past import PastRun
 
-NO_DEADLINE_S = 365 * 86400.0
-
 
 class BudgetController(DeadlineController):
     """Holds the whole budget from the beginning to the end, within the ceiling; keeps a deadline if it is given one.
+
+    Its ``deadline_s`` is infinite until then.
 
     Parameters
     ----------
@@ -33,10 +35,10 @@ class BudgetController(DeadlineController):
     """
 
     def __init__(self, limits: Limits, *, period_s: float = 1.0, past: PastRun | None = None) -> None:
-        super().__init__(limits, NO_DEADLINE_S, period_s=period_s, past=past, start_devices=limits.max_devices)
+        super().__init__(limits, math.inf, period_s=period_s, past=past, start_devices=limits.max_devices)
 
     def _plan(self, left: float, left_s: float, held: float, in_use: float, ceiling: float | None) -> float:
         """All there is; with a deadline, no more than that takes."""
-        if self.deadline_s < NO_DEADLINE_S:
+        if math.isfinite(self.deadline_s):
             return super()._plan(left, left_s, held, in_use, ceiling)
         return self.limits.quantize(self.limits.max_devices, ceiling)

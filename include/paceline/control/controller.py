@@ -30,7 +30,10 @@ class Decision:
 
 
 class Controller(Protocol):
-    """Decides how many devices one job holds. Times are in seconds since the moment that the deadline counts from."""
+    """Decides how many devices one job holds. Times are in seconds since the moment that the deadline counts from.
+
+    ``deadline_s`` is infinite for a job without a deadline.
+    """
 
     limits: Limits
     deadline_s: float

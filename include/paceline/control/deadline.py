@@ -306,19 +306,24 @@ class DeadlineController:
         """What ``restore`` needs to go on without a bump in another process, JSON-safe."""
         ramp = self._ramp
         return {
-            "deadline_s": self.deadline_s,
-            "ramp": [ramp.start_s, ramp.start_pct, ramp.end_s] if ramp else None,
+            "deadline_s": _finite(self.deadline_s),
+            "ramp": [ramp.start_s, ramp.start_pct, _finite(ramp.end_s)] if ramp else None,
             "total": self._total,
             "speed": self._speed.state(),
-            "usable": self._usable if math.isfinite(self._usable) else None,
+            "usable": _finite(self._usable),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what ``state`` returned."""
-        self.deadline_s = state["deadline_s"]
+        self.deadline_s = state["deadline_s"] or math.inf
         if state["ramp"]:
             start_s, start_pct, end_s = state["ramp"]
-            self._ramp = Ramp(end_s=end_s, start_s=start_s, start_pct=start_pct)
+            self._ramp = Ramp(end_s=end_s or math.inf, start_s=start_s, start_pct=start_pct)
         self._total = state["total"]
         self._speed.restore(state["speed"])
         self._usable = state.get("usable") or math.inf
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no infinity."""
+    return value if math.isfinite(value) else None

@@ -109,7 +109,7 @@ def pace_line(pace: Mapping[str, Any], elapsed_s: float | None = None, bar: int 
     ' 50.0 %, setpoint  52.3 %, 0.85 cores, done at 59.2 s of 60 s'
     """
     done, due = float(pace.get("progress_pct") or 0), float(pace.get("setpoint_pct") or 0)
-    forecast_s, deadline_s = pace.get("forecast_s"), float(pace.get("deadline_s") or 0)
+    forecast_s, deadline_s = pace.get("forecast_s"), pace.get("deadline_s")
     line = Text.assemble(
         ("▸ ", "cyan"),
         "" if elapsed_s is None else f"{elapsed_s:6.1f} s  ",
@@ -126,8 +126,9 @@ def pace_line(pace: Mapping[str, Any], elapsed_s: float | None = None, bar: int 
     elif pace.get("state") == "finishing":
         line.append(", saving the model", "dim")
     elif forecast_s is not None:
-        late = forecast_s > deadline_s
-        line.append(f", done at {forecast_s:.1f} s of {deadline_s:g} s", "yellow" if late else "green")
+        late = deadline_s is not None and forecast_s > deadline_s
+        by = "" if deadline_s is None else f" of {deadline_s:g} s"
+        line.append(f", done at {forecast_s:.1f} s{by}", "yellow" if late else "green")
     return line
 
 

@@ -3,10 +3,9 @@
 Start at :class:`PaceLoop`.
 """
 
-from paceline.pace.deadline import Deadline
 from paceline.pace.history import History
 from paceline.pace.live import Exchange, LiveState, MemoryState
 from paceline.pace.loop import PaceLoop
 from paceline.pace.outcome import Outcome
 
-__all__ = ["Deadline", "Exchange", "History", "LiveState", "MemoryState", "Outcome", "PaceLoop"]
+__all__ = ["Exchange", "History", "LiveState", "MemoryState", "Outcome", "PaceLoop"]

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from paceline.contract import PaceSample
+
 Kind = Literal["in_danger", "infeasible", "missed"]
 
 # Less than so much of the time left is to spare on all devices: one neighbour more, and it is gone.
@@ -24,14 +26,14 @@ class Alert:
 
     kind: Kind
     message: str
-    sample: Mapping[str, Any]
+    sample: PaceSample
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-safe."""
-        return {"kind": self.kind, "message": self.message, **{name: self.sample[name] for name in _TOLD}}
+        return {"kind": self.kind, "message": self.message, **self.sample.model_dump(include=_TOLD)}
 
 
-_TOLD = ("progress_pct", "devices", "deadline_s", "forecast_s", "earliest_s", "t_s")
+_TOLD = {"progress_pct", "devices", "deadline_s", "forecast_s", "earliest_s", "t_s"}
 
 
 class Alerts:
@@ -40,8 +42,9 @@ class Alerts:
     Examples
     --------
     >>> alerts = Alerts()
-    >>> late = {"state": "training", "t_s": 40.0, "deadline_s": 100.0, "earliest_s": 130.0, "forecast_s": 150.0,
-    ...         "feasible": False, "progress_pct": 20.0, "devices": 2.0}
+    >>> late = PaceSample(
+    ...     state="training", t_s=40, updated_at="2030-01-01T12:00:40Z", progress_pct=20, setpoint_pct=40, devices=2,
+    ...     min_devices=0.1, max_devices=2, quantum=0.05, deadline_s=100, earliest_s=130, feasible=False)
     >>> [alerts.judge(late) is None for sample in range(2)]  # one noisy forecast wakes nobody
     [True, True]
     >>> alerts.judge(late).message
@@ -56,10 +59,10 @@ class Alerts:
         self._deadline_s: float | None = stored.get("deadline_s")
         self._in_a_row: tuple[Kind, int] | None = None
 
-    def judge(self, sample: Mapping[str, Any]) -> Alert | None:
+    def judge(self, sample: PaceSample) -> Alert | None:
         """Take in one sample, as published under ``pace``; return what is to be told, if anything is new."""
-        if sample["deadline_s"] != self._deadline_s:
-            self._deadline_s = sample["deadline_s"]
+        if sample.deadline_s != self._deadline_s:
+            self._deadline_s = sample.deadline_s
             self._told.clear()
         found = self._found(sample)
         if found is None:
@@ -78,19 +81,21 @@ class Alerts:
         """What has been told, JSON-safe; the constructor takes it back, so that a retry tells nothing twice."""
         return {"told": sorted(self._told), "deadline_s": self._deadline_s}
 
-    def _found(self, sample: Mapping[str, Any]) -> tuple[Kind, str] | None:
-        now_s, deadline_s, earliest_s = sample["t_s"], sample["deadline_s"], sample["earliest_s"]
+    def _found(self, sample: PaceSample) -> tuple[Kind, str] | None:
+        now_s, deadline_s, earliest_s = sample.t_s, sample.deadline_s, sample.earliest_s
+        if deadline_s is None:
+            return None
         late_s = now_s - deadline_s
         if late_s > _NEARLY * deadline_s:
-            done = "done" if sample["state"] == "finished" else f"at {sample['progress_pct']:.1f} %"
+            done = "done" if sample.state == "finished" else f"at {sample.progress_pct:.1f} %"
             return "missed", f"missed: {done} {late_s:.0f} s after it"
-        if sample["state"] != "training" or earliest_s is None:
+        if sample.state != "training" or earliest_s is None:
             return None
-        if not sample["feasible"]:
+        if not sample.feasible:
             return "infeasible", f"cannot be met: {earliest_s - deadline_s:.0f} s late at best"
         spare_s = deadline_s - earliest_s
-        steered = sample["min_devices"] < sample["max_devices"]
-        dangerous = spare_s < _TO_SPARE * (deadline_s - now_s) and sample["progress_pct"] < _NEARLY_DONE_PCT and steered
+        steered = sample.min_devices < sample.max_devices
+        dangerous = spare_s < _TO_SPARE * (deadline_s - now_s) and sample.progress_pct < _NEARLY_DONE_PCT and steered
         if not dangerous:
             return None
-        return "in_danger", f"in danger: {max(spare_s, 0):.0f} s to spare on all {sample['max_devices']:g} devices"
+        return "in_danger", f"in danger: {max(spare_s, 0):.0f} s to spare on all {sample.max_devices:g} devices"

@@ -1,12 +1,15 @@
-"""The run of a job as a small table: sampled every control step, thinned as it grows. Written to the live state."""
+"""Keeps the run of a job as a small table: sampled every control step, thinned as it grows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-COLUMNS = ("t_s", "progress_pct", "setpoint_pct", "devices", "deadline_s", "forecast_s", "loss")
+from paceline.contract import RunEvent, StoredHistory
+from paceline.contract.history import COLUMNS
+
 MOST_SAMPLES = 500
+MOST_EVENTS = 100
 MOST_METRICS = 4  # a row of the state store is to stay small
 
 
@@ -17,23 +20,25 @@ class History:
     covered evenly. Events (deadline changes, restarts) are kept. The first four metrics that a job reports have columns
     of their own, ``metric.NAME``.
 
+    Parameters
+    ----------
+    stored:
+        The history of the tries before, as ``to_json`` returned it; one that cannot be read is left out.
+
     Examples
     --------
     >>> history = History()
     >>> for second in range(10_000):
     ...     history.add(t_s=second, progress_pct=second / 100, devices=1.0)
-    >>> rows = history.to_dict()["samples"]
+    >>> rows = history.to_json()["samples"]
     >>> len(rows) <= 500, rows[0][0], rows[-1][0]
-    (True, 0, 9999)
+    (True, 0.0, 9999.0)
     """
 
-    def __init__(self, stored: dict[str, Any] | None = None) -> None:
-        stored = stored or {}
-        self._columns: list[str] = list(stored.get("columns", COLUMNS))
-        self._rows: list[list[float | None]] = [list(row) for row in stored.get("samples", [])]
-        self._events: list[dict[str, Any]] = list(stored.get("events", []))
-        self._stride = int(stored.get("stride", 1))
-        self._count = int(stored.get("count", len(self._rows)))
+    def __init__(self, stored: object = None) -> None:
+        known = StoredHistory.read(stored) or StoredHistory()
+        self._columns, self._rows, self._events = list(known.columns), list(known.samples), list(known.events)
+        self._stride, self._count = known.stride, known.count
         self._newest: list[float | None] | None = None
 
     def add(self, metrics: Mapping[str, float] | None = None, **sample: float | None) -> None:
@@ -57,23 +62,20 @@ class History:
             for row in self._rows:
                 row.append(None)
 
-    def note(self, t_s: float, kind: str, **details: Any) -> None:
-        """Keep an event: what happened when. The oldest go first when there are very many."""
-        self._events.append({"t_s": round(t_s, 3), "kind": kind, **details})
-        del self._events[:-100]
+    def note(self, event: RunEvent) -> None:
+        """Keep an event. The oldest go first when there are very many."""
+        self._events.append(event)
+        del self._events[:-MOST_EVENTS]
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-safe; the constructor takes it back."""
+    def to_json(self) -> dict[str, Any]:
+        """The value of the live state's key ``history``."""
         rows = self._rows
         if self._newest is not None and (not rows or rows[-1] is not self._newest):
             rows = [*rows, self._newest]
-        return {
-            "columns": list(self._columns),
-            "samples": rows,
-            "events": self._events,
-            "stride": self._stride,
-            "count": self._count,
-        }
+        stored = StoredHistory(
+            columns=self._columns, samples=rows, events=self._events, stride=self._stride, count=self._count
+        )
+        return stored.to_json()
 
 
 def _short(value: float | None) -> float | None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from paceline.contract import RunEvent
 from paceline.pace.history import History
 
 
 class Journal:
     """Log and history of one run.
 
-    >>> from paceline.pace.history import History
     >>> journal = Journal(History(), logging.getLogger("example"))
     >>> journal.event(12.5, "deadline", "Deadline moved from %.0f s to %.0f s", 100, 80, after_s=80)
-    >>> journal.history.to_dict()["events"]
-    [{'t_s': 12.5, 'kind': 'deadline', 'after_s': 80}]
+    >>> journal.history.to_json()["events"]
+    [{'t_s': 12.5, 'kind': 'deadline', 'after_s': 80.0}]
     """
 
     def __init__(self, history: History, log: logging.Logger | Any) -> None:
@@ -28,5 +28,5 @@ class Journal:
     ) -> None:
         """Log ``message % args`` and keep the event with its ``details``."""
         self.log.log(level, message, *args)
-        self.history.note(now_s, kind, **details)
+        self.history.note(RunEvent(t_s=now_s, kind=kind, **details))
         self.fresh = True

@@ -10,13 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-DEADLINE = "deadline"  # what the user wrote last: "20m", seconds, or a time
-CEILING = "ceiling"  # the most devices that the cluster allocator allows
-PACE = "pace"  # newest sample
-HISTORY = "history"  # the run so far, thinned
-CONTAINER = "container"  # what to reconnect to
-CONTROLLER = "controller"  # what the controller needs to go on
-ALERTS = "alerts"  # what people have been told
+from paceline.contract import CEILING, DEADLINE
 
 
 class LiveState(Protocol):

@@ -7,27 +7,28 @@ The training operator runs it. It knows nothing of Airflow: the job comes from a
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from paceline.contract import CONTROLLER, DEADLINE, HISTORY, PACE, Ceiling, PaceSample, State
 from paceline.control import Controller, Decision, PastRun
 from paceline.errors import JobLostError, RuntimeUnavailableError, TrainingFailedError
 from paceline.pace.busy import Busy
-from paceline.pace.ceiling import Ceiling
 from paceline.pace.clock import Clock, SystemClock
 from paceline.pace.feasibility import InfeasiblePolicy
 from paceline.pace.history import History
 from paceline.pace.holding import Holding
 from paceline.pace.journal import Journal
-from paceline.pace.live import CONTROLLER, DEADLINE, HISTORY, PACE, Exchange
+from paceline.pace.live import Exchange
 from paceline.pace.orders import Orders
 from paceline.pace.outage import Outage
 from paceline.pace.outcome import Outcome, describe_failure, describe_silence, error_pct
 from paceline.pace.output import Output
 from paceline.pace.reading import Position, ProgressReader
-from paceline.pace.sample import State, sample
+from paceline.pace.sample import finite, sample
 from paceline.pace.standstill import Standstill
 from paceline.runtime.base import Job, JobStatus
 
@@ -92,7 +93,7 @@ class PaceLoop:
         log: logging.Logger | Any = None,
         stopped: Callable[[], bool] = lambda: False,
         past: PastRun | None = None,
-        on_sample: Callable[[Mapping[str, Any]], None] = lambda sample: None,
+        on_sample: Callable[[PaceSample], None] = lambda sample: None,
         team: TeamJob | None = None,
         shared: Ceiling | None = None,
     ) -> None:
@@ -281,33 +282,32 @@ class PaceLoop:
             progress_pct=decision.progress_pct,
             setpoint_pct=decision.setpoint_pct,
             devices=self._holding.devices,
-            deadline_s=controller.deadline_s,
-            forecast_s=decision.finish_s,
+            deadline_s=finite(controller.deadline_s),
+            forecast_s=finite(decision.finish_s),
             loss=newest.loss if newest else None,
             metrics=newest.metrics if newest else None,
         )
-        values: dict[str, Any] = {
-            PACE: sample(
-                state,
-                now_s,
-                (self._origin + timedelta(seconds=now_s)).isoformat(),
-                controller,
-                decision,
-                newest,
-                held_devices=self._holding.most,
-                used_devices=self._busy.cores,
-                ceiling=self._orders.ceiling,
-                grant=self._orders.grant if self._orders.shared else None,
-                restarts=self._outage.restarts,
-                resizes=self._holding.resizes,
-                step_ms=self._step_ms,
-            )
-        }
-        self._on_sample(values[PACE])
+        newest_sample = sample(
+            state,
+            now_s,
+            self._origin + timedelta(seconds=now_s),
+            controller,
+            decision,
+            newest,
+            held_devices=self._holding.most,
+            used_devices=self._busy.cores,
+            ceiling=self._orders.ceiling,
+            grant=self._orders.grant if self._orders.shared else None,
+            restarts=self._outage.restarts,
+            resizes=self._holding.resizes,
+            step_ms=self._step_ms,
+        )
+        self._on_sample(newest_sample)
+        values: dict[str, Any] = {PACE: newest_sample.to_json()}
         if self._journal.fresh or now_s - self._slow_keys_s >= _SLOW_KEYS_EVERY_S or state in ("finished", "failed"):
             self._journal.fresh = False
             self._slow_keys_s = now_s
-            values[HISTORY] = self._journal.history.to_dict()
+            values[HISTORY] = self._journal.history.to_json()
             values[CONTROLLER] = {"controller": controller.state(), "run": self._run_state()}
         self._exchange.post(values)
 
@@ -356,8 +356,8 @@ class PaceLoop:
             raise TrainingFailedError(problem, status.exit_code)
         return Outcome(
             finished_s=round(finished_s, 3),
-            deadline_s=round(deadline_s, 3),
-            error_pct=round(error_pct(finished_s, deadline_s), 3),
+            deadline_s=None if math.isinf(deadline_s) else round(deadline_s, 3),
+            error_pct=None if math.isinf(deadline_s) else round(error_pct(finished_s, deadline_s), 3),
             met=finished_s <= deadline_s,
             mean_devices=round(self._holding.device_s / max(finished_s - self._began_s, 1e-9), 3),
             device_seconds=round(self._holding.device_s, 3),

@@ -6,14 +6,13 @@ Nonsense is kept out here: the old value stays, and the log says why.
 from __future__ import annotations
 
 import logging
+import math
 from datetime import datetime
 from typing import Any
 
+from paceline.contract import CEILING, DEADLINE, Ceiling, StoredDeadline
 from paceline.errors import InvalidInputError
-from paceline.pace.ceiling import Ceiling
 from paceline.pace.journal import Journal
-from paceline.pace.live import CEILING, DEADLINE
-from paceline.pace.stored_deadline import StoredDeadline
 
 
 class Orders:
@@ -73,9 +72,9 @@ class Orders:
         return True
 
     def _hear_deadline(self, value: Any, now_s: float) -> None:
-        if value is None:  # nobody has said anything, or the key was deleted
-            return
         said = StoredDeadline.read(value)
+        if value is None or (said.value is None and math.isinf(self.deadline_s)):  # the key was deleted, or none is set
+            return
         try:
             deadline_s = said.parse().seconds_after(self._origin)
             if abs(deadline_s - self.deadline_s) < 1e-3:
@@ -85,19 +84,19 @@ class Orders:
                     DEADLINE, said.value, f"a time that is still to come ({now_s:.0f} s have passed)"
                 )
         except InvalidInputError as error:
-            message = "New deadline not taken, the old one of %.1f s stays. %s"
-            self._refuse(now_s, "deadline_refused", said.value, message, self.deadline_s, error)
+            kept = "there is none" if math.isinf(self.deadline_s) else f"the old one of {self.deadline_s:.1f} s stays"
+            self._refuse(now_s, "deadline_refused", said.value, "New deadline not taken, %s. %s", kept, error)
             return
         before_s, self.deadline_s = self.deadline_s, deadline_s
         self._journal.event(
             now_s,
             "deadline",
-            "Deadline moved from %.1f s to %.1f s%s",
-            before_s,
+            "Deadline %s to %.1f s%s",
+            "set" if math.isinf(before_s) else f"moved from {before_s:.1f} s",
             deadline_s,
             f" by {said.by}" if said.by else "",
-            before_s=round(before_s, 3),
-            after_s=round(deadline_s, 3),
+            before_s=None if math.isinf(before_s) else before_s,
+            after_s=deadline_s,
             by=said.by,
         )
 

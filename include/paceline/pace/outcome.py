@@ -14,14 +14,15 @@ class Outcome:
     """How a run ended.
 
     Times are in seconds since the moment that the deadline counts from. ``error_pct`` is equation (7) of DECOR-NN:
-    negative for a run that ended before its deadline. ``step_ms_*`` is what a control step costs, ``store_ms_mean``
+    negative for a run that ended before its deadline; both are
+    ``None`` for a run without one. ``step_ms_*`` is what a control step costs, ``store_ms_mean``
     what an exchange with the live state beside it costs. ``learned`` is what the next run of the
     job begins with, see :class:`~paceline.control.PastRun`.
     """
 
     finished_s: float
-    deadline_s: float
-    error_pct: float
+    deadline_s: float | None
+    error_pct: float | None
     met: bool
     mean_devices: float
     device_seconds: float

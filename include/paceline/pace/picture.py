@@ -6,8 +6,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from paceline.control import NO_DEADLINE_S
-
 _PROGRESS, _SETPOINT, _DEVICES, _DEADLINE = "#1f6feb", "#24292f", "#2da44e", "#cf222e"
 
 
@@ -17,7 +15,7 @@ def draw(history: dict[str, Any], path: str | os.PathLike[str], *, title: str = 
     Parameters
     ----------
     history:
-        What :meth:`paceline.pace.History.to_dict` returned: the task state store's ``history``.
+        What :meth:`paceline.pace.History.to_json` returned: the task state store's ``history``.
     path:
         Where to write; missing folders are made.
     title:
@@ -32,7 +30,7 @@ def draw(history: dict[str, Any], path: str | os.PathLike[str], *, title: str = 
     >>> history = History()
     >>> for second in range(10):
     ...     history.add(t_s=second, progress_pct=10 * second, setpoint_pct=10 * second, devices=1.5, deadline_s=10)
-    >>> draw(history.to_dict(), tempfile.mkdtemp() + "/pace.png").name
+    >>> draw(history.to_json(), tempfile.mkdtemp() + "/pace.png").name
     'pace.png'
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -47,8 +45,7 @@ def draw(history: dict[str, Any], path: str | os.PathLike[str], *, title: str = 
     if title:
         figure.suptitle(title, fontsize=12)
     deadline_s = next((value for value in reversed(table["deadline_s"]) if value is not None), None)
-    steered = deadline_s is not None and deadline_s < NO_DEADLINE_S
-    if steered:
+    if deadline_s is not None:
         setpoints = table["setpoint_pct"]
         above.plot(times, setpoints, color=_SETPOINT, linestyle="--", linewidth=1.5, label="setpoint", zorder=3)
     above.plot(times, table["progress_pct"], color=_PROGRESS, linewidth=2, label="progress")
@@ -58,11 +55,11 @@ def draw(history: dict[str, Any], path: str | os.PathLike[str], *, title: str = 
     below.fill_between(times, table["devices"], step="post", color=_DEVICES, alpha=0.15)
     below.set_ylabel(unit)
     below.set_ylim(bottom=0)
-    below.set_xlabel("seconds since the deadline counts" if steered else "seconds")
+    below.set_xlabel("seconds" if deadline_s is None else "seconds since the deadline counts")
     for axes in (above, below):
         axes.grid(alpha=0.2)
         axes.spines[["top", "right"]].set_visible(False)
-        if steered:
+        if deadline_s is not None:
             axes.axvline(deadline_s, color=_DEADLINE, linewidth=1.2, label="deadline")
         for event in history.get("events", []):
             axes.axvline(event["t_s"], color=_SETPOINT, linewidth=0.8, linestyle=":")

@@ -1,48 +1,19 @@
-"""The newest sample of a run, as it is published under the key ``pace``: what people and other programs see of it."""
+"""Puts together the sample of a training that is published under the key ``pace``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from datetime import datetime
 
+from paceline.contract import PaceSample, Remaining, State
+from paceline.contract.record import FARTHEST_S
 from paceline.control import Controller, Decision
 from paceline.train.progress import Progress
-
-if TYPE_CHECKING:
-    from typing import TypeGuard
-
-State = Literal["waiting", "starting", "training", "paused", "finishing", "finished", "failed"]
-
-
-_NUMBERS = ("t_s", "progress_pct", "setpoint_pct", "devices", "min_devices", "max_devices", "quantum", "deadline_s")
-
-
-def is_sample(value: object) -> TypeGuard[dict[str, Any]]:
-    """Whether a value of the live state is a sample: anybody who may write there can write anything.
-
-    >>> is_sample({"state": "training"}), is_sample("fast")
-    (False, False)
-    """
-    if not isinstance(value, dict) or not isinstance(value.get("updated_at"), str):
-        return False
-    known = value.get("state") in get_args(State) and isinstance(value.get("metrics"), dict)
-    return known and all(isinstance(value.get(name), (int, float)) for name in _NUMBERS)
-
-
-def origin_of(sample: Mapping[str, Any]) -> datetime:
-    """The moment that a sample's seconds count from.
-
-    >>> str(origin_of({"updated_at": "2030-01-01T12:00:30+00:00", "t_s": 30.0}))
-    '2030-01-01 12:00:00+00:00'
-    """
-    return datetime.fromisoformat(sample["updated_at"]) - timedelta(seconds=float(sample["t_s"]))
 
 
 def sample(
     state: State,
     now_s: float,
-    updated_at: str,
+    updated_at: datetime,
     controller: Controller,
     decision: Decision,
     newest: Progress | None,
@@ -54,8 +25,8 @@ def sample(
     restarts: int = 0,
     resizes: int = 0,
     step_ms: float | None = None,
-) -> dict[str, Any]:
-    """Put a sample together, JSON-safe. Seconds count from the moment that the deadline counts from.
+) -> PaceSample:
+    """Put a sample together. Seconds count from the moment that the deadline counts from.
 
     Parameters
     ----------
@@ -74,36 +45,37 @@ def sample(
     step_ms:
         What the last control step took.
     """
-    return {
-        "state": state,
-        "t_s": round(now_s, 3),
-        "updated_at": updated_at,
-        "progress_pct": round(decision.progress_pct, 3),
-        "setpoint_pct": round(decision.setpoint_pct, 3),
-        "devices": held_devices,
-        "min_devices": controller.limits.min_devices,
-        "max_devices": controller.limits.max_devices,
-        "quantum": controller.limits.quantum,
-        "used_devices": _rounded(used_devices),
-        "ceiling": ceiling,
-        "grant": grant,
-        "restarts": restarts,
-        "resizes": resizes,
-        "step_ms": _rounded(step_ms),
-        "deadline_s": round(controller.deadline_s, 3),
-        "alpha": controller.alpha,
-        "forecast_s": _rounded(decision.finish_s),
-        "earliest_s": _rounded(decision.earliest_s),
-        "feasible": decision.feasible,
-        "outlook": decision.outlook.to_dict() if decision.outlook else None,
-        "epoch": newest.epoch if newest else None,
-        "epochs": newest.epochs if newest else None,
-        "loss": newest.loss if newest else None,
-        "metrics": newest.metrics if newest else {},
-        "threads": newest.threads if newest else None,
-        "devices_in_force": newest.devices if newest else None,
-    }
+    return PaceSample(
+        state=state,
+        t_s=now_s,
+        updated_at=updated_at,
+        progress_pct=decision.progress_pct,
+        setpoint_pct=decision.setpoint_pct,
+        devices=held_devices,
+        min_devices=controller.limits.min_devices,
+        max_devices=controller.limits.max_devices,
+        quantum=controller.limits.quantum,
+        used_devices=used_devices,
+        ceiling=ceiling,
+        grant=grant,
+        restarts=restarts,
+        resizes=resizes,
+        step_ms=step_ms,
+        deadline_s=finite(controller.deadline_s),
+        alpha=controller.alpha,
+        forecast_s=finite(decision.finish_s),
+        earliest_s=finite(decision.earliest_s),
+        feasible=decision.feasible,
+        outlook=Remaining.read(decision.outlook.to_dict()) if decision.outlook else None,
+        epoch=newest.epoch if newest else None,
+        epochs=newest.epochs if newest else None,
+        loss=newest.loss if newest else None,
+        metrics=newest.metrics if newest else {},
+        threads=newest.threads if newest else None,
+        devices_in_force=newest.devices if newest else None,
+    )
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None or value == float("inf") else round(value, 3)
+def finite(moment_s: float | None) -> float | None:
+    """A moment that can be stored; ``None`` for one that is not known, or never comes."""
+    return moment_s if moment_s is not None and moment_s < FARTHEST_S else None

@@ -1,40 +1,10 @@
 // What the pages ask Airflow for, with the login of whoever looks at them.
+import type { PaceSample, RunEvent as StoredEvent, StoredHistory } from "./contract";
 
-/** The rest of a training, as its controller expects it: `work_s / devices ** exponent + after_s` seconds. */
-export interface Outlook {
-  work_s: number;
-  exponent: number;
-  after_s: number;
-  usable_devices: number | null;
-}
+export type { Remaining } from "./contract";
 
 /** The newest sample that a training has published. Seconds count from the moment that its deadline counts from. */
-export interface Pace {
-  state: "waiting" | "starting" | "training" | "paused" | "finishing" | "finished" | "failed";
-  t_s: number;
-  updated_at: string;
-  progress_pct: number;
-  setpoint_pct: number;
-  devices: number;
-  min_devices: number;
-  max_devices: number;
-  quantum: number;
-  used_devices: number | null;
-  ceiling: number | null;
-  deadline_s: number;
-  /** The training is steered to so much of the deadline. */
-  alpha?: number;
-  forecast_s: number | null;
-  earliest_s: number | null;
-  feasible: boolean;
-  outlook: Outlook | null;
-  restarts: number;
-  resizes: number;
-  epoch: number | null;
-  epochs: number | null;
-  loss: number | null;
-  metrics: Record<string, number>;
-}
+export type Pace = PaceSample;
 
 export interface Training {
   dag_id: string;
@@ -63,30 +33,11 @@ export interface AllTrainings {
   recent: Training[];
 }
 
-/** Something that happened in a run: `deadline`, `restarted`, `ceiling`, `infeasible`, ... */
-export interface RunEvent {
-  t_s: number;
-  kind: string;
-  before_s?: number;
-  after_s?: number;
-  earliest_s?: number;
-  by?: string | null;
-  /** Which of several machines, where that matters. */
-  who?: string | null;
-  devices?: number | null;
-  /** Why a ceiling, or the nodes of a team, are what they are. */
-  why?: string;
-  /** The cores of each node of a training that scales. */
-  nodes?: Record<string, number>;
-  value?: string;
-}
+/** Something that happened in a run; `who`: which of several machines, where that matters. */
+export type RunEvent = StoredEvent & { who?: string | null };
 
 /** The run so far, thinned: rows of numbers, and what happened. */
-export interface History {
-  columns: string[];
-  samples: (number | null)[][];
-  events: RunEvent[];
-}
+export type History = StoredHistory;
 
 export interface TaskResult {
   dag_id: string;

@@ -3,6 +3,7 @@ import type { Pace } from "./api";
 
 export function aPace(changed: Partial<Pace> = {}): Pace {
   return {
+    version: 1,
     state: "training",
     t_s: 30,
     updated_at: "2030-01-01T12:00:30+00:00",
@@ -14,17 +15,22 @@ export function aPace(changed: Partial<Pace> = {}): Pace {
     quantum: 0.05,
     used_devices: 1,
     ceiling: null,
+    grant: null,
     deadline_s: 60,
+    alpha: 1,
     forecast_s: 60,
     earliest_s: 45,
     feasible: true,
     outlook: null,
     restarts: 0,
     resizes: 0,
+    step_ms: 0.4,
     epoch: 0,
     epochs: 2,
     loss: null,
     metrics: {},
+    threads: 1,
+    devices_in_force: null,
     ...changed,
   };
 }

@@ -31,17 +31,13 @@ export interface Said {
 /** The share of the deadline that a forecast may be off without anything being wrong. */
 const NEARLY = 0.005;
 
-/** Of a training that is to end as soon as its budget allows, and has been given no deadline. */
-const NO_DEADLINE_S = 365 * 86400;
-
-export const hasDeadline = (pace: Pace) => pace.deadline_s < NO_DEADLINE_S;
-
 /** How a training stands against its deadline. */
 export function slack(pace: Pace): Said {
   const { deadline_s: deadline, forecast_s: forecast, earliest_s: earliest, t_s: now } = pace;
-  if (!hasDeadline(pace) && pace.state === "finished") return { mood: "good", words: "done", slackS: deadline - now };
-  if (!hasDeadline(pace) && pace.state === "training" && forecast !== null)
-    return { mood: "good", words: "as fast as its budget allows", slackS: deadline - forecast };
+  const left = deadline === null ? Infinity : deadline - now;
+  if (pace.state === "failed") return { mood: "bad", words: "failed", slackS: left };
+  if (pace.state === "paused") return { mood: "danger", words: "paused: others have the devices", slackS: left };
+  if (deadline === null) return unhurried(pace);
   if (pace.state === "finished") {
     const late = now - deadline;
     const error = `${late >= 0 ? "+" : "−"}${Math.abs((100 * late) / deadline).toFixed(2)} %`;
@@ -52,15 +48,12 @@ export function slack(pace: Pace): Said {
       slackS: -late,
     };
   }
-  if (pace.state === "failed") return { mood: "bad", words: "failed", slackS: deadline - now };
   if (pace.state === "waiting") {
     const late = earliest === null || pace.feasible ? 0 : earliest - deadline;
     if (late > 0) return { mood: "bad", words: `waits for devices, ${duration(late)} late at best`, slackS: -late };
-    return { mood: "unknown", words: "waits for devices", slackS: deadline - now };
+    return { mood: "unknown", words: "waits for devices", slackS: left };
   }
-  if (pace.state === "paused")
-    return { mood: "danger", words: "paused: others have the devices", slackS: deadline - now };
-  if (forecast === null) return { mood: "unknown", words: "speed not known yet", slackS: deadline - now };
+  if (forecast === null) return { mood: "unknown", words: "speed not known yet", slackS: left };
   if (!pace.feasible) {
     const late = (earliest ?? forecast) - deadline;
     return { mood: "bad", words: `${duration(late)} late at full speed`, slackS: -late };
@@ -71,6 +64,15 @@ export function slack(pace: Pace): Said {
     return { mood: "good", words, slackS: spare };
   }
   return { mood: "danger", words: `${duration(spare)} behind, catching up`, slackS: spare };
+}
+
+/** How a training without a deadline stands. */
+function unhurried(pace: Pace): Said {
+  const slackS = Infinity;
+  if (pace.state === "finished") return { mood: "good", words: "done", slackS };
+  if (pace.state === "waiting") return { mood: "unknown", words: "waits for devices", slackS };
+  if (pace.forecast_s === null) return { mood: "unknown", words: "speed not known yet", slackS };
+  return { mood: "good", words: "as fast as its budget allows", slackS };
 }
 
 /** A sample comes about once a second; nobody hears of one that is as old as this. */

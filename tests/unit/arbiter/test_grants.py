@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from paceline.arbiter import Claim
 from paceline.arbiter.grants import Target, settle
-from paceline.pace.ceiling import Ceiling
+from paceline.contract import Ceiling
 
 POOL = 2.0
 

@@ -9,10 +9,10 @@ import pytest
 
 from paceline.airflow_api import AirflowApiError
 from paceline.arbiter import Arbiter, Claim, Grant
+from paceline.contract import Ceiling
 from paceline.errors import InvalidInputError
 from paceline.operators import ArbiterOperator
 from paceline.operators.arbitrate import POLICIES, _claim, _key, _policy, _Told
-from paceline.pace.ceiling import Ceiling
 
 GOOD = {"task_id": "arbiter", "pool": "trainings", "devices": 2, "conn_id": "airflow_api"}
 

@@ -10,13 +10,12 @@ from unittest.mock import Mock
 import pytest
 from airflow.sdk.exceptions import AirflowException
 
+from paceline.contract import Ceiling, PaceSample
 from paceline.control import DeadlineController, Limits, Outlook
 from paceline.errors import DeadlineInfeasibleError, RuntimeUnavailableError
 from paceline.operators import DeadlineTrainingOperator, _sharing
 from paceline.operators._sharing import Queue, last_held
 from paceline.pace import MemoryState
-from paceline.pace.ceiling import Ceiling
-from paceline.pace.sample import is_sample
 
 
 @pytest.fixture
@@ -54,7 +53,7 @@ def test_it_says_what_it_needs_until_it_is_given_devices(queue):
         outlook=Outlook(30.0, 0.9, 2.0),
     )
     assert waits.wait().devices == 0.5
-    assert all(is_sample(sample) and sample["state"] == "waiting" for sample in waits.samples)
+    assert {PaceSample.model_validate(sample).state for sample in waits.samples} == {"waiting"}
     assert [sample["grant"] for sample in waits.samples] == [0, 1]
     assert waits.samples[0]["outlook"]["work_s"] == 30.0
     assert waits.samples[0]["devices"] == 0.0

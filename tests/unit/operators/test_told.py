@@ -10,18 +10,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.samples import a_sample
 
 from paceline.operators import LogNotifier
 from paceline.operators._told import Told
-from paceline.pace.live import MemoryState
+from paceline.pace import MemoryState
 
-SAMPLE = {
-    "state": "training", "t_s": 50.0, "deadline_s": 100.0, "forecast_s": 90.0, "earliest_s": 75.0, "feasible": True,
-    "progress_pct": 50.0, "setpoint_pct": 52.5, "devices": 1.5, "min_devices": 0.1, "max_devices": 2.0, "resizes": 0,
-    "step_ms": 0.4,
-}  # fmt: skip
+FIGURES = {"forecast_s": 90.0, "setpoint_pct": 52.5, "devices": 1.5, "step_ms": 0.4}
+SAMPLE = a_sample(**FIGURES)
+HOPELESS = a_sample(feasible=False, earliest_s=130.0)
 CONTEXT: Any = {"ti": SimpleNamespace(dag_id="retrain", task_id="train", map_index=-1)}
-HOPELESS = {**SAMPLE, "feasible": False, "earliest_s": 130.0}
 
 
 @pytest.fixture
@@ -60,7 +58,7 @@ def test_every_sample_is_measured(statsd: socket.socket) -> None:
         "airflow.paceline.slack_s,dag_id=retrain,task_id=train:10.0|g",
         "airflow.paceline.control_step,dag_id=retrain,task_id=train:0.400000|ms",
     ]
-    told.take({**SAMPLE, "resizes": 3, "forecast_s": None, "step_ms": None})
+    told.take(a_sample(**FIGURES | {"resizes": 3, "forecast_s": None, "step_ms": None}))
     assert heard(statsd, 6)[-1] == "airflow.paceline.resizes,dag_id=retrain,task_id=train:3|c"
 
 
@@ -105,6 +103,6 @@ def test_a_notifier_fills_its_templates_in_anew_for_each_alert() -> None:
     told = told_to(remember)
     for _ in range(3):
         told.take(HOPELESS)
-    told.take({**SAMPLE, "t_s": 103.0})
+    told.take(a_sample(t_s=103.0))
     told.close()
     assert got == ["train cannot be met: 30 s late at best", "train missed: at 50.0 % 3 s after it"]

@@ -266,5 +266,5 @@ def test_a_total_that_moves_a_little_is_no_event_and_one_that_moves_much_is(make
     job.at = [(10 + step, lambda step=step: setattr(job, "batches", 3000 + 10 * step)) for step in range(5)]
     job.at.append((40, lambda: setattr(job, "batches", 2500)))
     run(job, 80, history=history)
-    totals = [event for event in history.to_dict()["events"] if event["kind"] == "total"]
+    totals = [event for event in history.to_json()["events"] if event["kind"] == "total"]
     assert [event["t_s"] for event in totals] == pytest.approx([40], abs=2)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from paceline.contract import Ceiling
 from paceline.errors import RuntimeUnavailableError, TrainingFailedError
 from paceline.pace import MemoryState
-from paceline.pace.ceiling import Ceiling
 
 
 @pytest.mark.parametrize("exit_code", [143, 0], ids=["SIGTERM", "code that answers it and leaves with zero"])

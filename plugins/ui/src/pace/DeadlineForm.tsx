@@ -52,7 +52,8 @@ export function DeadlineForm({ trainings, paces, pace, mayChange }: Props) {
   }
   const origin = originOf(pace);
   const wish = text.trim() ? readDeadline(text, origin) : null;
-  const [less = 5, more] = STEPS_S.filter((step) => step <= pace.deadline_s / 2).slice(-2);
+  const from = pace.deadline_s ?? pace.forecast_s ?? pace.t_s;
+  const [less = 5, more] = STEPS_S.filter((step) => step <= from / 2).slice(-2);
   const steps = more ? [-more, -less, less, more] : [-less, less];
   const submit = (event: React.FormEvent) => {
     event.preventDefault();
@@ -83,7 +84,7 @@ export function DeadlineForm({ trainings, paces, pace, mayChange }: Props) {
                 type="button"
                 size="xs"
                 variant="outline"
-                onClick={() => write(`${Math.max(Math.round((wish?.seconds ?? pace.deadline_s) + step), 1)}s`)}
+                onClick={() => write(`${Math.max(Math.round((wish?.seconds ?? from) + step), 1)}s`)}
               >
                 {step > 0 ? "+" : "−"}
                 {duration(step)}

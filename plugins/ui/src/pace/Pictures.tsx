@@ -3,7 +3,7 @@ import { useMemo, useState } from "react";
 
 import type { Pace, RunEvent } from "../api";
 import { type Colors, useColors } from "../look/colors";
-import { clock, devices, hasDeadline } from "../words";
+import { clock, devices } from "../words";
 import { Chart, type Line, type Mark } from "./Chart";
 import { isMarked } from "./events";
 import { inWords, nodesOf, stepAt } from "./nodes";
@@ -21,8 +21,9 @@ export function Pictures({ name, series, pace, events }: Props) {
   const colors = useColors();
   const [cursorT, setCursorT] = useState<number | null>(null);
   const marks = useMemo(() => marksOf(pace, events, colors), [pace, events, colors]);
-  const steered = hasDeadline(pace);
-  const untilT = Math.max(steered ? pace.deadline_s : 0, pace.forecast_s ?? 0, pace.t_s) * 1.02;
+  const deadline = pace.deadline_s;
+  const steered = deadline !== null;
+  const untilT = Math.max(deadline ?? 0, pace.forecast_s ?? 0, pace.t_s) * 1.02;
   const ceiling = useMemo(() => ceilingOf(series, pace, events), [series, pace, events]);
   const nodes = useMemo(() => nodesOf(series.t, events), [series, events]);
   const step = stepAt(events, cursorT ?? Infinity);
@@ -45,7 +46,7 @@ export function Pictures({ name, series, pace, events }: Props) {
       >
         <Chart
           {...shared}
-          label={`Progress of ${name}: ${pace.progress_pct.toFixed(1)} % at ${clock(pace.t_s)}${steered ? `, an even pace would have ${pace.setpoint_pct.toFixed(1)} %; deadline at ${clock(pace.deadline_s)}` : ""}`}
+          label={`Progress of ${name}: ${pace.progress_pct.toFixed(1)} % at ${clock(pace.t_s)}${steered ? `, an even pace would have ${pace.setpoint_pct.toFixed(1)} %; deadline at ${clock(deadline)}` : ""}`}
           height={220}
           lines={[
             ...(steered ? [{ name: "setpoint", values: series.setpoint, color: colors.ink, dashed: true }] : []),
@@ -179,7 +180,7 @@ function Moment({
         );
   const t = series.t[index] ?? 0;
   const value = (column: (number | null)[], digits: number) => at(series, column, t)?.toFixed(digits) ?? "–";
-  const even = hasDeadline(pace) ? `even pace ${value(series.setpoint, 1)} %, ` : "";
+  const even = pace.deadline_s !== null ? `even pace ${value(series.setpoint, 1)} %, ` : "";
   const words =
     `${clock(t)}: ${value(series.progress, 1)} % done, ${even}` +
     devices(at(series, series.devices, t) ?? 0, pace.quantum);
@@ -208,7 +209,8 @@ function Moment({
 
 function marksOf(pace: Pace, events: RunEvent[], colors: Colors): Mark[] {
   const happened = events.filter(isMarked).map((event) => ({ t: event.t_s, color: colors.soft }));
-  return hasDeadline(pace) ? [...happened, { t: pace.deadline_s, color: colors.deadline, solid: true }] : happened;
+  if (pace.deadline_s === null) return happened;
+  return [...happened, { t: pace.deadline_s, color: colors.deadline, solid: true }];
 }
 
 /** The ceiling at each moment, from the events that tell of it; `null` where there never was one. */

@@ -5,7 +5,7 @@ import { Link } from "react-router-dom";
 import { keyOf, type Pace, type RunEvent, type Training } from "../api";
 import { Figure } from "../look/Figure";
 import { MoodBadge } from "../look/MoodBadge";
-import { clock, devices, duration, hasDeadline, isOver, moment, type Said, shortName, slack, standing } from "../words";
+import { clock, devices, duration, isOver, moment, type Said, shortName, slack, standing } from "../words";
 import { DeadlineForm } from "./DeadlineForm";
 import { Happened } from "./Happened";
 import { Pictures } from "./Pictures";
@@ -84,20 +84,21 @@ function Heard({ said, name }: { said: Said; name: string }) {
 /** `over`: the task has ended, whatever the training said last. */
 function Figures({ pace, over }: { pace: Pace; over: boolean }) {
   const origin = originOf(pace).getTime();
-  const left = pace.deadline_s - pace.t_s;
+  const deadline = pace.deadline_s;
+  const left = (deadline ?? 0) - pace.t_s;
   const ended = over || pace.state === "finished" || pace.state === "failed";
   return (
     <HStack gap={4} wrap="wrap" align="stretch">
       <Figure
         name="Progress"
         value={`${pace.progress_pct.toFixed(1)} %`}
-        more={ended || !hasDeadline(pace) ? undefined : `even pace ${pace.setpoint_pct.toFixed(1)} %`}
+        more={ended || deadline === null ? undefined : `even pace ${pace.setpoint_pct.toFixed(1)} %`}
       />
-      {hasDeadline(pace) ? (
+      {deadline !== null ? (
         <Figure
           name="Deadline"
-          value={moment(new Date(origin + pace.deadline_s * 1000))}
-          more={ended ? `after ${clock(pace.deadline_s)}` : left > 0 ? `in ${duration(left)}` : `${duration(left)} ago`}
+          value={moment(new Date(origin + deadline * 1000))}
+          more={ended ? `after ${clock(deadline)}` : left > 0 ? `in ${duration(left)}` : `${duration(left)} ago`}
         />
       ) : null}
       <Figure

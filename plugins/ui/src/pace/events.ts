@@ -12,7 +12,9 @@ function told(event: RunEvent): string {
   const by = event.by ? ` by ${event.by}` : "";
   switch (event.kind) {
     case "deadline":
-      return `Deadline changed${by} from ${clock(event.before_s ?? 0)} to ${clock(event.after_s ?? 0)}`;
+      return event.before_s == null
+        ? `Deadline set${by} to ${clock(event.after_s ?? 0)}`
+        : `Deadline changed${by} from ${clock(event.before_s)} to ${clock(event.after_s ?? 0)}`;
     case "deadline_refused":
       return `A new deadline was not taken: ${event.value ?? ""}`;
     case "restarted":

@@ -1,14 +1,14 @@
 // What a new deadline would mean, from what the controller has learned of the job: the same formula as in Paceline.
-import type { Outlook, Pace } from "../api";
+import type { Pace, Remaining } from "../api";
 
 /** Seconds until the job ends on so many devices. */
-export function secondsOn(rest: Outlook, devices: number): number {
+export function secondsOn(rest: Remaining, devices: number): number {
   const inUse = rest.usable_devices ? Math.min(devices, rest.usable_devices) : devices;
   return rest.work_s / inUse ** rest.exponent + rest.after_s;
 }
 
 /** Devices that end the job within so many seconds; `null` where no number of them does. */
-export function devicesFor(rest: Outlook, seconds: number): number | null {
+export function devicesFor(rest: Remaining, seconds: number): number | null {
   const left = seconds - rest.after_s;
   if (left <= 0) return null;
   const needed = (rest.work_s / left) ** (1 / rest.exponent);

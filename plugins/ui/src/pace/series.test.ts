@@ -5,6 +5,9 @@ import { aPace } from "../testing";
 import { at, sumSeries, together, toSeries } from "./series";
 
 const history: History = {
+  version: 1,
+  stride: 1,
+  count: 2,
   columns: ["t_s", "progress_pct", "setpoint_pct", "devices", "deadline_s", "forecast_s", "loss", "metric.auc"],
   samples: [
     [0, 0, 0, 1, 60, null, null, null],

@@ -100,7 +100,7 @@ export function together(workers: Training[]): Pace | null {
     max_devices: sum((pace) => pace.max_devices),
     used_devices: sum((pace) => pace.used_devices ?? pace.devices),
     ceiling: null,
-    deadline_s: latest((pace) => pace.deadline_s) ?? newest.pace.deadline_s,
+    deadline_s: latest((pace) => pace.deadline_s),
     forecast_s: latest((pace) => pace.forecast_s),
     earliest_s: latest((pace) => pace.earliest_s),
     feasible: counted.every(({ pace }) => pace.feasible),

@@ -3,7 +3,7 @@ import { Table, Text } from "@chakra-ui/react";
 import type { Training } from "../api";
 import { MoodBadge } from "../look/MoodBadge";
 import { Notice } from "../look/Notice";
-import { clock, hasDeadline, moment, standing } from "../words";
+import { clock, moment, standing } from "../words";
 import { RunLink } from "./RunLink";
 
 /** What ended last, with how far from its deadline. */
@@ -32,7 +32,7 @@ export function Recent({ trainings }: { trainings: Training[] }) {
               </Table.Cell>
               <Table.Cell fontVariantNumeric="tabular-nums">
                 {clock(one.pace.t_s)}{" "}
-                {hasDeadline(one.pace) ? (
+                {one.pace.deadline_s !== null ? (
                   <Text as="span" color="fg.muted">
                     of {clock(one.pace.deadline_s)}
                   </Text>

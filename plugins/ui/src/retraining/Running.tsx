@@ -3,7 +3,7 @@ import { Heading, Progress, Stack, Table, Text } from "@chakra-ui/react";
 import type { Training } from "../api";
 import { MoodBadge } from "../look/MoodBadge";
 import { Notice } from "../look/Notice";
-import { devices, hasDeadline, type Mood, standing } from "../words";
+import { devices, type Mood, standing } from "../words";
 import { RunLink } from "./RunLink";
 
 const URGENCY: Mood[] = ["bad", "danger", "unknown", "good"];
@@ -50,7 +50,7 @@ export function Running({ trainings }: { trainings: Training[] }) {
                     </Progress.Root>
                     <Text fontSize="xs" color="fg.muted" fontVariantNumeric="tabular-nums">
                       {one.pace.progress_pct.toFixed(1)} %
-                      {hasDeadline(one.pace) ? `, even pace ${one.pace.setpoint_pct.toFixed(1)} %` : ""}
+                      {one.pace.deadline_s !== null ? `, even pace ${one.pace.setpoint_pct.toFixed(1)} %` : ""}
                     </Text>
                   </Table.Cell>
                   <Table.Cell fontVariantNumeric="tabular-nums">

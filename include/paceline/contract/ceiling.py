@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from paceline.contract.keys import CEILING
 from paceline.errors import InvalidInputError
-from paceline.pace.live import CEILING
 
 _SAME_S = 0.05  # samples round to a millisecond; people do not move a deadline by less
 _MOST = 1e12  # devices, or seconds: whatever is more is nonsense

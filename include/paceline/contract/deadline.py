@@ -27,7 +27,7 @@ _ISO = re.compile(
 
 @dataclass(frozen=True)
 class Deadline:
-    """When a job has to be done: a duration from some origin, or a point in time.
+    """When a job has to be done: a duration from some origin, or a point in time; ``Deadline()`` is none at all.
 
     Examples
     --------
@@ -76,11 +76,10 @@ number of seconds greater than 0) or a time with its zone ("2030-01-31T18:00:00Z
         return cls(at=at)
 
     def seconds_after(self, origin: datetime) -> float:
-        """The deadline in seconds after ``origin``; negative for a point in time that was before it."""
+        """The deadline in seconds after ``origin``: negative for a time before it, infinite without a deadline."""
         if self.at is not None:
             return (self.at - origin).total_seconds()
-        assert self.duration_s is not None
-        return self.duration_s
+        return math.inf if self.duration_s is None else self.duration_s
 
 
 def _duration_s(text: str) -> float | None:

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.pace.deadline import Deadline
+from paceline.contract.deadline import Deadline
 
 
 @dataclass(frozen=True)
 class StoredDeadline:
-    """What somebody wrote as a deadline. Airflow's pages say who; the REST API and the command line need not.
+    """What a user wrote as a deadline. Airflow's pages say who; the REST API and the command line need not.
+
+    ``value`` is ``None`` for a training without a deadline.
 
     Examples
     --------
@@ -40,4 +42,6 @@ class StoredDeadline:
 
     def to_json(self) -> object:
         """What ``read`` takes back."""
-        return {"deadline": self.value, "by": self.by} if self.by else self.value
+        if self.by:
+            return {"deadline": self.value, "by": self.by}
+        return {"deadline": None} if self.value is None else self.value

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.contract import Deadline
 from paceline.errors import InvalidInputError
-from paceline.pace import Deadline
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
 

@@ -1,0 +1,30 @@
+"""What crosses a boundary between a training and the rest of the world, written down once.
+
+Values of the live state are models: the operator, the arbiter, the pages and the command line read and write them here.
+The pages' TypeScript types are generated from them.
+"""
+
+from paceline.contract.ceiling import Ceiling
+from paceline.contract.deadline import Deadline
+from paceline.contract.history import RunEvent, StoredHistory
+from paceline.contract.keys import ALERTS, CEILING, CONTAINER, CONTROLLER, DEADLINE, HISTORY, PACE
+from paceline.contract.sample import PaceSample, Remaining, State
+from paceline.contract.stored_deadline import StoredDeadline
+
+__all__ = [
+    "ALERTS",
+    "CEILING",
+    "CONTAINER",
+    "CONTROLLER",
+    "DEADLINE",
+    "HISTORY",
+    "PACE",
+    "Ceiling",
+    "Deadline",
+    "PaceSample",
+    "Remaining",
+    "RunEvent",
+    "State",
+    "StoredDeadline",
+    "StoredHistory",
+]

@@ -1,0 +1,47 @@
+"""Prints the JSON schema of what the pages read of the live state. ``make types`` turns it into TypeScript."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic.json_schema import GenerateJsonSchema
+
+from paceline.contract import PaceSample, StoredHistory
+from paceline.contract.record import Record
+
+
+class LiveState(Record):
+    """What the pages read of a training's live state."""
+
+    pace: PaceSample
+    history: StoredHistory
+
+
+class _ForTypeScript(GenerateJsonSchema):
+    """Fields have no titles, each of which would become a type; descriptions are comments in another language."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+    def generate(self, schema: Any, mode: Any = "serialization") -> dict[str, Any]:
+        made = super().generate(schema, mode)
+        for part in (made, *made.get("$defs", {}).values()):
+            for one in (part, *part.get("properties", {}).values()):
+                if "description" in one:
+                    prose = one["description"].partition("\n\nExamples\n")[0]
+                    one["description"] = prose.replace("``None``", "`null`").replace("``", "`")
+        return made
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of the live state, as it is written.
+
+    >>> sorted(schema()["$defs"])
+    ['PaceSample', 'Remaining', 'RunEvent', 'StoredHistory']
+    """
+    return LiveState.model_json_schema(mode="serialization", schema_generator=_ForTypeScript)
+
+
+if __name__ == "__main__":
+    print(json.dumps(schema(), indent=1))

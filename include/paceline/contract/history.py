@@ -1,0 +1,67 @@
+"""The run so far: the value of the live state's key ``history``. The control loop writes it, the pages draw it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ConfigDict, Field, model_validator
+from typing_extensions import Self
+
+from paceline.contract.record import Record, Rounded, Seconds
+
+COLUMNS = ("t_s", "progress_pct", "setpoint_pct", "devices", "deadline_s", "forecast_s", "loss")
+
+
+class RunEvent(Record):
+    """Something that happened in a run: ``deadline``, ``restarted``, ``ceiling``, ``infeasible``, ...
+
+    A field that says nothing of an event is not stored.
+    """
+
+    model_config = ConfigDict(json_schema_serialization_defaults_required=False)
+
+    t_s: Seconds
+    kind: str
+    before_s: Rounded | None = None
+    after_s: Rounded | None = None
+    deadline_s: Rounded | None = None
+    earliest_s: Rounded | None = None
+    """The earliest possible end, of a deadline that cannot be met."""
+    by: str | None = None
+    """The user who changed a deadline, where that is known."""
+    devices: float | None = None
+    why: str | None = None
+    """The reason for a ceiling, or for the nodes of a training that scales."""
+    nodes: dict[str, float] | None = None
+    """The cores of each node of a training that scales."""
+    value: str | None = None
+    """The value that was refused."""
+
+
+class StoredHistory(Record):
+    """Samples as rows of numbers, and events. ``stride``: every so many control steps are one sample.
+
+    Examples
+    --------
+    >>> StoredHistory(samples=[[0, 0, 0, 1, 60, None, None]]).columns[:2]
+    ['t_s', 'progress_pct']
+    >>> StoredHistory.read({"columns": ["t_s"], "samples": [[1, 2]]}) is None
+    True
+    """
+
+    version: int = 1
+    columns: list[str] = Field(default_factory=lambda: list(COLUMNS))
+    samples: list[list[float | None]] = Field(default_factory=list)
+    events: list[RunEvent] = Field(default_factory=list)
+    stride: int = Field(default=1, ge=1)
+    count: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _rectangular(self) -> Self:
+        if any(len(row) != len(self.columns) for row in self.samples):
+            raise ValueError(f"samples: expected rows of {len(self.columns)} numbers, one for each column")
+        return self
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``read`` takes back; what an event does not say is left out."""
+        return self.model_dump(mode="json", exclude_none=True)

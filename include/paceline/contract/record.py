@@ -1,0 +1,50 @@
+"""The base of what is kept in the live state: read tolerantly, written strictly."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from typing_extensions import Self
+
+FARTHEST_S = 1e10  # some three hundred years; dates end not far beyond
+
+
+def _rounded(value: float) -> float:
+    return round(value, 3)
+
+
+Seconds = Annotated[float, Field(ge=-FARTHEST_S, le=FARTHEST_S), AfterValidator(_rounded)]
+"""Seconds since the moment that the deadline counts from, to a millisecond."""
+
+Rounded = Annotated[float, AfterValidator(_rounded)]
+"""A number to three decimals."""
+
+
+class Record(BaseModel):
+    """A JSON object with typed fields.
+
+    Construction refuses unknown fields, wrong types, NaN and infinity (JSON has neither). ``read`` ignores unknown
+    fields, so a newer writer does not break an older reader.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        strict=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+        json_schema_serialization_defaults_required=True,
+    )
+
+    @classmethod
+    def read(cls, value: object) -> Self | None:
+        """Read a value of the live state; ``None`` if it is not such a record. Any user may have written it."""
+        try:
+            return cls.model_validate(value, extra="ignore")
+        except ValidationError:
+            return None
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``read`` takes back."""
+        return self.model_dump(mode="json")

@@ -1,0 +1,50 @@
+"""A training's output is where it belongs, also when it is collected again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import ObjectStoragePath
+from airflow.sdk.io import attach
+from fsspec.implementations.memory import MemoryFileSystem
+
+from paceline.operators._output import collect
+
+
+@pytest.fixture(autouse=True, scope="module")
+def memory() -> None:
+    """An object storage in this process."""
+    attach("memory", fs=MemoryFileSystem())
+
+
+def a_job(**files: str) -> Any:
+    """A job that has left text files, named by their paths with ``__`` for a slash."""
+
+    def write(destination: Path) -> None:
+        for name, text in files.items():
+            path = destination / name.replace("__", "/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+    return SimpleNamespace(collect=write)
+
+
+@pytest.mark.parametrize("existing", [False, True])
+def test_remote_output_is_replaced_in_place(existing: bool, tmp_path: Path) -> None:
+    place = f"memory://models/{tmp_path.name}"
+    if existing:
+        collect(a_job(model="old", weights__first="old", weights__second="old"), place)
+    collect(a_job(model="new", weights__first="new"), place)
+    files = [path for path in ObjectStoragePath(place).rglob("*") if path.is_file()]
+    found = {path.path.partition(f"{tmp_path.name}/")[2]: path.read_text() for path in files}
+    assert found == {"model": "new", "weights/first": "new"}
+
+
+def test_other_files_at_the_destination_are_kept(tmp_path: Path) -> None:
+    place = f"memory://models/{tmp_path.name}"
+    collect(a_job(model="of another run"), f"{place}/before")
+    collect(a_job(model="new"), place)
+    assert ObjectStoragePath(f"{place}/before/model").read_text() == "of another run"

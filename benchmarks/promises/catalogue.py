@@ -241,10 +241,10 @@ _ALL = (
     Promise("plant", "A simulated run of ten hours takes half a second.", at_most(500, "ms")),
     Promise(
         "loops",
-        "A thousand control loops take a quarter of a core.",
-        at_most(0.25, "cores"),
+        "A thousand control loops take a third of a core, 0.4 at most.",
+        at_most(0.4, "cores"),
         _JOBS,
-        "a quarter of a core",
+        "a third of a core",
     ),
     Promise("track", "track() costs about 80 ns for a batch.", at_most(100, "ns"), _CODE, "about 80 |"),
     Promise(

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ConfigDict, Field, model_validator
 from typing_extensions import Self
 
-from paceline.contract.record import Record, Rounded, Seconds
+from paceline.contract.record import Record, Rounded, Seconds, Text
 
 COLUMNS = ("t_s", "progress_pct", "setpoint_pct", "devices", "deadline_s", "forecast_s", "loss")
 
@@ -27,14 +27,14 @@ class RunEvent(Record):
     deadline_s: Rounded | None = None
     earliest_s: Rounded | None = None
     """The earliest possible end, of a deadline that cannot be met."""
-    by: str | None = None
+    by: Text | None = None
     """The user who changed a deadline, where that is known."""
     devices: float | None = None
-    why: str | None = None
+    why: Text | None = None
     """The reason for a ceiling, or for the nodes of a training that scales."""
     nodes: dict[str, float] | None = None
     """The cores of each node of a training that scales."""
-    value: str | None = None
+    value: Text | None = None
     """The value that was refused."""
 
 
@@ -50,7 +50,7 @@ class StoredHistory(Record):
     """
 
     version: int = 1
-    columns: list[str] = Field(default_factory=lambda: list(COLUMNS))
+    columns: list[Text] = Field(default_factory=lambda: list(COLUMNS))
     samples: list[list[float | None]] = Field(default_factory=list)
     events: list[RunEvent] = Field(default_factory=list)
     stride: int = Field(default=1, ge=1)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from typing_extensions import Self
 
 FARTHEST_S = 1e10  # some three hundred years; dates end not far beyond
+
+
+def _encodable(value: Any) -> Any:
+    return value.encode(errors="replace").decode() if isinstance(value, str) else value
 
 
 def _rounded(value: float) -> float:
@@ -16,6 +20,9 @@ def _rounded(value: float) -> float:
 
 Seconds = Annotated[float, Field(ge=-FARTHEST_S, le=FARTHEST_S), AfterValidator(_rounded)]
 """Seconds since the moment that the deadline counts from, to a millisecond."""
+
+Text = Annotated[str, BeforeValidator(_encodable)]
+"""Text from outside: half a surrogate pair, which JSON allows and UTF-8 does not, becomes a question mark."""
 
 Rounded = Annotated[float, AfterValidator(_rounded)]
 """A number to three decimals."""

@@ -18,7 +18,7 @@ from pydantic import (
     field_serializer,
 )
 
-from paceline.contract.record import Record, Rounded, Seconds
+from paceline.contract.record import Record, Rounded, Seconds, Text
 
 State = Literal["waiting", "starting", "training", "paused", "finishing", "finished", "failed"]
 Devices = Annotated[float, Field(ge=0, le=1e6)]
@@ -84,7 +84,7 @@ class PaceSample(Record):
     quantum: Devices
     used_devices: Rounded | None = None
     """Devices that the job has kept busy."""
-    ceiling: Devices | None = None
+    ceiling: float | None = Field(default=None, ge=0)
     """The most devices that it may be given now; ``None`` for as many as it likes."""
     grant: int | None = None
     """The arbiter's grant in force; ``None`` for a job that shares its devices with nobody."""
@@ -105,7 +105,7 @@ class PaceSample(Record):
     epoch: int | None = None
     epochs: int | None = None
     loss: float | None = None
-    metrics: Annotated[dict[str, float], BeforeValidator(_numbers)] = Field(default_factory=dict)
+    metrics: Annotated[dict[Text, float], BeforeValidator(_numbers)] = Field(default_factory=dict)
     threads: int | None = None
     devices_in_force: int | None = None
     """Whole devices that train now, for a job that sees to that itself."""

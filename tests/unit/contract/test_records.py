@@ -1,4 +1,4 @@
-"""What any user may have written in place of a sample is not taken for one, and never ends a reader."""
+"""Values of the live state: a reader survives whatever a user has written, a writer writes what readers take."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from tests.samples import a_sample
 
-from paceline.contract import PaceSample
+from paceline.contract import Ceiling, PaceSample, RunEvent, StoredHistory
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -43,6 +43,16 @@ def test_fields_of_a_newer_version_are_ignored() -> None:
     sample = PaceSample.read(newer)
     assert sample is not None
     assert (sample.version, sample.outlook, sample.progress_pct) == (9, None, 50.0)
+
+
+def test_whatever_a_job_or_a_user_may_say_can_be_written() -> None:
+    """A training does not end because a metric's name, a reason or a ceiling is odd."""
+    odd = Ceiling.read({"devices": 1e12, "grant": 1e12, "reason": "\ud800"})
+    sample = a_sample(ceiling=odd.devices, grant=odd.grant, metrics={"\udfff": 0.5})
+    assert sample.to_json()["metrics"] == {"?": 0.5}
+    event = RunEvent(t_s=1.0, kind="ceiling", why=odd.reason, value="\ud800" * 100, by="\ud800", devices=odd.devices)
+    history = StoredHistory(columns=["metric.\udfff"], samples=[[0.5]], events=[event])
+    assert StoredHistory.read(json.loads(json.dumps(history.to_json()))) == history
 
 
 @pytest.mark.parametrize("wrong", [{"forecast_s": float("inf")}, {"progress_pct": float("nan")}, {"state": "asleep"}])

@@ -8,6 +8,7 @@ from paceline.contract.ceiling import Ceiling
 from paceline.contract.deadline import Deadline
 from paceline.contract.history import RunEvent, StoredHistory
 from paceline.contract.keys import ALERTS, CEILING, CONTAINER, CONTROLLER, DEADLINE, HISTORY, PACE
+from paceline.contract.record import finite
 from paceline.contract.sample import PaceSample, Remaining, State
 from paceline.contract.stored_deadline import StoredDeadline
 
@@ -27,4 +28,5 @@ __all__ = [
     "State",
     "StoredDeadline",
     "StoredHistory",
+    "finite",
 ]

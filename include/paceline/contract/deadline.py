@@ -16,6 +16,7 @@ ACCEPTED = (
     'a duration ("90s", "20m", "1h30m", "PT20M", a number of seconds greater than 0) '
     'or a time with its zone ("2030-01-31T18:00:00Z")'
 )
+_MOST_S = 1e12
 _UNIT_S = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "min": 60.0, "s": 1.0}
 _SHORT = re.compile(r"(?:\d+(?:\.\d+)?\s*(?:d|h|min|m|s)\s*)+", re.IGNORECASE)
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(d|h|min|m|s)", re.IGNORECASE)
@@ -58,7 +59,8 @@ number of seconds greater than 0) or a time with its zone ("2030-01-31T18:00:00Z
         elif isinstance(value, bool) or value is None:
             duration_s = None
         elif isinstance(value, (int, float)):
-            duration_s = float(value)
+            # An integer may be larger than any float.
+            duration_s = float(value) if abs(value) < _MOST_S else None
         elif isinstance(value, str):
             duration_s = _duration_s(value.strip())
             if duration_s is None:

@@ -50,14 +50,16 @@ class StoredHistory(Record):
     """
 
     version: int = 1
-    columns: list[Text] = Field(default_factory=lambda: list(COLUMNS))
+    columns: list[str] = Field(default_factory=lambda: list(COLUMNS))
     samples: list[list[float | None]] = Field(default_factory=list)
     events: list[RunEvent] = Field(default_factory=list)
     stride: int = Field(default=1, ge=1)
     count: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
-    def _rectangular(self) -> Self:
+    def _is_a_table(self) -> Self:
+        if tuple(self.columns[: len(COLUMNS)]) != COLUMNS:
+            raise ValueError(f"columns: expected {', '.join(COLUMNS)} first")
         if any(len(row) != len(self.columns) for row in self.samples):
             raise ValueError(f"samples: expected rows of {len(self.columns)} numbers, one for each column")
         return self

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from typing_extensions import Self
 
-FARTHEST_S = 1e10  # some three hundred years; dates end not far beyond
+_FARTHEST_S = 1e10  # some three hundred years; dates end not far beyond
 
 
 def _encodable(value: Any) -> Any:
@@ -18,7 +18,7 @@ def _rounded(value: float) -> float:
     return round(value, 3)
 
 
-Seconds = Annotated[float, Field(ge=-FARTHEST_S, le=FARTHEST_S), AfterValidator(_rounded)]
+Seconds = Annotated[float, Field(ge=-_FARTHEST_S, le=_FARTHEST_S), AfterValidator(_rounded)]
 """Seconds since the moment that the deadline counts from, to a millisecond."""
 
 Text = Annotated[str, BeforeValidator(_encodable)]
@@ -26,6 +26,15 @@ Text = Annotated[str, BeforeValidator(_encodable)]
 
 Rounded = Annotated[float, AfterValidator(_rounded)]
 """A number to three decimals."""
+
+
+def finite(moment_s: float | None) -> float | None:
+    """A moment that can be stored; ``None`` for one that is unknown or never comes.
+
+    >>> finite(12.5), finite(float("inf")), finite(None)
+    (12.5, None, None)
+    """
+    return moment_s if moment_s is not None and moment_s < _FARTHEST_S else None
 
 
 class Record(BaseModel):

@@ -18,7 +18,7 @@ from pydantic import (
     field_serializer,
 )
 
-from paceline.contract.record import Record, Rounded, Seconds, Text
+from paceline.contract.record import Record, Rounded, Seconds
 
 State = Literal["waiting", "starting", "training", "paused", "finishing", "finished", "failed"]
 Devices = Annotated[float, Field(ge=0, le=1e6)]
@@ -52,7 +52,8 @@ def _or_none(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
 def _numbers(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
-    return {name: number for name, number in value.items() if isinstance(number, (int, float))}
+    kinds = (int, float)
+    return {name: one for name, one in value.items() if isinstance(one, kinds) and not isinstance(one, bool)}
 
 
 class PaceSample(Record):
@@ -105,7 +106,7 @@ class PaceSample(Record):
     epoch: int | None = None
     epochs: int | None = None
     loss: float | None = None
-    metrics: Annotated[dict[Text, float], BeforeValidator(_numbers)] = Field(default_factory=dict)
+    metrics: Annotated[dict[str, float], BeforeValidator(_numbers)] = Field(default_factory=dict)
     threads: int | None = None
     devices_in_force: int | None = None
     """Whole devices that train now, for a job that sees to that itself."""

@@ -57,7 +57,7 @@ class History:
     def _make_room(self, values: Mapping[str, float | None]) -> None:
         """Give metrics that are new a column, and those who came before them an empty place in it."""
         new = [name for name in values if name.startswith("metric.") and name not in self._columns]
-        for name in new[: len(COLUMNS) + MOST_METRICS - len(self._columns)]:
+        for name in new[: max(len(COLUMNS) + MOST_METRICS - len(self._columns), 0)]:
             self._columns.append(name)
             for row in self._rows:
                 row.append(None)

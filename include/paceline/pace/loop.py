@@ -13,7 +13,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from paceline.contract import CONTROLLER, DEADLINE, HISTORY, PACE, Ceiling, PaceSample, State
+from pydantic import ValidationError
+
+from paceline.contract import CONTROLLER, DEADLINE, HISTORY, PACE, Ceiling, PaceSample, State, finite
 from paceline.control import Controller, Decision, PastRun
 from paceline.errors import JobLostError, RuntimeUnavailableError, TrainingFailedError
 from paceline.pace.busy import Busy
@@ -28,7 +30,7 @@ from paceline.pace.outage import Outage
 from paceline.pace.outcome import Outcome, describe_failure, describe_silence, error_pct
 from paceline.pace.output import Output
 from paceline.pace.reading import Position, ProgressReader
-from paceline.pace.sample import finite, sample
+from paceline.pace.sample import sample
 from paceline.pace.standstill import Standstill
 from paceline.runtime.base import Job, JobStatus
 
@@ -131,6 +133,7 @@ class PaceLoop:
         self._slow_keys_s = float("-inf")
         self._steps, self._steps_sum_s, self._steps_max_s = 0, 0.0, 0.0
         self._step_ms: float | None = None
+        self._unpublished = 0
 
     def run(self) -> Outcome:
         """Control the job to its end.
@@ -275,6 +278,15 @@ class PaceLoop:
             self._move_deadline(now_s)
 
     def _publish(self, now_s: float, decision: Decision, state: State) -> None:
+        """Publish a sample. A value that the contract refuses costs the sample, not the training."""
+        try:
+            self._exchange.post(self._values(now_s, decision, state))
+        except ValidationError as error:
+            if not self._unpublished:  # once: samples come every second
+                self._log.error("The sample at %.1f s cannot be stored: %s", now_s, error)
+            self._unpublished += 1
+
+    def _values(self, now_s: float, decision: Decision, state: State) -> dict[str, Any]:
         newest = self._reader.newest
         controller = self._controller
         self._journal.history.add(
@@ -309,7 +321,7 @@ class PaceLoop:
             self._slow_keys_s = now_s
             values[HISTORY] = self._journal.history.to_json()
             values[CONTROLLER] = {"controller": controller.state(), "run": self._run_state()}
-        self._exchange.post(values)
+        return values
 
     def _run_state(self) -> dict[str, Any]:
         return {"began_s": self._began_s, "restarts": self._outage.restarts, **self._holding.state()}

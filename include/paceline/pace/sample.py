@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from paceline.contract import PaceSample, Remaining, State
-from paceline.contract.record import FARTHEST_S
+from paceline.contract import PaceSample, Remaining, State, finite
 from paceline.control import Controller, Decision
 from paceline.train.progress import Progress
 
@@ -74,8 +73,3 @@ def sample(
         threads=newest.threads if newest else None,
         devices_in_force=newest.devices if newest else None,
     )
-
-
-def finite(moment_s: float | None) -> float | None:
-    """A moment that can be stored; ``None`` for one that is not known, or never comes."""
-    return moment_s if moment_s is not None and moment_s < FARTHEST_S else None

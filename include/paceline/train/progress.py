@@ -121,7 +121,9 @@ def _numbers(data: dict[str, object], name: str) -> dict[str, float]:
     values = data.get(name) or {}
     if not isinstance(values, dict):
         raise ValueError(f"{name}: got {values!r}, expected an object")
-    return {str(key): number for key, value in values.items() if (number := _finite(value)) is not None}
+    # JSON allows half of a surrogate pair, which no store can encode.
+    names = ((str(key).encode(errors="replace").decode(), value) for key, value in values.items())
+    return {name: number for name, value in names if (number := _finite(value)) is not None}
 
 
 def _whole(data: dict[str, object], name: str, *, least: int, default: int | None = None) -> int:

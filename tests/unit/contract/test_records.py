@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from tests.samples import a_sample
 
 from paceline.contract import Ceiling, PaceSample, RunEvent, StoredHistory
+from paceline.train.progress import parse_line
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -39,19 +40,26 @@ def test_a_sample_without_its_essentials_is_none(field: str) -> None:
 
 
 def test_fields_of_a_newer_version_are_ignored() -> None:
-    newer = {**a_sample().to_json(), "version": 9, "mood": "good", "outlook": {"work": 3}}
+    newer = {
+        **a_sample().to_json(),
+        "version": 9,
+        "mood": "good",
+        "outlook": {"work": 3},
+        "metrics": {"auc": 0.7, "best": True},
+    }
     sample = PaceSample.read(newer)
     assert sample is not None
-    assert (sample.version, sample.outlook, sample.progress_pct) == (9, None, 50.0)
+    assert (sample.version, sample.outlook, sample.metrics) == (9, None, {"auc": 0.7})
 
 
 def test_whatever_a_job_or_a_user_may_say_can_be_written() -> None:
     """A training does not end because a metric's name, a reason or a ceiling is odd."""
     odd = Ceiling.read({"devices": 1e12, "grant": 1e12, "reason": "\ud800"})
-    sample = a_sample(ceiling=odd.devices, grant=odd.grant, metrics={"\udfff": 0.5})
+    said = parse_line('@paceline {"done": 1, "total": 2, "metrics": {"\\udfff": 0.5}}')
+    sample = a_sample(ceiling=odd.devices, grant=odd.grant, metrics=said.metrics)
     assert sample.to_json()["metrics"] == {"?": 0.5}
     event = RunEvent(t_s=1.0, kind="ceiling", why=odd.reason, value="\ud800" * 100, by="\ud800", devices=odd.devices)
-    history = StoredHistory(columns=["metric.\udfff"], samples=[[0.5]], events=[event])
+    history = StoredHistory(samples=[[0.5] * 7], events=[event])
     assert StoredHistory.read(json.loads(json.dumps(history.to_json()))) == history
 
 
@@ -59,3 +67,10 @@ def test_whatever_a_job_or_a_user_may_say_can_be_written() -> None:
 def test_a_writer_cannot_make_a_sample_that_is_none(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         a_sample(**wrong)
+
+
+@pytest.mark.parametrize(
+    "nonsense", [{"columns": ["t_s"]}, {"columns": 5}, {"samples": [None]}, {"samples": [[1.0]]}, "x"]
+)
+def test_a_history_that_cannot_be_drawn_is_none(nonsense: object) -> None:
+    assert StoredHistory.read(nonsense) is None

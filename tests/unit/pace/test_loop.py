@@ -9,6 +9,7 @@ import pytest
 from paceline.control import Limits
 from paceline.errors import DeadlineInfeasibleError, JobLostError, TrainingFailedError
 from paceline.pace import History, MemoryState
+from paceline.pace.busy import Busy
 from paceline.pace.holding import Holding
 from paceline.pace.live import Exchange
 
@@ -268,3 +269,11 @@ def test_a_total_that_moves_a_little_is_no_event_and_one_that_moves_much_is(make
     run(job, 80, history=history)
     totals = [event for event in history.to_json()["events"] if event["kind"] == "total"]
     assert [event["t_s"] for event in totals] == pytest.approx([40], abs=2)
+
+
+def test_a_sample_that_cannot_be_stored_does_not_end_the_training(make_job, run, caplog, monkeypatch):
+    monkeypatch.setattr(Busy, "take", lambda busy, usage, device_s: setattr(busy, "cores", float("nan")))
+    outcome, exchange = run(make_job(core_s=60), 80)
+    assert abs(outcome.error_pct) < 1.0
+    assert exchange.samples == []
+    assert caplog.text.count("cannot be stored") == 1, "said once, not every second"

@@ -1,0 +1,36 @@
+"""Deadlines and ceilings from outside, heard by a run; nonsense is kept out."""
+
+from __future__ import annotations
+
+import logging
+import math
+from datetime import datetime, timezone
+
+import pytest
+
+from paceline.contract import DEADLINE
+from paceline.pace.history import History
+from paceline.pace.journal import Journal
+from paceline.pace.orders import Orders
+
+
+def orders(deadline_s: float) -> Orders:
+    journal = Journal(History(), logging.getLogger("test"))
+    return Orders(datetime(2030, 1, 1, tzinfo=timezone.utc), deadline_s, journal, least_ceiling=0.1)
+
+
+def test_a_run_without_a_deadline_keeps_none_until_it_is_given_one(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    run = orders(math.inf)
+    assert not run.hear({DEADLINE: {"deadline": None}}, 10.0)
+    assert not caplog.records
+    assert run.hear({DEADLINE: "2m"}, 11.0)
+    assert run.deadline_s == 120.0
+    assert caplog.messages == ["Deadline set to 120.0 s"]
+
+
+def test_a_deadline_cannot_be_taken_off_a_run(caplog: pytest.LogCaptureFixture) -> None:
+    run = orders(60.0)
+    assert not run.hear({DEADLINE: {"deadline": None}}, 10.0)
+    assert run.deadline_s == 60.0
+    assert "the old one of 60.0 s stays. deadline: got None" in caplog.text

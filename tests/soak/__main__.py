@@ -6,6 +6,7 @@ They run in a random order, again and again until the minutes are over, also aft
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from pathlib import Path
 
@@ -14,11 +15,18 @@ import pytest
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=30.0, help="a scenario that has begun ends (%(default)g)")
+    parser.add_argument("--minutes", type=_minutes, default=30.0, help="a scenario that has begun ends (%(default)g)")
     parser.add_argument("--seed", type=int, default=None, help="of the order, and of what scenarios draw")
     chosen, others = parser.parse_known_args()
     arguments = [str(Path(__file__).parent), f"--minutes={chosen.minutes}"]
     return pytest.main(arguments + ([] if chosen.seed is None else [f"--seed={chosen.seed}"]) + others)
+
+
+def _minutes(text: str) -> float:
+    minutes = float(text)
+    if not 0 < minutes < math.inf:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a number of minutes greater than 0")
+    return minutes
 
 
 if __name__ == "__main__":

@@ -36,12 +36,16 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     minutes = session.config.option.minutes
     if minutes is None or session.config.option.collectonly or session.testsfailed:
         return None
+    if not session.items:
+        return None  # pytest says that nothing was selected
     order = _order(session.items, random.Random(session.config.option.seed))
     over_s = time.monotonic() + 60 * minutes
     item = next(order)
     while time.monotonic() < over_s:
         following = next(order)  # what it has no use for is torn down; the rest, at the session's end
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if session.shouldfail or session.shouldstop:  # --maxfail, -x
+            break
         item = following
     return True
 

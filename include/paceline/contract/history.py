@@ -28,7 +28,7 @@ class RunEvent(Record):
     earliest_s: Rounded | None = None
     """The earliest possible end, of a deadline that cannot be met."""
     by: Text | None = None
-    """The user who changed a deadline, where that is known."""
+    """The user who changed a deadline, if known."""
     devices: float | None = None
     why: Text | None = None
     """The reason for a ceiling, or for the nodes of a training that scales."""

@@ -1,7 +1,7 @@
 """Keys of a training's live state: the rows that its task keeps in Airflow's task state store."""
 
-DEADLINE = "deadline"  # see StoredDeadline; the task writes it at its start, then anyone who may
-CEILING = "ceiling"  # see Ceiling; an arbiter or a person writes it
+DEADLINE = "deadline"  # see StoredDeadline; written by the task at its start, then by users
+CEILING = "ceiling"  # see Ceiling; written by an arbiter or a user
 PACE = "pace"  # the newest PaceSample, about once a second
 HISTORY = "history"  # the run so far, thinned; outlives the run
 CONTAINER = "container"  # the job that the next try reconnects to

@@ -88,7 +88,7 @@ class PaceSample(Record):
     ceiling: float | None = Field(default=None, ge=0)
     """The most devices that it may be given now; ``None`` for as many as it likes."""
     grant: int | None = None
-    """The arbiter's grant in force; ``None`` for a job that shares its devices with nobody."""
+    """The arbiter's grant in force; ``None`` for a job whose devices are not shared."""
     restarts: int = 0
     resizes: int = 0
     step_ms: Rounded | None = None

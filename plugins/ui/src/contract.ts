@@ -33,7 +33,7 @@ export interface PaceSample {
    */
   ceiling: number | null;
   /**
-   * The arbiter's grant in force; `null` for a job that shares its devices with nobody.
+   * The arbiter's grant in force; `null` for a job whose devices are not shared.
    */
   grant: number | null;
   restarts: number;
@@ -111,7 +111,7 @@ export interface RunEvent {
    */
   earliest_s?: number | null;
   /**
-   * The user who changed a deadline, where that is known.
+   * The user who changed a deadline, if known.
    */
   by?: string | null;
   devices?: number | null;

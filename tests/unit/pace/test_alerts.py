@@ -25,7 +25,7 @@ def kinds(*samples: PaceSample) -> list[str]:
         a_sample(progress_pct=96.0, t_s=97.0, earliest_s=99.95),  # nothing can be done any more
     ],
 )
-def test_nobody_is_woken_for_nothing(calm: PaceSample) -> None:
+def test_a_run_on_time_causes_no_alert(calm: PaceSample) -> None:
     assert kinds(*[calm] * 10) == []
 
 

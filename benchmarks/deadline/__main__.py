@@ -16,6 +16,7 @@ from benchmarks.deadline.cells import CONTROLLERS, REPEATS, STATIC, Cell, Record
 from benchmarks.deadline.report import draw, figures, summary, table
 from benchmarks.deadline.run import Trainer, was_out_of_cores
 from benchmarks.engine import connect
+from benchmarks.options import between, writable
 from paceline.control import PastRun
 from paceline.demo.signals import end_on_sigterm
 
@@ -136,15 +137,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="one model, three cells, one run each: about ten minutes")
     parser.add_argument("--models", nargs="+", choices=MODEL_NAMES, default=None, metavar="MODEL")
     parser.add_argument("--controllers", nargs="+", choices=CONTROLLERS, default=list(CONTROLLERS), metavar="NAME")
-    parser.add_argument("--repeats", type=int, default=None, help=f"runs of each cell ({REPEATS}; 1 with --quick)")
-    parser.add_argument("--shortest-s", type=float, default=60.0, help="length of a job on all cores (60)")
+    parser.add_argument(
+        "--repeats", type=between(1, 1000), default=None, help=f"runs of each cell ({REPEATS}; 1 with --quick)"
+    )
+    parser.add_argument(
+        "--shortest-s", type=between(1.0, 86_400.0), default=60.0, help="length of a job on all cores (60)"
+    )
     parser.add_argument("--image", default="paceline-trainer:latest", help="image with Python and torch")
     parser.add_argument("--whole", action="store_true", help="whole devices: processes that stand in for GPUs")
     parser.add_argument(
         "--no-static", action="store_true", help="leave out the search for the best constant allocation"
     )
     parser.add_argument("--folder", type=Path, default=Path("build/deadline"), help="record and figures")
-    parser.add_argument("--json", type=Path, default=None, metavar="FILE")
+    parser.add_argument("--json", type=writable, default=None, metavar="FILE")
     chosen = parser.parse_args(arguments)
     end_on_sigterm()
     models = chosen.models or (["resnet50"] if chosen.quick else list(MODEL_NAMES))

@@ -2,32 +2,38 @@
 
 Each promise with a number that the guides make is measured on this machine: target, figure, verdict, and how the
 machine was before and after. Shared or busy machines miss promises; a figure is a figure, so the exit code is 0 all the
-same (``--strict``: 1 if one is missed). Containers need an engine and the trainer image, as the tests do.
+same (``--strict``: 1 if one is missed, or nothing measured). Containers need an engine and the trainer image, as the
+tests do. What an interrupted run has measured counts for the same commit, image and length of trainings only.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.options import between, writable
 from benchmarks.promises import computing, devices, fleet, machine, pages, shares, sharing, training
 from benchmarks.promises.catalogue import ELSEWHERE, PROMISES
-from benchmarks.promises.registry import MEASUREMENTS, MISSED, Measurement, Reading
-from benchmarks.promises.report import rows, table, to_json
-from benchmarks.promises.results import Results
-from benchmarks.promises.stage import NotMeasuredError, Stage, at_most_s, missing
+from benchmarks.promises.registry import MEASUREMENTS, MISSED, NOT_MEASURED, Measurement, Reading
+from benchmarks.promises.report import Row, rows, table, to_json
+from benchmarks.promises.results import Results, commit
+from benchmarks.promises.stage import NotMeasuredError, Stage, at_most_s, find_image, missing
 from paceline.demo.signals import end_on_sigterm
+from paceline.demo.story import IMAGE, alone
+from paceline.errors import PacelineError
 
 # In this order they are made: the main promise first, and last what needs neither Airflow nor an engine.
 _AREAS = (training, shares, devices, pages, sharing, fleet, computing)
 _LIMIT_S = {True: 600.0, False: 2400.0}  # of a run: quick, whole
 _END_S = 15.0  # to stop Airflow and print
 _SHORTEST_S = {True: 24.0, False: 40.0}
+_LEAST_SHORTEST_S = 10.0  # below, there is little but the start and the end of a training
 
 
 def ordered() -> list[Measurement]:
@@ -65,7 +71,7 @@ class Run:
         readings: list[dict[str, Any]] = []
         before = machine.look()
         try:
-            with at_most_s(self._left_s(), f"the {self._limit_s / 60:.0f} minutes of this run were over"):
+            with at_most_s(self._left_s(), f"the {self._limit_s / 60:g} minutes of this run were over"):
                 for reading in one.run(self._stage):
                     readings.append(reading.to_dict())
                     self._tell(reading)
@@ -85,7 +91,7 @@ class Run:
             return "--quick leaves it out"
         if takes_s > self._left_s():
             left_s = max(self._left_s(), 0.0)
-            return f"it takes {takes_s:.0f} s, of the {self._limit_s / 60:.0f} minutes {left_s:.0f} s are left"
+            return f"it takes {takes_s:.0f} s, of the {self._limit_s / 60:g} minutes {left_s:.0f} s are left"
         return next(filter(None, (missing(need, self._stage.image) for need in one.needs)), "")
 
     def _left_s(self) -> float:
@@ -107,59 +113,110 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     chosen = parser.parse_args(arguments)
     if unknown := set(chosen.only or ()) - set(PROMISES):
-        parser.error(f"--only: got {', '.join(sorted(unknown))}, expected ids as --list has them")
+        parser.error(f"--only: got {', '.join(map(repr, sorted(unknown)))}, expected ids as --list has them")
     names = list(dict.fromkeys(chosen.only or PROMISES))
     if chosen.list:
         print(_listed())
         return 0
-    end_on_sigterm()
-    results = Results(chosen.folder / ("quick" if chosen.quick else "whole"))
     wanted = [one for one in ordered() if set(one.promises) & set(names)]
-    shown = [name for name in PROMISES if any(name in one.promises for one in wanted)]
-    stage = Stage(
-        chosen.folder,
-        quick=chosen.quick,
-        shortest_s=chosen.shortest_s or _SHORTEST_S[chosen.quick],
-        image=chosen.image,
-    )
     limit_s = 60 * chosen.minutes if chosen.minutes else _LIMIT_S[chosen.quick]
+    _check_together(parser, chosen, wanted, limit_s)
+    image_id, no_image = find_image(chosen.image)
+    if no_image and chosen.image != IMAGE:
+        parser.error(f"--image: got {chosen.image!r}, expected an image of the engine ({no_image})")
+    about = {
+        "quick": chosen.quick,
+        "shortest_s": chosen.shortest_s or _SHORTEST_S[chosen.quick],
+        "cores": machine.cores(),
+        "image": image_id[:19],  # sha256: and as many digits as `docker images` shows
+        "commit": commit(),
+    }
+    end_on_sigterm()
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(alone(chosen.folder))
+            results = Results(chosen.folder / ("quick" if chosen.quick else "whole"), about)
+        except OSError as error:
+            parser.error(f"--folder: got '{chosen.folder}', expected one that can be written ({error.strerror})")
+        except PacelineError:
+            parser.error(f"--folder: got '{chosen.folder}', expected one that no other run uses at the same time")
+        found = _measured(chosen, wanted, results, limit_s, about)
+    if found is None:
+        return 130
+    why = _failure(found, names)
+    if chosen.strict and why:
+        print(f"--strict: {why}", file=sys.stderr)
+    return int(chosen.strict and bool(why))
+
+
+def _check_together(
+    parser: argparse.ArgumentParser, chosen: argparse.Namespace, wanted: Sequence[Measurement], limit_s: float
+) -> None:
+    """Refuse options that are good by themselves, and together leave nothing to be measured."""
+    if chosen.quick and all(one.takes_s[1] is None for one in wanted):
+        parser.error(f"--only: got {' '.join(chosen.only)}, expected an id that --quick does not leave out")
+    most_s = (limit_s - _END_S) / training.D_C / (1 if chosen.quick else training.RUNS)
+    if chosen.shortest_s and chosen.shortest_s > most_s:
+        fits = f"at most {most_s:.0f}: its trainings have to end in the {limit_s / 60:g} minutes of this run"
+        parser.error(f"--shortest-s: got {chosen.shortest_s:g}, expected {fits}")
+
+
+def _measured(
+    chosen: argparse.Namespace,
+    wanted: Sequence[Measurement],
+    results: Results,
+    limit_s: float,
+    about: Mapping[str, Any],
+) -> list[Row] | None:
+    """Measure what is wanted and not kept, print the table and write it; None if the run is interrupted."""
+    shown = [name for name in PROMISES if any(name in one.promises for one in wanted)]
+    stage = Stage(chosen.folder, quick=chosen.quick, shortest_s=about["shortest_s"], image=chosen.image)
     run = Run(stage, results, limit_s)
     stage.say = lambda text: print(f"{run.elapsed():>5}  {text}", flush=True)
 
-    def written(path: Path) -> list[Any]:
+    def written(path: Path) -> tuple[list[Row], float]:
         kept = {one.name: results[one.name] for one in wanted if one.name in results}
         best = max((result[when]["speed"] for result in kept.values() for when in ("before", "after")), default=1.0)
         found = rows([PROMISES[name] for name in shown], measured_by(), kept, run.why_not)
-        about = {"quick": chosen.quick, "shortest_s": stage.shortest_s, "cores": machine.cores()}
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(to_json(found, best, **about), indent=1) + "\n")
-        return [found, best]
+        return found, best
 
     newest = chosen.folder / "results.json"
     try:
-        stage.begin()
-        for number, one in enumerate(wanted, start=1):
-            print(f"{run.elapsed():>5}  [{number} of {len(wanted)}] {', '.join(one.promises)}", flush=True)
-            if one.name in results:
-                stage.say("measured before the interruption")
-                continue
-            run.measure(one)
-            written(newest)
+        with contextlib.closing(stage):
+            stage.begin()
+            for number, one in enumerate(wanted, start=1):
+                print(f"{run.elapsed():>5}  [{number} of {len(wanted)}] {', '.join(one.promises)}", flush=True)
+                if one.name in results:
+                    stage.say("measured before the interruption")
+                    continue
+                if other := results.other(one.name):
+                    stage.say(f"measured again: what was kept is of {other}")
+                run.measure(one)
+                written(newest)
     except (KeyboardInterrupt, SystemExit) as asked:
         stage.say("interrupted; the same command goes on from here")
         if isinstance(asked, SystemExit):
             raise
-        return 130
-    finally:
-        stage.close()
+        return None
     found, best = written(newest)
     print(table(found, best))
     if chosen.json:
-        chosen.json.parent.mkdir(parents=True, exist_ok=True)
-        chosen.json.write_text(newest.read_text())
+        try:
+            chosen.json.write_text(newest.read_text())
+        except OSError as error:  # since it was tried at the beginning
+            sys.exit(f"--json: {chosen.json} cannot be written any more ({error.strerror}); the same is in {newest}")
     for one in wanted:
         results.forget(one.name)  # the run is over: the next one begins anew
-    return int(chosen.strict and any(row.verdict == MISSED for row in found))
+    return found
+
+
+def _failure(found: Sequence[Row], names: Sequence[str]) -> str:
+    """Say which promises are missed, or that none of those asked for has been measured; "" if neither."""
+    if missed := [row.promise.id for row in found if row.verdict == MISSED]:
+        return f"missed: {', '.join(missed)}"
+    measured = any(row.verdict != NOT_MEASURED for row in found if row.promise.id in names)
+    return "" if measured else f"nothing was measured of {', '.join(names)}"
 
 
 def _listed() -> str:
@@ -178,12 +235,22 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="fewer and shorter: ten minutes at most, else forty")
     parser.add_argument("--only", nargs="+", metavar="ID", help="some promises, and what is measured with them")
     parser.add_argument("--list", action="store_true", help="print all promises, and where each is made")
-    parser.add_argument("--strict", action="store_true", help="exit with 1 if a promise is missed")
-    parser.add_argument("--shortest-s", type=float, default=None, help="shortest time of a training (40; quick: 24)")
-    parser.add_argument("--minutes", type=float, default=None, help="begin nothing that takes longer than this in all")
-    parser.add_argument("--image", default="paceline-trainer:latest", help="image with Python and torch")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 if a promise is missed, or nothing measured")
+    parser.add_argument(
+        "--shortest-s",
+        type=between(_LEAST_SHORTEST_S, 3600.0),
+        default=None,
+        help="shortest time of a training (40; quick: 24)",
+    )
+    parser.add_argument(
+        "--minutes",
+        type=between(_END_S / 60, 1440.0),
+        default=None,
+        help="begin nothing that takes longer than this in all (40; quick: 10)",
+    )
+    parser.add_argument("--image", default=IMAGE, help="image with Python and torch")
     parser.add_argument("--folder", type=Path, default=Path("build/promises"), help="results so far, and scratch")
-    parser.add_argument("--json", type=Path, default=None, metavar="FILE")
+    parser.add_argument("--json", type=writable, default=None, metavar="FILE")
     return parser
 
 

@@ -33,6 +33,7 @@ with DAG($dag, schedule=None):
         plan={"workers": {name: {"samples": part, "batch_size": 64} for name, part in $parts.items()}},
         server={"cores": 0.5},
         script=$script,
+        image=$image,
         arguments=["--batches=350", "--batch-size=64"],
         deadline="60s",
         deadline_from="run",
@@ -124,6 +125,8 @@ def _demo(stage: Stage, name: str, **options: Any) -> tuple[story.Demo, Screen, 
     """A demo in a folder of its own, whose words go to a file: ``build/promises/NAME.txt``."""
     from rich.console import Console
 
+    if stage.image != story.IMAGE:
+        raise NotMeasuredError(f"the demos train in {story.IMAGE}, not in {stage.image}")
     stage.rest()
     said = (stage.folder / f"{name}.txt").open("w")
     demo = story.Demo(folder=stage.scratch / name, dags=PROJECT / "dags", **options)

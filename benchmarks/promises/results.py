@@ -2,36 +2,51 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from benchmarks.promises.registry import PROJECT
 
 
 class Results:
     """Results of the measurements of one kind of run (whole or quick), by name.
 
-    They are kept until the run has ended; the next one begins anew, as a machine is another one every day.
+    They are kept until the run has ended; the next one begins anew, as a machine is another one every day. Kept results
+    count only for a run ``about`` the same: commit, image and whatever else changes the figures.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
+        self._folder, self._about = folder, dict(about)
         folder.mkdir(parents=True, exist_ok=True)
 
     def __contains__(self, name: str) -> bool:
-        return self._path(name).exists()
+        return self._path(name).exists() and not self.other(name)
 
     def __getitem__(self, name: str) -> dict[str, Any]:
         result: dict[str, Any] = json.loads(self._path(name).read_text())
         return result
 
-    def __iter__(self) -> Iterator[str]:
-        return (path.stem for path in sorted(self._folder.glob("*.json")))
+    def other(self, name: str) -> str:
+        """Say what the kept result is of that this run is not, "" if it counts or if there is none."""
+        try:
+            about = json.loads(self._path(name).read_text())["about"]
+            differing = [key for key, value in self._about.items() if about.get(key) != value]
+        except FileNotFoundError:
+            return ""
+        except (ValueError, LookupError, TypeError, AttributeError):
+            return "a run that does not say what it has measured"
+        return ", ".join(
+            f"{key} {about.get(key) or 'unknown'}, not {self._about[key] or 'unknown'}" for key in differing
+        )
 
     def add(self, name: str, result: dict[str, Any]) -> None:
         """Keep a result. A run that is killed meanwhile leaves the file whole or does not leave it."""
         unfinished = self._path(name).with_suffix(".part")
-        unfinished.write_text(json.dumps(result, indent=1) + "\n")
+        unfinished.write_text(json.dumps({**result, "about": self._about}, indent=1) + "\n")
         unfinished.replace(self._path(name))
 
     def forget(self, name: str) -> None:
@@ -40,3 +55,17 @@ class Results:
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.json"
+
+
+def commit() -> str:
+    """Return the commit that is measured, with a digest of what is not committed; "unknown" outside of a clone."""
+
+    def git(*arguments: str) -> bytes:
+        command = ["git", "--no-optional-locks", "-C", str(PROJECT), *arguments]
+        return subprocess.run(command, check=True, capture_output=True).stdout
+
+    try:
+        head, changes = git("rev-parse", "--short=12", "HEAD").decode().strip(), git("diff", "HEAD")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return f"{head}+{hashlib.sha256(changes).hexdigest()[:8]}" if changes else head

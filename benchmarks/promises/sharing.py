@@ -33,6 +33,7 @@ for name, least in $least.items():
         DeadlineTrainingOperator(
             task_id="train",
             script=$script,
+            image=$image,
             arguments=["--batches={{ params.batches }}", "--batch-size=64", "--checkpoint-every-s=2"],
             deadline="{{ params.deadline }}",
             deadline_from="task",
@@ -47,6 +48,7 @@ with DAG($soon, schedule=None):
     DeadlineTrainingOperator(
         task_id="train",
         script=$counted,
+        image=$image,
         arguments=["200", "30", "25"],
         objective="throughput",
         budget=$cores,

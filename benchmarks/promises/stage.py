@@ -75,7 +75,7 @@ class Stage:
         self.shortest_s = shortest_s
         self.image = image
         self.say = say
-        self.scratch = self.folder / "scratch"
+        self.scratch = self.folder / f"{OURS}-scratch"  # removed with all that is in it: no name that others use
         self._airflow: AirflowProcess | None = None
 
     @cached_property
@@ -109,9 +109,12 @@ class Stage:
         return self._airflow
 
     def dag(self, name: str, text: str, **values: object) -> str:
-        """Write the file of DAG ``promises_NAME``, with ``$dag`` and ``values`` filled into ``text``; return its id."""
+        """Write the file of DAG ``promises_NAME`` and return its id.
+
+        ``$dag``, ``$image`` and ``values`` are filled into ``text``.
+        """
         dag_id = f"{OURS}_{name}"
-        known = {key: repr(value) for key, value in {"dag": dag_id, **values}.items()}
+        known = {key: repr(value) for key, value in {"dag": dag_id, "image": self.image, **values}.items()}
         (self.airflow.dags_folder / f"{dag_id}.py").write_text(Template(text).substitute(known))
         return dag_id
 
@@ -135,38 +138,45 @@ class Stage:
             with contextlib.suppress(Exception):  # an Airflow that does not answer is stopped later
                 for run in self._airflow.api("GET", "/dags/~/dagRuns", state="running")["dag_runs"]:
                     self.end_run(run["dag_id"], run["dag_run_id"])
-        with contextlib.suppress(PacelineError, OSError):
-            self._remove_containers()
+        self._remove_containers()
         for root in (self.scratch / "tmp" / f"paceline-{os.getuid()}", self.scratch / "jobs"):
             for folder in root.glob("*/"):
                 with contextlib.suppress(PacelineError):
                     ProcessRuntime(root).reattach(str(folder)).remove()
 
     def begin(self) -> None:
-        """Remove what a run that was killed has left."""
+        """Remove what a run that was killed has left, its Airflow first: that works in its home, below our folder."""
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it ends just now
+                here = (process / "cwd").readlink().is_relative_to(self.scratch.resolve())
+                if here and b"airflow" in (process / "cmdline").read_bytes():
+                    os.kill(int(process.name), signal.SIGKILL)
         self.tidy()
         shutil.rmtree(self.scratch, ignore_errors=True)
-        self.scratch.mkdir(parents=True)
+        self.scratch.mkdir(parents=True, exist_ok=True)
 
     def close(self) -> None:
         """Stop Airflow and remove everything, whatever signal comes meanwhile."""
         with signals_held():
             if self._airflow is not None:
+                self.say("stopping Airflow")
                 self._airflow.stop()
                 self._airflow = None
             self.tidy()
             shutil.rmtree(self.scratch, ignore_errors=True)
 
     def _remove_containers(self) -> None:
-        if missing("engine"):
-            return
-        for label in ("paceline.dag", *LABEL):
-            found = self.client.containers(all=True, filters={"label": label})
-            for value in {one["Labels"][label] for one in found}:
-                if value.startswith(OURS):
-                    self.containers.remove_all({label: value})
-        for network in self.client.networks(names=[f"paceline-{OURS}"]):
-            self.client.remove_network(network["Id"])
+        """Remove what has our labels, of whatever image it is, if an engine answers."""
+        import docker
+
+        with contextlib.suppress(PacelineError, docker.errors.DockerException, OSError):
+            for label in ("paceline.dag", *LABEL):
+                found = self.client.containers(all=True, filters={"label": label})
+                for value in {one["Labels"][label] for one in found}:
+                    if value.startswith(OURS):
+                        self.containers.remove_all({label: value})
+            for network in self.client.networks(names=[f"paceline-{OURS}"]):
+                self.client.remove_network(network["Id"])
 
 
 def until(
@@ -186,28 +196,30 @@ def until(
         time.sleep(period_s)
 
 
-def missing(need: str, image: str = "paceline-trainer:latest") -> str:
+def missing(need: str, image: str) -> str:
     """Return why something is not to be had here, "" if it is there."""
     if need in ("engine", "neighbours"):
-        return _no_image(image if need == "engine" else NEIGHBOUR_IMAGE)
+        return find_image(image if need == "engine" else NEIGHBOUR_IMAGE)[1]
     return _MISSING[need]()
 
 
-def _no_image(image: str) -> str:
+def find_image(image: str) -> tuple[str, str]:
+    """Return the id of an image of the engine and "", or "" and why there is none."""
     import docker
 
     client = None
     try:
         client = connect()
-        client.inspect_image(image)
-    except docker.errors.ImageNotFound:
-        return f"the engine has no image {image}"
+        return str(client.inspect_image(image)["Id"]), ""
+    except (docker.errors.ImageNotFound, docker.errors.NullResource):
+        return "", f"the engine has no image {image}"
+    except docker.errors.APIError as error:
+        return "", f"the engine refuses image {image}: {error.explanation}"
     except (docker.errors.DockerException, OSError) as error:
-        return f"no Docker engine answers at {docker_host()}: {error}"
+        return "", f"no Docker engine answers at {docker_host()}: {error}"
     finally:
         if client is not None:
             client.close()
-    return ""
 
 
 def _no_cgroup() -> str:

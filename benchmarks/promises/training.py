@@ -26,6 +26,7 @@ with DAG($dag, schedule=None, params={"deadline": "60s", "batches": 1000, "runti
     DeadlineTrainingOperator(
         task_id="train",
         script=$script,
+        image=$image,
         arguments=["--batches={{ params.batches }}", "--batch-size=64", "--checkpoint-every-s=60"],
         deadline="{{ params.deadline }}",
         deadline_from="task",
@@ -36,6 +37,7 @@ START_AND_END_S = 4.0  # imports before the first batch, and what comes after th
 SLOWER = 0.05  # a machine that has lost so much of its speed is another one than was measured
 TRIES = 3
 D_C = 1.5  # the deadline, in shortest times
+RUNS = 2  # of a promise, one with --quick
 
 
 class Trainings:
@@ -107,7 +109,7 @@ class Trainings:
         tolerance_pct: float,
         *,
         part: float = 1.0,
-        runs: int = 2,
+        runs: int = RUNS,
     ) -> Iterator[Reading]:
         """Train a job whose length was measured right before, and read how far from its deadline it ends.
 

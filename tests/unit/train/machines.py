@@ -51,6 +51,12 @@ class Machine:
         return self._said.read_text()
 
     @property
+    def all_said(self):
+        """What each machine of the training has said; of one that was started again, since then."""
+        every = sorted(self._said.parent.parent.glob("*/said.txt"))
+        return "\n".join(f"--- {said.parent.name}\n{said.read_text()}" for said in every)
+
+    @property
     def progress(self):
         return [parsed for line in self.said.splitlines() if (parsed := parse_line(line))]
 
@@ -66,8 +72,8 @@ class Machine:
     def until(self, true):
         give_up = time.monotonic() + LIMIT_S
         while not true(self):
-            assert self.process.poll() is None, self.said
-            assert time.monotonic() < give_up, self.said
+            assert self.process.poll() is None, self.all_said
+            assert time.monotonic() < give_up, self.all_said
             time.sleep(0.01)
 
     def until_said(self, text):
@@ -85,7 +91,7 @@ class Machine:
     def end(self):
         with suppress(subprocess.TimeoutExpired):
             return self.process.wait(LIMIT_S)
-        raise AssertionError(f"it does not end: {self.said}")
+        raise AssertionError(f"{self._said.parent.name} does not end\n{self.all_said}")
 
     def kill(self):
         self.process.kill()
@@ -148,8 +154,8 @@ class Training:
         for worker in workers:
             worker.go_on()
         for worker in workers:
-            assert worker.end() == 0, worker.said
-        assert self.server.end() == 0, self.server.said
+            assert worker.end() == 0, worker.all_said
+        assert self.server.end() == 0, self.server.all_said
 
     def finish(self, workers):
         """Let the workers end; each sample has counted once in every epoch."""

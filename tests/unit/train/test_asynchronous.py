@@ -101,6 +101,22 @@ def test_a_server_that_is_killed_goes_on_from_what_it_has_saved(train):
     assert all("looking for it" in worker.said for worker in workers)
 
 
+def test_a_restarted_server_ends_after_the_slowest_worker_has_come_back(train):
+    training = train("a", "b")
+    late, other = training.work_together("ab", hold=4)
+    training.server.until_done(24)
+    training.server.process.terminate()
+    assert training.server.end() == 143
+    training.serve()
+    training.server.until(lambda server: len(server.progress) > 1)  # it has saved, without a worker
+    training.server.kill()
+    training.serve()
+    other.go_on()
+    assert other.end() == 0, other.all_said
+    training.server.until_done(EPOCHS * SAMPLES)
+    training.finish([other, late])
+
+
 def test_a_worker_that_is_asked_to_end_does_so_without_blame(train):
     training = train("a", "b")
     leaving, staying = training.work_together("ab")

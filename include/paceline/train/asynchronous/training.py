@@ -62,7 +62,8 @@ class Training:
         self._most_epochs = 0  # what the script asks for
         self._reports: dict[str, int] = {}  # how often each worker has reported the metric that is monitored
         self._asked_for_order: tuple[str, float] | None = None  # who, and when
-        self._know: set[str] = set()  # that it is over, or have been asked to end
+        # Workers that have joined, also an earlier server, and neither know that it is over nor were asked to end.
+        self._unaware: set[str] = set()
 
     # --- who trains -----------------------------------------------------------------------------------------------
 
@@ -111,7 +112,7 @@ class Training:
             self._connection[worker] = guest
             self._reports[worker] = 0
             self._shards.join(worker, batch_size)
-            self._know.discard(worker)
+            self._unaware.add(worker)
             self._lock.notify_all()
             failures = self._shards.strikes[worker]
             say(f"{worker} trains" + (f" (failures so far: {failures})" if failures else ""))
@@ -122,7 +123,7 @@ class Training:
             if self._connection.get(worker) == guest:
                 self._lose(worker, why, strike=strike)
                 if not strike:
-                    self._know.add(worker)
+                    self._unaware.discard(worker)
 
     def _lose(self, worker: str, why: str, *, strike: bool) -> None:
         assert self._shards is not None
@@ -275,8 +276,7 @@ class Training:
         """Whether everybody who has ever come knows that it is over."""
         with self._lock:
             assert self._shards is not None
-            come = (name for name, strikes in self._shards.strikes.items() if strikes or name in self._connection)
-            return all(name in self._know or self._shards.excluded(name) for name in come)
+            return all(self._shards.excluded(name) for name in self._unaware)
 
     def snapshot(self) -> torch.Tensor:
         """The newest state."""
@@ -374,6 +374,7 @@ class Training:
                 "shards": json.dumps(self._shards.state()),
                 "epochs": self._most_epochs,
                 "monitor": json.dumps(followed),
+                "unaware": sorted(self._unaware),
             }
 
     def restore(self, content: dict[str, Any]) -> None:
@@ -381,6 +382,7 @@ class Training:
         self._most_epochs = content["epochs"]
         self._shards = Shards(self._parts, self._most_epochs, fixed=self._fixed)
         self._shards.load_state(json.loads(content["shards"]))
+        self._unaware = set(content.get("unaware", ()))
         followed = json.loads(content.get("monitor", "null"))
         if followed is not None:
             self._monitor = Monitor(Converged(**followed["until"]), self._most_epochs)

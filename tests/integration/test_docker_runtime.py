@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import gzip
+import hashlib
+import io
 import json
+import shutil
+import subprocess
+import tarfile
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +81,12 @@ def test_a_container_may_use_its_files_and_do_nothing_else(place: Containers) ->
     assert (host["PidsLimit"], host["Memory"], host["MemorySwap"]) == (77, 256 * MIB, 256 * MIB)
     assert not host["Binds"]
     assert not host["Privileged"]
+    job.remove()
+
+
+def test_a_container_is_root_where_that_is_allowed_and_asked_for(place: Containers) -> None:
+    job = place.runtime.start(place.spec("import os; print(os.getuid(), os.getgid())", user="0:0", allow_root=True))
+    assert finish(job) == ["0 0"]
     job.remove()
 
 
@@ -182,3 +197,190 @@ def test_an_engine_that_is_not_there_is_said_to_be_away(place: Containers) -> No
     runtime = DockerRuntime(lambda: docker.APIClient("unix:///nowhere/docker.sock", version="auto"))
     with pytest.raises(RuntimeUnavailableError, match="connect to the Docker engine"):
         runtime.check(place.spec("print()"))
+
+
+UNKNOWN = b'{"errors": [{"code": "MANIFEST_UNKNOWN", "message": "manifest unknown", "detail": {"Tag": "latest"}}]}'
+
+
+class Registry:
+    """A registry of images on this machine, with one image: a shell, and a file that says which version it is.
+
+    Without a version it has no image.
+    """
+
+    def __init__(self, name: str, architecture: str) -> None:
+        self.version: str | None = None
+        self._name, self._architecture = name, architecture
+        registry = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                kind, content = registry.answer(self.path)
+                self.send_response(200 if content else 404)
+                content = content or UNKNOWN
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(content)))
+                self.send_header("Docker-Content-Digest", _digest(content))
+                self.end_headers()
+                if self.command == "GET":
+                    self.wfile.write(content)
+
+            do_HEAD = do_GET
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.image = f"127.0.0.1:{self._server.server_port}/{name}:latest"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def answer(self, path: str) -> tuple[str, bytes]:
+        """Return what is at a path of the registry's interface (version 2), and its type."""
+        if path == "/v2/":
+            return "application/json", b"{}"
+        if self.version is None:
+            return "application/json", b""
+        kind = "application/vnd.docker.distribution.manifest.v2+json"
+        layer = _shell(self.version)
+        packed = gzip.compress(layer, compresslevel=1, mtime=0)
+        root = {"type": "layers", "diff_ids": [_digest(layer)]}
+        config = json.dumps({"architecture": self._architecture, "os": "linux", "config": {}, "rootfs": root}).encode()
+        parts = {
+            "config": ("application/vnd.docker.container.image.v1+json", config),
+            "layer": ("application/vnd.docker.image.rootfs.diff.tar.gzip", packed),
+        }
+        about = {
+            name: {"mediaType": media, "size": len(content), "digest": _digest(content)}
+            for name, (media, content) in parts.items()
+        }
+        manifest = {"schemaVersion": 2, "mediaType": kind, "config": about["config"], "layers": [about["layer"]]}
+        if path.startswith(f"/v2/{self._name}/manifests/"):
+            return kind, json.dumps(manifest).encode()
+        wanted = [content for _, content in parts.values() if path == f"/v2/{self._name}/blobs/{_digest(content)}"]
+        return "application/octet-stream", wanted[0] if wanted else b""
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _digest(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def _shell(version: str) -> bytes:
+    """Return a layer with this machine's shell."""
+    programs = {name: Path(shutil.which(name) or "").resolve() for name in ("dash", "cat", "sleep")}
+    files = {f"bin/{'sh' if name == 'dash' else name}": program for name, program in programs.items()}
+    for program in programs.values():
+        listed = subprocess.check_output(["ldd", str(program)], text=True).split()
+        files |= {word.lstrip("/"): Path(word).resolve() for word in listed if word.startswith("/")}
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        for place, source in sorted(files.items()):
+            tar.add(source, arcname=place)
+        info = tarfile.TarInfo("version")
+        info.size = len(version)
+        tar.addfile(info, io.BytesIO(version.encode()))
+    return made.getvalue()
+
+
+@pytest.fixture
+def registry(place: Containers, docker_host: str) -> Iterator[Registry]:
+    if not docker_host.startswith("unix://"):
+        pytest.skip("the engine may be on another machine, which does not reach a registry on this one")
+    made = Registry(place.mark, place.client.version()["Arch"])
+    yield made
+    made.close()
+    with contextlib.suppress(docker.errors.APIError):  # "not found" too: what a test has not pulled is not there
+        place.client.remove_image(made.image, force=True)
+
+
+@pytest.fixture
+def pulls(place: Containers, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The images that were pulled."""
+    asked: list[str] = []
+    pull = place.client.pull
+
+    def count(image: str, **options: Any) -> Any:
+        asked.append(image)
+        return pull(image, **options)
+
+    monkeypatch.setattr(place.client, "pull", count)
+    return asked
+
+
+def of(place: Containers, registry: Registry, name: str = "", command: str = "cat /version") -> Any:
+    return place.spec(name=f"{place.mark}{name}", command=["/bin/sh", "-c", command], image=registry.image)
+
+
+def test_a_runtime_that_pulls_has_the_registrys_image_once_for_all_its_starts(
+    place: Containers, registry: Registry, pulls: list[str]
+) -> None:
+    registry.version = "1"
+    with pytest.raises(InvalidInputError, match=r"image: got .*, expected an image that the engine has"):
+        place.runtime.check(of(place, registry))
+    # The engine lacks the image: the first check pulls it, for the start of another runtime over the same client.
+    for runtime in [DockerRuntime(place.client, pull=True) for _ in range(2)]:
+        runtime.check(of(place, registry))
+        runtime.check(of(place, registry))
+    first = runtime.start(of(place, registry))
+    assert (finish(first), pulls) == (["1"], [registry.image])
+    first.remove()
+    registry.version = "2"
+    runtime = DockerRuntime(place.client, pull=True)
+    for _ in range(2):
+        runtime.check(of(place, registry))
+    for name in ("-a", "-b"):
+        job = runtime.start(of(place, registry, name))
+        assert finish(job) == ["2"]
+        job.remove()
+    assert pulls == [registry.image] * 2
+    registry.version = "3"
+    job = place.runtime.start(of(place, registry))  # it does not pull
+    assert finish(job) == ["2"]
+    job.remove()
+
+
+def test_a_container_that_is_found_again_needs_no_pull(place: Containers, registry: Registry, pulls: list[str]) -> None:
+    registry.version = "1"
+    wanted = of(place, registry, command="while :; do sleep 1; done")
+    first = DockerRuntime(place.client, pull=True).start(wanted)
+    registry.version = None
+    for lacks_image in (False, True):
+        if lacks_image:
+            place.client.remove_image(registry.image, force=True)
+        runtime = DockerRuntime(place.client, pull=True)
+        runtime.check(wanted)
+        again = runtime.start(wanted)
+        assert again.id == first.id
+        again.close()
+        runtime.reattach(first.id).close()
+    assert pulls == [registry.image]
+    first.remove()
+
+
+def test_a_pull_that_fails_is_an_error_where_the_engine_has_an_older_image_and_is_tried_again(
+    place: Containers, registry: Registry
+) -> None:
+    registry.version = "1"
+    runtime = DockerRuntime(place.client, pull=True)
+    runtime.check(of(place, registry))
+    old = runtime.start(of(place, registry))
+    finish(old)
+    old.remove()
+    registry.version = None
+    runtime = DockerRuntime(place.client, pull=True)
+    with pytest.raises(InvalidInputError, match=r"image: got .*, expected an image that can be pulled"):
+        runtime.start(of(place, registry))
+    assert place.left() == []
+    registry.version = "2"
+    job = runtime.start(of(place, registry))
+    assert finish(job) == ["2"]
+    job.remove()
+    registry.close()
+    with pytest.raises(RuntimeUnavailableError, match="could not pull"):
+        DockerRuntime(place.client, pull=True).start(of(place, registry))
+    assert place.left() == []

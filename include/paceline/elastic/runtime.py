@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from paceline.elastic.step import Decider, Step
 from paceline.elastic.team import Node, TeamJob
 from paceline.errors import JobLostError, PacelineError
 from paceline.runtime.base import Job, JobSpec
+from paceline.runtime.checks import check_labels
 from paceline.train._paths import EXIT_TERMINATED
 
 if TYPE_CHECKING:
@@ -86,11 +87,13 @@ class TeamRuntime:
         team.tell(Step("begin", first, f"it begins on {first.cores:.3g} of {count(spec.devices, 'core')}"))
         return team
 
-    def reattach(self, job_id: str) -> TeamJob:
+    def reattach(self, job_id: str, labels: Mapping[str, str] | None = None) -> TeamJob:
         """Find a team again by its first parameter server. Its budget is what it has, until it is given another."""
-        name = self._containers.labels_of(job_id).get(LABEL_TEAM)
+        found_labels = self._containers.labels_of(job_id)
+        name = found_labels.get(LABEL_TEAM)
         if name is None:
             raise JobLostError(f"container {job_id[:12]} belongs to no team")
+        check_labels(f"the team {name}", found_labels, labels)
         found = self._found(name)
         if found is None:
             raise JobLostError(f"the team {name} has no parameter server or no workers any more")

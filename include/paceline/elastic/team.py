@@ -201,13 +201,12 @@ class TeamJob:
             if name not in self._leaving and self._nodes[name].job.status().state == "exited":
                 self._nodes[name].job.restart()
 
-    def collect(self, destination: Path) -> None:
+    def collect(self, destination: Path) -> list[str]:
         """What a worker left that has ended well: all end with the same model."""
         for name, node in self._nodes.items():
             if is_worker(name) and node.job.status().exit_code == 0:
                 return node.job.collect(destination)
-        self._first.collect(destination)
-        return None
+        return self._first.collect(destination)
 
     def stop(self, grace_s: float = 5.0) -> None:
         """Ask all nodes to end: the parameter server first, as its last checkpoint takes all parts of the state."""

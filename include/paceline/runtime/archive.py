@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import io
 import os
-import shutil
 import tarfile
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO, cast
 
 from paceline.errors import InvalidInputError, TrainingFailedError
+from paceline.runtime.output import Intake, take_output
 
 _BLOCK = 1 << 20
-MAX_ENTRIES = 200_000
 
 
 @dataclass(frozen=True)
@@ -70,8 +69,8 @@ def _file(header: tarfile.TarInfo, source: Path) -> Iterator[bytes]:
         yield _padding(header.size)
 
 
-def extract_output(chunks: Iterable[bytes], destination: Path, *, root: str, max_bytes: int) -> None:
-    """Unpack the tar in ``chunks`` into ``destination``, all of it or nothing.
+def extract_output(chunks: Iterable[bytes], destination: Path, *, root: str, max_bytes: int) -> list[str]:
+    """Unpack the tar in ``chunks`` into ``destination``, all that can be collected or nothing.
 
     Parameters
     ----------
@@ -84,60 +83,46 @@ def extract_output(chunks: Iterable[bytes], destination: Path, *, root: str, max
     max_bytes:
         Limit on the sum of all file sizes.
 
+    Returns
+    -------
+    list of str
+        The names in ``destination`` that are the output's.
+
     Raises
     ------
     TrainingFailedError
-        An entry leads out of the folder, is neither file nor folder, or there is too much. The job wrote this tar's
-        content, so nothing in it is believed.
+        An entry leads out of the folder, or there is too much. The job wrote this tar's content, so nothing in it is
+        believed.
     """
 
-    def unpack(inside: Path) -> None:
-        total = 0
+    def unpack(intake: Intake) -> None:
         with tarfile.open(fileobj=_Reader(chunks), mode="r|") as archive:
-            for count, member in enumerate(archive):
-                target = inside.joinpath(*_safe_parts(member.name, root))
-                total += member.size if member.isreg() else 0
-                if total > max_bytes or count >= MAX_ENTRIES:
-                    raise TrainingFailedError(
-                        f"output: more than {max_bytes} bytes or {MAX_ENTRIES} entries, the limits"
-                    )
+            for member in archive:
+                path = _parts(member.name, root)
+                if path is None:
+                    raise TrainingFailedError(f"output: {member.name!r} leads out of the output folder")
                 if member.isdir():
-                    target.mkdir(parents=True, exist_ok=True)
+                    intake.add_folder(path)
                 elif member.isreg():
-                    target.parent.mkdir(parents=True, exist_ok=True)
                     content = archive.extractfile(member)
                     assert content is not None  # a regular member has content
-                    # "x": a second entry of the same name would let one file pass for another.
-                    with target.open("xb") as out:
-                        shutil.copyfileobj(content, out, _BLOCK)
+                    intake.add_file(path, cast("BinaryIO", content), member.size)
+                elif member.issym():
+                    intake.add_link(path, member.linkname)
+                elif member.islnk() and (target := _parts(member.linkname, root)) is not None:
+                    intake.add_hard_link(path, target)
                 else:
-                    raise not_collected(member.name)
+                    intake.leave_out(path)
 
-    into_place(destination, unpack)
-
-
-def not_collected(name: str) -> TrainingFailedError:
-    """The error for an output entry that is a link, a device, a pipe or a socket."""
-    return TrainingFailedError(f"output: {name!r} is no regular file; only files and folders are collected")
+    return take_output(destination, unpack, max_bytes=max_bytes)
 
 
-def into_place(destination: Path, fill: Callable[[Path], None]) -> None:
-    """Let ``fill`` write into a fresh folder, then move what it wrote to ``destination``; on an error nothing stays."""
-    destination.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".paceline-", dir=destination) as folder:
-        fill(Path(folder))
-        for child in Path(folder).iterdir():
-            target = destination / child.name
-            if target.is_dir() and not target.is_symlink():
-                shutil.rmtree(target)
-            os.replace(child, target)
-
-
-def _safe_parts(name: str, root: str) -> tuple[str, ...]:
+def _parts(name: str, root: str) -> tuple[str, ...] | None:
+    """Return the parts of a name below ``root``; ``None`` for one that leads elsewhere."""
     path = PurePosixPath(name)
     parts = path.parts
     if path.is_absolute() or ".." in parts or not parts or parts[0] != root:
-        raise TrainingFailedError(f"output: {name!r} leads out of the output folder")
+        return None
     return parts[1:]
 
 

@@ -60,7 +60,9 @@ class JobSpec:
     max_processes:
         Limit on processes and threads.
     user:
-        ``uid`` or ``uid:gid`` of the job in a container. Not root by default.
+        ``uid`` or ``uid:gid`` of the job in a container, as numbers. An ordinary user by default.
+    allow_root:
+        Whether ``user`` may be root, uid 0. A job that is root by mistake is refused.
     network:
         Network to join; ``None`` means no network at all.
     own_network:
@@ -90,6 +92,7 @@ class JobSpec:
     memory_bytes: int | None = 4 * 1024**3
     max_processes: int = 512
     user: str = "65532:65532"
+    allow_root: bool = False
     network: str | None = None
     own_network: str | None = None
     alias: str | None = None
@@ -158,8 +161,8 @@ class Job(Protocol):
     def restart(self) -> None:
         """Start an exited job again in place: same files, same checkpoint folder. Its output goes on."""
 
-    def collect(self, destination: Path) -> None:
-        """Copy what the job left in its output folder into ``destination`` (created if missing)."""
+    def collect(self, destination: Path) -> list[str]:
+        """Copy what the job left in its output folder into ``destination`` (created if missing); returns the names."""
 
     def stop(self, grace_s: float = 5.0) -> None:
         """Ask the job to end (SIGTERM), end it after ``grace_s`` (SIGKILL). Safe to call again."""
@@ -185,5 +188,5 @@ class Runtime(Protocol):
     def start(self, spec: JobSpec) -> Job:
         """Start a job. Leaves nothing behind when it raises."""
 
-    def reattach(self, job_id: str) -> Job:
-        """Find a job again. Raises JobLostError if there is none with this id."""
+    def reattach(self, job_id: str, labels: Mapping[str, str] | None = None) -> Job:
+        """Find a job again. Raises JobLostError if there is none with this id, or it lacks one of the ``labels``."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import time
 from dataclasses import dataclass
@@ -155,10 +156,15 @@ def create(name: str, mounts: str | None = None, own: str | None = None) -> Grou
         cpu = _make(places["cpu"] / name, "cpu.cfs_quota_us")
         if cpu is None:
             return None
-        memory = _make(places["memory"] / name, "memory.limit_in_bytes") if "memory" in places else None
-        account = _make(places["cpuacct"] / name, "cpuacct.usage") if "cpuacct" in places else None
-        processes = _make(places["pids"] / name, "pids.max") if "pids" in places else None
-        return Group(cpu=cpu, memory=memory, account=account, processes=processes, unified=False)
+        needed = {"memory": "memory.limit_in_bytes", "cpuacct": "cpuacct.usage", "pids": "pids.max"}
+        made: dict[str, Path | None] = {}
+        for controller, file in needed.items():
+            folder = places[controller] / name if controller in places else None
+            if folder is not None and folder in (cpu, *made.values()):  # controllers may be mounted together
+                made[controller] = folder if os.access(folder / file, os.R_OK) else None
+            else:
+                made[controller] = _make(folder, file) if folder is not None else None
+        return Group(cpu=cpu, memory=made["memory"], account=made["cpuacct"], processes=made["pids"], unified=False)
     if "" in places:
         return _create_unified(places[""], name)
     return None
@@ -183,11 +189,14 @@ def pin(group: Group, processor: int) -> bool:
 
 
 def own_quota(mounts: str | None = None, own: str | None = None) -> float | None:
-    """Return how many cores the cgroups that we are in allow us, or ``None`` without such a limit."""
+    """Return how many cores the cgroups that we are in allow us, or ``None`` without such a limit.
+
+    A limit counts on every cgroup from ours up to the root of what is mounted, at each place where it is mounted.
+    """
     mounts = Path("/proc/self/mountinfo").read_text() if mounts is None else mounts
     own = Path("/proc/self/cgroup").read_text() if own is None else own
     found: list[float] = []
-    for controller, folder in own_folders(mounts, own).items():
+    for controller, folder in _own_places(mounts, own):
         if controller not in ("", "cpu"):
             continue
         for place in (folder, *folder.parents):
@@ -209,26 +218,47 @@ def own_folders(mounts: str, own: str) -> dict[str, Path]:
     >>> own_folders(mounts, "0::/user.slice/me")[""].as_posix()
     '/sys/fs/cgroup/user.slice/me'
     """
+    found: dict[str, Path] = {}
+    for controller, folder in _own_places(mounts, own):
+        found.setdefault(controller, folder)
+    return found
+
+
+def _own_places(mounts: str, own: str) -> list[tuple[str, Path]]:
+    """Return the controllers of every mount, and where our own cgroup is below it.
+
+    A mount of some other cgroup is taken only for a controller that has no mount with our own: a container may see
+    the host's path for a cgroup of which the mount shows the container's part.
+    """
     paths = {}
     for line in own.splitlines():
         _, controllers, path = line.split(":", 2)
         for controller in controllers.split(","):  # v2's line names none
             paths[controller] = path
-    found: dict[str, Path] = {}
+    ours: list[tuple[str, Path]] = []
+    others: list[tuple[str, Path]] = []
     for line in mounts.splitlines():
         before, _, after = line.partition(" - ")
         fields, kind = before.split(), after.split()
         if len(fields) < 5 or len(kind) < 3 or kind[0] not in ("cgroup", "cgroup2"):
             continue
-        root, point = fields[3], fields[4]
+        root, point = map(_unescaped, fields[3:5])
+        top = root.rstrip("/")
         for controller in [""] if kind[0] == "cgroup2" else kind[2].split(","):
             here = paths.get(controller)
             if here is None or (kind[0] == "cgroup" and not controller):
                 continue
-            top = root.rstrip("/")
-            inside = here[len(top) :] if here.startswith(top + "/") else "/"
-            found.setdefault(controller, Path(point + "/" + inside.lstrip("/")))
-    return found
+            if here == root or here.startswith(top + "/"):
+                ours.append((controller, Path(point + "/" + here[len(top) :].lstrip("/"))))
+            else:
+                others.append((controller, Path(point)))
+    found = {controller for controller, _ in ours}
+    return ours + [place for place in others if place[0] not in found]
+
+
+def _unescaped(field: str) -> str:
+    """Return a name as it is: ``mountinfo`` has spaces and the like as octal numbers."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
 
 
 def _create_unified(own: Path, name: str) -> Group | None:

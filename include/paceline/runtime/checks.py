@@ -9,15 +9,16 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
-from paceline.errors import InvalidInputError
+from paceline.errors import InvalidInputError, JobLostError
 from paceline.runtime.base import JobSpec
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,199}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_USER = re.compile(r"\d{1,10}(:\d{1,10})?")
+_USER = re.compile(r"([0-9]{1,10})(?::([0-9]{1,10}))?")
+_ID_MAX = 2**31 - 1  # engines refuse more
 _MEMORY_MIN = 16 * 1024**2  # below this not even the interpreter starts, and engines refuse less than 6 MiB
 
 
@@ -40,8 +41,7 @@ starting with a letter or digit, at most 200
         raise InvalidInputError("memory_bytes", spec.memory_bytes, f"None or at least {_MEMORY_MIN} (16 MiB)")
     if not _is_whole(spec.max_processes, 1):
         raise InvalidInputError("max_processes", spec.max_processes, "a whole number of at least 1")
-    if not isinstance(spec.user, str) or not _USER.fullmatch(spec.user):
-        raise InvalidInputError("user", spec.user, "numeric 'uid' or 'uid:gid'")
+    _check_user(spec.user, spec.allow_root)
     for variable in spec.environment:
         if not _VARIABLE.fullmatch(variable):
             raise InvalidInputError("environment", variable, "names of letters, digits and '_'")
@@ -120,6 +120,15 @@ def spec_digest(spec: JobSpec) -> str:
     return digest.hexdigest()
 
 
+def _check_user(user: str, allow_root: bool) -> None:
+    found = _USER.fullmatch(user) if isinstance(user, str) else None
+    numbers = [int(number) for number in found.groups() if number is not None] if found else []
+    if not numbers or max(numbers) > _ID_MAX:
+        raise InvalidInputError("user", user, f"'uid' or 'uid:gid', numbers of at most {_ID_MAX}")
+    if numbers[0] == 0 and allow_root is not True:
+        raise InvalidInputError("user", user, "an ordinary user, as '65532:65532', or allow_root=True")
+
+
 def _check_place(field: str, place: str) -> None:
     path = PurePosixPath(place)
     if path.is_absolute() or ".." in path.parts or "\0" in place or (field == "files" and not path.parts):
@@ -128,3 +137,15 @@ def _check_place(field: str, place: str) -> None:
 
 def _is_whole(value: object, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def check_labels(job: str, found: Mapping[str, str] | None, wanted: Mapping[str, str] | None) -> None:
+    """Raise ``JobLostError`` for a job of somebody else's: whoever says where it is may be wrong.
+
+    >>> check_labels("container 4f0c", {"paceline.task": "train"}, {"paceline.task": "evaluate"})
+    Traceback (most recent call last):
+    paceline.errors.JobLostError: container 4f0c is another task's: paceline.task is 'train', not 'evaluate'
+    """
+    for name, value in (wanted or {}).items():
+        if (found or {}).get(name) != value:
+            raise JobLostError(f"{job} is another task's: {name} is {(found or {}).get(name)!r}, not {value!r}")

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import InvalidInputError, JobLostError, PacelineError, RuntimeUnavailableError
-from paceline.runtime import docker_network
+from paceline.runtime import docker_images, docker_network
 from paceline.runtime.archive import Entry, tar_stream
 from paceline.runtime.base import ENV_CHECKPOINT, ENV_INPUT, ENV_OUTPUT, JOB_ENVIRONMENT, JobSpec
-from paceline.runtime.checks import check_capacity, check_spec, placed_files, spec_digest
+from paceline.runtime.checks import check_capacity, check_labels, check_spec, placed_files, spec_digest
 from paceline.runtime.docker_errors import engine_call
+from paceline.runtime.docker_images import Images
 from paceline.runtime.docker_job import PERIOD_US, DockerJob, quota_us
 from paceline.runtime.sdk import sdk_files
 
@@ -43,7 +44,8 @@ class DockerRuntime:
     client:
         A ``docker.APIClient``, or a function that makes one. It is used from a second thread too.
     pull:
-        Pull a missing image. Off by default: an image that is not there is an error.
+        Pull the image before the first start, also where the engine has it: all containers of this object have the
+        same one. A pull that fails is an error. Off by default: an image that the engine lacks is an error.
     max_output_bytes:
         Limit on what ``collect`` accepts.
 
@@ -65,7 +67,7 @@ class DockerRuntime:
     ) -> None:
         self._make = client
         self._made: APIClient | None = None
-        self._pull = pull
+        self._images = Images(pull=pull)
         self._max_output_bytes = max_output_bytes
 
     @property
@@ -84,12 +86,13 @@ class DockerRuntime:
             return float(self._client.info()["NCPU"])
 
     def check(self, spec: JobSpec) -> None:
-        """Raise if ``spec`` cannot run on this engine: nothing is started, and nothing pulled unless asked for."""
+        """Raise if ``spec`` cannot run on this engine. Nothing is started, and at most a missing image is pulled."""
         check_spec(spec)
         check_capacity(spec.devices, self.capacity())
         if not spec.image:
             raise InvalidInputError("image", spec.image, "the name of a container image")
-        self._check_image(spec.image)
+        if not docker_images.has_image(self._client, spec.image) and not self._is_there(spec):
+            self._images.fetch_missing(self._client, spec.image)
         if spec.network is not None:
             try:
                 with engine_call("look for the network"):
@@ -106,10 +109,16 @@ class DockerRuntime:
         self.check(spec)
         digest = spec_digest(spec)
         found = self._find(f"paceline-{spec.name}")
+        if found is not None and _is_started(found, digest):
+            log.info("Container %s of the same job is there already: taking it over.", found["Id"][:12])
+            return self.reattach(found["Id"])
         if found is not None:
-            job = self._adopt(found, spec, digest)
-            if job is not None:
-                return job
+            self._check_replaceable(found, spec)
+        assert spec.image is not None  # it was checked
+        self._images.prepare(self._client, spec.image)
+        if found is not None:
+            log.info("Removing container %s: it has this job's name and does not run.", found["Id"][:12])
+            self._discard(found["Id"])
         if spec.own_network is not None and spec.alias is not None:
             docker_network.make(self._client, spec.own_network, way_out=spec.way_out)
         container = None
@@ -127,15 +136,18 @@ class DockerRuntime:
             raise
         return DockerJob(self._client, container, max_output_bytes=self._max_output_bytes, tail=None)
 
-    def reattach(self, job_id: str) -> DockerJob:
+    def reattach(self, job_id: str, labels: Mapping[str, str] | None = None) -> DockerJob:
         """Find a container again that ``start`` started, from any process."""
         with engine_call("find the container"):
             found = self._client.inspect_container(job_id)
         if LABEL_JOB not in (found["Config"]["Labels"] or {}):
             raise JobLostError(f"container {job_id[:12]} was not started by Paceline")
+        check_labels(f"container {job_id[:12]}", found["Config"]["Labels"], labels)
         if found["State"]["Status"] == "created":
             raise JobLostError(f"container {job_id[:12]} was never started")
-        return DockerJob(self._client, found["Id"], max_output_bytes=self._max_output_bytes, tail=200)
+        # One that has ended says nothing more: the last it reported may be far behind what it printed after that.
+        tail = 200 if found["State"]["Running"] else 10_000
+        return DockerJob(self._client, found["Id"], max_output_bytes=self._max_output_bytes, tail=tail)
 
     def find(self, labels: Mapping[str, str], cgroup_parent: str | None) -> DockerJob | None:
         """A container with these labels that runs on a machine, or a part of one, whoever has started it.
@@ -183,27 +195,6 @@ class DockerRuntime:
             if network is not None:
                 docker_network.leave(self._client, network)
 
-    def _check_image(self, image: str) -> None:
-        try:
-            with engine_call("look for the image"):
-                self._client.inspect_image(image)  # type: ignore[no-untyped-call]
-            return
-        except JobLostError:
-            if not self._pull:
-                accepted = (
-                    f"an image that the engine has (`docker pull {image}` or `docker build -t {image} .` gets it), "
-                    "or pull=True"
-                )
-                raise InvalidInputError("image", image, accepted) from None
-        try:
-            log.info("Pulling image %s", image)
-            with engine_call(f"pull {image}"):
-                for said in self._client.pull(image, stream=True, decode=True):
-                    if "error" in said:
-                        raise InvalidInputError("image", image, f"an image that can be pulled ({said['error']})")
-        except JobLostError as error:
-            raise InvalidInputError("image", image, f"an image that can be pulled ({error})") from None
-
     def _find(self, name: str) -> Mapping[str, Any] | None:
         try:
             with engine_call("look for a container of the same name"):
@@ -212,21 +203,19 @@ class DockerRuntime:
         except JobLostError:
             return None
 
-    def _adopt(self, found: Mapping[str, Any], spec: JobSpec, digest: str) -> DockerJob | None:
-        """Decide on a container that has our name already; ``None`` means it was in the way and has been removed."""
+    def _is_there(self, spec: JobSpec) -> bool:
+        """Whether ``start`` would find the container of ``spec`` again: it needs no image then."""
+        found = self._find(f"paceline-{spec.name}")
+        return found is not None and _is_started(found, spec_digest(spec))
+
+    def _check_replaceable(self, found: Mapping[str, Any], spec: JobSpec) -> None:
+        """Raise unless a container that has our name already may be removed."""
         container, state = found["Id"], found["State"]["Status"]
-        labels = found["Config"]["Labels"] or {}
-        if LABEL_JOB not in labels:
+        if LABEL_JOB not in (found["Config"]["Labels"] or {}):
             raise InvalidInputError("name", spec.name, "a name that no container outside of Paceline has")
-        if labels.get(LABEL_SPEC) == digest and state != "created":
-            log.info("Container %s of the same job is there already (%s): taking it over.", container[:12], state)
-            return self.reattach(container)
         if state in ("running", "paused", "restarting"):
             accepted = f"a name that no running job has; container {container[:12]} runs another job of this name"
             raise InvalidInputError("name", spec.name, accepted)
-        log.info("Removing container %s: it has this job's name and does not run.", container[:12])
-        self._discard(container)
-        return None
 
     def _create(self, spec: JobSpec, digest: str) -> str:
         from docker.types import DeviceRequest, LogConfig
@@ -290,6 +279,12 @@ class DockerRuntime:
             pass
         except PacelineError as error:
             log.error("Container %s could not be removed; `docker rm -f %s` does it. %s", container, container, error)
+
+
+def _is_started(found: Mapping[str, Any], digest: str) -> bool:
+    """Whether a container was started for the spec of this digest. One that was only created may lack its files."""
+    labels = found["Config"]["Labels"] or {}
+    return LABEL_JOB in labels and labels.get(LABEL_SPEC) == digest and found["State"]["Status"] != "created"
 
 
 @contextlib.contextmanager

@@ -119,7 +119,7 @@ class DockerJob:
             self._client.start(self._container)
         self._follower.start()
 
-    def collect(self, destination: Path) -> None:
+    def collect(self, destination: Path) -> list[str]:
         """Copy the output folder out of the container, running or not."""
         with engine_call("read the container's output folder"):
             try:
@@ -128,7 +128,7 @@ class DockerJob:
                 if type(error).__name__ == "NotFound" and self._inspect() is not None:
                     raise TrainingFailedError("output: the job removed its output folder") from error
                 raise
-            extract_output(chunks, destination, root="output", max_bytes=self._max_output_bytes)
+            return extract_output(chunks, destination, root="output", max_bytes=self._max_output_bytes)
 
     def stop(self, grace_s: float = 5.0) -> None:
         """SIGTERM, then SIGKILL after ``grace_s``, rounded up to whole seconds."""

@@ -11,13 +11,14 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
 from paceline.errors import InvalidInputError, JobLostError, PacelineError, RuntimeUnavailableError
 from paceline.runtime import cgroups
 from paceline.runtime.base import ENV_CHECKPOINT, ENV_CONTROL, ENV_INPUT, ENV_OUTPUT, JOB_ENVIRONMENT, JobSpec
-from paceline.runtime.checks import check_capacity, check_spec, placed_files, spec_digest
+from paceline.runtime.checks import check_capacity, check_labels, check_spec, placed_files, spec_digest
 from paceline.runtime.process_job import ProcessJob, launch
 from paceline.runtime.scratch import Scratch, read_json, write_json
 from paceline.runtime.sdk import sdk_files
@@ -114,11 +115,13 @@ class ProcessRuntime:
             raise
         return ProcessJob(scratch, max_output_bytes=self._max_output_bytes, from_start=True)
 
-    def reattach(self, job_id: str) -> ProcessJob:
+    def reattach(self, job_id: str, labels: Mapping[str, str] | None = None) -> ProcessJob:
         """Find a job again by its scratch folder, from any process of this machine and user."""
         scratch = Scratch(Path(job_id))
-        if read_json(scratch.order) is None or not scratch.state.exists():
+        order = read_json(scratch.order)
+        if order is None or not scratch.state.exists():
             raise JobLostError(f"there is no job in {job_id}")
+        check_labels(f"the job in {job_id}", order.get("labels"), labels)
         return ProcessJob(scratch, max_output_bytes=self._max_output_bytes, from_start=False)
 
     def _make_root(self) -> None:
@@ -163,6 +166,7 @@ class ProcessRuntime:
             command[0] = sys.executable
         order = {
             "digest": digest,
+            "labels": dict(spec.labels),
             "command": command,
             "environment": _environment(scratch, spec),
             "devices": spec.devices,

@@ -17,17 +17,20 @@ import sys
 import time
 from pathlib import Path
 
-from paceline.errors import JobLostError, PacelineError, TrainingFailedError
+from paceline.errors import JobLostError, PacelineError
 from paceline.runtime import guardian
-from paceline.runtime.archive import MAX_ENTRIES, into_place, not_collected
 from paceline.runtime.base import JobStatus, Usage
 from paceline.runtime.cgroups import Group
 from paceline.runtime.checks import check_devices
 from paceline.runtime.lines import LineAssembler
+from paceline.runtime.local_output import take_folder
+from paceline.runtime.output import take_output
 from paceline.runtime.procfs import Identity, kill_carrying, send
 from paceline.runtime.scratch import Scratch, read_json, write_json
 
 _NEAR_END_BYTES = 64 * 1024
+# A job that has ended says nothing more: the last it reported may be far behind what it printed after that.
+_NEAR_ITS_LAST_BYTES = 4 * 1024 * 1024
 _START_S = 30.0
 
 
@@ -60,14 +63,14 @@ def launch(scratch: Scratch) -> None:
 class _Tail:
     """Reads a growing file from where it was left."""
 
-    def __init__(self, path: Path, from_start: bool) -> None:
+    def __init__(self, path: Path, most_bytes: int | None) -> None:
         self._path = path
         self._lines = LineAssembler()
         self._offset = 0
         self._skip = False
-        if not from_start:
+        if most_bytes is not None:
             with contextlib.suppress(OSError):
-                self._offset = max(0, path.stat().st_size - _NEAR_END_BYTES)
+                self._offset = max(0, path.stat().st_size - most_bytes)
                 self._skip = self._offset > 0
 
     def take(self, ended: bool) -> list[str]:
@@ -91,7 +94,8 @@ class ProcessJob:
     def __init__(self, scratch: Scratch, *, max_output_bytes: int, from_start: bool) -> None:
         self._scratch = scratch
         self._max_output_bytes = max_output_bytes
-        self._tails = (_Tail(scratch.stdout, from_start), _Tail(scratch.stderr, from_start))
+        near_end = _NEAR_ITS_LAST_BYTES if scratch.end.exists() else _NEAR_END_BYTES
+        self._tails = tuple(_Tail(path, None if from_start else near_end) for path in (scratch.stdout, scratch.stderr))
         self._usage = Usage(cpu_s=0.0, memory_bytes=0, measured_s=0.0)
 
     @property
@@ -179,30 +183,10 @@ class ProcessJob:
             path.unlink(missing_ok=True)
         launch(self._scratch)
 
-    def collect(self, destination: Path) -> None:
-        """Copy the output folder; links, devices and pipes in it are refused."""
+    def collect(self, destination: Path) -> list[str]:
+        """Copy the output folder; see ``paceline.runtime.output`` for what becomes of links, devices and pipes."""
         source = self._scratch.folder("output")
-
-        def copy(inside: Path) -> None:
-            total = count = 0
-            for found in sorted(source.rglob("*")):
-                place = inside / found.relative_to(source)
-                count += 1
-                if found.is_symlink() or not (found.is_dir() or found.is_file()):
-                    raise not_collected(str(found.relative_to(source.parent)))
-                if found.is_dir():
-                    place.mkdir(parents=True, exist_ok=True)
-                    continue
-                total += found.stat().st_size
-                if total > self._max_output_bytes or count > MAX_ENTRIES:
-                    raise TrainingFailedError(
-                        f"output: more than {self._max_output_bytes} bytes or {MAX_ENTRIES} entries, the limits"
-                    )
-                shutil.copyfile(found, place)
-
-        if source.is_symlink() or not source.is_dir():
-            raise TrainingFailedError("output: the job removed its output folder")
-        into_place(destination, copy)
+        return take_output(destination, lambda intake: take_folder(source, intake), max_bytes=self._max_output_bytes)
 
     def stop(self, grace_s: float = 5.0) -> None:
         """SIGTERM to the job's first process, SIGKILL to all after ``grace_s``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from paceline.errors import JobLostError
-from paceline.pace.clock import Clock
+from paceline.run.clock import Clock
 from paceline.runtime.base import JobStatus, Usage
 from paceline.simulate.plant import Plant, Run
 from paceline.train.progress import Progress
@@ -71,8 +71,9 @@ class SimulatedJob:
         """A simulated job does not die."""
         raise NotImplementedError
 
-    def collect(self, destination: Path) -> None:
+    def collect(self, destination: Path) -> list[str]:
         """It leaves nothing."""
+        return []
 
     def stop(self, grace_s: float = 5.0) -> None:
         """It holds nothing."""

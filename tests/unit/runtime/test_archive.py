@@ -91,11 +91,12 @@ def test_output_arrives_as_it_was_and_replaces_what_was_there(tmp_path: Path) ->
         ("../x", None, "leads out"),
         ("output/../../x", None, "leads out"),
         ("other/x", None, "leads out"),
-        ("output/link", tarfile.SYMTYPE, "no regular file"),
-        ("output/hard", tarfile.LNKTYPE, "no regular file"),
-        ("output/device", tarfile.CHRTYPE, "no regular file"),
-        ("output/pipe", tarfile.FIFOTYPE, "no regular file"),
-        ("output", tarfile.SYMTYPE, "no regular file"),
+        ("output/a", None, "two entries are called 'a'"),
+        ("output/a", tarfile.SYMTYPE, "two entries are called 'a'"),
+        ("output/a/x", None, "'a' is no folder"),
+        ("output", tarfile.SYMTYPE, "replaced its output folder"),
+        ("output/" + "x/" * 3000, tarfile.DIRTYPE, "more than 200 folders in each other"),
+        ("output/" + f"{'x' * 200}/" * 50, tarfile.DIRTYPE, "longer than this machine allows"),
     ],
 )
 def test_hostile_output_is_refused_and_leaves_nothing(
@@ -106,3 +107,31 @@ def test_hostile_output_is_refused_and_leaves_nothing(
         extract_output(chunks, tmp_path / "out", root="output", max_bytes=2000)
     assert list((tmp_path / "out").iterdir()) == []
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out"]
+
+
+@pytest.mark.parametrize("target", ["..", "/etc", "../../outside", "."])
+def test_nothing_is_written_through_a_link_that_was_made_before_an_entry_inside_it(tmp_path: Path, target: str) -> None:
+    (tmp_path / "outside").mkdir()
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        link = tarfile.TarInfo("output/folder")
+        link.type, link.linkname = tarfile.SYMTYPE, target
+        archive.addfile(link)
+        archive.addfile(tarfile.TarInfo("output/folder/x"))
+    with pytest.raises(TrainingFailedError, match="'folder' is no folder, and an entry lies in it"):
+        extract_output([out.getvalue()], tmp_path / "out", root="output", max_bytes=2000)
+    assert [p.relative_to(tmp_path).as_posix() for p in sorted(tmp_path.rglob("*"))] == ["out", "outside"]
+
+
+@pytest.mark.parametrize(
+    "target", ["/etc/passwd", "output/../../outside", "outside", "other/x", "output/none", "output", "output/hard"]
+)
+def test_a_hard_link_to_anything_but_an_entry_of_the_output_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, target: str
+) -> None:
+    (tmp_path / "outside").write_text("secret")
+    chunks = tar_of(("output/a", b"fine"), ("output/hard", b""), type_=tarfile.LNKTYPE, target=target)
+    extract_output(chunks, tmp_path / "out", root="output", max_bytes=2000)
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["a"]
+    assert "Left 1 out of the job's output" in caplog.text
+    assert "'hard'" in caplog.text

@@ -89,6 +89,37 @@ def test_v1_has_a_folder_for_each_controller(tmp_path: Path, kernel: dict[str, s
     assert cgroups.Group.from_json(group.to_json()) == group
 
 
+@pytest.mark.parametrize("mounted", ["cpu,cpuacct", "cpuacct,cpu", "cpu,cpuacct,memory,pids"])
+def test_v1_controllers_that_are_mounted_together_share_a_folder(
+    tmp_path: Path, kernel: dict[str, str], mounted: str
+) -> None:
+    together = mounted.split(",")
+    folders = {controller: mounted if controller in together else controller for controller in V1_FILES}
+    for folder in set(folders.values()):
+        (tmp_path / folder).mkdir()
+    kernel.update({f"{folders[c]}/{name}": value for c, files in V1_FILES.items() for name, value in files.items()})
+    lines = sorted(set(folders.values()))
+    mounts = "\n".join(f"30 24 0:2 / {tmp_path}/{folder} rw - cgroup cgroup rw,{folder}" for folder in lines)
+    group = cgroups.create("job", mounts, "\n".join(f"{i}:{folder}:/" for i, folder in enumerate(lines)))
+    assert group is not None
+    assert group.account == group.cpu == tmp_path / mounted / "job"
+    assert group.folders == list(dict.fromkeys(tmp_path / folders[c] / "job" for c in V1_FILES))
+    assert group.cpu_seconds() == 1.5
+    assert group.set_memory(12345)
+    assert None not in (group.memory, group.processes)
+
+
+def test_a_controller_that_is_not_where_it_is_said_to_be_is_done_without(
+    tmp_path: Path, kernel: dict[str, str]
+) -> None:
+    (tmp_path / "cpu").mkdir()
+    kernel.update(V1_FILES["cpu"])
+    mounts = f"30 24 0:2 / {tmp_path}/cpu rw - cgroup cgroup rw,cpu,cpuacct"
+    group = cgroups.create("job", mounts, "3:cpu,cpuacct:/")
+    assert group is not None
+    assert (group.folders, group.account, group.cpu_seconds()) == ([tmp_path / "cpu" / "job"], None, None)
+
+
 def test_where_nothing_may_be_made_there_is_none(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").write_text("cpu")
     mounts = f"30 24 0:26 / {tmp_path} ro - cgroup2 cgroup2 ro"
@@ -130,3 +161,50 @@ def test_v1_says_minus_one_where_there_is_no_limit(tmp_path: Path, quota: str, c
     (tmp_path / "cpu.cfs_period_us").write_text("100000\n")
     (tmp_path / "cpu.cfs_quota_us").write_text(f"{quota}\n")
     assert cgroups.own_quota(f"30 24 0:26 / {tmp_path} rw - cgroup cgroup rw,cpu", "3:cpu:/") == cores
+
+
+def set_v1_quotas(top: Path, quotas: dict[str, int]) -> None:
+    for group, quota_us in quotas.items():
+        (top / group).mkdir(parents=True, exist_ok=True)
+        (top / group / "cpu.cfs_quota_us").write_text(f"{quota_us}\n")
+        (top / group / "cpu.cfs_period_us").write_text("100000\n")
+
+
+@pytest.mark.parametrize("mounted", ["cpu", "cpu,cpuacct", "cpuacct,cpu"])
+@pytest.mark.parametrize("links", [False, True])
+def test_v1_counts_the_smallest_limit_of_the_group_and_all_above_it(tmp_path: Path, mounted: str, links: bool) -> None:
+    top = tmp_path / "with space" / mounted
+    set_v1_quotas(top, {"": -1, "pod": 150_000, "pod/worker": 400_000, "pod/worker/job": -1})
+    if links and "," in mounted:
+        for name in mounted.split(","):
+            (top.parent / name).symlink_to(mounted)
+    point = str(top).replace(" ", r"\040")
+    mounts = f"30 24 0:26 / {point} rw,relatime shared:7 - cgroup cgroup rw,{mounted}"
+    own = f"4:{mounted}:/pod/worker/job\n1:name=systemd:/pod"
+    assert cgroups.own_quota(mounts, own) == 1.5
+    set_v1_quotas(top, {"pod/worker/job": 50_000})
+    assert cgroups.own_quota(mounts, own) == 0.5
+    set_v1_quotas(top, {"": 20_000})
+    assert cgroups.own_quota(mounts, own) == 0.2
+
+
+def test_a_parent_that_only_another_mount_shows_counts(tmp_path: Path) -> None:
+    # As in a container without a cgroup namespace that has the host's groups mounted too.
+    set_v1_quotas(tmp_path / "own", {"": 200_000})
+    set_v1_quotas(tmp_path / "host", {"": -1, "pods": 75_000, "pods/x": 200_000})
+    mounts = "\n".join(
+        f"{number} 24 0:26 {root} {tmp_path}/{place} rw - cgroup cgroup rw,cpu,cpuacct"
+        for number, (root, place) in enumerate([("/pods/x", "own"), ("/", "host")])
+    )
+    assert cgroups.own_quota(mounts, "4:cpu,cpuacct:/pods/x") == 0.75
+    assert cgroups.own_folders(mounts, "4:cpu,cpuacct:/pods/x")["cpu"] == tmp_path / "own"
+
+
+def test_a_mount_of_another_group_says_nothing_of_ours(tmp_path: Path) -> None:
+    set_v1_quotas(tmp_path / "other", {"": 10_000})
+    set_v1_quotas(tmp_path / "own", {"": 200_000})
+    mounts = "\n".join(
+        f"1 24 0:26 /pods/{place} {tmp_path}/{place} rw - cgroup cgroup rw,cpu,cpuacct" for place in ("other", "own")
+    )
+    assert cgroups.own_quota(mounts, "4:cpu,cpuacct:/pods/own") == 2.0
+    assert cgroups.own_folders(mounts, "4:cpu,cpuacct:/pods/own")["cpu"] == tmp_path / "own"

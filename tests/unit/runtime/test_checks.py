@@ -44,8 +44,11 @@ def spec(tmp_path: Path) -> JobSpec:
         ("memory_bytes", 1000),
         ("memory_bytes", 1e9),
         ("max_processes", 0),
-        ("user", "root"),
-        ("user", "-1"),
+        *(
+            ("user", user)
+            for user in ("root", "abc", "", "1:x", "1:", ":1", "-1", "-1:0", "1:-1", "1 ", "1\n", "٣", 1, None)
+        ),
+        *(("user", user) for user in ("2147483648", "1:2147483648", "1:99999999999", "0", "00", "0:0", "0:1")),
         ("environment", {"A B": "x"}),
         ("environment", {"A": "x\0y"}),
         ("files", {"/etc/x": Path(__file__)}),
@@ -60,6 +63,18 @@ def test_a_value_that_cannot_be_used_is_refused_by_its_name(spec: JobSpec, field
         check_spec(dataclasses.replace(spec, **{field: value}))
     assert raised.value.field == field
     assert "expected" in str(raised.value)
+
+
+def test_root_is_refused_unless_it_is_allowed_and_an_ordinary_user_is_not(spec: JobSpec) -> None:
+    for user in ("0", "0:0", "0:5"):
+        with pytest.raises(InvalidInputError, match=r"user: got .*, expected an ordinary user, .* or allow_root=True"):
+            check_spec(dataclasses.replace(spec, user=user))
+        check_spec(dataclasses.replace(spec, user=user, allow_root=True))
+    for user in ("1", "1000:0", "65532:65532", "2147483647:2147483647"):
+        check_spec(dataclasses.replace(spec, user=user))
+    for user in ("root", "-1:0", "2147483648"):
+        with pytest.raises(InvalidInputError, match=r"user: got .*, expected 'uid' or 'uid:gid'"):
+            check_spec(dataclasses.replace(spec, user=user, allow_root=True))
 
 
 def test_the_value_of_a_variable_is_never_in_a_message(spec: JobSpec) -> None:

@@ -1,0 +1,232 @@
+"""What is taken of an output folder with links, pipes and devices: the same of a container's and of a local job's."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import socket
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from paceline.errors import TrainingFailedError
+from paceline.runtime.archive import extract_output
+from paceline.runtime.process_job import ProcessJob
+from paceline.runtime.scratch import Scratch
+
+Take = Callable[..., None]
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    """The output folder of a job, beside a file that is none of its output."""
+    folder = tmp_path / "job" / "output"
+    folder.mkdir(parents=True)
+    (tmp_path / "job" / "secret").write_text("secret")
+    return folder
+
+
+@pytest.fixture(params=["tar", "folder"])
+def take(request: pytest.FixtureRequest, output: Path, tmp_path: Path) -> Take:
+    """Collect ``output`` into ``tmp_path / "out"``: from a tar, as an engine makes it, or from the folder itself."""
+
+    def collect(max_bytes: int = 10_000) -> None:
+        if request.param == "folder":
+            ProcessJob(Scratch(tmp_path / "job"), max_output_bytes=max_bytes, from_start=True).collect(tmp_path / "out")
+        else:
+            made = io.BytesIO()
+            with tarfile.open(fileobj=made, mode="w", dereference=False) as archive:
+                archive.add(output, arcname="output")
+            extract_output([made.getvalue()], tmp_path / "out", root="output", max_bytes=max_bytes)
+
+    return collect
+
+
+def write(output: Path, **content: str) -> None:
+    """Write files: ``__`` in a name is a folder's slash."""
+    for name, text in content.items():
+        path = output / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def link(output: Path, **targets: str) -> None:
+    """Make symbolic links, with names as ``write`` takes them."""
+    for name, target in targets.items():
+        path = output / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(target)
+
+
+def found(folder: Path) -> dict[str, str]:
+    """Return what a folder holds: paths of files to their text, paths of folders with a slash to nothing."""
+    assert not [p for p in folder.rglob("*") if p.is_symlink()]
+    return {
+        p.relative_to(folder).as_posix() + ("/" if p.is_dir() else ""): "" if p.is_dir() else p.read_text()
+        for p in sorted(folder.rglob("*"))
+    }
+
+
+def test_links_inside_the_output_are_collected_as_copies(
+    take: Take, output: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(output, epoch3="weights", runs__7__model="seven", blobs__ab="blob")
+    link(
+        output, last="epoch3", again="last", runs__best="./7/../7", runs__7__first="../../again", snap__b="../blobs/ab"
+    )
+    link(output, best="runs/best", model="best/first")
+    os.link(output / "epoch3", output / "runs" / "hard")
+    take()
+    run = {"model": "seven", "first": "weights"}
+    assert found(tmp_path / "out") == {
+        "again": "weights",
+        "best/": "",
+        **{f"best/{name}": text for name, text in run.items()},
+        "blobs/": "",
+        "blobs/ab": "blob",
+        "epoch3": "weights",
+        "last": "weights",
+        "model": "weights",
+        "runs/": "",
+        "runs/7/": "",
+        **{f"runs/7/{name}": text for name, text in run.items()},
+        "runs/best/": "",
+        **{f"runs/best/{name}": text for name, text in run.items()},
+        "runs/hard": "weights",
+        "snap/": "",
+        "snap/b": "blob",
+    }
+    assert caplog.text == ""
+    (tmp_path / "out" / "last").write_text("changed")
+    assert (tmp_path / "out" / "epoch3").read_text() == "weights"
+
+
+def test_a_hard_link_to_a_link_is_a_copy_of_what_that_leads_to(take: Take, output: Path, tmp_path: Path) -> None:
+    write(output, a="a")
+    link(output, l="a")
+    os.link(output / "l", output / "m", follow_symlinks=False)
+    take()
+    assert found(tmp_path / "out") == {"a": "a", "l": "a", "m": "a"}
+
+
+def test_everything_else_is_left_out_with_one_warning(
+    take: Take, output: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(output, kept="kept", deep__kept="too")
+    link(output, absolute=str(output / "kept"), dangling="nothing", file_as_folder="kept/", below_a_file="kept/x")
+    link(output, out="../secret", out_and_in="../output/kept", up="..", step="deep/above", deep__above="../../secret")
+    link(output, round="about", about="round", itself="itself", through="up/secret", deep__self=".", deep__up="..")
+    os.mkfifo(output / "deep" / "pipe")
+    with socket.socket(socket.AF_UNIX) as listening:
+        here = os.open(output, os.O_RDONLY)  # a socket's address has room for 107 characters
+        listening.bind(f"/proc/self/fd/{here}/socket")
+        os.close(here)
+        take()
+    assert found(tmp_path / "out") == {"deep/": "", "deep/kept": "too", "kept": "kept"}
+    (record,) = caplog.records
+    assert (record.name, record.levelno) == ("paceline.runtime.output", logging.WARNING)
+    # A tar has no sockets.
+    number = len([p for p in output.rglob("*") if p.is_symlink() or p.is_fifo()])
+    assert f"Left {number} out" in caplog.text or f"Left {number + 1} out" in caplog.text
+    assert f"and {number - 5} more" in caplog.text or f"and {number - 4} more" in caplog.text
+
+
+def test_names_of_a_job_cannot_forge_lines_of_a_log(take: Take, output: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (output / "x\nERROR: \udce4").symlink_to("nothing")
+    take()
+    assert len(caplog.text.splitlines()) == 1
+
+
+def test_folders_that_lead_to_each_other_are_copied_up_to_where_they_repeat(
+    take: Take, output: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(output, a__one="1", b__two="2")
+    link(output, a__x="../b", b__y="../a", top="a", inner="a/x", whole=".")
+    take()
+    taken = found(tmp_path / "out")
+    assert {name: text for name, text in taken.items() if text} == {
+        "a/one": "1",
+        "a/x/two": "2",
+        "b/two": "2",
+        "b/y/one": "1",
+        "top/one": "1",
+        "top/x/two": "2",
+        "inner/two": "2",
+        "inner/y/one": "1",
+    }
+    assert "'whole'" in caplog.text
+
+
+def test_a_chain_of_links_is_followed_as_far_as_the_kernel_does(take: Take, output: Path, tmp_path: Path) -> None:
+    write(output, l0="end")
+    for number in range(1, 51):
+        (output / f"l{number}").symlink_to(f"l{number - 1}")
+    take()
+    kernel = {name for name in os.listdir(output) if (output / name).exists()}
+    assert set(os.listdir(tmp_path / "out")) == kernel
+
+
+@pytest.mark.parametrize("name", ["link", "hard", "folder"])
+def test_the_limit_on_bytes_counts_copies(take: Take, output: Path, tmp_path: Path, name: str) -> None:
+    write(output, sub__large="x" * 600)
+    if name == "hard":
+        os.link(output / "sub" / "large", output / "hard")
+    else:
+        (output / name).symlink_to("sub/large" if name == "link" else "sub")
+    with pytest.raises(TrainingFailedError, match="more than 1199 bytes"):
+        take(1199)
+    assert list((tmp_path / "out").iterdir()) == []
+    take(1200)
+    assert len(found(tmp_path / "out")) == (4 if name == "folder" else 3)
+
+
+def test_the_limit_on_entries_counts_copies_and_what_is_left_out(
+    take: Take, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each folder holds the next one twice: 2 to the power of 30 files.
+    monkeypatch.setattr("paceline.runtime.output.MAX_ENTRIES", 500)
+    for depth in range(30):
+        write(output, **{f"d{depth}__x": ""})
+        (output / f"d{depth}" / "one").symlink_to(f"../d{depth + 1}")
+        (output / f"d{depth}" / "two").symlink_to(f"../d{depth + 1}")
+    with pytest.raises(TrainingFailedError, match="500 entries"):
+        take()
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("swapped", ["file", "folder"])
+def test_what_a_running_job_puts_in_place_of_a_listed_entry_is_not_followed(
+    output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, swapped: str
+) -> None:
+    write(output, a="a", sub__b="b")
+    (tmp_path / "job" / "b").write_text("secret")
+    openat = os.open
+
+    def swap_first(name: str, *arguments: int, dir_fd: int | None = None) -> int:
+        if swapped == "file" and name == "a":
+            (output / "a").unlink(missing_ok=True)
+            (output / "a").symlink_to("../secret")
+        if swapped == "folder" and name == "sub" and not (output / "sub").is_symlink():
+            (output / "sub").rename(output.parent / "gone")
+            (output / "sub").symlink_to("..")
+        return openat(name, *arguments, dir_fd=dir_fd)
+
+    monkeypatch.setattr("paceline.runtime.local_output.os.open", swap_first)
+    ProcessJob(Scratch(tmp_path / "job"), max_output_bytes=1000, from_start=True).collect(tmp_path / "out")
+    monkeypatch.undo()
+    assert found(tmp_path / "out") == ({"sub/": "", "sub/b": "b"} if swapped == "file" else {"a": "a", "sub/": ""})
+    assert ("Left 1 out" in caplog.text) is (swapped == "file")
+
+
+@pytest.mark.parametrize("replaced", ["nothing", "link", "file"])
+def test_an_output_folder_that_is_none_any_more_is_an_error(output: Path, tmp_path: Path, replaced: str) -> None:
+    output.rmdir()
+    if replaced == "link":
+        output.symlink_to(tmp_path)
+    elif replaced == "file":
+        output.write_text("")
+    with pytest.raises(TrainingFailedError, match="removed its output folder"):
+        ProcessJob(Scratch(tmp_path / "job"), max_output_bytes=1000, from_start=True).collect(tmp_path / "out")

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline.control import DeadlineController, Decision, Limits
-from paceline.errors import TrainingFailedError
-from paceline.pace import Exchange, MemoryState, PaceLoop
-from paceline.pace.clock import SystemClock
+from paceline.errors import AskedToEndError
+from paceline.run import Exchange, MemoryState, PaceLoop
+from paceline.run.clock import SystemClock
 from paceline.simulate.job import SimulatedJob
 from paceline.simulate.plant import Plant
 
@@ -87,7 +87,7 @@ def _until_stopped(loop: PaceLoop, exchange: Exchange, later_s: float) -> None:
     time.sleep(later_s)  # as jobs are, spread over the second
     try:
         loop.run()
-    except TrainingFailedError:
+    except AskedToEndError:
         pass  # it was asked to end
     finally:
         exchange.close()

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
-from threading import Event
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
+from paceline.errors import InvalidInputError, RuntimeUnavailableError
 from paceline.fleet.connection import engine_hook
+from paceline.runtime.docker_errors import engine_call
 
 if TYPE_CHECKING:
     from airflow.providers.docker.hooks.docker import DockerHook
 
-T = TypeVar("T")
 _LOCAL = "unix:///var/run/docker.sock"
-_PATIENCE_S = 300.0
 
 
 def docker_hook(conn_id: str | None, url: str | list[str] | None = None, **kwargs: Any) -> DockerHook:
@@ -37,27 +34,12 @@ def client_of(engine_conn_id: str | None, url: str | list[str] | None = None, **
 def connect(make: Callable[[], DockerHook], conn_id: str | None, url: str | list[str] | None = None) -> Any:
     """A client of the engine. Raises RuntimeUnavailableError where none answers."""
     try:
-        return make().api_client
-    except PacelineError:
+        with engine_call("connect to the Docker engine"):
+            return make().api_client
+    except (InvalidInputError, RuntimeUnavailableError):
         raise
     except Exception as error:  # the hook wraps what the engine said in an AirflowException without a type
         if "Failed to establish connection" in str(error):
             where = conn_id or url or os.environ.get("DOCKER_HOST") or _LOCAL
             raise RuntimeUnavailableError(f"no Docker engine answers at {where}") from error
         raise InvalidInputError("conn_id", conn_id, f"a usable connection ({error})") from error
-
-
-def patiently(ask: Callable[[], T], killed: Event, log: Any) -> T:
-    """Call ``ask`` until the engine answers, for five minutes at most."""
-    give_up = time.monotonic() + _PATIENCE_S
-    told = False
-    while True:
-        try:
-            return ask()
-        except RuntimeUnavailableError as error:
-            if time.monotonic() > give_up or killed.is_set():
-                raise
-            if not told:
-                log.warning("Waiting for the engine: %s", error)
-                told = True
-            killed.wait(2.0)

@@ -6,10 +6,7 @@ provider wherever it has the same thing.
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
-import shlex
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +19,21 @@ from paceline.fleet.connection import engine_hook
 from paceline.runtime.base import JobSpec, Runtime
 
 from ._engine import connect, docker_hook
-from ._values import is_template, local_copies, memory_bytes
+from ._identity import task_labels, unique_name
+from ._values import (
+    NOTHING,
+    Reader,
+    listed,
+    local_copies,
+    mapping,
+    memory_bytes,
+    one_of,
+    optional_text,
+    place,
+    read_fields,
+    text,
+    words,
+)
 
 if TYPE_CHECKING:
     from airflow.providers.docker.hooks.docker import DockerHook
@@ -30,10 +41,45 @@ if TYPE_CHECKING:
 
 RUNTIMES = ("auto", "docker", "process")
 DEFAULT_IMAGE = "paceline-trainer:latest"
+DEFAULT_USER = "65532:65532"
+# Whoever sets one of these to something else means a container: a local process is never taken in its place.
+_OF_A_CONTAINER: dict[str, object] = {
+    "command": None,
+    "image": DEFAULT_IMAGE,
+    "engine_conn_id": None,
+    "docker_conn_id": None,
+    "docker_url": None,
+    "gpus": 0,
+    "mem_limit": "4g",
+    "max_processes": 512,
+    "network_mode": None,
+    "user": DEFAULT_USER,
+}
+
+
+def _script(field: str, value: object) -> str | None:
+    return None if value in NOTHING else place(field, value, "the path of a Python file")
+
+
+def _command(field: str, value: object) -> object:
+    if value in NOTHING:
+        return None
+    words(field, value)
+    return value  # Airflow's pages show it as it is written
+
+
+def _engine_url(field: str, value: object) -> str | list[str] | None:
+    if value in NOTHING or isinstance(value, str):
+        return optional_text(field, value)
+    accepted = "the URL of an engine, or a list of them"
+    return [text(field, url, accepted) for url in listed(field, value, accepted)]
 
 
 class JobOperator(BaseOperator):
     """Runs a script or a command as a sandboxed job: in a container, or as a local process.
+
+    Template fields take templates, XComArgs, DAG parameters and functions, also inside lists and dicts. What these
+    become is checked when the task runs; all other values are checked when the DAG is read.
 
     Parameters
     ----------
@@ -49,7 +95,8 @@ class JobOperator(BaseOperator):
         What the job reads: name under ``$PACELINE_INPUT`` to a local path or an object storage URL. (templated)
     runtime:
         ``"docker"``, ``"process"``, or ``"auto"``: containers where an engine answers and has the image, else a local
-        process. (templated)
+        process, unless something is set that means a container: ``command``, ``image``, a connection, ``docker_url``,
+        ``gpus``, ``mem_limit``, ``max_processes``, ``network_mode`` or ``user``. (templated)
     image:
         Container image with Python and what the script needs; ``paceline-trainer:latest`` by default. (templated)
     engine_conn_id:
@@ -59,7 +106,8 @@ class JobOperator(BaseOperator):
         How to reach the engine, as in the Docker provider's ``DockerOperator``; ``docker_conn_id`` is the login to a
         registry of images.
     force_pull:
-        Pull the image when the engine does not have it.
+        Pull the image before the job starts, also where the engine has it; a pull that fails is an error. A retry that
+        finds its container again pulls nothing.
     environment, private_environment:
         Environment variables for the job; the private ones are neither templated nor shown.
     gpus:
@@ -70,6 +118,8 @@ class JobOperator(BaseOperator):
         Network to join. ``None``, the default, means no network at all.
     user:
         ``uid:gid`` in the container; an ordinary user by default.
+    allow_root:
+        Whether ``user`` may be root, uid 0, which is refused otherwise.
     max_processes:
         Limit on processes and threads.
     labels:
@@ -90,6 +140,20 @@ class JobOperator(BaseOperator):
         "environment",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"environment": "json", "inputs": "json"}
+    # How template fields are read, see ``read_templates``. An operator that has more of them adds theirs.
+    readers: ClassVar[Mapping[str, Reader]] = {
+        "script": _script,
+        "arguments": listed,
+        "command": _command,
+        "files": mapping,
+        "inputs": mapping,
+        "runtime": one_of(RUNTIMES),
+        "image": optional_text,
+        "engine_conn_id": optional_text,
+        "docker_conn_id": optional_text,
+        "docker_url": _engine_url,
+        "environment": mapping,
+    }
     ui_color = "#e8f1ff"
 
     def __init__(
@@ -117,17 +181,18 @@ class JobOperator(BaseOperator):
         gpus: int = 0,
         mem_limit: int | str | None = "4g",
         network_mode: str | None = None,
-        user: str = "65532:65532",
+        user: str = DEFAULT_USER,
+        allow_root: bool = False,
         max_processes: int = 512,
         labels: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.script = os.fspath(script) if script is not None else None
-        self.arguments = list(arguments)
+        self.script: Any = script
+        self.arguments: Any = arguments
         self.command = command
-        self.files = dict(files or {})
-        self.inputs = dict(inputs or {})
+        self.files: Any = files
+        self.inputs: Any = inputs
         self.runtime = runtime
         self.image = image
         self.engine_conn_id = engine_conn_id
@@ -140,21 +205,35 @@ class JobOperator(BaseOperator):
         self.tls_client_key = tls_client_key
         self.tls_verify = tls_verify
         self.force_pull = force_pull
-        self.environment = dict(environment or {})
+        self.environment: Any = environment
         self._private_environment = dict(private_environment or {})
         self.gpus = gpus
         self.mem_limit = mem_limit
         self.network_mode = network_mode
         self.user = user
+        self.allow_root = allow_root
         self.max_processes = max_processes
         self.labels = dict(labels or {})
-        if not is_template(runtime) and runtime not in RUNTIMES:
-            raise InvalidInputError("runtime", runtime, "one of " + ", ".join(RUNTIMES))
-        if (script is None) == (command is None):
-            raise InvalidInputError("script", script, "a Python file, or command=..., and not both")
+        read_fields(self, JobOperator.readers, rendered=False)
+        self._check_script()
         memory_bytes("mem_limit", mem_limit)
         if not isinstance(gpus, int) or isinstance(gpus, bool) or gpus < 0:
             raise InvalidInputError("gpus", gpus, "a whole number of GPUs, 0 for none")
+
+    def read_templates(self) -> None:
+        """Check and convert the template fields once they are rendered; the first thing that ``execute`` does.
+
+        Raises
+        ------
+        InvalidInputError
+            As the constructor does for values that are known when the DAG is parsed.
+        """
+        read_fields(self, self.readers, rendered=True)
+        self._check_script()
+
+    def _check_script(self) -> None:
+        if (self.script is None) == (self.command is None):
+            raise InvalidInputError("script", self.script, "a Python file, or command=..., and not both")
 
     # --- where it runs --------------------------------------------------------------------------------------------
 
@@ -207,8 +286,10 @@ class JobOperator(BaseOperator):
                 JobSpec(name="check", command=["python"], devices=0.1, image=self.image)
             )
         except (RuntimeUnavailableError, InvalidInputError) as error:
-            if self.engine_conn_id or self.docker_conn_id or self.command is not None:
-                raise  # whoever names a connection or a command for an image means containers
+            named = [field for field, default in _OF_A_CONTAINER.items() if getattr(self, field) != default]
+            if named:
+                self.log.error("No local process in place of a container: %s is set", ", ".join(named))
+                raise
             self.log.info("Running as a local process: %s", error)
             return "process"
         self.log.info("Running in a container of image %s", self.image)
@@ -219,9 +300,7 @@ class JobOperator(BaseOperator):
     def job_name(self, context: Context, suffix: str = "") -> str:
         """The name of this task's job: the same on every try, unlike any other task's."""
         ti = context["ti"]
-        full = f"{ti.dag_id}\0{ti.run_id}\0{ti.task_id}\0{ti.map_index}\0{suffix}"
-        readable = re.sub(r"[^a-z0-9]+", "-", f"{ti.dag_id}-{ti.task_id}{suffix}".lower()).strip("-")
-        return f"{readable[:40].strip('-')}-{hashlib.sha256(full.encode()).hexdigest()[:12]}"
+        return unique_name(context, f"{ti.dag_id}-{ti.task_id}{suffix}", {**task_labels(context), "suffix": suffix})
 
     def job_spec(
         self,
@@ -251,11 +330,7 @@ class JobOperator(BaseOperator):
             files = {script.name: script, **files}
             command = ["python", script.name, *map(str, self.arguments)]
         else:
-            assert self.command is not None
-            command = (
-                shlex.split(self.command) if isinstance(self.command, str) else [str(word) for word in self.command]
-            )
-        ti = context["ti"]
+            command = words("command", self.command)
         return JobSpec(
             name=self.job_name(context, suffix),
             command=command,
@@ -271,17 +346,13 @@ class JobOperator(BaseOperator):
             memory_bytes=memory_bytes("mem_limit", self.mem_limit),
             max_processes=self.max_processes,
             user=self.user,
+            allow_root=self.allow_root,
             network=self.network_mode,
-            labels={
-                **self.labels,
-                "paceline.dag": ti.dag_id,
-                "paceline.run": ti.run_id,
-                "paceline.task": ti.task_id,
-            },
+            labels={**self.labels, **task_labels(context)},
         )
 
     def _local_file(self, field: str, path: str) -> Path:
-        found = Path(path)
+        found = Path(place(field, path))
         if not found.is_absolute():
             dag = self.get_dag()
             found = Path(dag.folder if dag is not None else ".") / found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,23 +25,38 @@ def default_place(ti: Any) -> str:
     return os.path.join(home, "paceline-data", "output", *(part.replace("/", "-") for part in parts))
 
 
-def collect(job: Job, where: str) -> None:
-    """Copy a job's output to a local path or an object storage URL; a second call replaces what the first left."""
+def collect(job: Job, where: str, before: Iterable[str] = ()) -> list[str]:
+    """Copy a job's output to a local path or an object storage URL; returns the names of what it has put there.
+
+    Parameters
+    ----------
+    job:
+        The job; it may have been collected before.
+    where:
+        The place. What else is there stays.
+    before:
+        What the task has put there earlier. It is replaced, or removed if the job has left no such thing this time.
+    """
     place = storage_path(where)
     if is_local(place):
-        job.collect(Path(place.path))
-        return
-    with tempfile.TemporaryDirectory(prefix="paceline-") as scratch:
-        output = Path(scratch) / "output"
-        job.collect(output)
-        for child in sorted(output.iterdir()):
-            _replace(storage_path(str(child)), place / child.name)
+        names = job.collect(Path(place.path))
+    else:
+        with tempfile.TemporaryDirectory(prefix="paceline-") as scratch:
+            output = Path(scratch) / "output"
+            names = job.collect(output)
+            for name in names:
+                _remove(place / name)
+                storage_path(str(output / name)).copy(place / name, recursive=True)
+    for name in before:
+        # Anybody may have written these: what is no name in the place itself leads to what is not ours.
+        if name not in names and name not in ("", ".", "..") and "/" not in name:
+            _remove(place / name)
+    return names
 
 
-def _replace(source: ObjectStoragePath, target: ObjectStoragePath) -> None:
+def _remove(target: ObjectStoragePath) -> None:
     # A folder that is copied to one that exists would land inside of it.
     if target.is_dir():
         target.rmdir(recursive=True)
     elif target.exists():
         target.unlink()
-    source.copy(target, recursive=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import InvalidInputError
 from paceline.fleet.rendezvous import Rendezvous
 from paceline.train.asynchronous.plan import read_plan
+
+from ._identity import unique_name
+from ._values import is_template
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -31,12 +32,17 @@ def parts_of(plan: object) -> dict[str, Part]:
         raise InvalidInputError("plan", plan, str(error).partition(", expected ")[2]) from None
 
 
+def plan_of_parts(field: str, value: object) -> object:
+    """Read the ``plan`` of a task, which stays as it is."""
+    parts_of(value)
+    return value
+
+
 def network_name(context: Context, training: str) -> str:
     """The network of one training in one run: the same for all of its tasks, unlike any other's."""
     ti = context["ti"]
-    readable = re.sub(r"[^a-z0-9]+", "-", f"{ti.dag_id}-{training}".lower()).strip("-")
-    digest = hashlib.sha256(f"{ti.dag_id}\0{ti.run_id}\0{training}".encode()).hexdigest()[:12]
-    return f"paceline-{readable[:40].strip('-')}-{digest}"
+    parts = {"dag": ti.dag_id, "run": ti.run_id, "training": training}
+    return f"paceline-{unique_name(context, f'{ti.dag_id}-{training}', parts)}"
 
 
 def rendezvous(context: Context, fleet: Fleet, plan: object, training: str) -> Rendezvous:
@@ -86,10 +92,16 @@ def told_apart(fleet: Fleet) -> None:
 
 def in_containers(kwargs: dict[str, Any]) -> dict[str, Any]:
     """Operator arguments for a job in a container: as a local process, a server would listen to everybody."""
-    runtime = kwargs.get("runtime", "docker")
-    if runtime != "docker":
-        raise InvalidInputError("runtime", runtime, "'docker': a training on several machines runs in containers")
+    if not is_template(kwargs.get("runtime")):
+        only_docker("runtime", kwargs.get("runtime", "docker"))
     objective = kwargs.get("objective", "deadline")
     if objective != "deadline":
         raise InvalidInputError("objective", objective, "'deadline': who trains on a fleet, its schedule says")
-    return {**kwargs, "runtime": "docker"}
+    return {"runtime": "docker", **kwargs}
+
+
+def only_docker(field: str, value: object) -> object:
+    """Read the ``runtime`` of a job that needs containers."""
+    if value != "docker":
+        raise InvalidInputError(field, value, "'docker': a training on several machines runs in containers")
+    return value

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from paceline.contract import ALERTS, PaceSample
-from paceline.pace.alerts import Alert, Alerts
+from paceline.run.alerts import Alert, Alerts
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -1,26 +1,107 @@
-"""Operator arguments as they come out of templates: text that should be a number, paths that may be remote."""
+"""Operator arguments, as users write them and as they come out of templates, XComs and DAG parameters.
+
+A reader, ``read(field, value)``, returns the value in the form that the operator uses, or raises InvalidInputError.
+"""
 
 from __future__ import annotations
 
+import ast
 import math
+import os
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.definitions._internal.mixins import ResolveMixin
 
 from paceline.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from airflow.sdk import ObjectStoragePath
+
+Reader = Callable[[str, Any], Any]
+# What an argument that is not there looks like, also when it comes out of a template.
+NOTHING = (None, "", "None")
 
 
 def is_template(value: object) -> bool:
-    """Tell whether ``value`` is only known when the task runs.
+    """Tell whether ``value`` is only known when the task runs: a template, an XComArg, a DAG parameter, a function.
 
-    >>> is_template("{{ params.deadline }}"), is_template("20m")
-    (True, False)
+    A list, tuple, set or dict is a template if it contains one; Airflow renders the values of a dict, not its keys.
+
+    >>> is_template("{{ params.deadline }}"), is_template(["--day", "{{ ds }}"]), is_template("20m")
+    (True, True, False)
     """
-    return isinstance(value, str) and ("{{" in value or "{%" in value)
+    if isinstance(value, str):
+        return "{{" in value or "{%" in value
+    if isinstance(value, dict):
+        return any(map(is_template, value.values()))
+    if isinstance(value, (list, tuple, set)):
+        return any(map(is_template, value))
+    return isinstance(value, ResolveMixin) or callable(value)
+
+
+def read_fields(task: object, readers: Mapping[str, Reader], *, rendered: bool) -> None:
+    """Replace arguments of a task by what their readers return.
+
+    Parameters
+    ----------
+    readers:
+        Attribute to its reader.
+    rendered:
+        ``False`` when the DAG is parsed: templates stay as they are, which is also how Airflow finds XComArgs and makes
+        dependencies of them. ``True`` when the task runs: text with braces is a value then.
+    """
+    for field, read in readers.items():
+        value = getattr(task, field)
+        if rendered or not is_template(value):
+            setattr(task, field, read(field, value))
+
+
+def text(field: str, value: object, accepted: str = "text") -> str:
+    """Read text that is not empty."""
+    if not isinstance(value, str) or not value:
+        raise InvalidInputError(field, value, accepted)
+    return value
+
+
+def optional_text(field: str, value: object, accepted: str = "text, or nothing") -> str | None:
+    """Read text; ``None`` for what templates make of nothing."""
+    return None if value in NOTHING else text(field, value, accepted)
+
+
+def listed(field: str, value: object, accepted: str = "a list or a tuple") -> list[Any]:
+    """Read a list. Text is refused, as are dicts: Airflow's own operators do not split text into a list either.
+
+    >>> listed("arguments", ("--epochs", 3))
+    ['--epochs', 3]
+    >>> listed("arguments", "--epochs 3")
+    Traceback (most recent call last):
+    paceline.errors.InvalidInputError: arguments: got '--epochs 3', expected a list or a tuple
+    """
+    if not isinstance(value, Iterable) or isinstance(value, (str, bytes, Mapping)):
+        raise InvalidInputError(field, value, accepted)
+    return list(value)
+
+
+def mapping(field: str, value: object) -> dict[str, Any]:
+    """Read a dict with text as keys; an empty one for what templates make of nothing."""
+    found = {} if value in NOTHING else value
+    if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
+        raise InvalidInputError(field, value, "a mapping of names to values")
+    return dict(found)
+
+
+def one_of(choices: Sequence[str]) -> Reader:
+    """Return a reader that accepts these values alone."""
+
+    def read(field: str, value: object) -> object:
+        if value not in choices:
+            raise InvalidInputError(field, value, "one of " + ", ".join(choices))
+        return value
+
+    return read
 
 
 def number(field: str, value: object, accepted: str = "a number") -> float:
@@ -48,7 +129,16 @@ def optional_number(field: str, value: object, accepted: str = "a number, or not
     >>> optional_number("max_devices", "None") is None, optional_number("max_devices", "1.5")
     (True, 1.5)
     """
-    return None if value in (None, "", "None") else number(field, value, accepted)
+    return None if value in NOTHING else number(field, value, accepted)
+
+
+def whole(field: str, value: object) -> int:
+    """Read a whole number of at least 1."""
+    accepted = "a whole number of at least 1"
+    found = number(field, value, accepted)
+    if found != int(found) or found < 1:
+        raise InvalidInputError(field, value, accepted)
+    return int(found)
 
 
 def memory_bytes(field: str, value: object) -> int | None:
@@ -57,7 +147,7 @@ def memory_bytes(field: str, value: object) -> int | None:
     >>> memory_bytes("mem_limit", "512m"), memory_bytes("mem_limit", 1024), memory_bytes("mem_limit", None)
     (536870912, 1024, None)
     """
-    if value in (None, "", "None"):
+    if value in NOTHING:
         return None
     accepted = 'a number of bytes, or text such as "512m" or "2g"'
     units = {"b": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
@@ -67,6 +157,41 @@ def memory_bytes(field: str, value: object) -> int | None:
     if amount < 1:
         raise InvalidInputError(field, value, accepted)
     return int(amount)
+
+
+def place(field: str, value: object, accepted: str = "a local path or an object storage URL") -> str:
+    """Read a local path or a URL, as text or as one of the classes for paths.
+
+    >>> place("registry", Path("/data/models"))
+    '/data/models'
+    """
+    if isinstance(value, os.PathLike):
+        return str(os.fspath(value))
+    if not isinstance(value, str):
+        from airflow.sdk import ObjectStoragePath
+
+        value = str(value) if isinstance(value, ObjectStoragePath) else value
+    return text(field, value, accepted)
+
+
+def optional_place(field: str, value: object) -> str | None:
+    """Read a local path or a URL; ``None`` for what templates make of nothing."""
+    return None if value in NOTHING else place(field, value)
+
+
+def words(field: str, value: object) -> list[str]:
+    """Read a command as the Docker provider does: a list, or text, which is a list too if it begins with ``[``.
+
+    >>> words("command", "python -m 'my app'"), words("command", "['python', '-m', 'app']")
+    (['python', '-m', 'my app'], ['python', '-m', 'app'])
+    """
+    found: object = value
+    if isinstance(value, str):
+        try:
+            found = ast.literal_eval(value) if value.lstrip().startswith("[") else shlex.split(value)
+        except (ValueError, SyntaxError) as error:
+            raise InvalidInputError(field, value, f"a command, as text or as a list ({error})") from None
+    return [str(word) for word in listed(field, found)]
 
 
 def storage_path(value: str) -> ObjectStoragePath:
@@ -91,13 +216,13 @@ def local_copies(field: str, places: Mapping[str, Any], scratch: Path) -> dict[s
     """
     found: dict[str, Path] = {}
     for name, value in places.items():
-        place = storage_path(str(value))
-        if not place.exists():
+        source = storage_path(place(f"{field}[{name!r}]", value))
+        if not source.exists():
             raise InvalidInputError(f"{field}[{name!r}]", str(value), "a file or folder that exists")
-        if is_local(place):
-            found[name] = Path(place.path)
+        if is_local(source):
+            found[name] = Path(source.path)
         else:
             found[name] = scratch / name
             found[name].parent.mkdir(parents=True, exist_ok=True)
-            place.copy(storage_path(str(found[name])), recursive=True)
+            source.copy(storage_path(str(found[name])), recursive=True)
     return found

@@ -18,7 +18,7 @@ from paceline.contract import CEILING, Ceiling
 from paceline.control import CPU_QUANTUM
 from paceline.errors import InvalidInputError
 
-from ._values import is_template, number
+from ._values import Reader, is_template, number, one_of, read_fields, text
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from paceline.arbiter import Arbiter, Claim, Grant
 
 POLICIES = ("on_time", "edf", "fifo", "priority", "greedy", "growing", "milp")
+_READERS: Mapping[str, Reader] = {
+    "pool_name": lambda _, value: text("pool", value, "the name of an Airflow pool"),
+    "policy": one_of(POLICIES),
+    "conn_id": text,
+}
 _LOOK_EVERY_S = 1.0
 _PATIENCE_S = 120.0
 _SLOTS = 128  # of a pool that is made: as many as Airflow's default pool has
@@ -102,24 +107,20 @@ class ArbiterOperator(BaseOperator):
         self.every = every
         self.lifetime = lifetime
         self._ended = threading.Event()
-        if not isinstance(pool, str) or not pool:
-            raise InvalidInputError("pool", pool, "the name of an Airflow pool")
+        read_fields(self, _READERS, rendered=False)
         if number("quantum", quantum, "a number of devices greater than 0") <= 0:
             raise InvalidInputError("quantum", quantum, "a number of devices greater than 0")
         for name in ("every", "lifetime"):
             if _seconds(name, getattr(self, name)) <= 0:
                 raise InvalidInputError(name, getattr(self, name), "seconds greater than 0, or a timedelta")
-        if not is_template(policy) and policy not in POLICIES:
-            raise InvalidInputError("policy", policy, "one of " + ", ".join(POLICIES))
         if not is_template(devices):
             self._check_devices()
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Share until the lifetime is over."""
         try:
+            read_fields(self, _READERS, rendered=True)
             self._check_devices()
-            if self.policy not in POLICIES:
-                raise InvalidInputError("policy", self.policy, "one of " + ", ".join(POLICIES))
         except InvalidInputError as error:
             raise AirflowFailException(str(error)) from error
         from httpx import TransportError

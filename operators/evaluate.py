@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from paceline.errors import InvalidInputError, PacelineError, TrainingFailedError
-from paceline.pace.outcome import describe_failure
-from paceline.pace.reading import ProgressReader
 from paceline.registry import ModelVersion, Registry
 from paceline.registry.manifest import check_name
+from paceline.run.outcome import describe_failure
+from paceline.run.reading import ProgressReader
 
 from ._job import JobOperator
 from ._links import ModelLink
-from ._values import is_template, number, storage_path
+from ._values import Reader, mapping, number, place, read_fields, storage_path
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -26,6 +26,13 @@ if TYPE_CHECKING:
     from paceline.runtime.base import Job, Runtime
 
 _LAST_LINES = 20
+
+
+def _data(field: str, value: object) -> dict[str, Any]:
+    found = mapping(field, value)
+    if not found:
+        raise InvalidInputError(field, value, "at least one file or folder to evaluate on")
+    return found
 
 
 class EvaluateOperator(JobOperator):
@@ -100,6 +107,16 @@ the first a letter or digit
         "data_window": "json",
         "lineage": "json",
     }
+    readers: ClassVar[Mapping[str, Reader]] = {
+        **JobOperator.readers,
+        "model": lambda field, value: check_name(value, field=field),
+        "registry": place,
+        "challenger": place,
+        "data": _data,
+        "data_window": mapping,
+        "lineage": mapping,
+        "devices": number,
+    }
     operator_extra_links = (ModelLink(),)
     ui_color = "#fff3d6"
 
@@ -121,20 +138,15 @@ the first a letter or digit
         self.model = model
         self.registry = registry
         self.challenger = challenger
-        self.data = dict(data)
+        self.data: Any = data
         self.metric = metric
         self.greater_is_better = greater_is_better
-        self.data_window = data_window if data_window is not None else {}
-        self.lineage = lineage if lineage is not None else {}
-        self.devices = devices
+        self.data_window = data_window
+        self.lineage = lineage
+        self.devices: Any = devices
         self._job: Job | None = None
         self._killed = threading.Event()
-        if not is_template(model):
-            check_name(model, field="model")
-        if not self.data:
-            raise InvalidInputError("data", data, "at least one file or folder to evaluate on")
-        if not is_template(devices):
-            number("devices", devices)
+        read_fields(self, self.readers, rendered=False)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Score both, register the challenger, compare."""
@@ -157,26 +169,24 @@ the first a letter or digit
             cleanup.join(4.0)  # Airflow ends the task 5 s after it was asked to go
 
     def _evaluate(self, context: Context) -> dict[str, Any]:
+        self.read_templates()
         registry = Registry(storage_path(self.registry))
-        place = storage_path(str(self.challenger))
-        if not place.exists():
-            raise InvalidInputError("challenger", str(self.challenger), "a folder with a model that exists")
-        for field in ("data_window", "lineage"):
-            if not isinstance(getattr(self, field), Mapping):
-                raise InvalidInputError(field, getattr(self, field), "a mapping of names to values")
+        trained = storage_path(self.challenger)
+        if not trained.exists():
+            raise InvalidInputError("challenger", self.challenger, "a folder with a model that exists")
         runtime = self.make_runtime()
-        key = self._key(context, place)
+        key = self._key(context, trained)
         champion = self._champion(registry, key)
         with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
             scratch = Path(folder)
-            new = self._score(context, runtime, "challenger", str(self.challenger), scratch)
+            new = self._score(context, runtime, "challenger", self.challenger, scratch)
             old: dict[str, float] | None = None
             if champion is not None:
                 fetched = registry.fetch(champion, scratch / "champion")
                 old = self._score(context, runtime, f"champion-{champion.version}", str(fetched), scratch)
         verdict = self._compare(new, old, champion)
         version = registry.register(
-            place,
+            trained,
             name=self.model,
             metrics=new,
             data_window=self.data_window,
@@ -205,8 +215,8 @@ the first a letter or digit
         """Run the script on one model and return what it reported."""
         if self._killed.is_set():
             raise TrainingFailedError("the task was asked to end")
-        inputs = {"model": model, **{f"data/{name}": str(path) for name, path in self.data.items()}}
-        spec = self.job_spec(context, scratch / who, number("devices", self.devices), inputs=inputs, suffix=f"-{who}")
+        inputs = {"model": model, **{f"data/{name}": path for name, path in self.data.items()}}
+        spec = self.job_spec(context, scratch / who, self.devices, inputs=inputs, suffix=f"-{who}")
         runtime.check(spec)
         self.log.info("Scoring the %s", who)
         job = self._job = runtime.start(spec)

@@ -6,10 +6,10 @@ import hashlib
 import json
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
@@ -18,9 +18,10 @@ from paceline.fleet import BackgroundApp, Fleet, Worker
 from paceline.fleet.rendezvous import check_open
 
 from ._engine import client_of
+from ._identity import began, task_labels
 from ._job import JobOperator
-from ._team import in_containers, reached_from_here, told_apart
-from ._values import local_copies, number, storage_path
+from ._team import in_containers, only_docker, reached_from_here, told_apart
+from ._values import Reader, local_copies, place, read_fields, storage_path, whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,6 +85,12 @@ class ProfileOperator(JobOperator):
     """
 
     template_fields: Sequence[str] = (*JobOperator.template_fields, "profiles", "points")
+    readers: ClassVar[Mapping[str, Reader]] = {
+        **JobOperator.readers,
+        "runtime": only_docker,
+        "profiles": place,
+        "points": whole,
+    }
     ui_color = "#ffe9d6"
 
     def __init__(
@@ -99,26 +106,31 @@ class ProfileOperator(JobOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**in_containers(kwargs))
-        if self.script is None:
-            raise InvalidInputError("script", None, "a Python file: the training that is measured")
         check_open(fleet)
         reached_from_here(fleet)
         told_apart(fleet)
         self.fleet = fleet
         self.profiles = profiles
-        self.points = points
+        self.points: Any = points
         self.look_s = look_s
         self.batch_sizes = list(batch_sizes)
         self.max_age = max_age
         self.neighbour_image = neighbour_image
         self._bench: Bench | None = None
         self._killed = threading.Event()
+        read_fields(self, self.readers, rendered=False)
+
+    def _check_script(self) -> None:
+        super()._check_script()
+        if self.script is None:
+            raise InvalidInputError("script", self.script, "a Python file: the training that is measured")
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Measure what has to be, learn from it, and keep that."""
         from paceline.profile.store import ProfileStore
 
         try:
+            self.read_templates()
             with tempfile.TemporaryDirectory() as scratch:
                 training = self._training(Path(scratch))
                 store = ProfileStore(storage_path(self.profiles))
@@ -153,7 +165,6 @@ class ProfileOperator(JobOperator):
     def _training(self, scratch: Path) -> Training:
         from paceline.profile.rehearsal import Training
 
-        assert self.script is not None
         return Training(
             script=self._local_file("script", self.script),
             image=self.image,
@@ -214,17 +225,11 @@ class ProfileOperator(JobOperator):
         if server.name in {machine.name for machine in machines}:
             server = server.model_copy(update={"name": f"{server.name}-server", "background": ()})
         clients = self._clients([*machines, server])
-        ti = context["ti"]
-        labels = {
-            "paceline.dag": ti.dag_id,
-            "paceline.run": ti.run_id,
-            "paceline.task": ti.task_id,
-            "paceline.map_index": str(ti.map_index),
-        }
+        labels = {**task_labels(context), "paceline.began": began(context)}  # other Airflows may use these engines
         runtimes = {name: DockerRuntime(client, pull=self.force_pull) for name, client in clients.items()}
         for runtime in runtimes.values():  # what an earlier try of this task, which died, has left
             runtime.remove_all(labels)
-        points, done = int(number("points", self.points, "a whole number")), 0
+        done = 0
 
         def note(rows: list[dict[str, Any]]) -> None:
             nonlocal done
@@ -232,7 +237,7 @@ class ProfileOperator(JobOperator):
             if self._killed.is_set():
                 raise PacelineError("the task was asked to end")
             what = ", ".join(f"{row['machine']} {1000 * row['compute_s']:.2g} ms a sample" for row in rows)
-            self.log.info("Point %d of %d: %s", done, points, what)
+            self.log.info("Point %d of %d: %s", done, self.points, what)
 
         axes = default_axes(len(machines), self.batch_sizes)
         self._bench = Bench(
@@ -246,7 +251,7 @@ class ProfileOperator(JobOperator):
             labels={**self.labels, **labels},
         )
         with self._bench as bench:
-            return Survey(bench, machines, axes, on_rows=note).run(points)
+            return Survey(bench, machines, axes, on_rows=note).run(self.points)
 
     def _clients(self, machines: Sequence[Worker]) -> dict[str, Any]:
         """Machine to the client of its engine, one for each engine; without a connection, of the operator's own."""

@@ -14,12 +14,22 @@ from paceline.registry import Registry
 from paceline.registry.manifest import check_name
 
 from ._links import ModelLink
-from ._values import is_template, number, storage_path
+from ._values import Reader, number, place, read_fields, storage_path
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 _ACCEPTED = "at least 0, in units of the metric"
+
+
+def _at_least_zero(field: str, value: object) -> float:
+    least = number(field, value, _ACCEPTED)
+    if least < 0:
+        raise InvalidInputError(field, value, _ACCEPTED)
+    return least
+
+
+_READERS: Mapping[str, Reader] = {"registry": place, "min_improvement": _at_least_zero}
 
 
 class PromoteOperator(BaseOperator):
@@ -60,10 +70,9 @@ class PromoteOperator(BaseOperator):
         super().__init__(**kwargs)
         self.evaluation = evaluation
         self.registry = registry
-        self.min_improvement = min_improvement
+        self.min_improvement: Any = min_improvement
         self.promoted_model: str | None = None
-        if not is_template(min_improvement):
-            _at_least_zero(min_improvement)
+        read_fields(self, _READERS, rendered=False)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Decide, and promote if it is to be."""
@@ -84,9 +93,9 @@ class PromoteOperator(BaseOperator):
         return result
 
     def _decide(self) -> dict[str, Any]:
+        read_fields(self, _READERS, rendered=True)
         verdict = _read(self.evaluation)
         name, version = verdict["model"], verdict["version"]
-        least = _at_least_zero(self.min_improvement)
         registry = Registry(storage_path(self.registry))
         champion = registry.champion(name)
         before = champion.version if champion else None
@@ -107,7 +116,7 @@ class PromoteOperator(BaseOperator):
                 f"{verdict['champion_version'] or 'none'}"
             )
             return {"promoted": False, "reason": reason, **result}
-        enough, reason = _judge(verdict, least)
+        enough, reason = _judge(verdict, self.min_improvement)
         if not enough:
             return {"promoted": False, "reason": reason, **result}
         promotion = registry.promote(name, version, reason, instead_of=before)
@@ -155,10 +164,3 @@ def _read(evaluation: Any) -> Mapping[str, Any]:
     for part in ("challenger", *(["champion"] if evaluation["champion_version"] is not None else [])):
         number(f"evaluation.{part}", evaluation[part])
     return evaluation
-
-
-def _at_least_zero(value: float | str) -> float:
-    least = number("min_improvement", value, _ACCEPTED)
-    if least < 0:
-        raise InvalidInputError("min_improvement", value, _ACCEPTED)
-    return least

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
+from paceline.errors import PacelineError, RuntimeUnavailableError
 from paceline.fleet import Fleet, Worker
 
 from ._engine import client_of
 from ._team import reached_from_here, told_apart
-from ._values import is_template, number, storage_path
+from ._values import Reader, number, one_of, optional_text, place, read_fields, storage_path, whole
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -22,7 +22,14 @@ if TYPE_CHECKING:
     from paceline.schedule import Plan, State
 
 SCHEDULERS = ("default", "deep_edge", "fair")
-_WHOLE = "a whole number of at least 1"
+_READERS: Mapping[str, Reader] = {
+    "profiles": place,
+    "samples": whole,
+    "epochs": whole,
+    "sample_bytes": lambda field, value: number(field, value, "a number of bytes"),
+    "data": optional_text,
+    "scheduler": one_of(SCHEDULERS),
+}
 
 
 class ScheduleOperator(BaseOperator):
@@ -92,9 +99,9 @@ class ScheduleOperator(BaseOperator):
         super().__init__(**kwargs)
         self.fleet = fleet
         self.profiles = profiles
-        self.samples = samples
-        self.epochs = epochs
-        self.sample_bytes = sample_bytes
+        self.samples: Any = samples
+        self.epochs: Any = epochs
+        self.sample_bytes: Any = sample_bytes
         self.data = data
         self.initialize_s = initialize_s
         self.scheduler = scheduler
@@ -102,12 +109,12 @@ class ScheduleOperator(BaseOperator):
         self.docker_url = docker_url
         reached_from_here(fleet)
         told_apart(fleet)
-        if not is_template(scheduler) and scheduler not in SCHEDULERS:
-            raise InvalidInputError("scheduler", scheduler, "one of " + ", ".join(SCHEDULERS))
+        read_fields(self, _READERS, rendered=False)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Look, choose, and say why."""
         try:
+            read_fields(self, _READERS, rendered=True)
             plan, states = self._schedule()
         except (PacelineError, ValueError) as error:
             if isinstance(error, RuntimeUnavailableError):
@@ -144,9 +151,7 @@ class ScheduleOperator(BaseOperator):
         server = states.get(self.fleet.parameter_server.name)
         if server is None:
             raise RuntimeUnavailableError(silent[self.fleet.parameter_server.name])
-        problem = schedule.Problem(
-            samples=self._whole("samples"), candidates=candidates, server=server, epochs=self._whole("epochs")
-        )
+        problem = schedule.Problem(samples=self.samples, candidates=candidates, server=server, epochs=self.epochs)
         choose: Callable[..., Plan] = {
             "default": schedule.schedule,
             "deep_edge": schedule.deep_edge,
@@ -189,9 +194,8 @@ class ScheduleOperator(BaseOperator):
         from paceline.schedule import Candidate
 
         at_hand = self.data is not None and self.data in worker.data
-        sample_bytes = number("sample_bytes", self.sample_bytes, "a number of bytes")
         # The delay is of the whole transfer, not of each sample.
-        transfer_s = 0.0 if at_hand else worker.link.transfer_s(sample_bytes) - worker.link.transfer_s(0)
+        transfer_s = 0.0 if at_hand else worker.link.transfer_s(self.sample_bytes) - worker.link.transfer_s(0)
         return Candidate(
             worker.name,
             worker.kind,
@@ -200,9 +204,3 @@ class ScheduleOperator(BaseOperator):
             transfer_s,
             self.initialize_s + (0.0 if at_hand else worker.link.transfer_s(0)),
         )
-
-    def _whole(self, field: str) -> int:
-        value = number(field, getattr(self, field), _WHOLE)
-        if value != int(value) or value < 1:
-            raise InvalidInputError(field, getattr(self, field), _WHOLE)
-        return int(value)

@@ -6,11 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.train.asynchronous.plan import PLAN, SERVER_COMMAND
 
-from ._team import in_containers, parts_of, rendezvous, where_to_run
+from ._team import in_containers, only_docker, parts_of, plan_of_parts, rendezvous, where_to_run
+from ._values import Reader
 from .train import DeadlineTrainingOperator
 
 if TYPE_CHECKING:
@@ -58,6 +59,11 @@ class ParameterServerOperator(DeadlineTrainingOperator):
     """
 
     template_fields: Sequence[str] = (*DeadlineTrainingOperator.template_fields, "plan")
+    readers: ClassVar[Mapping[str, Reader]] = {
+        **DeadlineTrainingOperator.readers,
+        "runtime": only_docker,
+        "plan": plan_of_parts,
+    }
     ui_color = "#e6e0ff"
 
     def __init__(

@@ -6,15 +6,15 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from paceline.contract import CONTAINER
-from paceline.errors import InvalidInputError
+from paceline.errors import AskedToEndError, InvalidInputError, RuntimeUnavailableError
 from paceline.train.asynchronous.plan import EXIT_LEFT_OUT, EXIT_NO_SERVER, EXIT_SENT_AWAY
 
-from ._team import in_containers, parts_of, rendezvous, where_to_run
+from ._team import in_containers, only_docker, parts_of, plan_of_parts, rendezvous, where_to_run
+from ._values import Reader
 from .train import DeadlineTrainingOperator
 
 if TYPE_CHECKING:
@@ -73,6 +73,11 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
     """
 
     template_fields: Sequence[str] = (*DeadlineTrainingOperator.template_fields, "plan")
+    readers: ClassVar[Mapping[str, Reader]] = {
+        **DeadlineTrainingOperator.readers,
+        "runtime": only_docker,
+        "plan": plan_of_parts,
+    }
 
     def __init__(
         self,
@@ -105,39 +110,39 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
         if not chosen:
             raise AirflowSkipException(f"{self.worker.name} does not train: {self._why_left_out()}")
         if self._all_is_done(context):
-            earlier: Any = context["task_state_store"].get(CONTAINER)
-            if earlier:  # of a try that failed: nobody will come back to it
-                self._reattach(earlier, context)
-                self._discard(context)
+            self.new_try(context).give_up()  # whatever a try that failed has left: nobody will come back to it
             raise AirflowSkipException(f"{self.worker.name} does not train: the others were done before it began")
         try:
             return super().execute(context)
         except AirflowException as error:
             code = getattr(error.__cause__, "exit_code", None)
             if code == EXIT_LEFT_OUT or (code == EXIT_NO_SERVER and self._all_is_done(context)):
-                self._discard(context)
+                self.new_try(context).give_up()
                 raise AirflowSkipException(f"{self.worker.name} trains no more: {error}") from error
             if code == EXIT_SENT_AWAY:  # another script, another model: another try would find the same
-                self._discard(context)
+                self.new_try(context).give_up()
                 raise AirflowFailException(str(error)) from error
             raise
 
-    def submit_job(self, context: Context) -> Any:
-        """Start the worker once the parameter server has made their network; elsewhere it looks for it itself."""
-        from paceline.runtime import DockerRuntime
-
-        meeting = rendezvous(context, self.fleet, self.plan, self.training)
-        if meeting.beside(self.worker):
-            runtime = DockerRuntime(self._connect)
-            give_up_s = time.monotonic() + _SERVER_PATIENCE_S
-            while not self._patiently(lambda: runtime.has_network(meeting.network)):
-                if self._killed.wait(0.5) or time.monotonic() > give_up_s:
-                    raise AirflowException(f"{self.server_task_id} has not begun within {_SERVER_PATIENCE_S:.0f} s")
-        return super().submit_job(context)
-
     def placed(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
         """In the training's own network, on its part of the machine, and told where the server is."""
-        return rendezvous(context, self.fleet, self.plan, self.training).join(spec, self.worker)
+        meeting = rendezvous(context, self.fleet, self.plan, self.training)
+        if meeting.beside(self.worker):
+            self._wait_for(meeting.network)
+        return meeting.join(spec, self.worker)
+
+    def _wait_for(self, network: str) -> None:
+        """The parameter server makes their network; who is elsewhere looks for the server itself."""
+        from paceline.runtime import DockerRuntime
+
+        assert self._training is not None  # it asks for the job
+        training, runtime = self._training, DockerRuntime(self._connect)
+        give_up_s = time.monotonic() + _SERVER_PATIENCE_S
+        while not training.patiently(lambda: runtime.has_network(network)):
+            if training.asked_to_end.wait(0.5):
+                raise AskedToEndError(f"the task was asked to end while it waited for {self.server_task_id}")
+            if time.monotonic() > give_up_s:
+                raise RuntimeUnavailableError(f"{self.server_task_id} has not begun within {_SERVER_PATIENCE_S:.0f} s")
 
     def _why_left_out(self) -> str:
         plan = json.loads(self.plan) if isinstance(self.plan, str) else self.plan

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.sdk import Asset, BaseSensorOperator, PokeReturnValue
 from airflow.sdk.configuration import conf
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from paceline.errors import InvalidInputError
 
-from .check import DriftCheck
+from .check import CheckOptions, DriftCheck
 from .reports import DriftReportLink, run_folder, short_enough, write_report
 from .triggers import DriftTrigger
 
@@ -25,6 +25,13 @@ if TYPE_CHECKING:
     from .windows import Parameters
 
 OnNoDrift = Literal["wait", "skip", "succeed"]
+# What template fields are that is known when the DAG is read and needs no look at it, if it is not text.
+_PLAIN: dict[str, tuple[type, ...]] = {
+    "reference_parameters": (list, tuple, dict),
+    "current_parameters": (list, tuple, dict),
+    "features": (list, tuple),
+    "categorical": (list, tuple),
+}
 
 
 class DriftSensor(BaseSensorOperator):
@@ -74,6 +81,8 @@ class DriftSensor(BaseSensorOperator):
     ------
     InvalidInputError
         Thresholds out of range when the DAG is read; connection, files, columns and values when the task runs.
+    AirflowFailException
+        A template field that is rendered to what it cannot be, for instance ``features`` to text.
 
     Examples
     --------
@@ -113,7 +122,7 @@ class DriftSensor(BaseSensorOperator):
         conn_id: str | None = None,
         reference_parameters: Parameters | None = None,
         current_parameters: Parameters | None = None,
-        features: list[str] | None = None,
+        features: Sequence[str] | None = None,
         categorical: Sequence[str] = (),
         prediction: str | None = None,
         actual: str | None = None,
@@ -140,8 +149,8 @@ class DriftSensor(BaseSensorOperator):
         self.conn_id = conn_id
         self.reference_parameters = reference_parameters
         self.current_parameters = current_parameters
-        self.features = features
-        self.categorical = categorical
+        self.features: Any = features
+        self.categorical: Any = categorical
         self.prediction = prediction
         self.actual = actual
         self.time = time
@@ -160,7 +169,11 @@ class DriftSensor(BaseSensorOperator):
             deferrable = conf.getboolean("operators", "default_deferrable", fallback=False)
         self.deferrable = deferrable
         self.report_link = ""
-        self._check()  # wrong settings stop the DAG from being read, not a run at night
+        # Wrong settings stop the DAG from being read, not a run at night.
+        self._check(rendered=False)
+        plain = {field: (*_PLAIN.get(field, (str,)), type(None)) for field in self.template_fields}
+        if not all(isinstance(getattr(self, field), kinds) for field, kinds in plain.items()):
+            self._read(rendered=False)
 
     def execute(self, context: Context) -> Any:
         """Check, and go on checking here or in the triggerer if ``on_no_drift="wait"`` asks for it."""
@@ -171,9 +184,12 @@ class DriftSensor(BaseSensorOperator):
         except AirflowSkipException:
             raise
         except Exception as error:
-            if self.never_fail:
-                raise AirflowSkipException("Skipping due to never_fail is set to True.") from error
-            if not self.silent_fail:
+            final = isinstance(error, AirflowFailException)
+            # As in a sensor that waits on a worker.
+            option = "never_fail" if self.never_fail else "soft_fail" if final and self.soft_fail else ""
+            if option:
+                raise AirflowSkipException(f"Skipping due to {option} is set to True.") from error
+            if final or not self.silent_fail:
                 raise
             self.log.exception("The drift check failed; trying again in %g s", self.poke_interval)
             result = PokeReturnValue(is_done=False)
@@ -185,6 +201,7 @@ class DriftSensor(BaseSensorOperator):
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Check once."""
+        self._read_templates()
         report = self._check().run()
         self.log.info("%s", report.reason)
         if not report.drifted and self.on_no_drift == "wait":
@@ -195,31 +212,50 @@ class DriftSensor(BaseSensorOperator):
         """Go on after the trigger has found drift."""
         from paceline.drift import DriftReport
 
+        self._read_templates()
         report = DriftReport.from_dict(event["report"])
         self.log.info("%s", report.reason)
         return self._finish(context, report)
 
-    def _check(self) -> DriftCheck:
-        return DriftCheck(
-            reference=self.reference,
-            current=self.current,
-            conn_id=self.conn_id,
-            reference_parameters=self.reference_parameters,
-            current_parameters=self.current_parameters,
-            features=None if self.features is None else list(self.features),
-            categorical=list(self.categorical),
-            prediction=self.prediction,
-            actual=self.actual,
-            time=self.time,
-            significance=self.significance,
-            psi_threshold=self.psi_threshold,
-            effect_threshold=self.effect_threshold,
-            missing_threshold=self.missing_threshold,
-            error_threshold=self.error_threshold,
-            minimum_samples=self.minimum_samples,
-            detector=self.detector,
-            error=self.error,
-        )
+    def _read_templates(self) -> None:
+        try:
+            self._read(rendered=True)
+        except InvalidInputError as error:
+            raise AirflowFailException(str(error)) from error  # another try would find the same
+
+    def _read(self, *, rendered: bool) -> None:
+        # Imported here, because that takes long and the values that most DAGs have are known to be right without it.
+        # Another folder's, which mypy does not find below this name.
+        from paceline.operators import _values as values  # type: ignore[import-not-found]
+
+        def window(field: str, value: object) -> Any:
+            return values.place(field, value, "a SQL query, or the path of a Parquet or CSV file")
+
+        def columns(field: str, value: object) -> Any:
+            return None if value in values.NOTHING else values.listed(field, value, "a list of column names")
+
+        def parameters(field: str, value: object) -> Any:
+            if value in values.NOTHING:
+                return None
+            return dict(value) if isinstance(value, Mapping) else values.listed(field, value, "a list or a mapping")
+
+        readers = {
+            "reference": window,
+            "current": window,
+            "conn_id": values.optional_text,
+            "reference_parameters": parameters,
+            "current_parameters": parameters,
+            "features": columns,
+            "categorical": lambda field, value: columns(field, value) or [],
+            "report_dir": values.optional_place,
+            "report_url": values.optional_text,
+        }
+        values.read_fields(self, readers, rendered=rendered)
+
+    def _check(self, *, rendered: bool = True) -> DriftCheck:
+        """The check, or what is known of it while templates are not rendered."""
+        names = [name for name in CheckOptions.__annotations__ if rendered or name not in self.template_fields]
+        return DriftCheck(**{"reference": "", "current": "", **{name: getattr(self, name) for name in names}})
 
     def _finish(self, context: Context, report: DriftReport) -> dict[str, Any]:
         """Store the report, tell those who listen, and return the summary; or skip."""

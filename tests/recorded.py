@@ -20,8 +20,8 @@ from paceline.contract import DEADLINE, HISTORY, PACE
 from paceline.control import BudgetController, Controller, DeadlineController, Limits
 from paceline.demo.airflow_process import AirflowProcess
 from paceline.elastic import Options, Sample, Scaling, Step
-from paceline.errors import TrainingFailedError
-from paceline.pace import MemoryState, PaceLoop
+from paceline.errors import AskedToEndError
+from paceline.run import MemoryState, PaceLoop
 from paceline.simulate.job import SimulatedJob
 from paceline.simulate.parameter_servers import Workload, steady_state
 from paceline.simulate.plant import Plant
@@ -156,7 +156,7 @@ def _published(
     )
     try:
         loop.run()
-    except TrainingFailedError:
+    except AskedToEndError:
         assert clock.now() >= until_s, "only a recording that was cut short ends like that"
     return {PACE: store[PACE], HISTORY: store[HISTORY]}
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from paceline.contract import DEADLINE, PACE
 from paceline.control import CPU_QUANTUM, GPU_QUANTUM, Controller, Limits, PastRun, make_controller
-from paceline.pace import Exchange, History, MemoryState, PaceLoop
+from paceline.run import Exchange, History, MemoryState, PaceLoop
 from paceline.runtime import DockerRuntime, JobSpec
 
 HERE = Path(__file__).parent

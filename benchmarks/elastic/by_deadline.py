@@ -10,7 +10,7 @@ from benchmarks.elastic.stage import Case, Stage
 from benchmarks.elastic.tour import Tour
 from paceline.control import DeadlineController, Limits
 from paceline.elastic import Configuration, Decider, Options, Scaling
-from paceline.pace import Exchange, MemoryState, PaceLoop
+from paceline.run import Exchange, MemoryState, PaceLoop
 
 # A worker waits for its data most of the time: two of them are too slow, on however many cores.
 CASE = Case("lstm", wait_s=0.1)

@@ -9,8 +9,8 @@ import argparse
 import getpass
 import os
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from paceline import __version__
 from paceline.contract import DEADLINE, PACE, Deadline, PaceSample, StoredDeadline
@@ -18,6 +18,10 @@ from paceline.errors import InvalidInputError, PacelineError
 from paceline.fleet import command as fleet
 from paceline.simulate import command as simulate
 
+if TYPE_CHECKING:
+    from paceline.airflow_api import AirflowApi
+
+_PAGE = 100  # what Airflow gives at most, unless it is told otherwise
 _HEADINGS = ("DAG", "RUN", "TASK", "STATE", "PROGRESS", "SETPOINT", "CORES", "DEADLINE", "FORECAST", "SLACK")
 
 
@@ -75,9 +79,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _status(chosen: argparse.Namespace) -> int:
     api = _connect(chosen)
-    running = api.api("GET", f"/dags/{chosen.dag}/dagRuns/~/taskInstances", state="running", limit=100)
     rows = []
-    for task in running["task_instances"]:
+    for task in _running(api, chosen.dag):
         place = task["dag_id"], task["dag_run_id"], task["task_id"]
         pace = PaceSample.read(api.task_state(*place, PACE, map_index=task["map_index"]))
         if pace is not None:
@@ -89,6 +92,15 @@ def _status(chosen: argparse.Namespace) -> int:
     for row in (_HEADINGS, *rows):
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     return 0
+
+
+def _running(api: AirflowApi, dag: str) -> Iterator[dict[str, Any]]:
+    """The tasks that run, a page of them at a time."""
+    seen, total = 0, 1
+    while seen < total:
+        page = api.api("GET", f"/dags/{dag}/dagRuns/~/taskInstances", state="running", limit=_PAGE, offset=seen)
+        yield from page["task_instances"]
+        seen, total = seen + _PAGE, page["total_entries"]
 
 
 def _describe(pace: PaceSample) -> tuple[str, ...]:

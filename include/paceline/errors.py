@@ -63,3 +63,11 @@ class TrainingFailedError(PacelineError):
 
 class DeadlineInfeasibleError(PacelineError):
     """The deadline cannot be met even with every device, and ``on_infeasible="fail"`` was asked for."""
+
+
+class AskedToEndError(PacelineError):
+    """Whoever runs a training asked it to end before its job had."""
+
+
+class DetachedError(PacelineError):
+    """The process that steered a training has to go, and the training has not ended: the next one takes it up."""

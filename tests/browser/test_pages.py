@@ -15,7 +15,7 @@ import pytest
 from tests.recorded import RecordedRun, record
 
 from paceline.demo.airflow_process import AirflowProcess
-from paceline.pace.history import History
+from paceline.run.history import History
 from paceline.simulate.plant import Plant
 
 if TYPE_CHECKING:

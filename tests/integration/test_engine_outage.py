@@ -23,7 +23,7 @@ from tests.waiting import until
 from paceline.contract import HISTORY
 from paceline.errors import RuntimeUnavailableError
 from paceline.operators import DeadlineTrainingOperator
-from paceline.pace import MemoryState
+from paceline.run import MemoryState
 from paceline.runtime import DockerRuntime, JobSpec
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]

@@ -246,6 +246,8 @@ def test_a_job_goes_on_when_its_owner_is_killed_and_another_process_takes_over(p
         os.killpg(owner.pid, signal.SIGKILL)  # as the end of a worker takes all of its processes
     job = place.runtime.reattach(job_id)
     assert job.status().state == "running"
+    with pytest.raises(JobLostError, match=r"is another task's: paceline.task is None, not 'evaluate'"):
+        place.runtime.reattach(job_id, {"paceline.task": "evaluate"})
     again = place.runtime.start(wanted)
     assert again.id == job_id
     again.close()
@@ -255,26 +257,69 @@ def test_a_job_goes_on_when_its_owner_is_killed_and_another_process_takes_over(p
     job.remove()
 
 
-@pytest.mark.parametrize(
-    ("code", "problem"),
-    [
-        ("os.symlink('/etc/passwd', out + '/x')", "'output/x' is no regular file"),
-        (f"open(out + '/x', 'wb').write(bytes({2 * MOST_OUTPUT}))", f"more than {MOST_OUTPUT} bytes"),
-    ],
-    ids=["link", "large"],
-)
-def test_output_that_cannot_be_taken_is_refused_as_a_whole(
-    place: Place, tmp_path: Path, code: str, problem: str
-) -> None:
-    job = place.runtime.start(
-        place.spec(f"import os\nout = os.environ['PACELINE_OUTPUT']\nopen(out + '/a', 'w')\n{code}")
-    )
+def test_what_a_job_that_has_ended_reported_last_is_found_behind_all_that_it_printed_after_it(place: Place) -> None:
+    job = place.runtime.start(place.spec("print('the last report')\nfor number in range(2000):\n    print('#' * 100)"))
+    assert job.wait(60)
+    job.close()
+    again = place.runtime.reattach(job.id)
+    assert finish(again)[0] == "the last report"
+    again.remove()
+
+
+def test_output_that_is_too_much_is_refused_as_a_whole(place: Place, tmp_path: Path) -> None:
+    code = f"open(out + '/a', 'w')\nopen(out + '/x', 'wb').write(bytes({2 * MOST_OUTPUT}))"
+    job = place.runtime.start(place.spec(f"import os\nout = os.environ['PACELINE_OUTPUT']\n{code}"))
     finish(job)
     assert job.status().exit_code == 0
-    with pytest.raises(TrainingFailedError, match=problem):
+    with pytest.raises(TrainingFailedError, match=f"more than {MOST_OUTPUT} bytes"):
         job.collect(tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
     job.remove()
+
+
+LINKS = """
+import os, pathlib
+os.chdir(os.environ["PACELINE_OUTPUT"])
+pathlib.Path("runs/7").mkdir(parents=True)
+pathlib.Path("epoch=3.ckpt").write_text("weights")
+pathlib.Path("runs/7/model").write_text("seven")
+os.symlink("epoch=3.ckpt", "last.ckpt")
+os.symlink("7", "runs/best")
+os.symlink("../../last.ckpt", "runs/7/last")
+os.link("epoch=3.ckpt", "hard.ckpt")
+os.link("last.ckpt", "hard-link-to-a-link.ckpt", follow_symlinks=False)
+os.symlink("/etc/passwd", "absolute")
+os.symlink("../work/job.py", "out")
+os.symlink("runs/8", "dangling")
+os.symlink("round", "about")
+os.symlink("about", "round")
+os.symlink("..", "runs/7/up")
+os.mkfifo("pipe")
+"""
+
+
+def test_links_in_the_output_are_collected_as_copies_where_they_stay_inside_and_left_out_where_not(
+    place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = place.runtime.start(place.spec(LINKS))
+    assert finish(job) == []
+    job.collect(tmp_path / "out")
+    taken = {found.relative_to(tmp_path / "out").as_posix(): found for found in (tmp_path / "out").rglob("*")}
+    assert not any(found.is_symlink() for found in taken.values())
+    assert {name: found.read_text() for name, found in taken.items() if found.is_file()} == {
+        "epoch=3.ckpt": "weights",
+        "last.ckpt": "weights",
+        "hard.ckpt": "weights",
+        "hard-link-to-a-link.ckpt": "weights",
+        **{f"runs/{run}/{name}": text for run in ("7", "best") for name, text in SEVEN.items()},
+    }
+    (warning,) = [record.message for record in caplog.records if "Left" in record.message]
+    assert "Left 8 out of the job's output" in warning  # what leads back up is in runs/7 and in its copy
+    assert warning.endswith("and 3 more")
+    job.remove()
+
+
+SEVEN = {"model": "seven", "last": "weights"}
 
 
 def test_a_program_among_the_files_is_run_with_its_own_mode(place: Place, tmp_path: Path) -> None:
@@ -293,6 +338,9 @@ def test_what_cannot_run_is_refused_before_anything_is_made(place: Place, tmp_pa
         "inputs: got .*nowhere', expected an existing file or folder": {"inputs": {"a": tmp_path / "nowhere"}},
         "devices: got 0,": {"devices": 0},
         "devices: got 1000": {"devices": 1000},
+        "user: got '0', expected an ordinary user": {"user": "0"},
+        "user: got 'root'": {"user": "root"},
+        "user: got '1:x', expected 'uid' or 'uid:gid'": {"user": "1:x", "allow_root": True},
         **place.refused,
     }
     for message, change in cases.items():

@@ -22,6 +22,7 @@ from tests.integration.training import gates
 from tests.integration.training.gates import Training, open_gates
 from tests.waiting import LONG_S, until
 
+from paceline.contract import CONTAINER, CONTROLLER, DEADLINE, HISTORY, OUTPUT, PACE, RESULT
 from paceline.demo.airflow_process import AirflowProcess
 
 pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.timeout(1200)]
@@ -115,7 +116,7 @@ def steered(begin, docker_client) -> SimpleNamespace:
         events={one["kind"]: one for one in history["events"]},
         logs=[training.log(1), training.log(2)],
         result=training.result(),
-        kept=[key for key in ("pace", "history", "container", "controller", "deadline") if training.store(key)],
+        kept=[key for key in (PACE, HISTORY, OUTPUT, RESULT, CONTAINER, CONTROLLER, DEADLINE) if training.store(key)],
     )
 
 
@@ -128,7 +129,7 @@ def test_a_container_trains_through_its_states_and_leaves_its_result_model_and_h
     progress = [row["progress_pct"] for row in steered.samples]
     assert progress == sorted(progress)
     assert progress[-1] == 100.0
-    assert steered.kept == ["pace", "history"]
+    assert steered.kept == [PACE, HISTORY, OUTPUT, RESULT]
     assert containers() == []
 
 
@@ -151,8 +152,7 @@ def test_a_live_deadline_that_is_nonsense_is_kept_out(steered):
 
 
 def test_a_killed_task_finds_its_container_again_and_training_is_not_restarted(steered):
-    assert "Reconnecting to existing job" in steered.logs[1]
-    assert steered.container in steered.logs[1]
+    assert f"Job {steered.container} of an earlier try is running: taking it up" in steered.logs[1]
     assert "resumed" not in steered.events  # the trainer itself was never restarted
     assert steered.result["restarts"] == 0
     assert steered.samples[0]["t_s"] < steered.before["t_s"]  # the history goes on where it was
@@ -180,6 +180,31 @@ def test_a_task_that_is_ended_by_a_person_leaves_no_container(begin, containers)
     path = f"/dags/{training.dag_id}/dagRuns/{training.run_id}/taskInstances/train"
     training.airflow.api("PATCH", path, {"new_state": "failed"})
     until(lambda: container not in [found["Id"] for found in containers()])
+
+
+def test_a_task_that_is_cleared_while_it_trains_leaves_no_container_and_trains_anew(begin, containers):
+    training = begin()
+    training.until(lambda pace: pace["state"] == "training")
+    container = training.container
+    what = {"dry_run": False, "dag_run_id": training.run_id, "task_ids": ["train"], "only_failed": False}
+    training.airflow.api("POST", f"/dags/{training.dag_id}/clearTaskInstances", what)
+    training.until(lambda record: record["id"] != container, key=CONTAINER)
+    assert container not in [found["Id"] for found in containers()]
+    training.airflow.api("PATCH", f"/dags/training/dagRuns/{training.run_id}", {"state": "failed"})
+
+
+def test_a_worker_that_has_to_go_leaves_its_container_to_the_next_which_costs_no_try(begin, docker_client):
+    training = begin()
+    training.until(lambda pace: pace["state"] == "training")
+    before = training.store(CONTAINER)
+    os.kill(training.instance()["pid"], signal.SIGTERM)  # as a drained worker's supervisor does
+    record = training.until(lambda record: record["owner"] != before["owner"], key=CONTAINER)
+    assert record["id"] == before["id"]
+    assert training.instance()["try_number"] == 1
+    open_gates(docker_client, before["id"], "go")
+    assert training.airflow.wait(training.dag_id, training.run_id, LONG_S) == "success", training.log()
+    assert "its job trains on, the next one takes it up" in training.log()
+    assert training.result()["restarts"] == 0
 
 
 def test_a_task_whose_supervisor_dies_ends_and_leaves_its_container_to_the_next_try(begin, docker_client):

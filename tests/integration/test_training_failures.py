@@ -15,7 +15,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from paceline.operators import DeadlineTrainingOperator
-from paceline.pace import MemoryState
+from paceline.run import MemoryState
 
 TRACKED = "from paceline.train import track\nfor batch in track([1] * 20):\n    pass\n"
 
@@ -77,12 +77,15 @@ both = pytest.mark.parametrize("runtime", [pytest.param("docker", marks=pytest.m
 
 
 @both
-def test_a_deadline_that_has_passed_is_refused_before_anything_starts(run, runtime):
-    passed = datetime.now(timezone.utc) - timedelta(minutes=5)
-    with pytest.raises(AirflowFailException, match=r"deadline: got datetime.*, expected a time that is still to come"):
-        run(TRACKED, runtime=runtime, deadline=passed)
-    with pytest.raises(AirflowFailException, match=r"deadline: got 0\.5, expected a time that is still to come"):
-        run(TRACKED, runtime=runtime, deadline=0.5)
+def test_a_deadline_that_has_passed_fails_a_run_that_wants_it_before_anything_starts(run, runtime):
+    for deadline in (datetime.now(timezone.utc) - timedelta(minutes=5), 0.5):
+        with pytest.raises(AirflowFailException, match=r"deadline: .* s had passed when the training was to begin"):
+            run(TRACKED, runtime=runtime, deadline=deadline, on_infeasible="fail")
+
+
+def test_a_deadline_that_has_passed_is_missed_all_the_same_by_a_run_that_does_its_best(run):
+    result = run(TRACKED, runtime="process", deadline=0.5)
+    assert (result["deadline_s"], result["met"]) == (0.5, False)
 
 
 @both
@@ -110,13 +113,23 @@ def test_a_missing_connection_is_named(run, leaves_no_container):
 
 
 def test_an_engine_that_is_not_there_is_named(run, monkeypatch):
-    monkeypatch.setattr("paceline.operators._engine._PATIENCE_S", 0.0)
+    monkeypatch.setattr("paceline.run.handle._PATIENCE_S", 0.0)
     with pytest.raises(AirflowException, match=r"no Docker engine answers at unix:///nowhere.sock"):
         run(TRACKED, runtime="docker", docker_url="unix:///nowhere.sock")
 
 
-def test_without_an_engine_auto_means_a_local_process(run):
-    assert run(TRACKED, runtime="auto", docker_url="unix:///nowhere.sock")["runtime"] == "process"
+def test_without_an_engine_auto_means_a_local_process(run, monkeypatch):
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere.sock")
+    assert run(TRACKED, runtime="auto")["runtime"] == "process"
+
+
+@pytest.mark.parametrize(
+    "named", [{"docker_url": "unix:///nowhere.sock"}, {"image": "mine:1"}, {"gpus": 1}, {"mem_limit": "1g"}]
+)
+def test_who_means_a_container_never_gets_a_local_process_instead(run, monkeypatch, named):
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere.sock")
+    with pytest.raises(AirflowException, match=r"no Docker engine answers at unix:///nowhere\.sock"):
+        run(TRACKED, runtime="auto", **named)
 
 
 def test_a_script_that_raises_is_reported_with_its_traceback(run):
@@ -161,7 +174,7 @@ def test_a_deadline_set_before_the_task_began_comes_before_the_one_in_the_dag(ru
     state = MemoryState(deadline="40m")
     assert run(TRACKED, runtime="process", state=state)["deadline_s"] == 2400.0
     assert "deadline" not in state  # a later run of this task begins with the DAG's own again
-    assert set(state) == {"pace", "history"}
+    assert set(state) == {"pace", "history", "output", "result"}
 
 
 @pytest.mark.docker

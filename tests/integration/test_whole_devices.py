@@ -10,8 +10,8 @@ import pytest
 
 from paceline.contract import DEADLINE, PACE
 from paceline.control import GPU_QUANTUM, Limits, make_controller
-from paceline.errors import TrainingFailedError
-from paceline.pace import Exchange, MemoryState, PaceLoop
+from paceline.errors import AskedToEndError
+from paceline.run import Exchange, MemoryState, PaceLoop
 from paceline.runtime import DockerRuntime, JobSpec
 
 SCRIPT = Path(__file__).parent / "training" / "digits.py"
@@ -56,7 +56,7 @@ def test_a_second_process_joins_when_the_deadline_comes_nearer(docker_client, tr
     try:
         origin = datetime.now(timezone.utc)
         loop = PaceLoop(job, controller, exchange, origin=origin, held_devices=devices, stopped=state.joined)
-        with pytest.raises(TrainingFailedError, match="asked to end"):  # all there is to see has been seen
+        with pytest.raises(AskedToEndError, match="asked to end"):  # all there is to see has been seen
             loop.run()
     finally:
         exchange.close()

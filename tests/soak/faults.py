@@ -19,6 +19,7 @@ from tests.integration import sites
 from tests.integration.training.gates import Training, run_in
 from tests.waiting import until
 
+from paceline.contract import CONTAINER
 from paceline.demo.airflow_process import AirflowProcess
 from paceline.train.progress import Progress, parse_line
 
@@ -40,6 +41,7 @@ for name, where in {{
     "faults": {{}},
     "faults_elsewhere": {{"engine_conn_id": "engine_of_faults"}},
     "faults_shared": {{"pool": "faults", "shared": True}},
+    "faults_last_try": {{"retries": 0}},
 }}.items():
     with DAG(name, schedule=None, params={{"gate": ""}}):
         DeadlineTrainingOperator(task_id="train", min_devices=1, max_devices=1, **training, **where)
@@ -148,6 +150,23 @@ def supervisor(scene: Scene) -> Repaired:
     return repaired
 
 
+def drain(scene: Scene) -> Repaired:
+    """What a pod's eviction, or the restart of a worker, sends to a task."""
+    task = scene.task("train")
+    before = task.store(CONTAINER)
+    os.kill(task.instance()["pid"], signal.SIGTERM)
+    return lambda: (task.store(CONTAINER) or {}).get("owner") != before["owner"]
+
+
+def clear(scene: Scene) -> Repaired:
+    """A person wants another training."""
+    task = scene.task("train")
+    before = task.store(CONTAINER)
+    what = {"dry_run": False, "dag_run_id": scene.run_id, "task_ids": ["train"], "only_failed": False}
+    scene.airflow.api("POST", f"/dags/{scene.dag_id}/clearTaskInstances", what)
+    return lambda: (task.store(CONTAINER) or {}).get("id") != before["id"]
+
+
 def arbiter(scene: Scene) -> Repaired:
     assert scene.arbiter is not None
     repaired = _next_try(scene.arbiter)
@@ -162,7 +181,13 @@ def _component(name: str) -> Callable[[Scene], Repaired]:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         scene.airflow.start_component(name)
-        return lambda: scene.airflow.health()[name] == "healthy"
+
+        def repaired() -> bool:
+            return scene.airflow.health()[name.replace("-", "_")] == "healthy"
+
+        if name == "api-server":  # which answers the test, too
+            until(repaired)
+        return repaired
 
     return fault
 
@@ -203,19 +228,21 @@ MATRIX: dict[str, tuple[str, Callable[[Scene], Repaired], tuple[str, ...]]] = {
     "task process": ("faults", task_process, ALWAYS),
     "supervisor": ("faults", supervisor, ALWAYS),
     "container": ("faults", _container("train"), ALWAYS),
+    "drain": ("faults", drain, ALWAYS),
+    "drain, last try": ("faults_last_try", drain, ALWAYS),
+    "clear": ("faults", clear, ALWAYS),
     "scheduler": ("faults", _component("scheduler"), ALWAYS),
+    "API server": ("faults", _component("api-server"), ALWAYS),
     "triggerer": ("faults", _component("triggerer"), ("training",)),
     "engine": ("faults_elsewhere", engine, ALWAYS),
     "arbiter": ("faults_shared", arbiter, ALWAYS),
     "worker": ("faults_fleet", _container("train.b"), ALWAYS),
     "parameter server": ("faults_fleet", _container("train.parameter_server"), ("starting", "training")),
 }
-WORK_MAY_BE_LOST = ("scheduler",)  # see LEFT_OUT
+WORK_MAY_BE_LOST = ("clear",)  # that is what it is for
 LEFT_OUT = {
-    "scheduler, progress": "LocalExecutor's tasks are reset with it; the old try removes its container, the next one "
-    "begins anew",
     "triggerer, starting and finishing": "a training's task is not deferred: there is nothing else to see",
     "parameter server, finishing": "it ends by itself with the last sample, before code after the loop runs",
-    "the last try of a task": "without retries there is nothing that could repair it",
+    "the last try of a task, but for a drain": "without retries there is nothing that could repair it",
     "worker machine": "its engine goes with it; see docs/jobs.md, on which engine",
 }

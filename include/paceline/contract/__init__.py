@@ -5,10 +5,13 @@ The pages' TypeScript types are generated from them.
 """
 
 from paceline.contract.ceiling import Ceiling
+from paceline.contract.controller import ControllerState, Reported, RunTotals
 from paceline.contract.deadline import Deadline
 from paceline.contract.history import RunEvent, StoredHistory
-from paceline.contract.keys import ALERTS, CEILING, CONTAINER, CONTROLLER, DEADLINE, HISTORY, PACE
+from paceline.contract.job import JobRecord
+from paceline.contract.keys import ALERTS, CEILING, CONTAINER, CONTROLLER, DEADLINE, HISTORY, OUTPUT, PACE, RESULT
 from paceline.contract.record import finite
+from paceline.contract.result import CollectedOutput, Outcome, StoredResult, TrainingResult
 from paceline.contract.sample import PaceSample, Remaining, State
 from paceline.contract.stored_deadline import StoredDeadline
 
@@ -19,14 +22,24 @@ __all__ = [
     "CONTROLLER",
     "DEADLINE",
     "HISTORY",
+    "OUTPUT",
     "PACE",
+    "RESULT",
     "Ceiling",
+    "CollectedOutput",
+    "ControllerState",
     "Deadline",
+    "JobRecord",
+    "Outcome",
     "PaceSample",
     "Remaining",
+    "Reported",
     "RunEvent",
+    "RunTotals",
     "State",
     "StoredDeadline",
     "StoredHistory",
+    "StoredResult",
+    "TrainingResult",
     "finite",
 ]

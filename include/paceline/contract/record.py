@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+)
 from typing_extensions import Self
 
 _FARTHEST_S = 1e10  # some three hundred years; dates end not far beyond
@@ -26,6 +36,13 @@ Text = Annotated[str, BeforeValidator(_encodable)]
 
 Rounded = Annotated[float, AfterValidator(_rounded)]
 """A number to three decimals."""
+
+Moment = Annotated[
+    AwareDatetime,
+    Field(strict=False, ge=datetime(1900, 1, 1, tzinfo=timezone.utc), le=datetime(2600, 1, 1, tzinfo=timezone.utc)),
+    PlainSerializer(datetime.isoformat, return_type=str, when_used="json"),
+]
+"""A time with its zone, which stays a date when seconds are taken off."""
 
 
 def finite(moment_s: float | None) -> float | None:

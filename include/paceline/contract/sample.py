@@ -5,28 +5,21 @@ The control loop writes it about once a second; the arbiter, the pages and the c
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    AwareDatetime,
     BeforeValidator,
     Field,
     ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
-    field_serializer,
 )
 
-from paceline.contract.record import Record, Rounded, Seconds
+from paceline.contract.record import Moment, Record, Rounded, Seconds
 
-State = Literal["waiting", "starting", "training", "paused", "finishing", "finished", "failed"]
+State = Literal["waiting", "starting", "training", "paused", "finishing", "finished", "failed", "detached"]
 Devices = Annotated[float, Field(ge=0, le=1e6)]
-# Times that stay dates when seconds are taken off.
-Moment = Annotated[
-    AwareDatetime,
-    Field(strict=False, ge=datetime(1900, 1, 1, tzinfo=timezone.utc), le=datetime(2600, 1, 1, tzinfo=timezone.utc)),
-]
 
 
 class Remaining(Record):
@@ -115,7 +108,3 @@ class PaceSample(Record):
     def origin(self) -> datetime:
         """The moment that the seconds count from."""
         return self.updated_at - timedelta(seconds=self.t_s)
-
-    @field_serializer("updated_at")
-    def _iso(self, moment: datetime) -> str:
-        return moment.isoformat()

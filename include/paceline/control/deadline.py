@@ -188,7 +188,8 @@ class DeadlineController:
         setpoint_pct = min(self._ramp.at(now_s), 100.0)
         finish_s, earliest_s = self._forecast(now_s + pauses_left_s, left, in_use, ceiling)
         feasible = (now_s if earliest_s is None else earliest_s) <= self.deadline_s * (1 + _FORECAST_SD)
-        next_s = min(self.period_s, max(left_s / _STEPS_TO_GO, _SHORTEST_STEP_S))
+        soon_s = max(left_s / _STEPS_TO_GO, _SHORTEST_STEP_S) if left_s > 0 else self.period_s  # late: all is given
+        next_s = min(self.period_s, soon_s)
         outlook = self._outlook(left, pauses_left_s)
         return Decision(devices, setpoint_pct, progress_pct, finish_s, earliest_s, feasible, next_s, outlook)
 

@@ -212,7 +212,7 @@ def _finish(demo: Demo, airflow: AirflowProcess, run_id: str, screen: Screen) ->
     tasks = [f"train.{worker}" for worker in training.get("workers", ())] or ["train"]
     history = airflow.task_state(demo.dag, run_id, tasks[0], "history")
     if history:
-        from paceline.pace.picture import draw
+        from paceline.run.picture import draw
 
         draw(history, demo.folder / "pace.png")
     load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))

@@ -6,8 +6,11 @@ Called by ``_loop`` and ``_session``, which see to the rate.
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import os
 import sys
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol, TextIO
@@ -18,6 +21,15 @@ from .progress import Progress
 
 # Up to this size one write to a pipe stays whole, whatever worker processes write to it meanwhile (PIPE_BUF).
 _LONGEST_LINE = 4000
+
+
+_numbers = itertools.count(1)
+
+
+@functools.cache
+def _source() -> str:
+    # In a container that is started again, this process has the number of the one before.
+    return f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
 
 
 class Display(Protocol):
@@ -59,6 +71,7 @@ class Lines:
         """Write the line in one piece, on a line of its own."""
         if self._stream is None:
             return
+        progress = replace(progress, source=_source(), number=next(_numbers))
         line = progress.to_line()
         if len(line) > _LONGEST_LINE:
             line = replace(progress, metrics={}).to_line()

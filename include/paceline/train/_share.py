@@ -77,6 +77,7 @@ def _groups_of_process(root: Path) -> Iterator[Path]:
             own[2] = path
         elif "cpu" in controllers.split(","):
             own[1] = path
+    seen: dict[bool, list[tuple[int, Path, PurePosixPath]]] = {True: [], False: []}  # whether it is our group's mount
     for line in mounts:
         fields, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
@@ -85,11 +86,14 @@ def _groups_of_process(root: Path) -> Iterator[Path]:
             continue
         mounted, mount_point = (_unescape(field) for field in fields.split(" ")[3:5])
         top = root / mount_point.lstrip("/")
-        # Inside a container the path may be the host's, of which the mount shows only the container's own part.
         try:
-            below = PurePosixPath(own[version]).relative_to(mounted)
+            seen[True].append((version, top, PurePosixPath(own[version]).relative_to(mounted)))
         except ValueError:
-            below = PurePosixPath()
+            seen[False].append((version, top, PurePosixPath()))
+    # Inside a container the path may be the host's, of which the mount shows only the container's own part. Where a
+    # mount has our path, others are of other groups.
+    ours = {version for version, _, _ in seen[True]}
+    for _, top, below in seen[True] + [mount for mount in seen[False] if mount[0] not in ours]:
         for depth in range(len(below.parts), -1, -1):
             group = top.joinpath(*below.parts[:depth])
             if (group / "cpu.max").exists() or (group / "cpu.cfs_quota_us").exists():

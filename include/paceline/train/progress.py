@@ -11,6 +11,7 @@ import math
 from dataclasses import asdict, dataclass, field
 
 MARKER = "@paceline "
+_LONGEST_SOURCE = 40
 _LARGEST = 2**53  # whole numbers up to here are the same in every JSON reader, and divide without overflow
 
 
@@ -24,6 +25,8 @@ class Progress:
     began: ``samples`` and ``batches`` done, ``compute_s`` on them, ``update_s`` to send what was learned and to get the
     newest state; empty for a job that trains alone. ``devices`` are the whole devices that train now, for a job that
     sees to that itself (``data_parallel``), else ``None``. ``monotonic_s`` and ``wall_s`` are the job's clocks.
+    ``source`` is the process that says it and ``number`` counts what that process has said: who reads a line twice can
+    tell; 0 for lines of a program that does not count.
 
     ``event`` is one of
 
@@ -51,6 +54,8 @@ class Progress:
     devices: int | None = None
     monotonic_s: float = 0.0
     wall_s: float = 0.0
+    source: str = ""
+    number: int = 0
 
     @property
     def percent(self) -> float:
@@ -114,6 +119,8 @@ def parse_line(line: str) -> Progress | None:
         devices=_whole(data, "devices", least=1) if data.get("devices") is not None else None,
         monotonic_s=_finite(data.get("monotonic_s")) or 0.0,
         wall_s=_finite(data.get("wall_s")) or 0.0,
+        source=str(data.get("source", ""))[:_LONGEST_SOURCE],
+        number=_whole(data, "number", least=0, default=0),
     )
 
 

@@ -32,6 +32,7 @@ test.each([
   [{ state: "waiting", forecast_s: null, earliest_s: null }, "unknown", "waits for devices"],
   [{ state: "waiting", earliest_s: 80, feasible: false }, "bad", "waits for devices, 20 s late at best"],
   [{ state: "paused", forecast_s: null, earliest_s: null }, "danger", "paused: others have the devices"],
+  [{ state: "detached" }, "danger", "steered by nobody now"],
 ] as const)("%o is %s: %s", (changed, mood, words) => {
   expect(slack(aPace(changed))).toMatchObject({ mood, words });
 });

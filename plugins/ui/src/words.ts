@@ -37,6 +37,7 @@ export function slack(pace: Pace): Said {
   const left = deadline === null ? Infinity : deadline - now;
   if (pace.state === "failed") return { mood: "bad", words: "failed", slackS: left };
   if (pace.state === "paused") return { mood: "danger", words: "paused: others have the devices", slackS: left };
+  if (pace.state === "detached") return { mood: "danger", words: "steered by nobody now", slackS: left };
   if (deadline === null) return unhurried(pace);
   if (pace.state === "finished") {
     const late = now - deadline;

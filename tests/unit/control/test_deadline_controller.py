@@ -316,3 +316,14 @@ def test_a_controller_goes_on_from_its_state_without_a_bump():
     decision = after.step(61, 122, plant.batches, done_s=61, held_devices=last)
     assert after.deadline_s == 300.0
     assert abs(decision.devices - last) <= 0.1
+
+
+def test_a_job_that_is_late_is_looked_at_no_more_often_than_any_other():
+    controller = DeadlineController(LIMITS, 60.0)
+    devices = controller.start(0.0)
+    steps = {}
+    for second in range(1, 100):
+        decision = controller.step(second, second, 1000, done_s=second, held_devices=devices)
+        devices, steps[second] = decision.devices, decision.next_s
+    assert (devices, steps[30], steps[70], steps[99]) == (2.0, 1.0, 1.0, 1.0)
+    assert steps[56] < 1.0  # shortly before the end, more often

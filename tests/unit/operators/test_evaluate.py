@@ -182,7 +182,6 @@ def test_a_script_that_gives_no_usable_score_fails_and_registers_nothing(
     [
         ({"challenger": "/nowhere/model"}, "challenger: got '/nowhere/model', expected a folder with a model"),
         ({"data": {"holdout.csv": "/nowhere/x.csv"}}, r"data/holdout\.csv.*: got '/nowhere/x\.csv'"),
-        ({"lineage": "drift"}, "lineage: got 'drift', expected a mapping"),
         ({"script": "/nowhere/evaluate.py"}, "script: got '/nowhere/evaluate.py'"),
     ],
 )
@@ -199,6 +198,7 @@ def test_what_is_not_there_is_named_before_anything_runs(
         ({"model": "../flights"}, "model: got '../flights'"),
         ({"data": {}}, "data: got {}, expected at least one"),
         ({"devices": "many"}, "devices: got 'many'"),
+        ({"lineage": "drift"}, "lineage: got 'drift', expected a mapping"),
         ({"runtime": "podman"}, "runtime: got 'podman'"),
     ],
 )

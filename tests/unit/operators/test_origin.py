@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-import math
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 
 import pytest
 
-from paceline.contract import DEADLINE
-from paceline.operators._origin import first_deadline, origin
-from paceline.pace import MemoryState
+from paceline.operators._arguments import origin
 
 NOW = datetime.now(timezone.utc)
 MINUTE, YEAR = timedelta(minutes=1), timedelta(days=365)
@@ -34,11 +30,3 @@ def test_a_run_does_not_start_in_the_future_and_a_task_may_be_the_origin():
     context = {"dag_run": SimpleNamespace(start_date=NOW + YEAR, run_after=NOW)}
     assert origin(context, "run") <= datetime.now(timezone.utc)
     assert origin({"ti": SimpleNamespace(start_date=NOW - MINUTE)}, "task") == NOW - MINUTE
-
-
-def test_a_training_without_a_deadline_stores_that_it_has_none_until_a_user_sets_one():
-    store, told = MemoryState(), logging.getLogger()
-    assert math.isinf(first_deadline(store, None, NOW, log=told, must_be_ahead=True).seconds_after(NOW))
-    assert store[DEADLINE] == {"deadline": None}
-    store.set(DEADLINE, "20m")
-    assert first_deadline(store, None, NOW, log=told, must_be_ahead=False).seconds_after(NOW) == 1200

@@ -12,6 +12,7 @@ from airflow.sdk.io import attach
 from fsspec.implementations.memory import MemoryFileSystem
 
 from paceline.operators._output import collect
+from paceline.operators._values import storage_path
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -23,11 +24,12 @@ def memory() -> None:
 def a_job(**files: str) -> Any:
     """A job that has left text files, named by their paths with ``__`` for a slash."""
 
-    def write(destination: Path) -> None:
+    def write(destination: Path) -> list[str]:
         for name, text in files.items():
             path = destination / name.replace("__", "/")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
+        return sorted({name.partition("__")[0] for name in files})
 
     return SimpleNamespace(collect=write)
 
@@ -48,3 +50,18 @@ def test_other_files_at_the_destination_are_kept(tmp_path: Path) -> None:
     collect(a_job(model="of another run"), f"{place}/before")
     collect(a_job(model="new"), place)
     assert ObjectStoragePath(f"{place}/before/model").read_text() == "of another run"
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_what_was_collected_before_goes_if_it_is_not_left_again_and_nothing_else(tmp_path: Path, remote: bool) -> None:
+    beside = f"memory://models/{tmp_path.name}" if remote else str(tmp_path)
+    place = f"{beside}/out"
+    before = collect(a_job(model="old", checkpoint1000__weights="old"), place)
+    assert before == ["checkpoint1000", "model"]
+    for name in ("out/mine", "kept"):
+        storage_path(f"{beside}/{name}").write_text("of somebody else")
+    nonsense = ["../kept", "..", ".", "", "/"]
+    assert collect(a_job(model="new"), place, [*before, *nonsense]) == ["model"]
+    assert sorted(path.name for path in storage_path(place).iterdir()) == ["mine", "model"]
+    assert storage_path(f"{beside}/kept").exists()
+    assert storage_path(f"{place}/model").read_text() == "new"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from airflow.sdk import DAG
@@ -31,11 +32,10 @@ def worker(machine=GATE, plan=PLAN, **arguments):
     return WorkerTrainingOperator(fleet=FLEET, worker=machine.name, plan=plan, server_task_id="server", **arguments)
 
 
-def context(server_state="running", **kept):
+def context(server_state="running"):
     states = {"run": {"server": server_state}}
     return {
         "ti": SimpleNamespace(dag_id="dag", run_id="run", get_task_states=lambda **_: states),
-        "task_state_store": SimpleNamespace(get=kept.get),
     }
 
 
@@ -90,33 +90,35 @@ def test_a_machine_outside_the_plan_is_skipped_with_the_reason_and_nonsense_is_r
         worker(plan="nonsense").execute(context())
 
 
-def test_a_late_worker_is_skipped_and_leaves_no_container_of_an_earlier_try(monkeypatch):
-    cleared = []
-    monkeypatch.setattr(WorkerTrainingOperator, "_reattach", lambda operator, job, context: cleared.append(job["id"]))
-    monkeypatch.setattr(WorkerTrainingOperator, "_discard", lambda operator, context: cleared.append("discarded"))
+@pytest.fixture
+def given_up(monkeypatch):
+    """How often what a worker has left was cleared away."""
+    training = Mock()
+    monkeypatch.setattr(WorkerTrainingOperator, "new_try", lambda operator, context: training)
+    return lambda: training.give_up.call_count
+
+
+def test_a_late_worker_is_skipped_and_leaves_nothing_of_an_earlier_try(given_up):
     with pytest.raises(AirflowSkipException, match="the others were done before it began"):
         worker().execute(context("success"))
-    cleared.clear()
-    with pytest.raises(AirflowSkipException):
-        worker().execute(context("success", container={"id": "of the first try"}))
-    assert cleared == ["of the first try", "discarded"]
+    assert given_up() == 1
 
 
 @pytest.mark.parametrize(
-    ("code", "expected"),
+    ("code", "expected", "cleared"),
     [
-        (EXIT_LEFT_OUT, AirflowSkipException),
-        (EXIT_SENT_AWAY, AirflowFailException),
-        (EXIT_NO_SERVER, AirflowException),
-        (1, AirflowException),
+        (EXIT_LEFT_OUT, AirflowSkipException, 1),
+        (EXIT_SENT_AWAY, AirflowFailException, 1),
+        (EXIT_NO_SERVER, AirflowException, 0),
+        (1, AirflowException, 0),
     ],
 )
-def test_how_a_worker_ended_decides_about_its_task(monkeypatch, code, expected):
+def test_how_a_worker_ended_decides_about_its_task(monkeypatch, given_up, code, expected, cleared):
     def end(operator, context):
         raise AirflowException("ended") from TrainingFailedError("ended", code)
 
     monkeypatch.setattr(DeadlineTrainingOperator, "execute", end)
-    monkeypatch.setattr(WorkerTrainingOperator, "_discard", lambda operator, context: None)
     with pytest.raises(AirflowException) as caught:
         worker().execute(context())
     assert type(caught.value) is expected
+    assert given_up() == cleared

@@ -14,7 +14,7 @@ from tests.samples import a_sample
 
 from paceline.operators import LogNotifier
 from paceline.operators._told import Told
-from paceline.pace import MemoryState
+from paceline.run import MemoryState
 
 FIGURES = {"forecast_s": 90.0, "setpoint_pct": 52.5, "devices": 1.5, "step_ms": 0.4}
 SAMPLE = a_sample(**FIGURES)

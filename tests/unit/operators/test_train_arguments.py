@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paceline.errors import InvalidInputError
-from paceline.operators import DeadlineTrainingOperator
-from paceline.operators._steering import limits
+from paceline.operators import DeadlineTrainingOperator, _arguments
 
 GOOD = {"task_id": "train", "command": "python -m app.train", "deadline": "20m"}
 
@@ -27,12 +26,20 @@ GOOD = {"task_id": "train", "command": "python -m app.train", "deadline": "20m"}
         ({"quantum": 0}, "quantum: got 0, expected a number greater than 0"),
         ({"control_period": 0}, "control_period: got 0, expected a number of seconds greater than 0"),
         ({"on_infeasible": "panic"}, "on_infeasible: got 'panic', expected one of best_effort, fail, extend"),
+        ({"on_drain": "kill"}, "on_drain: got 'kill', expected one of leave, stop"),
         ({"runtime": "podman"}, "runtime: got 'podman', expected one of auto, docker, process"),
         ({"mem_limit": "lots"}, "mem_limit: got 'lots', expected a number of bytes"),
         ({"gpus": -1}, "gpus: got -1, expected a whole number of GPUs, 0 for none"),
         ({"gpus": "all"}, "gpus: got 'all', expected a whole number of GPUs"),
         ({"gpus": True}, "gpus: got True, expected a whole number of GPUs"),
         ({"script": "train.py"}, "script: got 'train.py', expected a Python file, or command"),
+        ({"command": 5}, "command: got 5, expected a list or a tuple"),
+        ({"arguments": "--epochs 3"}, "arguments: got '--epochs 3', expected a list or a tuple"),
+        ({"environment": "A=1"}, "environment: got 'A=1', expected a mapping of names to values"),
+        ({"inputs": {1: "/data"}}, "inputs: got {1: '/data'}, expected a mapping of names to values"),
+        ({"docker_url": 5}, "docker_url: got 5, expected the URL of an engine"),
+        ({"image": 5}, "image: got 5, expected text"),
+        ({"output": 5}, "output: got 5, expected a local path or an object storage URL"),
         ({"command": None}, "script: got None, expected a Python file, or command"),
         ({"gain": 1.0}, "gain: got 1.0, expected gain and integral_weight together, or neither"),
         ({"deadline": None}, "deadline: got None, expected a duration"),
@@ -59,10 +66,13 @@ def test_templates_are_left_for_later():
 
 
 def test_a_training_on_whole_devices_takes_no_more_of_them_than_it_has_gpus():
-    whole = DeadlineTrainingOperator(**GOOD, gpus=2, quantum=1, min_devices=1)
-    assert limits(whole, capacity=16).max_devices == 2
-    assert limits(DeadlineTrainingOperator(**GOOD, gpus=2), capacity=16).max_devices == 16  # cores, beside its GPUs
-    assert limits(DeadlineTrainingOperator(**GOOD, gpus=2, quantum=1, max_devices=1), capacity=16).max_devices == 1
+    def most(**arguments):
+        task = DeadlineTrainingOperator(**GOOD, **arguments)
+        return _arguments.read(task).limits(16.0, task.log).max_devices
+
+    assert most(gpus=2, quantum=1, min_devices=1) == 2
+    assert most(gpus=2) == 16  # cores, beside its GPUs
+    assert most(gpus=2, quantum=1, max_devices=1) == 1
 
 
 def test_a_training_for_throughput_needs_no_deadline_and_may_have_one():

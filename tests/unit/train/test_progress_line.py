@@ -25,6 +25,8 @@ def progresses(draw):
         threads=draw(st.integers(1, 1024)),
         monotonic_s=draw(finite),
         wall_s=draw(finite),
+        source=draw(st.text(max_size=40)),
+        number=draw(counts),
     )
 
 

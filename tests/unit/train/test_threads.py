@@ -28,6 +28,11 @@ NESTED = {
     "user.slice/app.slice": "50000 100000",
     "user.slice/app.slice/job.scope": "max 100000",
 }
+ABOVE_V1 = {f"cpu,cpuacct/{group}": quota for group, quota in (("a", 75_000), ("a/b", 90_000), ("a/b/c", -1))}
+ABOVE_REVERSED = {group.replace("cpu,cpuacct", "cpuacct,cpu"): quota for group, quota in ABOVE_V1.items()}
+REVERSED = v1_mount("/").replace("cpu,cpuacct", "cpuacct,cpu")
+OTHER_MOUNT = f"40 31 0:29 /b /sys/fs/cgroup/other rw - cgroup cgroup rw,cpu,cpuacct\n{v1_mount('/a')}"
+TWO_MOUNTS = f"{v1_mount('/a/b')}\n40 31 0:29 / /sys/fs/cgroup/host rw - cgroup cgroup rw,cpu,cpuacct"
 NESTED_V1 = {"cpu,cpuacct": -1, "cpu,cpuacct/b": 25_000}
 
 
@@ -62,6 +67,10 @@ GROUPS = {
     "below the container": ("4:cpu,cpuacct:/docker/a/b", v1_mount("/docker/a"), NESTED_V1, 0.25),
     "a mount elsewhere": ("4:cpu,cpuacct:/", v1_mount("/../.."), {"cpu,cpuacct": 60_000}, 0.6),
     "version 1 without a limit": ("4:cpu,cpuacct:/", v1_mount("/"), {"cpu,cpuacct": -1}, None),
+    "the tightest above, version 1": ("4:cpu,cpuacct:/a/b/c", v1_mount("/"), ABOVE_V1, 0.75),
+    "controllers named the other way round": ("4:cpuacct,cpu:/a/b/c", REVERSED, ABOVE_REVERSED, 0.75),
+    "another mount shows the parents": ("4:cpu,cpuacct:/a/b", TWO_MOUNTS, {"cpu,cpuacct": -1, "host/a": 40_000}, 0.4),
+    "a mount of another group": ("4:cpu,cpuacct:/a", OTHER_MOUNT, {"cpu,cpuacct": 80_000, "other": 10_000}, 0.8),
     "both versions": ("3:cpuset:/\n4:cpu,cpuacct:/\n0::/", BOTH_MOUNTS, {"cpu,cpuacct": 120_000}, 1.2),
 }
 for nonsense in ("", "nonsense", "0 100000", "100000 0", "-5 100000"):

@@ -87,7 +87,7 @@ export function together(workers: Training[]): Pace | null {
   };
   const newest = counted.reduce((a, b) => (a.pace.updated_at > b.pace.updated_at ? a : b));
   const has = (state: Pace["state"]) => counted.some(({ pace }) => pace.state === state);
-  const order = ["waiting", "paused", "starting", "training", "finishing"] as const;
+  const order = ["detached", "waiting", "paused", "starting", "training", "finishing"] as const;
   const ended = all.some(({ one }) => one.state === "failed") ? "failed" : "finished";
   return {
     ...newest.pace,

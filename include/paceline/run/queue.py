@@ -1,63 +1,34 @@
-"""A training whose devices come from an arbiter: it says what it needs, and begins when it has been given some."""
+"""A training's place in an arbiter's pool: it says what it needs, and begins when it has been given some."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from threading import Event
-from typing import TYPE_CHECKING, Any, Protocol
-
-from airflow.sdk.exceptions import AirflowException
+from typing import TYPE_CHECKING, Any
 
 from paceline.contract import CEILING, DEADLINE, PACE, Ceiling, StoredDeadline
 from paceline.control import Decision
-from paceline.errors import DeadlineInfeasibleError, InvalidInputError
-from paceline.pace.feasibility import extended
-from paceline.pace.sample import sample
+from paceline.errors import AskedToEndError, DeadlineInfeasibleError, InvalidInputError
+from paceline.run.feasibility import extended
+from paceline.run.live import LiveState
+from paceline.run.sample import sample
 
 if TYPE_CHECKING:
-    from paceline.control import Controller, Outlook, PastRun
+    from paceline.control import Controller, Outlook
 
 _LOOK_EVERY_S = 1.0
 _SAY_EVERY_S = 5.0
 _TELL_EVERY_S = 60.0
 
 
-class Shared(Protocol):
-    """A task that waits for devices."""
-
-    pool: str
-    on_infeasible: str
-    _killed: Event
-
-    @property
-    def log(self) -> Any:
-        """The task's log."""
-
-
-def first_devices(task: Shared, store: Any, controller: Controller, past: PastRun | None, begin: datetime) -> float:
-    """Wait for devices, and say on how many of them the job is to start."""
-    # No job runs now. What one before this was given may have been given to others since.
-    store.delete(CEILING)
-    queue = Queue(
-        store,
-        controller,
-        past.outlook() if past else None,
-        begin,
-        on_infeasible=task.on_infeasible,
-        pool=task.pool,
-        killed=task._killed,
-        log=task.log,
-    )
-    most = queue.wait().devices
-    return controller.limits.quantize(controller.start(time.time() - begin.timestamp()), most)
-
-
-def last_held(resumed: Mapping[str, Any] | None, started_on: float) -> float:
-    """What a job that runs holds, as its last control loop said; if it stood still then, what it was started on."""
-    said: float = resumed["run"]["held_devices"] if resumed else 0.0
-    return said or started_on
+def grant_in_force(store: LiveState, held: float) -> Ceiling:
+    """The arbiter's newest word to a job that runs; without one that can be read, no more than what it holds."""
+    try:
+        return _grant(store.get(CEILING))
+    except InvalidInputError:
+        return Ceiling(held)
 
 
 def _grant(raw: object) -> Ceiling:
@@ -65,14 +36,6 @@ def _grant(raw: object) -> Ceiling:
     if said.grant == 0:
         raise InvalidInputError(CEILING, raw, "a grant of the arbiter that gives this job its devices")
     return said
-
-
-def ceiling_in_force(store: Any, held: float) -> Ceiling:
-    """The arbiter's newest word to a job that runs; without one that can be read, no more than what it holds."""
-    try:
-        return _grant(store.get(CEILING))
-    except InvalidInputError:
-        return Ceiling(held)
 
 
 class Queue:
@@ -92,7 +55,7 @@ class Queue:
         What to do if the deadline does not fit beside those of others.
     pool:
         The Airflow pool, for messages.
-    killed:
+    asked_to_end:
         Set when the task is to end.
     log:
         The task's log.
@@ -100,18 +63,19 @@ class Queue:
 
     def __init__(
         self,
-        store: Any,
+        store: LiveState,
         controller: Controller,
         outlook: Outlook | None,
         begin: datetime,
         *,
         on_infeasible: str,
         pool: str,
-        killed: Event,
+        asked_to_end: Event,
         log: Any,
     ) -> None:
         self._store, self._controller, self._outlook, self._begin = store, controller, outlook, begin
-        self._on_infeasible, self._pool, self._killed, self._log = on_infeasible, pool, killed, log
+        self._on_infeasible, self._pool, self._log = on_infeasible, pool, log
+        self._asked_to_end = asked_to_end
         self._newest: Ceiling | None = None
         self._heeded_s: float | None = None  # the deadline whose answer has been heeded
         self._refused: Any = None
@@ -124,6 +88,8 @@ class Queue:
         ------
         DeadlineInfeasibleError
             The deadline does not fit beside those of others, and ``on_infeasible`` is ``"fail"``.
+        AskedToEndError
+            The task is to end.
         """
         told_s = said_s = float("-inf")
         while True:
@@ -142,8 +108,8 @@ class Queue:
                 told_s = now_s
                 why = newest.reason if newest else "nobody has answered yet; is its arbiter running?"
                 self._log.info("Waiting for devices of the pool %s: %s", self._pool, why)
-            if self._killed.wait(_LOOK_EVERY_S):
-                raise AirflowException("The task was asked to end while it waited for devices")
+            if self._asked_to_end.wait(_LOOK_EVERY_S):
+                raise AskedToEndError("the task was asked to end while it waited for devices")
 
     def _hear(self) -> None:
         raw = self._store.get(CEILING)

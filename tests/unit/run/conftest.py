@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from paceline.contract import RunTotals
 from paceline.control import DeadlineController, Limits
 from paceline.errors import JobLostError, RuntimeUnavailableError
-from paceline.pace import MemoryState, PaceLoop
+from paceline.run import MemoryState, PaceLoop
 from paceline.runtime.base import JobStatus, Usage
 from paceline.train.progress import Progress
 
@@ -49,6 +50,7 @@ class SimulatedJob:
         self._finished_s: float | None = None
         self.away_between: tuple[float, float] = (0.0, 0.0)
         self.gone = False
+        self.clock_is_off_s = 0.0  # of the engine, and so of the job
         self.resizes: list[tuple[float, float]] = []
         self.restarted = self.stopped = 0
         self.at: list[tuple[float, Callable[[], None]]] = []
@@ -88,8 +90,9 @@ class SimulatedJob:
         if self.gone:
             return JobStatus("gone")
         if self._finished_s is not None and self.clock.now() >= self._finished_s:
-            return JobStatus("exited", self._exit_code, self._began_s, self._finished_s)
-        return JobStatus("running", started_s=self._began_s)
+            off_s = self.clock_is_off_s
+            return JobStatus("exited", self._exit_code, self._began_s + off_s, self._finished_s + off_s)
+        return JobStatus("running", started_s=self._began_s + self.clock_is_off_s)
 
     def usage(self) -> Usage:
         return Usage(0.0, 0, 0.0)
@@ -145,8 +148,8 @@ class SimulatedJob:
 
     def _report(self, event: str) -> None:
         self._last_line_s = self.clock.now()
-        line = Progress(int(self._done), self.batches, event=event, wall_s=self.clock.now()).to_line()
-        self._lines.append(line)
+        clocks = {"wall_s": self.clock.now() + self.clock_is_off_s, "monotonic_s": self.elapsed_s}
+        self._lines.append(Progress(int(self._done), self.batches, event=event, **clocks).to_line())
 
 
 class InstantExchange:
@@ -188,12 +191,15 @@ def run(clock, origin, caplog):
     """Control a job to its end; ``shared`` is its first ceiling, ``at`` the times of later ones."""
     caplog.set_level(logging.INFO)
 
-    def control(job, deadline_s, shared=None, *, at=(), state=None, limits=LIMITS, **options):
+    def control(job, deadline_s, shared=None, *, at=(), state=None, limits=LIMITS, resumed=None, **options):
         state = MemoryState() if state is None else state
         if shared is not None:
             state.set("ceiling", shared.to_json())
         job.at += [(due_s, partial(state.set, "ceiling", ceiling.to_json())) for due_s, ceiling in at]
         exchange, controller = InstantExchange(state, job), DeadlineController(limits, deadline_s)
+        if resumed is not None:
+            controller.restore(resumed["controller"])
+            options["totals"] = RunTotals.read(resumed["run"])
         if "held_devices" not in options:
             first = limits.quantize(controller.start(0.0), shared.devices if shared else None)
             job.devices = options["held_devices"] = first

@@ -6,12 +6,14 @@ import threading
 
 import pytest
 
+from paceline.contract import RunTotals
 from paceline.control import Limits
 from paceline.errors import DeadlineInfeasibleError, JobLostError, TrainingFailedError
-from paceline.pace import History, MemoryState
-from paceline.pace.busy import Busy
-from paceline.pace.holding import Holding
-from paceline.pace.live import Exchange
+from paceline.run import History, MemoryState
+from paceline.run.busy import Busy
+from paceline.run.holding import Holding
+from paceline.run.live import Exchange
+from paceline.runtime.base import Usage
 
 
 @pytest.mark.parametrize(("core_s", "deadline_s"), [(20, 25), (120, 75), (120, 400), (6_000, 4_000)])
@@ -109,6 +111,16 @@ def test_a_job_that_its_engine_took_down_is_started_again(make_job, run, caplog,
     assert "Training goes on at" in caplog.text
 
 
+def test_a_job_that_outlived_an_outage_and_is_killed_later_is_not_started_again(make_job, run, monkeypatch):
+    job = make_job(core_s=60)
+    monkeypatch.setattr(job, "usage", lambda: Usage(0.0, 0, measured_s=job.elapsed_s))
+    job.away_between = (20, 21.5)
+    job.at = [(40, job.kill)]
+    with pytest.raises(TrainingFailedError, match="exit code 137"):
+        run(job, 110)
+    assert job.restarted == 0
+
+
 @pytest.mark.parametrize(
     ("accident", "error", "message"),
     [("kill", TrainingFailedError, "exit code 137"), ("vanish", JobLostError, "removed by somebody")],
@@ -119,6 +131,20 @@ def test_a_job_killed_or_removed_fails_the_run_and_is_not_restarted(make_job, ru
     with pytest.raises(error, match=message):
         run(job, 90)
     assert job.restarted == 0
+
+
+@pytest.mark.parametrize(("off_s", "set_to_s"), [(30.0, 30.0), (-30.0, -30.0), (0.0, -3600.0), (0.0, 3600.0)])
+def test_an_engine_whose_clock_is_off_or_is_set_on_the_way_changes_nothing(make_job, run, off_s, set_to_s):
+    expected, _ = run(make_job(core_s=60), 80)
+    job = make_job(core_s=60)
+    job.clock_is_off_s = off_s
+    job.at = [(30.1, lambda: setattr(job, "clock_is_off_s", set_to_s))]
+    outcome, exchange = run(job, 80 + expected.finished_s)
+    began_s = exchange.samples[0]["t_s"]
+    assert outcome.met
+    assert outcome.finished_s - began_s > 60
+    assert outcome.mean_devices == pytest.approx(outcome.device_seconds / (outcome.finished_s - began_s), rel=0.01)
+    assert outcome.learned["tail_s"] == pytest.approx(expected.learned["tail_s"], abs=0.3)
 
 
 def test_a_script_silent_until_its_deadline_does_not_hold_its_worker_for_ever(make_job, run):
@@ -153,10 +179,10 @@ class Team:
 def test_what_a_team_had_while_nobody_controlled_it_counts_as_what_it_had_before(make_job):
     team = Team()
     job = make_job(core_s=60)
-    first = Holding(job, None, 1.0, {}, team=team)
+    first = Holding(job, None, 1.0, RunTotals(began_s=0.0), team=team)
     first.account(0.0)
     first.account(10.0)
-    stored = first.state()
+    stored = first.totals(0.0, 0, None)
     team.cores = 1.0  # it was given more as soon as it was found again
     second = Holding(job, None, 1.0, stored, team=team)
     second.account(70.0)

@@ -6,7 +6,7 @@ import pytest
 from tests.samples import a_sample
 
 from paceline.contract import PaceSample
-from paceline.pace.alerts import Alerts
+from paceline.run.alerts import Alerts
 
 
 def kinds(*samples: PaceSample) -> list[str]:

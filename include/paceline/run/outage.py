@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 
 from paceline.errors import RuntimeUnavailableError
-from paceline.pace.clock import Clock
-from paceline.pace.journal import Journal
+from paceline.run.clock import Clock
+from paceline.run.journal import Journal
 from paceline.runtime.base import Job, JobStatus
 
 _MOST_RESTARTS = 3
@@ -50,8 +50,9 @@ class Outage:
             message = "The engine does not answer: the allocation stays as it is until it does. %s"
             self._journal.event(self._since_s, "engine_away", message, error, level=logging.WARNING)
 
-    def is_over(self) -> None:
-        """The engine answered."""
+    def is_over(self, *, survived: bool = False) -> None:
+        """The engine answered; ``survived``: what it said shows that the job has run on, and ends later for itself."""
+        self._happened = self._happened and not survived
         if self._since_s is not None:
             now_s = self._now()
             away_s, self._since_s = now_s - self._since_s, None

@@ -9,9 +9,9 @@ from datetime import datetime, timezone
 import pytest
 
 from paceline.contract import DEADLINE
-from paceline.pace.history import History
-from paceline.pace.journal import Journal
-from paceline.pace.orders import Orders
+from paceline.run.history import History
+from paceline.run.journal import Journal
+from paceline.run.orders import Orders
 
 
 def orders(deadline_s: float) -> Orders:

@@ -5,22 +5,20 @@ from __future__ import annotations
 import logging
 import threading
 from datetime import datetime, timezone
-from unittest.mock import Mock
 
 import pytest
-from airflow.sdk.exceptions import AirflowException
 
 from paceline.contract import Ceiling, PaceSample
 from paceline.control import DeadlineController, Limits, Outlook
-from paceline.errors import DeadlineInfeasibleError, RuntimeUnavailableError
-from paceline.operators import DeadlineTrainingOperator, _sharing
-from paceline.operators._sharing import Queue, last_held
-from paceline.pace import MemoryState
+from paceline.errors import AskedToEndError, DeadlineInfeasibleError
+from paceline.run import MemoryState
+from paceline.run import queue as waiting_line
+from paceline.run.queue import Queue
 
 
 @pytest.fixture
 def queue(monkeypatch):
-    monkeypatch.setattr(_sharing, "_LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(waiting_line, "_LOOK_EVERY_S", 0.001)
 
     def make(says, *, on_infeasible="best_effort", outlook=None):
         """A queue whose arbiter says one thing after the other, each time something was published."""
@@ -38,7 +36,7 @@ def queue(monkeypatch):
         killed = threading.Event()
         store = Store()
         controller = DeadlineController(Limits(0.1, 2.0), 60.0)
-        options = {"pool": "trainings", "killed": killed, "log": logging.getLogger("test")}
+        options = {"pool": "trainings", "asked_to_end": killed, "log": logging.getLogger("test")}
         began = datetime.now(timezone.utc)
         made = Queue(store, controller, outlook, began, on_infeasible=on_infeasible, **options)
         made.samples, made.store, made.killed = samples, store, killed  # for tests to look at
@@ -101,29 +99,5 @@ def test_a_ceiling_that_makes_no_sense_is_not_taken(queue, nonsense, caplog):
 def test_who_is_killed_while_waiting_ends(queue):
     waits = queue([])
     waits.killed.set()
-    with pytest.raises(AirflowException, match="asked to end while it waited"):
+    with pytest.raises(AskedToEndError, match="asked to end while it waited"):
         waits.wait()
-
-
-@pytest.mark.parametrize(
-    ("error", "left"),
-    [(RuntimeUnavailableError("no engine"), {"ceiling", "container", "pace"}), (None, {"pace"})],
-)
-def test_a_job_that_could_not_be_removed_is_not_forgotten(error, left):
-    task = DeadlineTrainingOperator(task_id="train", script="train.py", deadline="60s", shared=True)
-    task._job = Mock(**{"stop.side_effect": error, "remove.side_effect": error})
-    store = MemoryState(dict.fromkeys(("alerts", "ceiling", "container", "controller", "deadline", "pace"), True))
-    task._discard({"task_state_store": store})
-    assert set(store) == left
-
-
-@pytest.mark.parametrize(
-    ("resumed", "held"),
-    [
-        (None, 1.2),  # not controlled yet
-        ({"run": {"held_devices": 0.4}}, 0.4),
-        ({"run": {"held_devices": 0.0}}, 1.2),  # paused, then started again without a report
-    ],
-)
-def test_a_running_job_holds_devices(resumed, held):
-    assert last_held(resumed, 1.2) == held

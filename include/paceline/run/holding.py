@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from paceline.contract import Reported, RunTotals
 from paceline.errors import JobLostError, RuntimeUnavailableError
-from paceline.pace.outage import Outage
+from paceline.run.outage import Outage
 from paceline.runtime.base import Job
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Holding:
     devices:
         What the job holds now.
     earlier:
-        What ``state`` said, when another process had the job before.
+        What the run had come to, when another process had the job before.
     perhaps:
         What it may hold instead, as far as its engine has not been asked; ``None`` if that is sure.
     team:
@@ -38,7 +38,7 @@ class Holding:
         job: Job,
         outage: Outage,
         devices: float,
-        earlier: Mapping[str, Any],
+        earlier: RunTotals,
         perhaps: float | None = None,
         team: TeamJob | None = None,
     ) -> None:
@@ -47,10 +47,10 @@ class Holding:
         self._team = team
         self.devices = self.wanted = devices  # given to the job, and decided
         self._perhaps = perhaps
-        self.device_s: float = earlier.get("device_s", 0.0)
-        self.resizes: int = earlier.get("resizes", 0)
-        self._until_s: float | None = earlier.get("last_step_s")
-        self._in_use_then: float | None = earlier.get("in_use")  # while nobody controlled the job, that stayed
+        self.device_s = earlier.device_s
+        self.resizes = earlier.resizes
+        self._until_s = earlier.last_step_s
+        self._in_use_then = earlier.in_use  # while nobody controlled the job, that stayed
         self._given_s = -math.inf
 
     @property
@@ -105,12 +105,15 @@ class Holding:
                 self._given_s = now_s
                 self.resizes += 1
 
-    def state(self) -> dict[str, Any]:
-        """JSON-safe, for whoever has the job next."""
-        return {
-            "last_step_s": self._until_s,
-            "device_s": self.device_s,
-            "resizes": self.resizes,
-            "held_devices": self.devices,
-            "in_use": self.in_use,
-        }
+    def totals(self, began_s: float, restarts: int, reported: Reported | None) -> RunTotals:
+        """For whoever has the job next."""
+        return RunTotals(
+            began_s=began_s,
+            restarts=restarts,
+            last_step_s=self._until_s,
+            device_s=self.device_s,
+            resizes=self.resizes,
+            held_devices=self.devices,
+            in_use=self.in_use,
+            reported=reported,
+        )

@@ -15,7 +15,7 @@ def draw(history: dict[str, Any], path: str | os.PathLike[str], *, title: str = 
     Parameters
     ----------
     history:
-        What :meth:`paceline.pace.History.to_json` returned: the task state store's ``history``.
+        What :meth:`paceline.run.History.to_json` returned: the task state store's ``history``.
     path:
         Where to write; missing folders are made.
     title:
@@ -26,7 +26,7 @@ def draw(history: dict[str, Any], path: str | os.PathLike[str], *, title: str = 
     Examples
     --------
     >>> import tempfile
-    >>> from paceline.pace import History
+    >>> from paceline.run import History
     >>> history = History()
     >>> for second in range(10):
     ...     history.add(t_s=second, progress_pct=10 * second, setpoint_pct=10 * second, devices=1.5, deadline_s=10)

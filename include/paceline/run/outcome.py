@@ -1,43 +1,10 @@
-"""How a run ended: the figures of a success, the sentence for a failure. Made by the control loop at the end."""
+"""How a run ended, in words and percent. Made by the control loop at the end."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any
 
 from paceline.runtime.base import JobStatus
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended.
-
-    Times are in seconds since the moment that the deadline counts from. ``error_pct`` is equation (7) of DECOR-NN:
-    negative for a run that ended before its deadline; both are
-    ``None`` for a run without one. ``step_ms_*`` is what a control step costs, ``store_ms_mean``
-    what an exchange with the live state beside it costs. ``learned`` is what the next run of the
-    job begins with, see :class:`~paceline.control.PastRun`.
-    """
-
-    finished_s: float
-    deadline_s: float | None
-    error_pct: float | None
-    met: bool
-    mean_devices: float
-    device_seconds: float
-    resizes: int
-    restarts: int
-    step_ms_mean: float
-    step_ms_max: float
-    store_ms_mean: float
-    loss: float | None
-    metrics: dict[str, float]
-    learned: dict[str, Any] | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-safe."""
-        return asdict(self)
 
 
 def error_pct(finished_s: float, deadline_s: float) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from paceline.errors import RuntimeUnavailableError
-from paceline.pace.journal import Journal
-from paceline.pace.outage import Outage
+from paceline.run.journal import Journal
+from paceline.run.outage import Outage
 from paceline.runtime.base import Job
 
 _GRACE_S = 10.0  # to end a batch on few devices, and to save a checkpoint
@@ -26,44 +26,47 @@ class Standstill:
         self._journal = journal
         self._outage = outage
         self.times = 0
-        self.lasts = False
         self.perhaps = 0.0  # devices on which it may run all the same: the engine did not answer
-        self.starting = False  # started again, and not heard of since
 
-    def begin(self, now_s: float, has_trained: Callable[[], bool]) -> None:
-        """Stop the job, unless it has ended by itself meanwhile or the engine is away; then it is tried again.
+    def begin(self, now_s: float, has_trained: Callable[[], bool], *, again: bool) -> bool:
+        """Stop the job; returns whether it stands still.
 
-        ``has_trained``: whether it has said that its last batch is done. Code that answers SIGTERM itself may leave
-        with the exit code 0 before that.
+        It does not if it has ended by itself meanwhile or the engine is away; then it is tried again.
+
+        Parameters
+        ----------
+        now_s:
+            The time.
+        has_trained:
+            Whether it has said that its last batch is done. Code that answers SIGTERM itself may leave with the exit
+            code 0 before that.
+        again:
+            It stood still before, and may have been started by an engine that did not answer.
         """
         try:
             self._job.stop(_GRACE_S)
             status = self._job.status()
         except RuntimeUnavailableError as error:
             self._outage.begins(error)
-            return
+            return False
         if status.state != "exited" or (status.exit_code == 0 and has_trained()):
-            return  # whoever waits for the job's end sees how it ended
+            return False  # whoever waits for the job's end sees how it ended
         self.perhaps = 0.0
-        if self.lasts:
-            return
-        self.lasts = True
-        self.times += 1
-        self._journal.event(now_s, "paused", "Paused: others have the devices. Its checkpoint is kept")
+        if not again:
+            self.times += 1
+            self._journal.event(now_s, "paused", "Paused: others have the devices. Its checkpoint is kept")
+        return True
 
-    def end(self, now_s: float, devices: float) -> None:
-        """Start the job again on ``devices``."""
+    def end(self, now_s: float, devices: float) -> bool:
+        """Start the job again on ``devices``; returns whether it has been."""
         try:
             self._job.resize(devices)
             self._job.restart()
         except RuntimeUnavailableError as error:
             self.perhaps = max(self.perhaps, devices)
             self._outage.begins(error)
-            return
+            return False
         self._outage.is_over()
-        self.lasts, self.starting, self.perhaps = False, True, 0.0
+        self.perhaps = 0.0
         self._journal.event(now_s, "unpaused", "Started again on %g devices", devices, devices=devices)
-
-    def heard(self) -> None:
-        """The job trains again."""
-        self.starting = False
+        return True

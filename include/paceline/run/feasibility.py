@@ -6,7 +6,7 @@ import logging
 
 from paceline.control import Decision
 from paceline.errors import DeadlineInfeasibleError, InvalidInputError
-from paceline.pace.journal import Journal
+from paceline.run.journal import Journal
 
 ON_INFEASIBLE = ("best_effort", "fail", "extend")
 _STEPS_TO_BELIEVE = 3  # one slow second is not a missed deadline

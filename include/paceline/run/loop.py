@@ -1,45 +1,45 @@
 """The control loop of one job: read progress, hear what changed, decide, resize, publish.
 
 The training operator runs it. It knows nothing of Airflow: the job comes from a runtime, live state through an
-:class:`~paceline.pace.live.Exchange`, time from a clock.
+:class:`~paceline.run.live.Exchange`, time from a clock.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import ValidationError
-
-from paceline.contract import CONTROLLER, DEADLINE, HISTORY, PACE, Ceiling, PaceSample, State, finite
+from paceline.contract import DEADLINE, Ceiling, Outcome, PaceSample, RunTotals, finite
 from paceline.control import Controller, Decision, PastRun
-from paceline.errors import JobLostError, RuntimeUnavailableError, TrainingFailedError
-from paceline.pace.busy import Busy
-from paceline.pace.clock import Clock, SystemClock
-from paceline.pace.feasibility import InfeasiblePolicy
-from paceline.pace.history import History
-from paceline.pace.holding import Holding
-from paceline.pace.journal import Journal
-from paceline.pace.live import Exchange
-from paceline.pace.orders import Orders
-from paceline.pace.outage import Outage
-from paceline.pace.outcome import Outcome, describe_failure, describe_silence, error_pct
-from paceline.pace.output import Output
-from paceline.pace.reading import Position, ProgressReader
-from paceline.pace.sample import sample
-from paceline.pace.standstill import Standstill
+from paceline.errors import AskedToEndError, JobLostError, RuntimeUnavailableError, TrainingFailedError
+from paceline.run.busy import Busy
+from paceline.run.clock import Clock, SystemClock
+from paceline.run.feasibility import InfeasiblePolicy
+from paceline.run.history import History
+from paceline.run.holding import Holding
+from paceline.run.journal import Journal
+from paceline.run.live import Exchange
+from paceline.run.orders import Orders
+from paceline.run.outage import Outage
+from paceline.run.outcome import describe_failure, describe_silence, error_pct
+from paceline.run.output import Output
+from paceline.run.publishing import Publisher
+from paceline.run.reading import Position, ProgressReader
+from paceline.run.sample import sample
+from paceline.run.standstill import Standstill
+from paceline.run.states import Cause, Course
 from paceline.runtime.base import Job, JobStatus
 
 if TYPE_CHECKING:
     from paceline.elastic.team import TeamJob
 
-_SLOW_KEYS_EVERY_S = 5.0  # history and controller state are larger and less urgent than the newest sample
-_SILENT_AT_MOST_S = 60.0  # of a job that was started about at its deadline, or later
+_SILENT_AT_LEAST_S = 60.0  # a job that is started about at its deadline, or later, has to begin all the same
 _STARTED_AGAIN_AT_MOST_S = 900.0  # on few devices, an interpreter and its libraries take their time
+_CLOCK_IS_OFF_S = 1.5  # a line may be read a second late
 _NOTABLE = 0.05  # a total that has moved by more is an event
 
 
@@ -51,7 +51,9 @@ class PaceLoop:
     job:
         The job, started or reattached.
     controller:
-        Decides how many devices.
+        Decides how many devices; the one that has decided on how many the job was started, or goes on from a state.
+    course:
+        The states that the training has been in so far.
     exchange:
         Live state: new deadlines and ceilings come from it, samples go to it.
     origin:
@@ -62,8 +64,8 @@ class PaceLoop:
         What to do once the deadline cannot be met: ``"best_effort"``, ``"fail"`` or ``"extend"``.
     history:
         The run so far, when it goes on after a crash.
-    resumed:
-        What was last published as ``controller`` state, when another process had the job before.
+    totals:
+        What the run had come to when another process had the job before.
     clock, log:
         The time, and where messages and the job's own output go.
     stopped:
@@ -86,11 +88,12 @@ class PaceLoop:
         controller: Controller,
         exchange: Exchange,
         *,
+        course: Course | None = None,
         origin: datetime,
         held_devices: float,
         on_infeasible: str = "best_effort",
         history: History | None = None,
-        resumed: Mapping[str, Any] | None = None,
+        totals: RunTotals | None = None,
         clock: Clock | None = None,
         log: logging.Logger | Any = None,
         stopped: Callable[[], bool] = lambda: False,
@@ -106,34 +109,35 @@ class PaceLoop:
         self._origin = origin
         self._clock = clock or SystemClock()
         self._stopped = stopped
-        self._on_sample = on_sample
         self._team = team
         self._journal = Journal(history or History(), self._log)
+        self._publisher = Publisher(exchange, self._journal, controller, origin, on_sample)
         self._infeasible = InfeasiblePolicy(on_infeasible, self._journal)
         self._output = Output(self._log)
-        self._reader = ProgressReader(self._output.take, self._malformed, past.pauses_s if past else 0.0)
-        self._total: int | None = None
-        self._told_total = 0
+        earlier = totals or RunTotals(began_s=self._now())
+        known = earlier.reported
+        self._reader = ProgressReader(self._output.take, self._malformed, past.pauses_s if past else 0.0, known)
+        self._total = known.total if known else None
+        self._told_total = self._total or 0
         self._busy = Busy()
         self._measured_s: float | None = None
-        earlier = (resumed or {}).get("run") or {}
         self._started_s = self._now()
-        self._began_s: float = earlier.get("began_s", self._now())
-        self._outage = Outage(job, self._journal, self._clock, self._now, earlier.get("restarts", 0))
+        self._began_s = earlier.began_s
+        self._outage = Outage(job, self._journal, self._clock, self._now, earlier.restarts)
         # The state that another process stored last may be older than its last resize: the first step makes sure.
-        perhaps = shared.at_most if shared is not None else held_devices if resumed else None
+        perhaps = shared.at_most if shared is not None else held_devices if totals else None
         self._holding = Holding(job, self._outage, held_devices, earlier, perhaps, team)
+        self._course = course or Course()
+        if self._course.state is None:
+            self._course.becomes("starting", by="task")
         self._standstill = Standstill(job, self._journal, self._outage)
-        if resumed:
-            controller.restore(resumed["controller"])
+        self._again = False  # started again, and not heard of since
         self._orders = Orders(
             origin, controller.deadline_s, self._journal, least_ceiling=controller.limits.quantum, shared=shared
         )
         self._decision = Decision(held_devices, 0.0, 0.0, None, None, True, controller.period_s)
-        self._slow_keys_s = float("-inf")
         self._steps, self._steps_sum_s, self._steps_max_s = 0, 0.0, 0.0
         self._step_ms: float | None = None
-        self._unpublished = 0
 
     def run(self) -> Outcome:
         """Control the job to its end.
@@ -146,6 +150,8 @@ class PaceLoop:
             The deadline cannot be met and ``on_infeasible`` is ``"fail"``; the job still runs then.
         JobLostError
             The job is not there any more.
+        AskedToEndError
+            ``stopped`` said so; the job still runs.
         """
         next_s = self._now()
         while True:
@@ -157,7 +163,11 @@ class PaceLoop:
             self._step_ms = 1000 * took_s
             next_s = max(next_s + period_s, self._now())
             status = self._wait(next_s - self._now())
-            if status is None or self._outage.goes_on_after(status):
+            if status is None:
+                continue
+            if self._outage.goes_on_after(status):
+                if not self._outage.lasts:
+                    self._start_again("engine")
                 continue
             self._read(self._now())
             return self._end(status)
@@ -171,7 +181,7 @@ class PaceLoop:
             self._move_deadline(now_s)
         if self._orders.ceiling == 0 and self._reader.trained_s is None:
             return self._stand_still(now_s)
-        if self._standstill.lasts and not self._go_on(now_s):
+        if self._course.state == "paused" and not self._go_on(now_s):
             return self._stand_still(now_s)
         self._take_usage()
         in_force = holding.in_force(self._reader.newest.devices if self._reader.newest else None, now_s)
@@ -183,40 +193,36 @@ class PaceLoop:
             held_devices=holding.devices if in_force is None else in_force,
             pending=holding.wanted != holding.devices or in_force is not None,
             ceiling=holding.devices if self._orders.ceiling == 0 else self._orders.ceiling,  # it is about to end
-            resting=self._reader.pauses.resting(now_s) or self._outage.lasts or self._standstill.starting,
+            resting=self._reader.pauses.resting(now_s) or self._outage.lasts or self._again,
             pauses_left_s=self._reader.pauses.left_s(now_s),
             busy=self._busy.share if self._team is None else None,
         )
         self._decision = decision
         holding.wanted = decision.devices
-        if position and self._reader.trained_s is None and not self._standstill.starting:
+        if self._course.state == "training":
             self._judge(now_s, decision)
-        elif position is None and now_s > self._silent_until_s():
+        elif position is None and now_s > max(self._controller.deadline_s, self._started_s + _SILENT_AT_LEAST_S):
             raise TrainingFailedError(describe_silence("by its deadline", self._reader.last_malformed))
-        if self._standstill.starting and now_s > self._started_s + _STARTED_AGAIN_AT_MOST_S:
+        if self._again and now_s > self._started_s + _STARTED_AGAIN_AT_MOST_S:
             raise TrainingFailedError(describe_silence("since it was started again", self._reader.last_malformed))
         holding.resize(now_s)
-        state: State = "finishing" if self._reader.trained_s is not None else "training" if position else "starting"
-        self._publish(now_s, decision, state)
+        self._publish(now_s, decision)
         self._output.flush()
         return decision.next_s
 
-    def _silent_until_s(self) -> float:
-        """A job that has not reported by then will not: by its deadline, if it was not started late."""
-        deadline_s = self._controller.deadline_s
-        late = self._orders.shared or self._started_s >= deadline_s
-        return max(deadline_s, self._started_s + _SILENT_AT_MOST_S) if late else deadline_s
-
     def _stand_still(self, now_s: float) -> float:
         """A step of a job that has been given nothing; returns the seconds until the next."""
-        if self._orders.ceiling == 0 and (not self._standstill.lasts or self._standstill.perhaps):
-            self._standstill.begin(now_s, self._has_trained)
+        is_paused = self._course.state == "paused"
+        to_be_stopped = self._orders.ceiling == 0 and (not is_paused or self._standstill.perhaps)
+        if to_be_stopped and self._standstill.begin(now_s, self._has_trained, again=is_paused):
+            self._again = False
+            self._course.becomes("paused", by="arbiter")
         period_s = self._controller.period_s
-        if self._standstill.lasts:
+        if self._course.state == "paused":
             self._holding.have(self._standstill.perhaps, now_s)
             self._controller.interrupt(now_s)
             self._decision = replace(self._decision, devices=0.0, finish_s=None, earliest_s=None, next_s=period_s)
-            self._publish(now_s, self._decision, "paused")
+            self._publish(now_s, self._decision)
         self._output.flush()
         return period_s
 
@@ -227,16 +233,22 @@ class PaceLoop:
     def _go_on(self, now_s: float) -> bool:
         """Start a job again that stood still, on all that it may have; returns whether that has been done."""
         devices = self._controller.limits.quantize(self._controller.limits.max_devices, self._orders.ceiling)
-        self._standstill.end(now_s, devices)
-        if not self._standstill.lasts:
-            self._holding.have(devices, now_s)
-            self._started_s = now_s
-        return not self._standstill.lasts
+        if not self._standstill.end(now_s, devices):
+            return False
+        self._holding.have(devices, now_s)
+        self._start_again("arbiter")
+        return True
+
+    def _start_again(self, by: Cause) -> None:
+        """The job was started in place, and goes on from its checkpoint once it reports."""
+        self._course.becomes("starting", by=by)
+        self._again = True
+        self._started_s = self._now()
 
     def _read(self, now_s: float) -> Position | None:
         news = [one for one in self._reader.feed(self._job.read_lines(), now_s) if one.event != "report"]
         if any(one.event == "start" for one in news):
-            self._standstill.heard()
+            self._again = False
         if news:
             total_before, self._total = self._total, news[-1].total
             if total_before is None:
@@ -249,7 +261,12 @@ class PaceLoop:
             elif any(one.event == "start" for one in news):
                 self._controller.interrupt(now_s)
                 self._journal.event(now_s, "resumed", "Training goes on at %.1f %%", news[-1].percent)
-        return self._reader.position
+        position = self._reader.position
+        if position is not None and not self._again and self._course.state != "paused":
+            if self._course.state == "starting":
+                self._course.becomes("training", by="job")
+            self._course.becomes("training" if self._reader.trained_s is None else "finishing", by="job")
+        return position
 
     def _take_usage(self) -> None:
         try:
@@ -261,7 +278,7 @@ class PaceLoop:
             return  # what becomes of the job, its status tells
         if usage.measured_s != self._measured_s:
             self._measured_s = usage.measured_s
-            self._outage.is_over()
+            self._outage.is_over(survived=True)
         self._busy.take(usage, self._holding.device_s)
         for step in self._team.take_steps() if self._team is not None else ():
             now, nodes = step.configuration, {name: round(cores, 3) for name, cores in step.configuration.nodes.items()}
@@ -277,54 +294,39 @@ class PaceLoop:
             self._exchange.post({DEADLINE: self._orders.extend(extended_s, now_s)})
             self._move_deadline(now_s)
 
-    def _publish(self, now_s: float, decision: Decision, state: State) -> None:
-        """Publish a sample. A value that the contract refuses costs the sample, not the training."""
-        try:
-            self._exchange.post(self._values(now_s, decision, state))
-        except ValidationError as error:
-            if not self._unpublished:  # once: samples come every second
-                self._log.error("The sample at %.1f s cannot be stored: %s", now_s, error)
-            self._unpublished += 1
+    def leave(self, state: Literal["detached", "failed"], by: Cause, *, stopped: bool = False) -> None:
+        """Say what has become of a job whose control ends before it does; ``stopped``: it holds nothing now."""
+        if self._course.state in ("finished", "failed"):  # that has been said
+            return
+        now_s = self._now()
+        self._holding.account(now_s)
+        if stopped:
+            self._holding.have(0.0, now_s)
+        self._course.becomes(state, by=by)
+        self._publish(now_s, self._decision)
 
-    def _values(self, now_s: float, decision: Decision, state: State) -> dict[str, Any]:
-        newest = self._reader.newest
-        controller = self._controller
-        self._journal.history.add(
-            t_s=now_s,
-            progress_pct=decision.progress_pct,
-            setpoint_pct=decision.setpoint_pct,
-            devices=self._holding.devices,
-            deadline_s=finite(controller.deadline_s),
-            forecast_s=finite(decision.finish_s),
-            loss=newest.loss if newest else None,
-            metrics=newest.metrics if newest else None,
-        )
-        newest_sample = sample(
-            state,
+    def _publish(self, now_s: float, decision: Decision) -> None:
+        assert self._course.state is not None  # it is "starting" from the beginning
+        state = self._course.state
+        self._publisher.publish(
             now_s,
-            self._origin + timedelta(seconds=now_s),
-            controller,
-            decision,
-            newest,
-            held_devices=self._holding.most,
-            used_devices=self._busy.cores,
-            ceiling=self._orders.ceiling,
-            grant=self._orders.grant if self._orders.shared else None,
-            restarts=self._outage.restarts,
-            resizes=self._holding.resizes,
-            step_ms=self._step_ms,
+            lambda moment: sample(
+                state,
+                now_s,
+                moment,
+                self._controller,
+                decision,
+                self._reader.newest,
+                held_devices=self._holding.most,
+                used_devices=self._busy.cores,
+                ceiling=self._orders.ceiling,
+                grant=self._orders.grant if self._orders.shared else None,
+                restarts=self._outage.restarts,
+                resizes=self._holding.resizes,
+                step_ms=self._step_ms,
+            ),
+            lambda: self._holding.totals(self._began_s, self._outage.restarts, self._reader.reported()),
         )
-        self._on_sample(newest_sample)
-        values: dict[str, Any] = {PACE: newest_sample.to_json()}
-        if self._journal.fresh or now_s - self._slow_keys_s >= _SLOW_KEYS_EVERY_S or state in ("finished", "failed"):
-            self._journal.fresh = False
-            self._slow_keys_s = now_s
-            values[HISTORY] = self._journal.history.to_json()
-            values[CONTROLLER] = {"controller": controller.state(), "run": self._run_state()}
-        return values
-
-    def _run_state(self) -> dict[str, Any]:
-        return {"began_s": self._began_s, "restarts": self._outage.restarts, **self._holding.state()}
 
     def _malformed(self, line: str, reason: str) -> None:
         self._log.warning("Progress line skipped (%s): %.200s", reason, line)
@@ -332,8 +334,8 @@ class PaceLoop:
     def _wait(self, timeout_s: float) -> JobStatus | None:
         """Wait for the next step; returns the job's status when it has ended."""
         if self._stopped():
-            raise TrainingFailedError("the run was asked to end")
-        if self._standstill.lasts:
+            raise AskedToEndError("the task was asked to end")
+        if self._course.state == "paused":
             self._clock.sleep(max(timeout_s, 0.0))
             return None
         try:
@@ -353,7 +355,7 @@ class PaceLoop:
         self._output.flush(everything=True)
         newest = self._reader.newest
         deadline_s = self._controller.deadline_s
-        finished_s = status.finished_s - self._origin.timestamp() if status.finished_s else self._now()
+        finished_s = self._on_our_clock(status.finished_s) if status.finished_s else self._now()
         self._holding.account(finished_s)
         problem = describe_failure(status, self._output.last)
         if problem is None and self._total is None:
@@ -361,27 +363,34 @@ class PaceLoop:
         progress_pct = newest.percent if newest and self._total else 0.0
         setpoint_pct, met = min(progress_pct, 100.0), finished_s <= deadline_s
         last = Decision(self._holding.devices, setpoint_pct, progress_pct, finished_s, finished_s, met, next_s=0.0)
-        self._publish(finished_s, last, "failed" if problem else "finished")
+        self._course.becomes("failed" if problem else "finished", by="job")
+        self._publish(finished_s, last)
         if status.state == "gone":
             raise JobLostError(problem)
         if problem:
             raise TrainingFailedError(problem, status.exit_code)
         return Outcome(
-            finished_s=round(finished_s, 3),
-            deadline_s=None if math.isinf(deadline_s) else round(deadline_s, 3),
-            error_pct=None if math.isinf(deadline_s) else round(error_pct(finished_s, deadline_s), 3),
-            met=finished_s <= deadline_s,
-            mean_devices=round(self._holding.device_s / max(finished_s - self._began_s, 1e-9), 3),
-            device_seconds=round(self._holding.device_s, 3),
+            finished_s=finished_s,
+            deadline_s=finite(deadline_s),
+            error_pct=None if math.isinf(deadline_s) else error_pct(finished_s, deadline_s),
+            met=met,
+            mean_devices=self._holding.device_s / max(finished_s - self._began_s, 1e-9),
+            device_seconds=self._holding.device_s,
             resizes=self._holding.resizes,
             restarts=self._outage.restarts,
-            step_ms_mean=round(1000 * self._steps_sum_s / self._steps, 3),
-            step_ms_max=round(1000 * self._steps_max_s, 3),
-            store_ms_mean=round(self._exchange.round_ms_mean, 3),
+            step_ms_mean=1000 * self._steps_sum_s / self._steps,
+            step_ms_max=1000 * self._steps_max_s,
+            store_ms_mean=self._exchange.round_ms_mean,
             loss=newest.loss if newest else None,
             metrics=newest.metrics if newest else {},
             learned=self._learned(finished_s),
         )
+
+    def _on_our_clock(self, engine_s: float) -> float:
+        """A time of the engine's clock. That may be off, as the job's lines tell; by little, they tell nothing."""
+        moment_s, offset_s = engine_s - self._origin.timestamp(), self._reader.clock_offset_s
+        by_lines_s = moment_s if offset_s is None else engine_s + offset_s
+        return by_lines_s if abs(by_lines_s - moment_s) > _CLOCK_IS_OFF_S else moment_s
 
     def _learned(self, finished_s: float) -> dict[str, Any] | None:
         """What the next run of this job can begin with; nothing after an interruption, which will not come again."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.pace.busy import Busy
+from paceline.run.busy import Busy
 from paceline.runtime.base import Usage
 
 

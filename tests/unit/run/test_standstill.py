@@ -6,7 +6,7 @@ import pytest
 
 from paceline.contract import Ceiling
 from paceline.errors import RuntimeUnavailableError, TrainingFailedError
-from paceline.pace import MemoryState
+from paceline.run import MemoryState
 
 
 @pytest.mark.parametrize("exit_code", [143, 0], ids=["SIGTERM", "code that answers it and leaves with zero"])

@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from paceline.contract import RunEvent
-from paceline.pace.history import History
+from paceline.run.history import History
 
 
 class Journal:

@@ -12,7 +12,7 @@ from typing import Any
 
 from paceline.contract import CEILING, DEADLINE, Ceiling, StoredDeadline
 from paceline.errors import InvalidInputError
-from paceline.pace.journal import Journal
+from paceline.run.journal import Journal
 
 
 class Orders:

@@ -1,0 +1,32 @@
+"""The job of a training, as the live state's key ``container`` says where it is: what the next try reconnects to."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from paceline.contract.record import Moment, Record, Text
+
+
+class JobRecord(Record):
+    """Which job trains, since when, and who steers it.
+
+    Examples
+    --------
+    >>> record = JobRecord(
+    ...     runtime="docker", id="4f0c", origin=datetime.fromisoformat("2030-01-01T12:00:00+00:00"), devices=1.5,
+    ...     owner="a")
+    >>> JobRecord.read(record.to_json()) == record
+    True
+    """
+
+    version: int = 1
+    runtime: Text
+    """Name of the runtime: ``"docker"`` or ``"process"``."""
+    id: Text
+    """What the runtime finds it by."""
+    origin: Moment
+    """The moment that the deadline counts from."""
+    devices: float = Field(gt=0)
+    """What it was started on."""
+    owner: Text = ""
+    """Who steers it: another for every process that has taken it up. Who finds another one here has lost the job."""

@@ -1,0 +1,11 @@
+"""One life of a training: its states, its control loop, and what is kept until its result is safe.
+
+Start at :class:`Training`; :class:`PaceLoop` is the control loop of one job. ``docs/architecture.md`` has a picture.
+"""
+
+from paceline.run.history import History
+from paceline.run.live import Exchange, LiveState, MemoryState
+from paceline.run.loop import PaceLoop
+from paceline.run.training import Training
+
+__all__ = ["Exchange", "History", "LiveState", "MemoryState", "PaceLoop", "Training"]

@@ -1,0 +1,148 @@
+"""The arguments of a training: checked when the DAG is read, as far as they are known then, and read when it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Protocol
+
+from paceline.contract import Deadline
+from paceline.control import CONTROLLERS, Gains, Limits
+from paceline.errors import InvalidInputError
+from paceline.run.feasibility import ON_INFEASIBLE
+from paceline.run.settings import Settings
+
+from ._values import is_template, number, one_of, optional_number, optional_place
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from paceline.elastic import Options
+
+OBJECTIVES = ("deadline", "throughput")
+DEADLINE_FROM = ("run", "task")
+ON_DRAIN = ("leave", "stop")
+_ALPHA = "a number in (0, 1]"
+_CHOICES = {
+    "objective": OBJECTIVES,
+    "deadline_from": DEADLINE_FROM,
+    "on_infeasible": ON_INFEASIBLE,
+    "on_drain": ON_DRAIN,
+    "controller": tuple(CONTROLLERS),
+}
+
+
+class Arguments(Protocol):
+    """A task with the arguments of ``DeadlineTrainingOperator`` that say how its training is steered."""
+
+    template_fields: Sequence[str]
+    objective: str
+    budget: float | str | None
+    scaling: Options | None
+    deadline: Any
+    deadline_from: str
+    alpha: float | str
+    min_devices: float | str
+    max_devices: float | str | None
+    quantum: float
+    gpus: int
+    control_period: float
+    on_infeasible: str
+    on_drain: str
+    on_deadline_alert: Sequence[Callable[..., Any]]
+    controller: str
+    gain: float | None
+    integral_weight: float | None
+    shared: bool
+    output_path: Any
+
+    def read_templates(self) -> None:
+        """Check and convert what says where and what to run, see ``JobOperator``."""
+
+
+def check(task: Arguments, *, rendered: bool = False) -> None:
+    """Raise for every argument that is known to be wrong by now; templates are checked when they are rendered."""
+
+    def later(field: str) -> bool:
+        return not rendered and field in task.template_fields and is_template(getattr(task, field))
+
+    for field, choices in _CHOICES.items():
+        if not later(field):
+            one_of(choices)(field, getattr(task, field))
+    budget = None if later("budget") else optional_number("budget", task.budget)
+    if budget is not None and task.objective == "deadline":
+        accepted = "None, unless the objective is 'throughput': max_devices limits a training by a deadline"
+        raise InvalidInputError("budget", task.budget, accepted)
+    if budget is not None and budget <= 0:
+        raise InvalidInputError("budget", budget, "a number greater than 0")
+    if not later("deadline") and not (task.deadline is None and task.objective == "throughput"):
+        Deadline.parse(task.deadline)
+    if not later("alpha") and not 0 < number("alpha", task.alpha, _ALPHA) <= 1:
+        raise InvalidInputError("alpha", task.alpha, _ALPHA)
+    if number("control_period", task.control_period, "a number of seconds greater than 0") <= 0:
+        raise InvalidInputError("control_period", task.control_period, "a number of seconds greater than 0")
+    least = 0.0 if later("min_devices") else number("min_devices", task.min_devices)
+    most = None if later("max_devices") else optional_number("max_devices", task.max_devices)
+    Limits(least, max(least, task.quantum) if most is None else most, task.quantum)
+    if not later("output_path"):
+        task.output_path = optional_place("output", task.output_path)
+    for callback in task.on_deadline_alert:
+        if not callable(callback):
+            raise InvalidInputError("on_deadline_alert", callback, "a notifier, a function, or several of them")
+    if (task.gain is None) != (task.integral_weight is None):
+        raise InvalidInputError("gain", task.gain, "gain and integral_weight together, or neither")
+    if task.gain is not None and task.controller != "paper":
+        raise InvalidInputError("gain", task.gain, "None, unless the controller is 'paper'")
+    _gains(task)
+
+
+def read(task: Arguments) -> Settings:
+    """The arguments of a task whose templates have been rendered, parsed for good. Raises for each that is wrong."""
+    task.read_templates()
+    check(task, rendered=True)
+    scales = task.objective == "throughput"
+    name = "budget" if scales else "max_devices"
+    most = optional_number(name, getattr(task, name))
+    if most is None and task.quantum == 1 and task.gpus:
+        most = float(task.gpus)
+    least = number("min_devices", task.min_devices)
+    if scales:
+        from paceline.elastic import Options
+
+        least = max(least, (task.scaling or Options()).fewest_cores)
+    deadline = Deadline() if task.deadline is None else Deadline.parse(task.deadline)
+    written = task.deadline if isinstance(task.deadline, (str, int, float)) else deadline.duration_s
+    return Settings(
+        deadline=deadline,
+        written=deadline.at.isoformat() if deadline.at is not None else written,
+        alpha=number("alpha", task.alpha, _ALPHA),
+        min_devices=least,
+        max_devices=most,
+        quantum=task.quantum,
+        period_s=task.control_period,
+        on_infeasible=task.on_infeasible,
+        controller=task.controller,
+        gains=_gains(task),
+        shared=task.shared,
+        most_is=name,
+    )
+
+
+def origin(context: Context, deadline_from: str) -> datetime:
+    """The moment that a duration counts from: the start of the DAG run, or of this task.
+
+    ``airflow dags test`` calls the logical date the start of its run; that run is due now, and starts no sooner.
+    """
+    now = datetime.now(timezone.utc)
+    if deadline_from == "task":
+        moments: list[datetime | None] = [context["ti"].start_date]
+    else:
+        moments = [context["dag_run"].start_date, getattr(context["dag_run"], "run_after", None)]
+    known = [moment.astimezone(timezone.utc) for moment in moments if moment is not None]
+    return min(max(known, default=now), now)
+
+
+def _gains(task: Arguments) -> Gains | None:
+    if task.gain is None or task.integral_weight is None:
+        return None
+    return Gains(task.gain, task.integral_weight)

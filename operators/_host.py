@@ -1,0 +1,138 @@
+"""A training's host in Airflow: one try of a task, with its store, its logs, its engine and its output."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paceline.contract import OUTPUT, CollectedOutput
+from paceline.control import PastRun
+from paceline.run import LiveState
+from paceline.run.host import Standing
+
+from ._arguments import origin
+from ._identity import task_labels
+from ._objective import team_of, where
+from ._output import collect, default_place
+from ._told import Callback, Told
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from paceline.contract import PaceSample
+    from paceline.elastic.team import TeamJob
+    from paceline.runtime.base import Job, JobSpec, Runtime
+
+    from .train import DeadlineTrainingOperator
+
+_OVER = ("success", "failed", "skipped", "upstream_failed", "removed", "restarting")  # the last: cleared while it ran
+_ASK_AT_MOST_S = 1.5
+
+
+class TaskHost:
+    """See :class:`paceline.run.host.Host` for what each method promises.
+
+    Parameters
+    ----------
+    task:
+        The operator, its templates rendered.
+    context:
+        Airflow's context of the try.
+    callbacks:
+        Called for each alert.
+    """
+
+    def __init__(self, task: DeadlineTrainingOperator, context: Context, callbacks: Sequence[Callback]) -> None:
+        ti = context["ti"]
+        self._task, self._context, self._ti, self._callbacks = task, context, ti, callbacks
+        self._told: Told | None = None
+        self.store: LiveState = context["task_state_store"]
+        self.log = task.log
+        self.pool = task.pool
+        self.try_number, self.max_tries = ti.try_number or 1, ti.max_tries or 0
+
+    def origin(self, earlier: datetime | None) -> datetime:
+        """A retry does not move the deadline."""
+        if earlier is not None and self._task.deadline_from == "task":
+            return earlier
+        return origin(self._context, self._task.deadline_from)
+
+    def runtime(self, name: str | None) -> Runtime:
+        """Where the operator says."""
+        return where(self._task, self._task.make_runtime(name), self._context)
+
+    def labels(self) -> dict[str, str]:
+        """Those of the task's containers."""
+        return task_labels(self._context)
+
+    def spec(self, scratch: Path, devices: float) -> JobSpec:
+        """The operator's job."""
+        return self._task.placed(self._context, self._task.job_spec(self._context, scratch, devices), scratch)
+
+    def team(self, job: Job) -> TeamJob | None:
+        """The job, if it is a team."""
+        return team_of(job)
+
+    def past_run(self) -> PastRun | None:
+        """From the result of the task's last successful run; a start without it is only a little less sure."""
+        ti = self._ti
+        try:
+            result = ti.xcom_pull(task_ids=self._task.task_id, map_indexes=ti.map_index, include_prior_dates=True)
+        except Exception as error:
+            self.log.warning("The result of the run before this one could not be read: %s", error)
+            return None
+        return PastRun.read(result.get("learned")) if isinstance(result, dict) else None
+
+    def collect(self, job: Job) -> str:
+        """To ``output``, or a folder of this task's run."""
+        place = self._task.output_path or default_place(self._ti)
+        earlier = CollectedOutput.read(self.store.get(OUTPUT))
+        before = earlier.names if earlier is not None and earlier.place == place else ()
+        names = collect(job, place, before)
+        self.store.set(OUTPUT, CollectedOutput(place=place, names=names).to_json())
+        return place
+
+    def job_is(self, job_id: str) -> None:
+        """For the button that leads to the container's logs."""
+        self._task.container_id = job_id
+
+    def take(self, sample: PaceSample) -> None:
+        """To Airflow's metrics, and to the callbacks."""
+        if self._told is None:
+            self._told = Told(self._context, self._callbacks, self.log)
+        self._told.take(sample)
+
+    def wait_for_callbacks(self) -> None:
+        """Callbacks run beside the training."""
+        if self._told is not None:
+            self._told.close()
+
+    def standing(self) -> Standing:
+        """Ask Airflow, which is answered by the task's supervisor as long as that lives; for a moment only."""
+        if _in_process():
+            return "over"  # `airflow dags test`: nobody would come back to it
+        said: list[Standing] = []
+        asking = threading.Thread(target=lambda: said.append(self._ask()), name="paceline-standing", daemon=True)
+        asking.start()
+        asking.join(_ASK_AT_MOST_S)
+        return said[0] if said else "unknown"
+
+    def _ask(self) -> Standing:
+        ti = self._ti
+        index = ti.map_index if ti.map_index is not None and ti.map_index >= 0 else None
+        try:
+            found = ti.get_task_states(dag_id=ti.dag_id, map_index=index, task_ids=[ti.task_id], run_ids=[ti.run_id])
+        except Exception as error:
+            self.log.warning("Airflow does not say how the task stands: %s", error)
+            return "unknown"
+        states = found.get(ti.run_id, {})
+        return "over" if set(states.values()) & set(_OVER) else "goes_on"
+
+
+def _in_process() -> bool:
+    from airflow.sdk.execution_time import task_runner
+
+    return type(getattr(task_runner, "SUPERVISOR_COMMS", None)).__name__ == "InProcessSupervisorComms"

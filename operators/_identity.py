@@ -1,0 +1,37 @@
+"""What tells a task's jobs from all others: on one engine there may be those of several Airflows."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow.sdk import Context
+
+
+def task_labels(context: Context) -> dict[str, str]:
+    """Labels of the task's containers, the same on every try."""
+    ti = context["ti"]
+    index = ti.map_index if ti.map_index is not None else -1
+    return {
+        "paceline.dag": ti.dag_id,
+        "paceline.run": ti.run_id,
+        "paceline.task": ti.task_id,
+        "paceline.map_index": str(index),
+    }
+
+
+def began(context: Context) -> str:
+    """When the DAG run began: no other Airflow has begun a run of the same name in the same microsecond."""
+    run = context.get("dag_run")
+    return run.start_date.isoformat() if run is not None and run.start_date is not None else ""
+
+
+def unique_name(context: Context, readable: str, parts: Mapping[str, str]) -> str:
+    """A name for what belongs to a run: ``readable``, and a digest of the run and the ``parts`` that it has."""
+    full = "\0".join([*parts.values(), began(context)])
+    short = re.sub(r"[^a-z0-9]+", "-", readable.lower()).strip("-")[:40].strip("-")
+    return f"{short}-{hashlib.sha256(full.encode()).hexdigest()[:12]}"

@@ -1,0 +1,220 @@
+"""Every template field of every operator takes what Airflow's own operators take, and is checked once it is rendered.
+
+The fields come from the operators themselves: one that is added is tested, too.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from airflow.sdk import DAG, BaseOperator, ObjectStoragePath
+from airflow.sdk.exceptions import AirflowFailException
+from airflow.serialization.serialized_objects import DagSerialization
+
+from paceline import operators
+from paceline.errors import InvalidInputError
+from paceline.fleet import Fleet, Worker
+from paceline.operators import (
+    ArbiterOperator,
+    DeadlineTrainingOperator,
+    EvaluateOperator,
+    ParameterServerOperator,
+    ProfileOperator,
+    PromoteOperator,
+    ScheduleOperator,
+    WorkerTrainingOperator,
+    _arguments,
+)
+from paceline.operators._values import is_template
+
+GATE = Worker(name="gate", kind="nano", cores=1, memory_gib=1, cgroup_parent="/gate")
+FLEET = Fleet(workers=(GATE,), parameter_server=GATE)
+PLAN = {"workers": {"gate": {"samples": 10, "batch_size": 2}}}
+TRAIN = {"script": "train.py", "deadline": "1m"}
+GOOD = {
+    ArbiterOperator: {"pool": "trainings", "devices": 2, "conn_id": "airflow_api"},
+    DeadlineTrainingOperator: TRAIN,
+    EvaluateOperator: {
+        "model": "flights", "registry": "/r", "challenger": "/c", "data": {"a": "/a"}, "metric": "auc",
+        "script": "evaluate.py",
+    },
+    ParameterServerOperator: {"fleet": FLEET, "plan": PLAN, "deadline": "1m"},
+    ProfileOperator: {"fleet": FLEET, "profiles": "/p", "script": "train.py"},
+    PromoteOperator: {"evaluation": {}, "registry": "/r"},
+    ScheduleOperator: {"fleet": FLEET, "profiles": "/p", "samples": 10},
+    WorkerTrainingOperator: {**TRAIN, "fleet": FLEET, "worker": "gate", "plan": PLAN, "server_task_id": "server"},
+}  # fmt: skip
+# Attributes that are called otherwise than their arguments, which BaseOperator has for something else.
+ARGUMENTS = {"output_path": "output", "pool_name": "pool"}
+# Template fields of a base class that are no arguments here: the operator sets them itself, or has no use for them.
+NONE = {
+    ParameterServerOperator: {"script", "command", "min_devices", "max_devices"},
+    ProfileOperator: {"command"},
+}
+OURS = [
+    found
+    for found in vars(operators).values()
+    if isinstance(found, type) and issubclass(found, BaseOperator) and found.template_fields
+]
+FIELDS = [
+    pytest.param(operator, field, id=f"{operator.__name__}-{field}")
+    for operator in OURS
+    for field in operator.template_fields
+    if field not in NONE.get(operator, ())
+]
+WAITING = {
+    "an XComArg": lambda first, dag: first.output,
+    "an XComArg with a key": lambda first, dag: first.output["key"],
+    "a mapped XComArg": lambda first, dag: first.output.map(str),
+    "a DagParam": lambda first, dag: dag.param("x"),
+    "a template": lambda first, dag: "{{ params.x }}",
+    "a statement": lambda first, dag: "{% if params.x %}1{% endif %}",
+    "a function": lambda first, dag: lambda context, jinja_env: "x",
+    "a list with a template": lambda first, dag: ["{{ params.x }}"],
+    "a list with an XComArg": lambda first, dag: ["a", first.output],
+    "a dict with an XComArg": lambda first, dag: {"a": {"b": first.output}},
+    "a tuple with a DagParam": lambda first, dag: (dag.param("x"),),
+}
+WRONG = {1: 2}  # text in no field, a number in none, a list in none, and a mapping of names in none
+CONTEXT = {
+    "ti": SimpleNamespace(
+        dag_id="dag",
+        run_id="run",
+        task_id="task",
+        map_index=-1,
+        get_task_states=lambda **_: {},
+        xcom_pull=lambda **_: [1, "two"],
+    )
+}
+
+
+def arguments(operator, field, value):
+    """Good arguments but for one, which is ``value``."""
+    made = {**GOOD[operator], ARGUMENTS.get(field, field): value}
+    if field == "command":
+        del made["script"]
+    return made
+
+
+def rendered(operator, field, value):
+    """A task whose ``field`` has become ``value``, by a DAG parameter that the run was started with."""
+    with DAG("dag", schedule=None) as dag:
+        task = operator(task_id="task", **arguments(operator, field, dag.param("x")))
+    task.render_template_fields({**CONTEXT, "dag_run": SimpleNamespace(conf={"x": value})})
+    return task
+
+
+@pytest.mark.parametrize("waiting", WAITING)
+@pytest.mark.parametrize(("operator", "field"), FIELDS)
+def test_what_only_a_run_knows_is_left_alone_when_the_dag_is_read_and_makes_dependencies(operator, field, waiting):
+    with DAG("dag", schedule=None, params={"x": 1}) as dag:
+        value = WAITING[waiting](BaseOperator(task_id="first"), dag)
+        task = operator(task_id="task", **arguments(operator, field, value))
+    assert getattr(task, field) is value
+    assert task.upstream_task_ids == ({"first"} if "XComArg" in waiting else set())
+    DagSerialization.to_dict(dag)
+
+
+@pytest.mark.parametrize(("operator", "field"), FIELDS)
+def test_a_wrong_value_is_refused_by_name_when_the_task_runs(operator, field):
+    task = rendered(operator, field, WRONG)
+    with pytest.raises(AirflowFailException, match=rf"^{ARGUMENTS.get(field, field)}: got {{1: 2}}, expected "):
+        task.execute(CONTEXT)
+
+
+@pytest.mark.parametrize(("operator", "field"), FIELDS)
+def test_a_mapped_operator_takes_templates_too(operator, field):
+    with DAG("dag", schedule=None) as dag:
+        waiting = BaseOperator(task_id="first").output
+        made = arguments(operator, field, waiting)
+        mapped = operator.partial(task_id="task", **made).expand(doc_md=["a", "b"])
+        others = {name: value for name, value in made.items() if value is not waiting}
+        each = operator.partial(task_id="each", **others).expand(**{ARGUMENTS.get(field, field): waiting})
+    # Airflow looks for template fields among the names of the arguments of ``partial``.
+    assert mapped.upstream_task_ids == (set() if field in ARGUMENTS else {"first"})
+    assert each.upstream_task_ids == {"first"}
+    assert getattr(mapped.unmap({"doc_md": "a"}), field) is waiting
+    DagSerialization.to_dict(dag)
+
+
+def training(**changed):
+    with DAG("dag", schedule=None):
+        first = BaseOperator(task_id="first")
+        changed = {name: value(first) if callable(value) else value for name, value in changed.items()}
+        task = DeadlineTrainingOperator(task_id="task", **{**TRAIN, **changed})
+    task.render_template_fields({**CONTEXT, "params": {"none": None, "braces": "{{ x }}"}})
+    return task
+
+
+def command(task, tmp_path):
+    task.read_templates()
+    if task.script is not None:
+        task.script = tmp_path / "train.py"
+        task.script.touch()
+    return list(task.job_spec(CONTEXT, tmp_path, 1.0).command)
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"arguments": lambda first: first.output}, ["python", "train.py", "1", "two"]),
+        ({"arguments": lambda first: first.output.map(repr)}, ["python", "train.py", "1", "'two'"]),
+        ({"arguments": ("--day", "{{ 1 + 1 }}")}, ["python", "train.py", "--day", "2"]),
+        ({"script": None, "command": lambda first: first.output}, ["1", "two"]),
+        ({"script": None, "command": "python -m '{{ 'my' }} app'"}, ["python", "-m", "my app"]),
+        ({"script": None, "command": "{{ ['python', '-m', 'app'] }}"}, ["python", "-m", "app"]),  # as DockerOperator
+    ],
+)
+def test_a_list_comes_out_of_an_xcom_or_a_template(tmp_path, changed, expected):
+    assert command(training(**changed), tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"arguments": "{{ '--epochs 3' }}"}, "arguments: got '--epochs 3', expected a list or a tuple"),
+        ({"arguments": "{{ ['--epochs', '3'] }}"}, r"arguments: got .*, expected a list or a tuple"),
+        ({"environment": "{{ {'A': 1} }}"}, "environment: got .*, expected a mapping of names to values"),
+        ({"script": None, "command": "{{ '[1' }}"}, r"command: got '\[1', expected a command, as text or as a list"),
+        ({"script": "{{ params.none }}"}, "script: got None, expected a Python file, or command"),
+        ({"alpha": "{{ '1.5' }}"}, r"alpha: got '1.5', expected a number in \(0, 1\]"),
+        ({"budget": "{{ 2 }}"}, "budget: got '2', expected None, unless the objective is 'throughput'"),
+        ({"on_infeasible": "{{ params.braces }}"}, "on_infeasible: got '{{ x }}', expected one of best_effort"),
+    ],
+)
+def test_what_a_template_has_become_is_checked_as_when_the_dag_is_read(changed, message):
+    with pytest.raises(InvalidInputError, match=message):
+        _arguments.read(training(**changed))
+
+
+def test_numbers_come_as_numbers_or_text_and_nothing_as_none():
+    settings = _arguments.read(training(alpha="{{ 0.9 }}", min_devices="{{ 0.5 }}", max_devices="{{ params.none }}"))
+    assert (settings.alpha, settings.min_devices, settings.max_devices) == (0.9, 0.5, None)
+    assert _arguments.read(training(max_devices="{{ 3 }}", budget="{{ params.none }}")).max_devices == 3.0
+    task = training(engine_conn_id="{{ params.none }}", docker_url="{{ '' }}", output="{{ '' }}")
+    _arguments.read(task)
+    assert (task.engine_conn_id, task.docker_url, task.output_path) == (None, None, None), "a process may run it"
+
+
+def test_places_may_be_objects_for_paths():
+    task = training(output=ObjectStoragePath("s3://models/{{ 1 + 1 }}"), script=Path("{{ 'train' }}.py"))
+    _arguments.read(task)
+    assert (task.output_path, task.script) == ("s3://models/2", "train.py")
+
+
+@pytest.mark.parametrize("operator", [ParameterServerOperator, ProfileOperator, WorkerTrainingOperator])
+def test_a_fleet_trains_in_containers_whatever_a_template_says(operator):
+    with pytest.raises(AirflowFailException, match="runtime: got 'process', expected 'docker'"):
+        rendered(operator, "runtime", "process").execute(CONTEXT)
+
+
+def test_an_argument_that_is_not_templated_is_no_template():
+    with pytest.raises(InvalidInputError, match=r"objective: got '{{ params.objective }}', expected one of"):
+        DeadlineTrainingOperator(task_id="task", **TRAIN, objective="{{ params.objective }}")
+
+
+@pytest.mark.parametrize("value", [None, 1, "20m", b"{{", ("a",), {"{{ x }}": 1}, [], Path("{{ x }}")])
+def test_what_airflow_does_not_render_is_no_template(value):
+    assert not is_template(value)

@@ -1,0 +1,376 @@
+"""What a training's tries leave behind, whatever ends them: nothing that took time to make is lost, nothing leaks.
+
+The engine, the store and Airflow are simulated, and fail where a test wants it; one test goes through every call.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import datetime, timezone
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from paceline.contract import CONTAINER, RESULT, Deadline, JobRecord, StoredResult
+from paceline.errors import (
+    AskedToEndError,
+    DeadlineInfeasibleError,
+    DetachedError,
+    JobLostError,
+    PacelineError,
+    TrainingFailedError,
+)
+from paceline.run import MemoryState, Training
+from paceline.run import handle as handles
+from paceline.run import training as trainings
+from paceline.run.settings import Settings
+
+from .conftest import SimulatedClock, SimulatedJob
+
+LEFT = {"pace", "history", "result"}  # of a training that is done
+
+
+class Job(SimulatedJob):
+    """A job of the simulated engine, which remembers what it was asked."""
+
+    def __init__(self, engine: Engine, name: str) -> None:
+        super().__init__(engine.clock, core_s=20, batches=200)
+        self.engine, self.id = engine, name
+        self.at = list(engine.at)
+
+    def resize(self, devices: float) -> None:
+        if self.status().state == "exited":  # an engine notes it for the next start
+            self.devices = devices
+        else:
+            super().resize(devices)
+
+    def remove(self) -> None:
+        self.engine.fail_if_asked("remove")
+        self.engine.jobs.pop(self.id, None)
+        self.vanish()
+
+    def collect(self) -> None:
+        self.engine.fail_if_asked("collect")
+        self.engine.collected.append(self.id)
+
+    def close(self) -> None:
+        pass
+
+
+class Engine:
+    """An engine with one kind of job; ``at`` is what happens in each, and when."""
+
+    name = "docker"
+
+    def __init__(self, clock: SimulatedClock) -> None:
+        self.clock = clock
+        self.jobs: dict[str, Job] = {}
+        self.started = 0
+        self.collected: list[str] = []
+        self.at: list[tuple[float, Callable[[], None]]] = []
+        self.broken: dict[str, Exception] = {}  # what the next call of that name raises
+
+    def fail_if_asked(self, name: str) -> None:
+        if name in self.broken:
+            raise self.broken.pop(name)
+
+    def capacity(self) -> float:
+        return 2.0
+
+    def check(self, spec: Any) -> None:
+        pass
+
+    def start(self, spec: Any) -> Job:
+        self.fail_if_asked("start")
+        for job in self.jobs.values():  # of the same task: it is found by its name
+            return job
+        self.started += 1
+        job = self.jobs[f"job-{self.started}"] = Job(self, f"job-{self.started}")
+        return job
+
+    def reattach(self, job_id: str, labels: Any) -> Job:
+        if job_id not in self.jobs:
+            raise JobLostError(f"no job {job_id}")
+        return self.jobs[job_id]
+
+
+class Store(MemoryState):
+    """A task state store that fails when it is told to: at the call of that number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+        self.fails_at: int | None = None
+
+    def _call(self) -> None:
+        self.calls += 1
+        if self.calls == self.fails_at:
+            raise RuntimeError("the API server is away")
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self._call()
+        return super().get(key, default)
+
+    def set(self, key: str, value: Any) -> None:
+        self._call()
+        super().set(key, value)
+
+    def delete(self, key: str) -> None:
+        self._call()
+        super().delete(key)
+
+
+class Task:
+    """A task instance and its tries; each try is a process of its own with a host of its own."""
+
+    def __init__(self, clock: SimulatedClock, caplog: pytest.LogCaptureFixture, *, tries: int = 3) -> None:
+        self.clock, self.engine, self.store = clock, Engine(clock), Store()
+        self.max_tries, self.try_number = tries - 1, 0
+        self.began = datetime.fromtimestamp(clock.now(), timezone.utc)
+        self.stands: str = "goes_on"
+        self.settings: dict[str, Any] = {}
+        self.log = caplog
+
+    def host(self) -> Any:
+        return SimpleNamespace(
+            store=self.store,
+            log=logging.getLogger("test"),
+            try_number=self.try_number,
+            max_tries=self.max_tries,
+            pool="trainings",
+            origin=lambda earlier: self.began,
+            runtime=lambda name: self.engine,
+            labels=dict,
+            spec=lambda scratch, devices: None,
+            team=lambda job: None,
+            past_run=lambda: None,
+            collect=lambda job: job.collect() or "/models/1",
+            job_is=lambda job: None,
+            take=lambda sample: None,
+            wait_for_callbacks=lambda: None,
+            standing=lambda: self.stands,
+        )
+
+    def live(self, *, again: bool = False, on_drain: str = "leave") -> Any:
+        """Live the next try's part of the training; ``again``: the same try, in another process."""
+        self.try_number += not again
+        deadline = {"deadline": Deadline.parse("40s"), "written": "40s"}
+        settings = Settings(**{**deadline, **self.settings})
+        self.training = Training(settings, self.host(), on_drain=on_drain, clock=self.clock)
+        return self.training.live()
+
+    def clear(self) -> None:
+        """As a user does in the UI, with a task that does not run."""
+        self.max_tries = self.try_number + self.max_tries
+
+    def ask_to_end(self) -> None:
+        self.training.ask_to_end()
+
+
+@pytest.fixture
+def task(clock, caplog, monkeypatch):
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(handles, "_ASK_AGAIN_S", 0.01)
+    return Task(clock, caplog)
+
+
+def test_a_training_leaves_its_result_and_nothing_else(task):
+    result = task.live()
+    assert result.model == "/models/1"
+    assert abs(result.error_pct) < 2.0
+    assert set(task.store) == LEFT
+    assert task.engine.jobs == {}
+
+
+def test_a_store_that_fails_once_at_any_call_costs_no_training(clock, caplog, monkeypatch):
+    """Whichever call it is: the job is started once, trains once, and its result comes with this try or the next."""
+    monkeypatch.setattr(handles, "_ASK_AGAIN_S", 0.01)
+    calls = 1
+    while True:
+        task = Task(clock, caplog)
+        task.store.fails_at = calls
+        try:
+            result = task.live()
+        except RuntimeError:
+            result = task.live()
+        assert result.model == "/models/1", f"call {calls}"
+        assert (task.engine.started, task.engine.jobs) == (1, {}), f"call {calls}"
+        assert RESULT in task.store
+        if task.store.calls < calls:
+            break
+        calls += 1
+    assert calls > 20
+
+
+def test_a_result_that_is_stored_is_returned_by_the_next_try_although_the_job_was_not_removed(task):
+    task.engine.broken["remove"] = PacelineError("the engine is away")
+    result = task.live()  # what cannot be removed does not take the result back
+    assert "something of it is left behind" in task.log.text
+    assert list(task.engine.jobs) == ["job-1"]
+    assert JobRecord.read(task.store[CONTAINER]).id == "job-1"
+    assert task.live() == result  # its XCom could not be written, say
+    assert task.engine.jobs == {}
+    assert set(task.store) == LEFT
+    assert task.engine.collected == ["job-1"]
+
+
+def test_a_task_that_is_cleared_trains_anew(task):
+    first = task.live()
+    task.clear()
+    second = task.live()
+    assert task.engine.started == 2
+    assert second.finished_s > first.finished_s
+    assert StoredResult.read(task.store[RESULT]).try_number == 2
+
+
+@pytest.mark.parametrize("error", [PermissionError("no access to s3://models"), TrainingFailedError("output: ...")])
+def test_an_output_that_cannot_be_collected_is_kept_also_after_the_last_try(task, error):
+    task.max_tries = 1
+    for _ in range(2):
+        task.engine.broken["collect"] = error
+        with pytest.raises(type(error)):
+            task.live()
+        assert list(task.engine.jobs) == ["job-1"]
+    assert "clear the task to collect its output again" in task.log.text
+    task.clear()
+    assert task.live().model == "/models/1"
+    assert (task.engine.started, task.engine.jobs, set(task.store)) == (1, {}, LEFT)
+
+
+def test_a_job_that_fails_is_kept_for_the_next_try_and_removed_after_the_last(task):
+    task.max_tries = 1
+    task.engine.at = [(8.0, lambda: task.engine.jobs["job-1"].kill(1))]
+    with pytest.raises(TrainingFailedError, match="exit code 1"):
+        task.live()
+    assert list(task.engine.jobs) == ["job-1"]
+    task.engine.jobs["job-1"].at = [(20.0, lambda: task.engine.jobs["job-1"].kill(1))]
+    with pytest.raises(TrainingFailedError):
+        task.live()
+    assert task.engine.jobs == {}
+    assert set(task.store) == {"pace", "history"}
+    assert task.store["pace"]["state"] == "failed"
+
+
+def test_an_error_of_any_kind_leaves_the_job_to_the_next_try(task, monkeypatch):
+    def fails(*arguments: Any) -> None:
+        raise KeyError("a mistake of ours")
+
+    task.engine.at = [(8.0, lambda: fails())]
+    with pytest.raises(KeyError):
+        task.live()
+    assert task.store["pace"]["state"] == "detached"
+    assert task.live().restarts == 0
+    assert task.engine.started == 1
+    assert "taking it up" in task.log.text
+
+
+def test_who_has_to_go_leaves_the_job_and_the_next_process_takes_it_up(task):
+    task.engine.at = [(8.0, task.ask_to_end)]
+    with pytest.raises(DetachedError, match="its job trains on"):
+        task.live()
+    sample = task.store["pace"]
+    assert (sample["state"], sample["devices"] > 0) == ("detached", True)
+    assert task.engine.jobs["job-1"].status().state == "running"
+    result = task.live(again=True)
+    assert (task.engine.started, result.restarts) == (1, 0)
+    assert abs(result.error_pct) < 2.0
+
+
+def test_who_has_to_go_may_stop_the_job_which_resumes_from_its_checkpoint(task):
+    task.engine.at = [(8.0, task.ask_to_end)]
+    with pytest.raises(DetachedError, match="its job is stopped"):
+        task.live(on_drain="stop")
+    assert (task.store["pace"]["state"], task.store["pace"]["devices"]) == ("detached", 0)
+    task.live(again=True)
+    assert (task.engine.started, task.engine.jobs) == (1, {})
+    assert "it resumes from its checkpoint" in task.log.text
+
+
+def test_a_task_that_is_over_for_good_takes_its_job_with_it(task):
+    task.stands = "over"
+    task.engine.at = [(8.0, task.ask_to_end)]
+    with pytest.raises(AskedToEndError, match="its job is removed"):
+        task.live()
+    assert task.engine.jobs == {}
+    assert set(task.store) == {"pace", "history"}
+
+
+def test_a_job_whose_removal_fails_is_not_forgotten(task):
+    task.stands = "over"
+    task.engine.at = [(8.0, task.ask_to_end)]
+    task.engine.broken["remove"] = PacelineError("no engine")
+    with pytest.raises(AskedToEndError, match="could not be removed"):
+        task.live()
+    assert {"ceiling", CONTAINER} & set(task.store) == {CONTAINER}
+    assert list(task.engine.jobs) == ["job-1"]
+
+
+def test_a_job_that_another_process_has_taken_up_is_let_go_of(task, monkeypatch):
+    """A worker that was suspended wakes up: its retry has the job."""
+    monkeypatch.setattr(trainings, "_SUSPENDED_S", -1.0)  # it asks at every step
+
+    def taken_up() -> None:
+        record = JobRecord.read(task.store[CONTAINER])
+        task.store[CONTAINER] = record.model_copy(update={"owner": "another"}).to_json()
+
+    task.engine.at = [(8.0, taken_up)]
+    with pytest.raises(DetachedError, match="Another process has taken up the job"):
+        task.live()
+    assert task.engine.jobs["job-1"].status().state == "running"
+    assert task.store["pace"]["state"] == "training"
+
+
+def test_a_time_limit_stops_what_may_hang_and_the_next_try_resumes_it(task):
+    class TimeLimit(BaseException):
+        pass
+
+    def expires() -> None:
+        raise TimeLimit
+
+    task.engine.at = [(8.0, expires)]
+    with pytest.raises(TimeLimit):
+        task.live()
+    assert task.store["pace"]["devices"] == 0
+    task.training.ask_to_end()  # as Airflow does then; everything is over
+    task.max_tries = 1
+    task.engine.jobs["job-1"].at = [(task.engine.jobs["job-1"].elapsed_s + 3.0, expires)]
+    with pytest.raises(TimeLimit):
+        task.live()
+    assert (task.engine.jobs, set(task.store)) == ({}, {"pace", "history"})
+
+
+def test_another_controller_may_steer_the_next_try(task):
+    task.engine.at = [(8.0, task.ask_to_end)]
+    with pytest.raises(DetachedError):
+        task.live()
+    task.settings = {"controller": "paper"}
+    assert task.live().model == "/models/1"
+    assert task.engine.started == 1
+
+
+@pytest.mark.parametrize("nonsense", ["yes", {"kind": "DeadlineController", "controller": {}, "run": {"began_s": 0}}])
+def test_what_a_controller_has_stored_may_be_overwritten_by_anybody(task, nonsense):
+    task.engine.at = [(8.0, task.ask_to_end)]
+    with pytest.raises(DetachedError):
+        task.live()
+    task.store["controller"] = nonsense
+    assert task.live().model == "/models/1"
+
+
+@pytest.mark.parametrize("on_infeasible", ["best_effort", "extend"])
+def test_a_deadline_that_has_passed_before_the_start_is_no_reason_not_to_train(task, on_infeasible):
+    task.settings = {"on_infeasible": on_infeasible}
+    task.clock.sleep(60.0)  # what comes before the training took too long
+    result = task.live()
+    assert "had passed when the training was to begin" in task.log.text
+    assert result.met == (on_infeasible == "extend")
+
+
+def test_a_deadline_that_has_passed_fails_the_run_that_wants_it(task):
+    task.settings = {"on_infeasible": "fail"}
+    task.clock.sleep(60.0)
+    with pytest.raises(DeadlineInfeasibleError, match=r"40\.0 s had passed when the training was to begin, at 60\.0"):
+        task.live()
+    assert (task.engine.started, dict(task.store)) == (0, {})

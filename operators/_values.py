@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+# The base of XComArg, DagParam and the arguments of mapped task groups: it has no public name.
 from airflow.sdk.definitions._internal.mixins import ResolveMixin
 
 from paceline.errors import InvalidInputError

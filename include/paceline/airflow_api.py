@@ -164,9 +164,10 @@ class AirflowApi:
         state: str = self.dag_run(dag_id, run_id)["state"]
         return state
 
-    def task_instance(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
+    def task_instance(self, dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> dict[str, Any]:
         """Return a task of a run as the REST API describes it."""
         path = f"/dags/{dag_id}/dagRuns/{quote(run_id)}/taskInstances/{task_id}"
+        path += f"/{map_index}" if map_index >= 0 else ""
         instance: dict[str, Any] = self.api("GET", path)
         return instance
 

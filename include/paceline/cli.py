@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from paceline import __version__
+from paceline import __version__, clean
 from paceline.contract import DEADLINE, PACE, Deadline, PaceSample, StoredDeadline
 from paceline.errors import InvalidInputError, PacelineError
 from paceline.fleet import command as fleet
@@ -72,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
         action.add_argument("--map-index", type=int, default=-1, help="which of several mapped tasks")
         action.set_defaults(run=run)
     change.add_argument("value", metavar="DEADLINE", help='"15m", "PT15M", seconds, or "2030-01-31T18:00:00Z"')
+    clean.add_to(commands, [login], _connect)
     fleet.add_to(commands)
     simulate.add_to(commands)
     return parser

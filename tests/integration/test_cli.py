@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 
 import pytest
 from tests.integration.training import gates
 from tests.integration.training.gates import Training
-from tests.waiting import LONG_S
+from tests.waiting import LONG_S, until
 
 from paceline import cli
 from paceline.demo.airflow_process import AirflowProcess
+from paceline.runtime import JobSpec, ProcessRuntime
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
 SCRIPT = Path(__file__).parent / "training" / "gated.py"
@@ -84,3 +86,35 @@ def test_an_airflow_that_does_not_answer_is_named(monkeypatch, capsys):
     assert capsys.readouterr().err.startswith(
         "paceline: --url: got 'http://127.0.0.1:9', expected an Airflow that answers"
     )
+
+
+def test_jobs_that_no_task_owns_any_more_are_listed_and_removed(airflow, paceline, training, tmp_path):
+    training.until(lambda pace: pace["state"] == "training")
+    place = {"dag": training.dag_id, "run": training.run_id, "task": "train", "map_index": "-1"}
+    runtime = ProcessRuntime()
+
+    def left(**about: str) -> str:
+        name = f"left-{next(numbers)}"
+        labels = {f"paceline.{part}": value for part, value in {**place, **about}.items()}
+        return runtime.start(JobSpec(name, ["python", "-c", "pass"], 0.1, labels=labels)).id
+
+    def said(*options: str) -> dict[str, str]:
+        code, shown, error = paceline("clean", "--engine", "unix:///nowhere.sock", *options)
+        assert code == 0, error
+        return {line.split()[0]: line for line in shown.splitlines() if line}
+
+    numbers = count()
+    mine, others = Path(training.store("container")["id"]).name, Path(left(dag="of_another_airflow")).name
+    assert said()[mine].endswith("its task goes on")
+    airflow.api("PATCH", f"/dags/{training.dag_id}/dagRuns/{training.run_id}", {"state": "failed"})
+    until(lambda: mine not in {Path(job).name for job, _ in runtime.jobs()})
+
+    orphan = Path(left()).name
+    found = said()
+    assert found[orphan].endswith("its task is over")
+    assert found[others].endswith("this Airflow has no such task")
+    assert orphan in {Path(job).name for job, _ in runtime.jobs()}, "nothing is removed unasked"
+    said("--remove")
+    assert orphan not in said()
+    assert others in said()
+    runtime.reattach(str(runtime.root / others)).remove()

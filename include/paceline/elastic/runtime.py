@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,6 +86,10 @@ class TeamRuntime:
         first = scaling.configuration
         team.tell(Step("begin", first, f"it begins on {first.cores:.3g} of {count(spec.devices, 'core')}"))
         return team
+
+    def jobs(self) -> Iterator[tuple[str, dict[str, str]]]:
+        """The containers of the engine: every node is one."""
+        return self._containers.jobs()
 
     def reattach(self, job_id: str, labels: Mapping[str, str] | None = None) -> TeamJob:
         """Find a team again by its first parameter server. Its budget is what it has, until it is given another."""

@@ -6,7 +6,7 @@ read, its devices are resized while it runs, and its output files are collected 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -187,6 +187,9 @@ class Runtime(Protocol):
 
     def start(self, spec: JobSpec) -> Job:
         """Start a job. Leaves nothing behind when it raises."""
+
+    def jobs(self) -> Iterator[tuple[str, dict[str, str]]]:
+        """Every job there is, running or not, whoever has started it: its id and its labels."""
 
     def reattach(self, job_id: str, labels: Mapping[str, str] | None = None) -> Job:
         """Find a job again. Raises JobLostError if there is none with this id, or it lacks one of the ``labels``."""

@@ -149,6 +149,14 @@ class DockerRuntime:
         tail = 200 if found["State"]["Running"] else 10_000
         return DockerJob(self._client, found["Id"], max_output_bytes=self._max_output_bytes, tail=tail)
 
+    def jobs(self) -> Iterator[tuple[str, dict[str, str]]]:
+        """All containers that were started by Paceline, whoever it was."""
+        with engine_call("look for containers"):
+            found = self._client.containers(all=True, filters={"label": LABEL_JOB})
+        for one in found:
+            if one["State"] != "created":
+                yield str(one["Id"]), dict(one["Labels"] or {})
+
     def find(self, labels: Mapping[str, str], cgroup_parent: str | None) -> DockerJob | None:
         """A container with these labels that runs on a machine, or a part of one, whoever has started it.
 

@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -123,6 +123,14 @@ class ProcessRuntime:
             raise JobLostError(f"there is no job in {job_id}")
         check_labels(f"the job in {job_id}", order.get("labels"), labels)
         return ProcessJob(scratch, max_output_bytes=self._max_output_bytes, from_start=False)
+
+    def jobs(self) -> Iterator[tuple[str, dict[str, str]]]:
+        """All jobs of this machine and user, by their scratch folders."""
+        for path in sorted(self.root.iterdir()) if self.root.is_dir() else ():
+            scratch = Scratch(path)
+            order = read_json(scratch.order)
+            if order is not None and scratch.state.exists():
+                yield str(path), dict(order.get("labels") or {})
 
     def _make_root(self) -> None:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import count
+import uuid
 from pathlib import Path
 
 import pytest
@@ -94,16 +94,14 @@ def test_jobs_that_no_task_owns_any_more_are_listed_and_removed(airflow, pacelin
     runtime = ProcessRuntime()
 
     def left(**about: str) -> str:
-        name = f"left-{next(numbers)}"
         labels = {f"paceline.{part}": value for part, value in {**place, **about}.items()}
-        return runtime.start(JobSpec(name, ["python", "-c", "pass"], 0.1, labels=labels)).id
+        return runtime.start(JobSpec(f"left-{uuid.uuid4().hex}", ["python", "-c", "pass"], 0.1, labels=labels)).id
 
     def said(*options: str) -> dict[str, str]:
         code, shown, error = paceline("clean", "--engine", "unix:///nowhere.sock", *options)
         assert code == 0, error
         return {line.split()[0]: line for line in shown.splitlines() if line}
 
-    numbers = count()
     mine, others = Path(training.store("container")["id"]).name, Path(left(dag="of_another_airflow")).name
     assert said()[mine].endswith("its task goes on")
     airflow.api("PATCH", f"/dags/{training.dag_id}/dagRuns/{training.run_id}", {"state": "failed"})

@@ -118,6 +118,8 @@ class JobHandle:
     def tidy(self) -> None:
         """Remove the job and what belongs to it. The result is safe: nothing that goes wrong here takes it back."""
         try:
+            if self.job is None:
+                self.find()
             if self.job is not None:
                 self.job.remove()
             for key in OVER_WITH_THE_TRAINING:

@@ -145,7 +145,6 @@ class Training:
             return None
         if stored.is_for(self._host.try_number, self._host.max_tries):
             self._log.info("An earlier try has trained to the end and stored its result: nothing is left to do")
-            self._handle.find()
             self._handle.tidy()
             return stored.result
         if self._handle.find() is not None:  # the job that made it was to be removed; now another training is wanted

@@ -91,6 +91,7 @@ class Engine:
         return job
 
     def reattach(self, job_id: str, labels: Any) -> Job:
+        self.fail_if_asked("reattach")
         if job_id not in self.jobs:
             raise JobLostError(f"no job {job_id}")
         return self.jobs[job_id]
@@ -210,7 +211,10 @@ def test_a_result_that_is_stored_is_returned_by_the_next_try_although_the_job_wa
     assert "something of it is left behind" in task.log.text
     assert list(task.engine.jobs) == ["job-1"]
     assert JobRecord.read(task.store[CONTAINER]).id == "job-1"
+    task.engine.broken["reattach"] = PacelineError("the engine is another one")
     assert task.live() == result  # its XCom could not be written, say
+    assert list(task.engine.jobs) == ["job-1"]
+    assert task.live() == result
     assert task.engine.jobs == {}
     assert set(task.store) == LEFT
     assert task.engine.collected == ["job-1"]

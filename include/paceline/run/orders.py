@@ -46,6 +46,7 @@ class Orders:
         self._journal = journal
         self._least_ceiling = least_ceiling
         self._seen: dict[str, Any] = {}
+        self._extended_from_s: float | None = None  # until the new deadline has been read back
         self.deadline_s = deadline_s
         self.ceiling = None if shared is None else shared.devices
         self.grant = 0 if shared is None else shared.grant
@@ -54,6 +55,8 @@ class Orders:
     def hear(self, newest: dict[str, Any], now_s: float) -> bool:
         """Take in the newest raw values; return whether the deadline has moved."""
         before_s = self.deadline_s
+        if newest.get(DEADLINE) == before_s:
+            self._extended_from_s = None
         if self._is_new(DEADLINE, newest):
             self._hear_deadline(newest[DEADLINE], now_s)
         if self._is_new(CEILING, newest):
@@ -62,6 +65,7 @@ class Orders:
 
     def extend(self, deadline_s: float, now_s: float) -> float:
         """Move the deadline from inside; returns the raw value to write to the live state."""
+        self._extended_from_s = self.deadline_s
         self.deadline_s = self._seen[DEADLINE] = round(deadline_s, 1)
         return self.deadline_s
 
@@ -79,6 +83,8 @@ class Orders:
             deadline_s = said.parse().seconds_after(self._origin)
             if abs(deadline_s - self.deadline_s) < 1e-3:
                 return
+            if self._extended_from_s is not None and abs(deadline_s - self._extended_from_s) < 1e-3:
+                return  # read before the new one was written
             if deadline_s <= now_s:
                 raise InvalidInputError(
                     DEADLINE, said.value, f"a time that is still to come ({now_s:.0f} s have passed)"

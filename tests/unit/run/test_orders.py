@@ -34,3 +34,14 @@ def test_a_deadline_cannot_be_taken_off_a_run(caplog: pytest.LogCaptureFixture) 
     assert not run.hear({DEADLINE: {"deadline": None}}, 10.0)
     assert run.deadline_s == 60.0
     assert "the old one of 60.0 s stays. deadline: got None" in caplog.text
+
+
+def test_the_old_deadline_that_is_read_once_more_after_an_extension_is_not_a_new_one() -> None:
+    run = orders(60.0)
+    run.hear({DEADLINE: "1m"}, 10.0)
+    assert run.extend(102.0, 20.0) == 102.0
+    assert not run.hear({DEADLINE: "1m"}, 21.0)  # the store had not been written yet
+    assert not run.hear({DEADLINE: 102.0}, 22.0)
+    assert run.deadline_s == 102.0
+    assert run.hear({DEADLINE: "1m"}, 23.0)  # a person's
+    assert run.deadline_s == 60.0

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.contract import OUTPUT, CollectedOutput
 from paceline.control import PastRun
@@ -15,7 +15,7 @@ from paceline.run.host import Standing
 
 from ._arguments import origin
 from ._identity import task_labels
-from ._objective import team_of, where
+from ._objective import Aimed, team_of, where
 from ._output import collect, default_place
 from ._told import Callback, Told
 
@@ -26,10 +26,28 @@ if TYPE_CHECKING:
     from paceline.elastic.team import TeamJob
     from paceline.runtime.base import Job, JobSpec, Runtime
 
-    from .train import DeadlineTrainingOperator
-
 _OVER = ("success", "failed", "skipped", "upstream_failed", "removed", "restarting")  # the last: cleared while it ran
 _ASK_AT_MOST_S = 1.5
+
+
+class Task(Aimed, Protocol):
+    """What is asked of the operator, see ``DeadlineTrainingOperator``."""
+
+    task_id: str
+    pool: str
+    deadline_from: str
+    output_path: str | None
+    container_id: str | None
+
+    @property
+    def log(self) -> Any:
+        """The task's log."""
+
+    def make_runtime(self, name: str | None = None) -> Runtime:
+        """Where the job runs."""
+
+    def placed(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
+        """The job with what a kind of training needs besides."""
 
 
 class TaskHost:
@@ -45,7 +63,7 @@ class TaskHost:
         Called for each alert.
     """
 
-    def __init__(self, task: DeadlineTrainingOperator, context: Context, callbacks: Sequence[Callback]) -> None:
+    def __init__(self, task: Task, context: Context, callbacks: Sequence[Callback]) -> None:
         ti = context["ti"]
         self._task, self._context, self._ti, self._callbacks = task, context, ti, callbacks
         self._told: Told | None = None

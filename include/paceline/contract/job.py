@@ -12,9 +12,7 @@ class JobRecord(Record):
 
     Examples
     --------
-    >>> record = JobRecord(
-    ...     runtime="docker", id="4f0c", origin=datetime.fromisoformat("2030-01-01T12:00:00+00:00"), devices=1.5,
-    ...     owner="a")
+    >>> record = JobRecord(runtime="docker", id="4f0c", origin="2030-01-01T12:00:00Z", devices=1.5, owner="a")
     >>> JobRecord.read(record.to_json()) == record
     True
     """

@@ -6,6 +6,7 @@ import struct
 import subprocess
 import sys
 import termios
+from dataclasses import replace
 
 import pytest
 
@@ -74,7 +75,8 @@ def test_a_line_is_written_in_one_piece_and_flushed_even_where_a_stream_allows_n
     stream = Stream()
     Lines(stream).show(HALF)
     (line,) = stream.pieces
-    assert (parse_line(line), stream.flushed) == (HALF, 1)
+    said = parse_line(line)
+    assert (replace(HALF, source=said.source, number=said.number), stream.flushed) == (said, 1)
 
 
 def test_metrics_that_make_a_line_too_long_for_one_write_to_a_pipe_are_left_out(capsys):
@@ -82,8 +84,9 @@ def test_metrics_that_make_a_line_too_long_for_one_write_to_a_pipe_are_left_out(
     lines = Lines(stream)
     for _ in range(2):
         lines.show(Progress(done=1, total=2, loss=0.5, metrics={f"accuracy of class {k}": 0.5 for k in range(500)}))
-    read = [parse_line(line) for line in stream.getvalue().splitlines()]
-    assert read == [Progress(done=1, total=2, loss=0.5)] * 2
+    first, second = (parse_line(line) for line in stream.getvalue().splitlines())
+    assert first == Progress(done=1, total=2, loss=0.5, source=first.source, number=first.number)
+    assert second == replace(first, number=first.number + 1), "each line has a number of its own"
     assert capsys.readouterr().err.count("metrics are left out") == 1
 
 

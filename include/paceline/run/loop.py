@@ -278,7 +278,7 @@ class PaceLoop:
             return  # what becomes of the job, its status tells
         if usage.measured_s != self._measured_s:
             self._measured_s = usage.measured_s
-            self._outage.is_over(survived=True)
+            self._outage.measured()
         self._busy.take(usage, self._holding.device_s)
         for step in self._team.take_steps() if self._team is not None else ():
             now, nodes = step.configuration, {name: round(cores, 3) for name, cores in step.configuration.nodes.items()}

@@ -36,6 +36,7 @@ class Outage:
         self._now = now
         self._since_s: float | None = None
         self._happened = False  # since the job was started last
+        self._readings = 0  # of what the job uses, since the absence began
 
     @property
     def lasts(self) -> bool:
@@ -44,15 +45,24 @@ class Outage:
 
     def begins(self, error: Exception) -> None:
         """The engine did not answer."""
-        self._happened = True
+        self._happened, self._readings = True, 0
         if self._since_s is None:
             self._since_s = self._now()
             message = "The engine does not answer: the allocation stays as it is until it does. %s"
             self._journal.event(self._since_s, "engine_away", message, error, level=logging.WARNING)
 
-    def is_over(self, *, survived: bool = False) -> None:
-        """The engine answered; ``survived``: what it said shows that the job has run on, and ends later for itself."""
-        self._happened = self._happened and not survived
+    def measured(self) -> None:
+        """There is a new reading of what the job uses: it has run on, and if it ends later it does so by itself.
+
+        The first one after an absence was perhaps on its way before.
+        """
+        self._readings += 1
+        if self._readings > 1:
+            self._happened = False
+            self.is_over()
+
+    def is_over(self) -> None:
+        """The engine answered."""
         if self._since_s is not None:
             now_s = self._now()
             away_s, self._since_s = now_s - self._since_s, None

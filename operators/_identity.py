@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def task_labels(context: Context) -> dict[str, str]:
-    """Labels of the task's containers, the same on every try."""
+    """Labels of the task's containers, the same on every try, also after its run was cleared and has begun again."""
     ti = context["ti"]
     index = ti.map_index if ti.map_index is not None else -1
     return {
@@ -28,6 +28,11 @@ def began(context: Context) -> str:
     """When the DAG run began: no other Airflow has begun a run of the same name in the same microsecond."""
     run = context.get("dag_run")
     return run.start_date.isoformat() if run is not None and run.start_date is not None else ""
+
+
+def job_labels(context: Context) -> dict[str, str]:
+    """Labels of a container of this run: those of its task, and when the run began."""
+    return {**task_labels(context), "paceline.began": began(context)}
 
 
 def unique_name(context: Context, readable: str, parts: Mapping[str, str]) -> str:

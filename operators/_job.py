@@ -19,7 +19,7 @@ from paceline.fleet.connection import engine_hook
 from paceline.runtime.base import JobSpec, Runtime
 
 from ._engine import connect, docker_hook
-from ._identity import task_labels, unique_name
+from ._identity import job_labels, task_labels, unique_name
 from ._values import (
     NOTHING,
     Reader,
@@ -348,7 +348,7 @@ class JobOperator(BaseOperator):
             user=self.user,
             allow_root=self.allow_root,
             network=self.network_mode,
-            labels={**self.labels, **task_labels(context)},
+            labels={**self.labels, **job_labels(context)},
         )
 
     def _local_file(self, field: str, path: str) -> Path:

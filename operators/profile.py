@@ -18,7 +18,7 @@ from paceline.fleet import BackgroundApp, Fleet, Worker
 from paceline.fleet.rendezvous import check_open
 
 from ._engine import client_of
-from ._identity import began, task_labels
+from ._identity import job_labels
 from ._job import JobOperator
 from ._team import in_containers, only_docker, reached_from_here, told_apart
 from ._values import Reader, local_copies, place, read_fields, storage_path, whole
@@ -225,7 +225,7 @@ class ProfileOperator(JobOperator):
         if server.name in {machine.name for machine in machines}:
             server = server.model_copy(update={"name": f"{server.name}-server", "background": ()})
         clients = self._clients([*machines, server])
-        labels = {**task_labels(context), "paceline.began": began(context)}  # other Airflows may use these engines
+        labels = job_labels(context)  # other Airflows may use these engines
         runtimes = {name: DockerRuntime(client, pull=self.force_pull) for name, client in clients.items()}
         for runtime in runtimes.values():  # what an earlier try of this task, which died, has left
             runtime.remove_all(labels)

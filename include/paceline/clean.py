@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from paceline.contract import CONTAINER, PACE, JobRecord, PaceSample
@@ -25,7 +26,7 @@ _WORDS: dict[Owner, str] = {
     "task": "its task goes on",
     "kept": "kept: clear its task to collect its output",
     "nobody": "its task is over",
-    "unknown": "this Airflow has no such task",
+    "unknown": "this Airflow has no such run",
 }
 _OF_A_TEAM = "paceline.team"  # the record names the first of its containers
 _OVER = ("success", "failed", "skipped", "upstream_failed", "removed")
@@ -56,7 +57,7 @@ def find(api: AirflowApi, runtimes: list[Runtime]) -> Iterator[Found]:
         for job_id, labels in runtime.jobs():
             dag, run, task = (labels.get(f"paceline.{part}", "") for part in ("dag", "run", "task"))
             index = int(labels.get("paceline.map_index", "-1"))
-            state = _task_state(api, dag, run, task, index) if dag and run and task else None
+            state = _task_state(api, dag, run, task, index) if _has_run(api, dag, run, labels) else None
             if state is None:
                 yield Found(runtime, job_id, labels, "unknown", None)
                 continue
@@ -69,16 +70,35 @@ def find(api: AirflowApi, runtimes: list[Runtime]) -> Iterator[Found]:
             yield Found(runtime, job_id, labels, owner, sample)
 
 
+def _has_run(api: AirflowApi, dag: str, run: str, labels: Mapping[str, str]) -> bool:
+    """Whether this Airflow has the run that a job is of. Another one may have a run of the same name."""
+    found = _or_none(lambda: api.dag_run(dag, run)) if dag and run else None
+    began, label = found and found["start_date"], labels.get("paceline.began")
+    return bool(began and label) and _moment(str(began)) == _moment(str(label))
+
+
 def _task_state(api: AirflowApi, dag: str, run: str, task: str, index: int) -> str | None:
     """The state of a task instance; ``None`` if there is none, ``"none"`` if it has not been scheduled yet."""
+    found = _or_none(lambda: api.task_instance(dag, run, task, index)) if task else None
+    return None if found is None else found["state"] or "none"
+
+
+def _or_none(ask: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
     from paceline.airflow_api import AirflowApiError
 
     try:
-        return api.task_instance(dag, run, task, index)["state"] or "none"
+        return ask()
     except AirflowApiError as error:
         if error.status == 404:
             return None
         raise
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00"))  # Python 3.10 does not know "Z"
+    except ValueError:
+        return None
 
 
 def _clean(chosen: argparse.Namespace, api: AirflowApi) -> int:

@@ -90,7 +90,8 @@ def test_an_airflow_that_does_not_answer_is_named(monkeypatch, capsys):
 
 def test_jobs_that_no_task_owns_any_more_are_listed_and_removed(airflow, paceline, training, tmp_path):
     training.until(lambda pace: pace["state"] == "training")
-    place = {"dag": training.dag_id, "run": training.run_id, "task": "train", "map_index": "-1"}
+    began = airflow.dag_run(training.dag_id, training.run_id)["start_date"]
+    place = {"dag": training.dag_id, "run": training.run_id, "task": "train", "map_index": "-1", "began": began}
     runtime = ProcessRuntime()
 
     def left(**about: str) -> str:
@@ -102,7 +103,10 @@ def test_jobs_that_no_task_owns_any_more_are_listed_and_removed(airflow, pacelin
         assert code == 0, error
         return {line.split()[0]: line for line in shown.splitlines() if line}
 
-    mine, others = Path(training.store("container")["id"]).name, Path(left(dag="of_another_airflow")).name
+    mine, others = (
+        Path(training.store("container")["id"]).name,
+        Path(left(began="2030-01-01T12:00:00+00:00")).name,
+    )  # of another Airflow
     assert said()[mine].endswith("its task goes on")
     airflow.api("PATCH", f"/dags/{training.dag_id}/dagRuns/{training.run_id}", {"state": "failed"})
     until(lambda: mine not in {Path(job).name for job, _ in runtime.jobs()})
@@ -110,7 +114,7 @@ def test_jobs_that_no_task_owns_any_more_are_listed_and_removed(airflow, pacelin
     orphan = Path(left()).name
     found = said()
     assert found[orphan].endswith("its task is over")
-    assert found[others].endswith("this Airflow has no such task")
+    assert found[others].endswith("this Airflow has no such run")
     assert orphan in {Path(job).name for job, _ in runtime.jobs()}, "nothing is removed unasked"
     said("--remove")
     assert orphan not in said()

@@ -52,6 +52,7 @@ class Holding:
         self._until_s = earlier.last_step_s
         self._in_use_then = earlier.in_use  # while nobody controlled the job, that stayed
         self._given_s = -math.inf
+        self.ended_s = math.inf  # of a job that ended while nobody controlled it
 
     @property
     def most(self) -> float:
@@ -64,7 +65,8 @@ class Holding:
         return self.devices if self._team is None else min(self._team.cores, self.devices)
 
     def account(self, now_s: float) -> None:
-        """Count what the job's containers had up to now."""
+        """Count what the job's containers had up to now, or to its end if that came before."""
+        now_s = min(now_s, self.ended_s)
         if self._until_s is not None:
             in_use = self.in_use if self._in_use_then is None else self._in_use_then
             self.device_s += in_use * max(now_s - self._until_s, 0.0)

@@ -6,6 +6,7 @@ The training operator runs it. It knows nothing of Airflow: the job comes from a
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from collections.abc import Callable
@@ -122,7 +123,7 @@ class PaceLoop:
         self._busy = Busy()
         self._measured_s: float | None = None
         self._started_s = self._now()
-        self._began_s = earlier.began_s
+        self._resumes, self._began_s = totals is not None, earlier.began_s
         self._outage = Outage(job, self._journal, self._clock, self._now, earlier.restarts)
         # The state that another process stored last may be older than its last resize: the first step makes sure.
         perhaps = shared.at_most if shared is not None else held_devices if totals else None
@@ -153,6 +154,7 @@ class PaceLoop:
         AskedToEndError
             ``stopped`` said so; the job still runs.
         """
+        self._look_for_an_end_before()
         next_s = self._now()
         while True:
             began_s = self._now()
@@ -172,6 +174,15 @@ class PaceLoop:
             self._read(self._now())
             return self._end(status)
 
+    def _look_for_an_end_before(self) -> None:
+        """What a job held that has ended while nobody controlled it, it held until then."""
+        if not self._resumes:
+            return
+        with contextlib.suppress(RuntimeUnavailableError, JobLostError):
+            status = self._job.status()
+            if status.state == "exited" and status.finished_s is not None:
+                self._holding.ended_s = self._on_our_clock(status.finished_s)
+
     def _step(self, now_s: float) -> float:
         """Do one control step; returns the seconds until the next."""
         holding = self._holding
@@ -179,7 +190,7 @@ class PaceLoop:
         position = self._read(now_s)
         if self._orders.hear(self._exchange.newest(), now_s):
             self._move_deadline(now_s)
-        if self._orders.ceiling == 0 and self._reader.trained_s is None:
+        if self._orders.ceiling == 0 and (self._reader.trained_s is None or self._course.state == "paused"):
             return self._stand_still(now_s)
         if self._course.state == "paused" and not self._go_on(now_s):
             return self._stand_still(now_s)
@@ -242,12 +253,14 @@ class PaceLoop:
     def _start_again(self, by: Cause) -> None:
         """The job was started in place, and goes on from its checkpoint once it reports."""
         self._course.becomes("starting", by=by)
-        self._again = True
         self._started_s = self._now()
+        self._holding.ended_s = math.inf
+        self._again = True
 
     def _read(self, now_s: float) -> Position | None:
         news = [one for one in self._reader.feed(self._job.read_lines(), now_s) if one.event != "report"]
-        if any(one.event == "start" for one in news):
+        # Not every program says when it starts; of one that numbers its lines, older ones may still be on their way.
+        if any(one.event == "start" or (not one.number and now_s > self._started_s) for one in news):
             self._again = False
         if news:
             total_before, self._total = self._total, news[-1].total
@@ -333,8 +346,7 @@ class PaceLoop:
 
     def _wait(self, timeout_s: float) -> JobStatus | None:
         """Wait for the next step; returns the job's status when it has ended."""
-        if self._stopped():
-            raise AskedToEndError("the task was asked to end")
+        self._heed_whoever_asks_to_end()
         if self._course.state == "paused":
             self._clock.sleep(max(timeout_s, 0.0))
             return None
@@ -348,8 +360,13 @@ class PaceLoop:
             return None
         if status.state == "running":
             return None
+        self._heed_whoever_asks_to_end()  # who has to go may have stopped it
         self._outage.is_over()
         return status
+
+    def _heed_whoever_asks_to_end(self) -> None:
+        if self._stopped():
+            raise AskedToEndError("the task was asked to end")
 
     def _end(self, status: JobStatus) -> Outcome:
         self._output.flush(everything=True)

@@ -78,11 +78,15 @@ class Outage:
             return True  # not before it is back
         if self.restarts >= _MOST_RESTARTS:
             return False
+        try:
+            self._job.restart()
+        except RuntimeUnavailableError as error:  # it answers, and cannot start anything yet
+            self.begins(error)
+            return True
         self._happened = False
         self.restarts += 1
         message = "The engine took the job down (exit code %s): starting it again from its checkpoint"
         self._journal.event(self._now(), "restarted", message, status.exit_code, level=logging.WARNING)
-        self._job.restart()
         return True
 
     def _is_about_to_begin(self, status: JobStatus) -> bool:

@@ -173,6 +173,8 @@ class Queue:
         """Airflow's API server may be away for a while: who waits goes on waiting."""
         try:
             exchange()
+        except (EOFError, ConnectionError) as error:  # of a store whose other end has gone for good, see Exchange
+            raise AskedToEndError("whoever runs this task has gone") from error
         except Exception as error:
             if not self._troubled:
                 self._log.warning("The task state store does not answer; trying again. %s", error)

@@ -8,7 +8,13 @@ import pytest
 
 from paceline.contract import RunTotals
 from paceline.control import Limits
-from paceline.errors import DeadlineInfeasibleError, JobLostError, TrainingFailedError
+from paceline.errors import (
+    AskedToEndError,
+    DeadlineInfeasibleError,
+    JobLostError,
+    RuntimeUnavailableError,
+    TrainingFailedError,
+)
 from paceline.run import History, MemoryState
 from paceline.run.busy import Busy
 from paceline.run.holding import Holding
@@ -119,6 +125,22 @@ def test_a_job_that_outlived_an_outage_and_is_killed_later_is_not_started_again(
     with pytest.raises(TrainingFailedError, match="exit code 137"):
         run(job, 110)
     assert job.restarted == 0
+
+
+def test_an_engine_that_answers_and_cannot_start_anything_yet_is_asked_again(make_job, run, monkeypatch):
+    job = make_job(core_s=20)
+    job.away_between = (6.0, 9.0)
+    job.at = [(6.5, job.kill)]
+    restart, refusals = job.restart, [RuntimeUnavailableError("the engine is still starting")]
+
+    def reluctant() -> None:
+        if refusals:
+            raise refusals.pop()
+        restart()
+
+    monkeypatch.setattr(job, "restart", reluctant)
+    outcome, _ = run(job, 60)
+    assert outcome.restarts == job.restarted == 1
 
 
 @pytest.mark.parametrize(
@@ -233,6 +255,27 @@ def test_control_goes_on_without_a_bump_in_another_process(make_job, run):
     assert abs(job.resizes[before][1] - held) <= 0.3
     assert exchange.state["history"]["samples"][0][0] < 1
     assert outcome.device_seconds == pytest.approx(outcome.mean_devices * outcome.finished_s, rel=0.01)
+
+
+def test_a_job_that_ended_while_nobody_controlled_it_held_its_devices_until_then(make_job, run):
+    job, state = make_job(core_s=60), MemoryState()
+    job.at = [(10, kill)]
+    with pytest.raises(Killed):
+        run(job, 80, state=state)
+    stored = state["controller"]
+    held = stored["run"]["held_devices"]
+    job.wait(300.0)
+    job.clock.sleep(600.0)
+    outcome, _ = run(job, 80, state=state, held_devices=held, resumed=stored)
+    assert outcome.mean_devices == pytest.approx(held, rel=0.2)
+    assert outcome.device_seconds <= 2.0 * outcome.finished_s
+
+
+def test_who_is_asked_to_end_does_not_take_the_end_of_a_stopped_job_for_its_own(make_job, run):
+    job, asked = make_job(core_s=60), []
+    job.at = [(10.3, lambda: (asked.append(True), job.kill(0)))]
+    with pytest.raises(AskedToEndError):
+        run(job, 80, stopped=lambda: bool(asked))
 
 
 def test_what_is_posted_last_is_written_although_a_round_was_under_way():

@@ -101,3 +101,15 @@ def test_who_is_killed_while_waiting_ends(queue):
     waits.killed.set()
     with pytest.raises(AskedToEndError, match="asked to end while it waited"):
         waits.wait()
+
+
+@pytest.mark.parametrize("error", [EOFError("Request socket closed"), BrokenPipeError()])
+def test_whose_supervisor_has_gone_does_not_wait_for_ever(queue, error):
+    waits = queue([])
+
+    def gone(*arguments):
+        raise error
+
+    waits._store.get = waits._store.set = gone
+    with pytest.raises(AskedToEndError, match="whoever runs this task has gone"):
+        waits.wait()

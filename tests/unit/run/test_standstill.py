@@ -7,6 +7,7 @@ import pytest
 from paceline.contract import Ceiling
 from paceline.errors import RuntimeUnavailableError, TrainingFailedError
 from paceline.run import MemoryState
+from paceline.runtime.checks import check_devices
 
 
 @pytest.mark.parametrize("exit_code", [143, 0], ids=["SIGTERM", "code that answers it and leaves with zero"])
@@ -131,3 +132,31 @@ def test_a_job_that_is_started_again_and_says_nothing_fails(make_job, run):
     with pytest.raises(TrainingFailedError, match="since it was started again"):
         run(job, 60, Ceiling(1.0, 1), at=[(20, Ceiling(0.0, 2)), (30, Ceiling(1.0, 3))])
     assert job.elapsed_s < 30 + 15 * 60 + 30
+
+
+def test_a_job_whose_last_batch_ends_while_it_is_stopped_waits_for_devices_and_ends_then(make_job, run):
+    job = make_job(core_s=20)
+    stop, resize = job.stop, job.resize
+
+    def in_its_grace(grace_s: float = 5.0) -> None:
+        if not job.stopped:
+            job._done = job.batches
+            job._report("progress")
+        stop(grace_s)
+
+    def strictly(devices: float) -> None:
+        check_devices(devices)
+        resize(devices)
+
+    job.stop, job.resize = in_its_grace, strictly
+    run(job, 60, Ceiling(1.0, 1), at=[(6, Ceiling(0.0, 2)), (20, Ceiling(1.0, 3))])
+    assert job.restarted == 1
+
+
+def test_a_program_that_does_not_say_when_it_starts_goes_on_after_a_pause_like_any_other(make_job, run):
+    job = make_job(core_s=1500, batches=20_000)
+    report = job._report
+    job._report = lambda event: report("progress")
+    outcome, _ = run(job, 4000, Ceiling(1.0, 1), at=[(6, Ceiling(0.0, 2)), (20, Ceiling(1.0, 3))])
+    assert job.restarted == 1
+    assert outcome.finished_s > 1000

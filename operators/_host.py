@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +11,7 @@ from paceline.contract import OUTPUT, CollectedOutput
 from paceline.control import PastRun
 from paceline.run import LiveState
 from paceline.run.host import Standing
+from paceline.run.within import within
 
 from ._arguments import origin
 from ._identity import task_labels
@@ -132,22 +132,13 @@ class TaskHost:
         """Ask Airflow, which is answered by the task's supervisor as long as that lives; for a moment only."""
         if _in_process():
             return "over"  # `airflow dags test`: nobody would come back to it
-        said: list[Standing] = []
-        asking = threading.Thread(target=lambda: said.append(self._ask()), name="paceline-standing", daemon=True)
-        asking.start()
-        asking.join(_ASK_AT_MOST_S)
-        return said[0] if said else "unknown"
+        return within(_ASK_AT_MOST_S, self._ask, otherwise="unknown")
 
     def _ask(self) -> Standing:
         ti = self._ti
         index = ti.map_index if ti.map_index is not None and ti.map_index >= 0 else None
-        try:
-            found = ti.get_task_states(dag_id=ti.dag_id, map_index=index, task_ids=[ti.task_id], run_ids=[ti.run_id])
-        except Exception as error:
-            self.log.warning("Airflow does not say how the task stands: %s", error)
-            return "unknown"
-        states = found.get(ti.run_id, {})
-        return "over" if set(states.values()) & set(_OVER) else "goes_on"
+        found = ti.get_task_states(dag_id=ti.dag_id, map_index=index, task_ids=[ti.task_id], run_ids=[ti.run_id])
+        return "over" if set(found.get(ti.run_id, {}).values()) & set(_OVER) else "goes_on"
 
 
 def _in_process() -> bool:

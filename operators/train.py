@@ -193,9 +193,8 @@ class DeadlineTrainingOperator(JobOperator):
         return result.to_json()
 
     def on_kill(self) -> None:
-        """End soon: Airflow asks for it when the task is cleared or marked, and when its worker has to go."""
+        """End soon: Airflow calls it in a signal handler, for a task that is over or a worker that has to go."""
         if self._training is not None:
-            self.log.info("Asked to end")
             self._training.ask_to_end()
 
     def new_try(self, context: Context) -> Training:

@@ -26,5 +26,7 @@ class JobRecord(Record):
     """The moment that the deadline counts from."""
     devices: float = Field(gt=0)
     """What it was started on."""
+    stopped: bool = False
+    """A task has stopped it, or is about to: whatever its exit code is, it has not ended by itself."""
     owner: Text = ""
     """Who steers it: another for every process that has taken it up. Who finds another one here has lost the job."""

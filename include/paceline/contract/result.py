@@ -69,8 +69,8 @@ class StoredResult(Record):
     ...     restarts=0, device_seconds=59.0, step_ms_mean=1.0, step_ms_max=2.0, store_ms_mean=9.0)
     >>> result = TrainingResult(model="/models/1", runtime="docker", origin="2030-01-01T12:00:00+00:00", **outcome)
     >>> stored = StoredResult(try_number=1, max_tries=2, result=result)
-    >>> stored.is_for(2, 2), stored.is_for(2, 4), stored.is_for(1, 2)
-    (True, False, False)
+    >>> stored.is_for(1, 2), stored.is_for(2, 2), stored.is_for(2, 4)
+    (True, True, False)
     """
 
     version: int = 1
@@ -79,5 +79,5 @@ class StoredResult(Record):
     result: TrainingResult
 
     def is_for(self, try_number: int, max_tries: int) -> bool:
-        """Whether a try is a later one of those that made it."""
-        return try_number > self.try_number and max_tries == self.max_tries
+        """Whether a try is one of those that made it: a later one, or the same in another process."""
+        return try_number >= self.try_number and max_tries == self.max_tries

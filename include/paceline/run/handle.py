@@ -6,14 +6,15 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from paceline.contract import ALERTS, CEILING, CONTAINER, CONTROLLER, DEADLINE, JobRecord
 from paceline.errors import JobLostError, RuntimeUnavailableError
 from paceline.run.host import Host
-from paceline.run.live import Exchange
+from paceline.run.live import Exchange, LiveState
 from paceline.run.loop import PaceLoop
 from paceline.run.states import Cause
+from paceline.run.within import within
 from paceline.runtime.base import Job, Runtime
 
 T = TypeVar("T")
@@ -43,6 +44,8 @@ class JobHandle:
         Where it runs, and the job; ``None`` until they are known.
     loop, exchange:
         The job's control and its live state, while they last.
+    store:
+        The live state, for who can wait: each call is made again until the store answers, for five minutes at most.
     """
 
     def __init__(self, host: Host, asked_to_end: threading.Event) -> None:
@@ -50,6 +53,8 @@ class JobHandle:
         self._asked_to_end = asked_to_end
         self._unknown = True  # whether there is a job, until store and engine have answered
         self.owner = uuid.uuid4().hex
+        self._owners = {self.owner}  # whose job this process may take for its own
+        self.store = PatientStore(host.store, self._patiently)
         self.runtime: Runtime | None = None
         self.job: Job | None = None
         self.loop: PaceLoop | None = None
@@ -57,8 +62,9 @@ class JobHandle:
 
     def find(self) -> JobRecord | None:
         """What an earlier try has left: its record, and ``job``, if that is still there."""
-        record = JobRecord.read(self._store.get(CONTAINER))
+        record = JobRecord.read(self.store.get(CONTAINER))
         if record is not None:
+            self._owners.add(record.owner)
             runtime = self.runtime = self._host.runtime(record.runtime)
             try:
                 self.have(self.patiently(lambda: runtime.reattach(record.id, self._host.labels())))
@@ -75,28 +81,43 @@ class JobHandle:
 
     def record(self, record: JobRecord) -> JobRecord:
         """Write to the store which job it is, and that this process steers it."""
-        mine = record.model_copy(update={"owner": self.owner})
-        self.in_store(lambda: self._store.set(CONTAINER, mine.to_json()))
+        mine = record.model_copy(update={"owner": self.owner, "stopped": False})
+        self.store.set(CONTAINER, mine.to_json())
+        self._owners = {self.owner}
         return mine
 
     def is_mine(self) -> bool:
-        """Whether this process still has the job, as far as the store says."""
-        try:
-            record = JobRecord.read(self._store.get(CONTAINER))
-        except Exception:
-            return True
-        return record is None or record.owner == self.owner
+        """Whether this process still has the job, as far as the store says within a moment."""
+        record = within(_HURRY_S, lambda: JobRecord.read(self._store.get(CONTAINER)), otherwise=None)
+        return record is None or record.owner in self._owners
 
     def say(self, state: Literal["detached", "failed"], by: Cause, *, stopped: bool = False) -> None:
         """Publish what has become of a job that is not steered any more, and nothing after that."""
-        if self.loop is not None and self.exchange is not None:
+        if self.loop is not None and self.exchange is not None and self.is_mine():
             self.loop.leave(state, by, stopped=stopped)
         self.close_exchange()
 
     def stop(self) -> None:
         """Stop the job with its checkpoint; it holds no devices until the next try starts it again."""
-        stopped = self._tolerantly("stopped", lambda job: job.stop(_SAVE_GRACE_S))
+        if not self._is_left_to_us():
+            return
+        stopped = True
+        if self._runs():
+            self._tolerantly("marked as stopped", self._mark_as_stopped)
+            stopped = self._tolerantly("stopped", lambda job: job.stop(_SAVE_GRACE_S))
         self.say("detached", "airflow", stopped=stopped)
+
+    def _runs(self) -> bool:
+        try:
+            return self.job is not None and self.job.status().state == "running"
+        except Exception:
+            return True
+
+    def _mark_as_stopped(self, job: Job) -> None:
+        # Before it is: this process may be ended while the job saves its checkpoint.
+        record = JobRecord.read(self._store.get(CONTAINER))
+        if record is not None:
+            self._store.set(CONTAINER, record.model_copy(update={"stopped": True}).to_json())
 
     def discard(self, grace_s: float = 0.0) -> bool:
         """Remove the job and what belongs to it, as nobody will come back to it; returns whether it is gone."""
@@ -105,6 +126,8 @@ class JobHandle:
             job.stop(grace_s)
             job.remove()
 
+        if not self._is_left_to_us():
+            return False
         gone = not self._unknown and self._tolerantly("removed", remove)
         self.say("failed", "airflow", stopped=gone)
         try:
@@ -123,7 +146,7 @@ class JobHandle:
             if self.job is not None:
                 self.job.remove()
             for key in OVER_WITH_THE_TRAINING:
-                self._store.delete(key)
+                self.store.delete(key)
         except Exception as error:
             self._log.warning("The training is done, and something of it is left behind: %s", error)
 
@@ -139,13 +162,16 @@ class JobHandle:
         if self.job is not None:
             self.job.close()
 
+    def _is_left_to_us(self) -> bool:
+        if self.is_mine():
+            return True
+        self._log.warning("Another process has taken up the job: this one lets go of it")
+        self.close_exchange()
+        return False
+
     def patiently(self, ask: Callable[[], T]) -> T:
         """Call ``ask`` until the engine answers, for five minutes at most."""
         return self._patiently(ask, "engine", RuntimeUnavailableError)
-
-    def in_store(self, write: Callable[[], None]) -> None:
-        """Write to the store, with the same patience: the API server may be away."""
-        self._patiently(write, "task state store", Exception)
 
     def _patiently(self, ask: Callable[[], T], who: str, trouble: type[Exception]) -> T:
         give_up_s, told = time.monotonic() + _PATIENCE_S, False
@@ -169,3 +195,22 @@ class JobHandle:
             self._log.error("The job could not be %s: %s", done, error)
             return False
         return True
+
+
+class PatientStore:
+    """A live state whose calls are made again until they work: Airflow's API server may be away for a while."""
+
+    def __init__(self, store: LiveState, patiently: Callable[[Callable[[], Any], str, type[Exception]], Any]) -> None:
+        self._store, self._patiently = store, patiently
+
+    def get(self, key: str) -> Any:
+        """Return the value, ``None`` if there is none."""
+        return self._patiently(lambda: self._store.get(key), "task state store", Exception)
+
+    def set(self, key: str, value: Any) -> None:
+        """Write a value."""
+        self._patiently(lambda: self._store.set(key, value), "task state store", Exception)
+
+    def delete(self, key: str) -> None:
+        """Forget a key."""
+        self._patiently(lambda: self._store.delete(key), "task state store", Exception)

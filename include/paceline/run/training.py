@@ -23,6 +23,7 @@ from paceline.contract import (
     ControllerState,
     JobRecord,
     Outcome,
+    PaceSample,
     StoredResult,
     TrainingResult,
 )
@@ -34,6 +35,8 @@ from paceline.errors import (
     InvalidInputError,
     JobLostError,
     PacelineError,
+    RuntimeUnavailableError,
+    TrainingFailedError,
 )
 from paceline.run.clock import Clock, SystemClock
 from paceline.run.handle import JobHandle
@@ -44,7 +47,7 @@ from paceline.run.loop import PaceLoop
 from paceline.run.queue import Queue, grant_in_force
 from paceline.run.settings import Settings
 from paceline.run.states import Course
-from paceline.runtime.base import Job
+from paceline.runtime.base import Job, JobStatus
 
 _KILL_GRACE_S = 1.0  # Airflow ends a task 5 s after it was asked to go
 _MAIN_HAS_S = 2.5  # of them; then the main thread hangs in a call, and the end is seen to from another one
@@ -70,15 +73,16 @@ class Training:
     def __init__(self, settings: Settings, host: Host, *, on_drain: str = "leave", clock: Clock | None = None) -> None:
         self._settings, self._host, self._on_drain = settings, host, on_drain
         self._clock = clock or SystemClock()
-        self._store, self._log = host.store, host.log
+        self._log = host.log
         self.asked_to_end = threading.Event()
         self._handle = JobHandle(host, self.asked_to_end)
-        self.patiently = self._handle.patiently
+        self._store, self.patiently = self._handle.store, self._handle.patiently
         self._course = Course()
         self._ending = threading.Lock()
         self._ended: tuple[Job | None, PacelineError] | None = None  # what the end that was asked for has come to
         self._is_done = False  # the job has ended well, and what it made is worth keeping
-        self._over = False
+        self._over = threading.Event()
+        self._was_asked = False
 
     def live(self) -> TrainingResult:
         """Train, or go on where an earlier try has left it; returns once the result is safe and the job removed.
@@ -100,16 +104,21 @@ class Training:
             return self._known_result() or self._train()
         except (AskedToEndError, KeyboardInterrupt) as error:
             raise self._end() from error
+        except DetachedError:
+            raise
         except (InvalidInputError, DeadlineInfeasibleError):
             self._keep_or_discard()
             raise
-        except Exception:
+        except Exception as error:
             if self.asked_to_end.is_set():  # what this thread was at has failed by that
                 raise self._end() from None
             if self._tries_are_left():
                 handle.say("detached", "airflow")
-            else:
+            elif self._is_done or isinstance(error, (TrainingFailedError, JobLostError)):
                 self._keep_or_discard()
+            else:  # nothing that the job has done
+                handle.stop()
+                self._log.error("Job %s is stopped and kept with its checkpoint: clear the task to go on", self._job_id)
             raise
         except BaseException:  # a time limit of the task, above all: what hangs is not to hang on
             if self._tries_are_left():
@@ -118,17 +127,18 @@ class Training:
                 self._keep_or_discard()
             raise
         finally:
-            self._over = True
+            self._over.set()
             handle.close()
             if not self.asked_to_end.is_set():
                 self._host.wait_for_callbacks()
 
     def ask_to_end(self) -> None:
         """End soon. May be called from a signal handler, which may have stopped this object's own thread anywhere."""
-        if self._over or self.asked_to_end.is_set():
+        if self._was_asked or self._over.is_set():
             return
-        self.asked_to_end.set()
-        threading.Thread(target=self._end_if_hung, name="paceline-end", daemon=True).start()
+        self._was_asked = True
+        # Nothing that takes a lock, as an Event or a log does: the thread that was stopped may hold that very lock.
+        threading.Thread(target=self._see_to_the_end, name="paceline-end", daemon=True).start()
 
     def give_up(self) -> None:
         """Remove what this try or an earlier one has left: nobody will come back to it."""
@@ -148,7 +158,8 @@ class Training:
             self._handle.tidy()
             return stored.result
         if self._handle.find() is not None:  # the job that made it was to be removed; now another training is wanted
-            self._handle.discard()
+            if not self._handle.discard():
+                raise RuntimeUnavailableError("the job of the training before this one could not be removed")
             self._handle.job = None
         self._store.delete(RESULT)
         return None
@@ -160,7 +171,7 @@ class Training:
         status = None if handle.job is None else self.patiently(handle.job.status)
         if handle.runtime is None:
             handle.runtime = self._host.runtime(None)
-        if earlier is not None and status is not None and (status.state == "running" or status.exit_code == 0):
+        if earlier is not None and status is not None and self._goes_on(earlier, status):
             self._log.info("Job %s of an earlier try is %s: taking it up", earlier.id, status.state)
             record = handle.record(earlier)
             controller, state = self._controller(record.origin, past, resumes=True)
@@ -170,6 +181,14 @@ class Training:
             record, controller, state = self._begin(earlier, past)
             held = record.devices
         return self._make_safe(self._steer(record, controller, state, held, past), record)
+
+    def _goes_on(self, earlier: JobRecord, status: JobStatus) -> bool:
+        """Whether the job of an earlier try runs, or has ended well by itself: not because it was told to stop."""
+        if status.state == "running":
+            return True
+        sample = PaceSample.read(self._store.get(PACE))
+        was_paused = sample is not None and sample.state == "paused"
+        return status.exit_code == 0 and not earlier.stopped and not was_paused
 
     def _controller(
         self, origin: datetime, past: PastRun | None, *, resumes: bool
@@ -211,10 +230,10 @@ class Training:
         else:
             for key in (HISTORY, CONTROLLER) if settings.shared else (HISTORY, CONTROLLER, PACE):
                 store.delete(key)
+        self.patiently(lambda: job.resize(devices))  # it may have been started before, on others
         if job.status().state == "exited":
             self._log.info("Starting the job of an earlier try again: it resumes from its checkpoint")
-            job.resize(devices)
-            job.restart()
+            self.patiently(job.restart)
         due = "soon" if math.isinf(controller.deadline_s) else f"{controller.deadline_s:.1f} s after {origin}"
         self._log.info("Training runs as %s job %s, to be done %s", runtime.name, job.id, due)
         record = JobRecord(runtime=runtime.name, id=job.id, origin=origin, devices=devices)
@@ -232,7 +251,7 @@ class Training:
         # No job runs now. What one before this was given may have been given to others since.
         self._store.delete(CEILING)
         queue = Queue(
-            self._store,
+            self._host.store,
             controller,
             past.outlook() if past else None,
             origin,
@@ -262,7 +281,8 @@ class Training:
         team = self._host.team(job)
         if team is not None:  # one that was found again knows only what it used
             self.patiently(lambda: team.resume(held))
-        exchange = handle.exchange = Exchange(store, on_trouble=self._store_trouble)
+        history, shared = History(store.get(HISTORY)), grant_in_force(store, held) if self._settings.shared else None
+        exchange = handle.exchange = Exchange(self._host.store, on_trouble=self._store_trouble)
         handle.loop = PaceLoop(
             job,
             controller,
@@ -271,7 +291,7 @@ class Training:
             origin=record.origin,
             held_devices=held,
             on_infeasible=self._settings.on_infeasible,
-            history=History(store.get(HISTORY)),
+            history=history,
             totals=state.run if state else None,
             log=self._log,
             clock=self._clock,
@@ -279,7 +299,7 @@ class Training:
             past=past,
             on_sample=self._host.take,
             team=team,
-            shared=grant_in_force(store, held) if self._settings.shared else None,
+            shared=shared,
         )
         outcome = handle.loop.run()
         self._is_done = True
@@ -289,10 +309,12 @@ class Training:
     def _make_safe(self, outcome: Outcome, record: JobRecord) -> TrainingResult:
         """Collect, store, and only then remove. Each step may be repeated by the next try."""
         assert self._handle.job is not None  # it has just ended
+        if not self._handle.is_mine():
+            raise DetachedError("Another process has taken up the job: this one lets go of it")
         model = self._host.collect(self._handle.job)
         result = TrainingResult(**outcome.model_dump(), model=model, runtime=record.runtime, origin=record.origin)
         stored = StoredResult(try_number=self._host.try_number, max_tries=self._host.max_tries, result=result)
-        self._handle.in_store(lambda: self._store.set(RESULT, stored.to_json()))
+        self._store.set(RESULT, stored.to_json())
         self._handle.tidy()
         return result
 
@@ -306,9 +328,10 @@ class Training:
                 self._ended = (job, self._end_as_the_task_stands())
         return self._ended[1]
 
-    def _end_if_hung(self) -> None:
-        time.sleep(_MAIN_HAS_S)
-        if not self._over:
+    def _see_to_the_end(self) -> None:
+        self.asked_to_end.set()
+        self._log.info("Asked to end")
+        if not self._over.wait(_MAIN_HAS_S):
             self._end()
 
     def _end_as_the_task_stands(self) -> PacelineError:
@@ -331,8 +354,13 @@ class Training:
         if not self._is_done:
             self._handle.discard()
             return
-        job = self._handle.job.id if self._handle.job is not None else None
-        self._log.error("Job %s has trained to its end and is kept: clear the task to collect its output again", job)
+        self._log.error(
+            "Job %s has trained to its end and is kept: clear the task to collect its output again", self._job_id
+        )
+
+    @property
+    def _job_id(self) -> str | None:
+        return self._handle.job.id if self._handle.job is not None else None
 
     def _seconds_after(self, origin: datetime) -> float:
         return self._clock.now() - origin.timestamp()

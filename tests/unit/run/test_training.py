@@ -6,6 +6,7 @@ The engine, the store and Airflow are simulated, and fail where a test wants it;
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from datetime import datetime, timezone
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from paceline.errors import (
     DetachedError,
     JobLostError,
     PacelineError,
+    RuntimeUnavailableError,
     TrainingFailedError,
 )
 from paceline.run import MemoryState, Training
@@ -170,6 +172,13 @@ class Task:
         self.training.ask_to_end()
 
 
+@pytest.fixture(autouse=True)
+def nobody_is_in_a_hurry(monkeypatch):
+    """What gives up after seconds, so that Airflow does not end it first, has more of them on a slow machine."""
+    monkeypatch.setattr(handles, "_HURRY_S", 60.0)
+    monkeypatch.setattr(trainings, "_MAIN_HAS_S", 60.0)
+
+
 @pytest.fixture
 def task(clock, caplog, monkeypatch):
     caplog.set_level(logging.INFO)
@@ -315,11 +324,7 @@ def test_a_job_that_another_process_has_taken_up_is_let_go_of(task, monkeypatch)
     """A worker that was suspended wakes up: its retry has the job."""
     monkeypatch.setattr(trainings, "_SUSPENDED_S", -1.0)  # it asks at every step
 
-    def taken_up() -> None:
-        record = JobRecord.read(task.store[CONTAINER])
-        task.store[CONTAINER] = record.model_copy(update={"owner": "another"}).to_json()
-
-    task.engine.at = [(8.0, taken_up)]
+    task.engine.at = [(8.0, lambda: taken_up_by_another(task))]
     with pytest.raises(DetachedError, match="Another process has taken up the job"):
         task.live()
     assert task.engine.jobs["job-1"].status().state == "running"
@@ -327,12 +332,6 @@ def test_a_job_that_another_process_has_taken_up_is_let_go_of(task, monkeypatch)
 
 
 def test_a_time_limit_stops_what_may_hang_and_the_next_try_resumes_it(task):
-    class TimeLimit(BaseException):
-        pass
-
-    def expires() -> None:
-        raise TimeLimit
-
     task.engine.at = [(8.0, expires)]
     with pytest.raises(TimeLimit):
         task.live()
@@ -378,3 +377,146 @@ def test_a_deadline_that_has_passed_fails_the_run_that_wants_it(task):
     with pytest.raises(DeadlineInfeasibleError, match=r"40\.0 s had passed when the training was to begin, at 60\.0"):
         task.live()
     assert (task.engine.started, dict(task.store)) == (0, {})
+
+
+class TimeLimit(BaseException):
+    """As Airflow's is, which a task cannot catch as an error."""
+
+
+def expires() -> None:
+    raise TimeLimit
+
+
+def taken_up_by_another(task: Task) -> None:
+    record = JobRecord.read(task.store[CONTAINER])
+    task.store[CONTAINER] = record.model_copy(update={"owner": "another"}).to_json()
+
+
+@pytest.mark.parametrize("how", ["drain", "time limit"])
+def test_a_job_that_was_stopped_has_not_ended_well_whatever_its_exit_code_says(task, how, monkeypatch):
+    """Code that answers SIGTERM itself may leave with the exit code 0."""
+    task.engine.at = [(8.0, task.ask_to_end if how == "drain" else expires)]
+    monkeypatch.setattr(Job, "stop", lambda job, grace_s=5.0: job.kill(0))
+    with pytest.raises((DetachedError, TimeLimit)):
+        task.live(on_drain="stop")
+    job = task.engine.jobs["job-1"]
+    assert JobRecord.read(task.store[CONTAINER]).stopped
+    task.live(again=True)
+    assert (job.restarted, job._done) == (1, job.batches)
+
+
+def test_a_job_whose_task_died_while_it_stood_still_has_not_ended_well_either(task):
+    task.engine.at = [(8.0, task.ask_to_end)]
+    with pytest.raises(DetachedError):
+        task.live()
+    task.engine.jobs["job-1"].kill(0)
+    task.store["pace"] = {**task.store["pace"], "state": "paused"}
+    task.live(again=True)
+    assert task.engine.jobs == {}
+    assert "it resumes from its checkpoint" in task.log.text
+
+
+def test_a_result_whose_answer_was_lost_is_not_made_twice_by_the_same_try(task, monkeypatch):
+    def arrives_without_an_answer(key, value):
+        MemoryState.set(task.store, key, value)
+        if key == RESULT:
+            task.ask_to_end()
+            assert task.training.asked_to_end.wait(60)
+            raise RuntimeError("the API server is away")
+
+    monkeypatch.setattr(task.store, "set", arrives_without_an_answer)
+    with pytest.raises(DetachedError):
+        task.live()
+    monkeypatch.undo()
+    assert task.live(again=True).model == "/models/1"
+    assert (task.engine.started, task.engine.jobs) == (1, {})
+
+
+def test_a_store_that_fails_once_in_the_last_try_costs_no_running_training(clock, caplog, monkeypatch):
+    monkeypatch.setattr(handles, "_ASK_AGAIN_S", 0.01)
+    call, calls = 1, 2
+    while call < calls:
+        task = Task(clock, caplog, tries=2)
+        task.engine.at = [(8.0, task.ask_to_end)]
+        with pytest.raises(DetachedError):
+            task.live()
+        before = task.store.calls
+        task.store.fails_at = before + call
+        task.max_tries = 1
+        assert task.live().model == "/models/1", f"call {call}"
+        assert (task.engine.started, task.engine.jobs) == (1, {}), f"call {call}"
+        call, calls = call + 1, task.store.calls - before
+    assert calls > 12
+
+
+def test_a_mistake_of_ours_in_the_last_try_stops_the_job_and_keeps_its_checkpoint(task):
+    def mistake() -> None:
+        raise KeyError("a mistake of ours")
+
+    task.max_tries = 0
+    task.engine.at = [(8.0, mistake)]
+    with pytest.raises(KeyError):
+        task.live()
+    assert task.engine.jobs["job-1"].status().state == "exited"
+    assert "is stopped and kept with its checkpoint: clear the task to go on" in task.log.text
+    task.clear()
+    task.live()
+    assert (task.engine.started, task.engine.jobs) == (1, {})
+
+
+@pytest.mark.parametrize("error", [TimeLimit(), KeyError("anything"), TrainingFailedError("late news")])
+@pytest.mark.parametrize("tries", [1, 3])
+def test_a_process_that_wakes_up_by_an_error_leaves_the_job_of_its_successor_alone(clock, caplog, error, tries):
+    task = Task(clock, caplog, tries=tries)
+
+    def wakes() -> None:
+        taken_up_by_another(task)
+        raise error
+
+    task.engine.at = [(8.0, wakes)]
+    with pytest.raises(type(error)):
+        task.live()
+    assert task.engine.jobs["job-1"].status().state == "running"
+    assert JobRecord.read(task.store[CONTAINER]).owner == "another"
+    assert task.store["pace"]["state"] != "detached"
+
+
+def test_the_output_of_a_job_that_another_process_has_is_not_collected(task):
+    task.engine.at = [(8.0, lambda: taken_up_by_another(task))]
+    with pytest.raises(DetachedError, match="Another process"):
+        task.live()
+    assert (task.engine.collected, list(task.engine.jobs)) == ([], ["job-1"])
+
+
+def test_a_store_that_hangs_is_not_waited_for_by_who_has_to_go(task, monkeypatch):
+    hangs, get = threading.Event(), task.store.get
+
+    def hanging(key, default=None):
+        if key == CONTAINER and task.training.asked_to_end.is_set():
+            hangs.wait()
+        return get(key, default)
+
+    monkeypatch.setattr(handles, "_HURRY_S", 0.01)
+    monkeypatch.setattr(task.store, "get", hanging)
+    task.engine.at = [(8.0, task.ask_to_end)]
+    with pytest.raises(DetachedError, match="its job trains on"):
+        task.live()
+    hangs.set()
+
+
+def test_a_cleared_task_does_not_take_the_job_that_could_not_be_removed_for_its_own(task):
+    task.engine.broken["remove"] = PacelineError("the engine is away")
+    task.live()
+    task.clear()
+    task.engine.broken["remove"] = PacelineError("the engine is still away")
+    with pytest.raises(RuntimeUnavailableError, match="could not be removed"):
+        task.live()
+    task.live()
+    assert (task.engine.started, task.engine.jobs) == (2, {})
+
+
+def test_a_job_that_a_dead_process_has_started_gets_the_devices_that_are_decided_now(task):
+    job = task.engine.start(None)
+    job.devices = 0.3
+    task.live()
+    assert (task.engine.started, job.resizes[0]) == (1, (0.0, 1.0))

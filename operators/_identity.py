@@ -7,8 +7,6 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from airflow.sdk import Context
 
 
@@ -35,8 +33,8 @@ def job_labels(context: Context) -> dict[str, str]:
     return {**task_labels(context), "paceline.began": began(context)}
 
 
-def unique_name(context: Context, readable: str, parts: Mapping[str, str]) -> str:
-    """A name for what belongs to a run: ``readable``, and a digest of the run and the ``parts`` that it has."""
-    full = "\0".join([*parts.values(), began(context)])
+def unique_name(context: Context, readable: str, *parts: str) -> str:
+    """A name for what belongs to a run: ``readable``, and a digest of ``parts`` and of when the run began."""
+    full = "\0".join([*parts, began(context)])
     short = re.sub(r"[^a-z0-9]+", "-", readable.lower()).strip("-")[:40].strip("-")
     return f"{short}-{hashlib.sha256(full.encode()).hexdigest()[:12]}"

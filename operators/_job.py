@@ -300,7 +300,7 @@ class JobOperator(BaseOperator):
     def job_name(self, context: Context, suffix: str = "") -> str:
         """The name of this task's job: the same on every try, unlike any other task's."""
         ti = context["ti"]
-        return unique_name(context, f"{ti.dag_id}-{ti.task_id}{suffix}", {**task_labels(context), "suffix": suffix})
+        return unique_name(context, f"{ti.dag_id}-{ti.task_id}{suffix}", *task_labels(context).values(), suffix)
 
     def job_spec(
         self,

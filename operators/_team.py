@@ -41,8 +41,7 @@ def plan_of_parts(field: str, value: object) -> object:
 def network_name(context: Context, training: str) -> str:
     """The network of one training in one run: the same for all of its tasks, unlike any other's."""
     ti = context["ti"]
-    parts = {"dag": ti.dag_id, "run": ti.run_id, "training": training}
-    return f"paceline-{unique_name(context, f'{ti.dag_id}-{training}', parts)}"
+    return f"paceline-{unique_name(context, f'{ti.dag_id}-{training}', ti.dag_id, ti.run_id, training)}"
 
 
 def rendezvous(context: Context, fleet: Fleet, plan: object, training: str) -> Rendezvous:

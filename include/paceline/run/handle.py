@@ -179,7 +179,8 @@ class JobHandle:
             try:
                 return ask()
             except trouble as error:
-                if time.monotonic() > give_up_s or self._asked_to_end.is_set():
+                has_gone = isinstance(error, (EOFError, ConnectionError))  # the supervisor, for good: see Exchange
+                if has_gone or time.monotonic() > give_up_s or self._asked_to_end.is_set():
                     raise
                 if not told:
                     self._log.warning("Waiting for the %s: %s", who, error)

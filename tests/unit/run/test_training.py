@@ -520,3 +520,19 @@ def test_a_job_that_a_dead_process_has_started_gets_the_devices_that_are_decided
     job.devices = 0.3
     task.live()
     assert (task.engine.started, job.resizes[0]) == (1, (0.0, 1.0))
+
+
+def test_whose_supervisor_has_gone_does_not_ask_its_store_again(task, monkeypatch):
+    asked = []
+
+    def gone(key, value):
+        asked.append(key)
+        raise EOFError("Request socket closed")
+
+    task.engine.at = [(8.0, lambda: monkeypatch.setattr(task.store, "set", gone))]
+    with pytest.raises((EOFError, DetachedError)):
+        task.live()
+    assert asked.count(RESULT) <= 1
+    monkeypatch.undo()
+    assert task.live().model == "/models/1"
+    assert task.engine.started == 1

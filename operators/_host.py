@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,6 +17,7 @@ from ._arguments import origin
 from ._identity import task_labels
 from ._objective import Aimed, team_of, where
 from ._output import collect, default_place
+from ._relatives import code_digest, recall, remember
 from ._told import Callback, Told
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _OVER = ("success", "failed", "skipped", "upstream_failed", "removed", "restarting")  # the last: cleared while it ran
 _ASK_AT_MOST_S = 1.5
+_KEEP_AT_MOST_S = 5.0
 
 
 class Task(Aimed, Protocol):
@@ -38,6 +40,11 @@ class Task(Aimed, Protocol):
     deadline_from: str
     output_path: str | None
     container_id: str | None
+    image: str
+    gpus: int
+
+    def code(self) -> tuple[list[str], dict[str, Path]]:
+        """The command and its files."""
 
     @property
     def log(self) -> Any:
@@ -95,14 +102,32 @@ class TaskHost:
         return team_of(job)
 
     def past_run(self) -> PastRun | None:
-        """From the result of the task's last successful run; a start without it is only a little less sure."""
+        """From the result of the task's last successful run, else from another task's run of the same code."""
         ti = self._ti
         try:
             result = ti.xcom_pull(task_ids=self._task.task_id, map_indexes=ti.map_index, include_prior_dates=True)
-        except Exception as error:
-            self.log.warning("The result of the run before this one could not be read: %s", error)
+            past = PastRun.read(result.get("learned")) if isinstance(result, dict) else None
+            if past is None and (past := recall(self._code_digest())) is not None:
+                self.log.info("It has not run before. What another task's run of the same code has shown is known")
+        except Exception as error:  # a start without it is only a little less sure
+            self.log.warning("What earlier runs have shown could not be read: %s", error)
             return None
-        return PastRun.read(result.get("learned")) if isinstance(result, dict) else None
+        return past
+
+    def learned(self, past: Mapping[str, Any]) -> None:
+        """For other tasks that run the same code; this one finds it in its result."""
+
+        def keep() -> bool:
+            remember(self._code_digest(), past)
+            return True
+
+        if not within(_KEEP_AT_MOST_S, keep, otherwise=False):
+            self.log.info("What this run has shown could not be kept for other tasks")
+
+    def _code_digest(self) -> str:
+        task = self._task
+        command, files = task.code()
+        return code_digest(f"{type(task).__name__}, {task.objective}, {task.gpus} GPUs", task.image, command, files)
 
     def collect(self, job: Job) -> str:
         """To ``output``, or a folder of this task's run."""

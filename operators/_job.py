@@ -324,16 +324,10 @@ class JobOperator(BaseOperator):
         suffix:
             Tells several jobs of one task apart.
         """
-        files = {name: self._local_file(f"files[{name!r}]", path) for name, path in self.files.items()}
-        if self.script is not None:
-            script = self._local_file("script", self.script)
-            files = {script.name: script, **files}
-            command = ["python", script.name, *map(str, self.arguments)]
-        else:
-            command = words("command", self.command)
+        command, files = self.code()
         return JobSpec(
             name=self.job_name(context, suffix),
-            command=command,
+            command=command if self.script is None else [*command, *map(str, self.arguments)],
             devices=devices,
             image=self.image,
             files=files,
@@ -350,6 +344,14 @@ class JobOperator(BaseOperator):
             network=self.network_mode,
             labels={**self.labels, **job_labels(context)},
         )
+
+    def code(self) -> tuple[list[str], dict[str, Path]]:
+        """What is run: the command, without a script's arguments, and the files that come with it by name."""
+        files = {name: self._local_file(f"files[{name!r}]", path) for name, path in self.files.items()}
+        if self.script is None:
+            return words("command", self.command), files
+        script = self._local_file("script", self.script)
+        return ["python", script.name], {script.name: script, **files}
 
     def _local_file(self, field: str, path: str) -> Path:
         found = Path(place(field, path))

@@ -164,10 +164,11 @@ class Arbiter:
         promised = [jobs[key] for key in self._on_time if key in jobs]
         found = {}
         for claim in known:
-            if claim.key in jobs:
+            if claim.key in jobs and claim.asked_s is not None:
                 answer = ask(jobs[claim.key], promised, self._node, now_s)
-                earliest_s = answer.earliest_s + self._known[claim.key].after_s - claim.origin_s
-                found[claim.key] = _AtTheDoor(_deadline_s(claim), answer.fits, earliest_s / claim.alpha)
+                ends_s = answer.earliest_s + self._known[claim.key].after_s
+                earliest_s = claim.began_s + (ends_s - claim.began_s) / claim.alpha - claim.origin_s
+                found[claim.key] = _AtTheDoor(claim.asked_s, answer.fits, earliest_s)
         return found
 
 
@@ -180,12 +181,8 @@ class _AtTheDoor:
     earliest_s: float
 
 
-def _deadline_s(claim: Claim) -> float:
-    return (claim.deadline_s - claim.origin_s) / claim.alpha
-
-
 def _asks(claim: Claim) -> bool:
-    answered = claim.ceiling is not None and claim.ceiling.answers(_deadline_s(claim))
+    answered = claim.ceiling is not None and claim.asked_s is not None and claim.ceiling.answers(claim.asked_s)
     return claim.state == "waiting" and claim.has_deadline and not answered
 
 

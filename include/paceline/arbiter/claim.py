@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from paceline.contract import Ceiling, PaceSample
-from paceline.control import Outlook
+from paceline.control import Outlook, aim
 from paceline.errors import InvalidInputError
 
 _ENDED = ("finished", "failed")
@@ -45,8 +45,10 @@ class Claim:
         What it has been granted; ``None`` if nothing has been said to it yet.
     obeys:
         The ceiling that it obeyed then; ``None`` if it obeyed none.
-    alpha:
-        Its safety factor.
+    asked_s:
+        Its deadline as people write it, in seconds after ``origin_s``.
+    began_s, alpha:
+        When it started, and its safety factor: the share of the time from then to its deadline that it may take.
     weight:
         How important it is, for policies that ask.
     outlook:
@@ -70,6 +72,8 @@ class Claim:
     outlook: Outlook | None
     late: bool = False
     obeys: float | None = None
+    asked_s: float | None = None
+    began_s: float = 0.0
     alpha: float = 1.0
     weight: float = 1.0
 
@@ -108,7 +112,10 @@ class Claim:
             key=key,
             state=pace.state,
             arrived_s=origin_s if arrived is None else arrived.timestamp(),
-            deadline_s=math.inf if pace.deadline_s is None else origin_s + pace.deadline_s * pace.alpha,
+            deadline_s=math.inf
+            if pace.deadline_s is None
+            else origin_s + aim(pace.began_s, pace.deadline_s, pace.alpha),
+            asked_s=pace.deadline_s,
             origin_s=origin_s,
             said_s=origin_s + pace.t_s,
             least=pace.min_devices,
@@ -120,6 +127,7 @@ class Claim:
             outlook=Outlook(**pace.outlook.to_json()) if pace.outlook else None,
             late=not pace.feasible,
             obeys=pace.ceiling,
+            began_s=origin_s + pace.began_s,
             alpha=pace.alpha,
             weight=weight,
         )

@@ -39,6 +39,8 @@ class Controller(Protocol):
     deadline_s: float
     alpha: float
     period_s: float
+    began_s: float
+    """When the job was started; ``alpha`` is a share of the time from then to the deadline."""
 
     def start(self, now_s: float) -> float:
         """Allocation for a job that is started now, until it has reported for the first time."""
@@ -56,6 +58,7 @@ class Controller(Protocol):
         resting: bool = False,
         pauses_left_s: float = 0.0,
         busy: float | None = None,
+        save_s: float | None = None,
     ) -> Decision:
         """One control step.
 
@@ -80,6 +83,8 @@ class Controller(Protocol):
             Seconds still to come in which it will not train.
         busy:
             The share of what it held that the job has used lately, from 0 to 1; ``None`` if that is not known.
+        save_s:
+            Seconds that the job's last save of its state took, if it saves any: the last batch is followed by one more.
         """
 
     def move_deadline(self, now_s: float, deadline_s: float) -> None:
@@ -96,6 +101,15 @@ class Controller(Protocol):
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what ``state`` returned."""
+
+
+def aim(began_s: float, deadline_s: float, alpha: float) -> float:
+    """When a job that began at ``began_s`` is steered to end: ``alpha`` of the time from there to its deadline later.
+
+    >>> aim(0.0, 100.0, alpha=0.9), aim(60.0, 100.0, alpha=0.9), aim(120.0, 100.0, alpha=0.9)
+    (90.0, 96.0, 100.0)
+    """
+    return min(began_s + alpha * (deadline_s - began_s), deadline_s)
 
 
 def check_target(deadline_s: float, alpha: float, period_s: float) -> None:

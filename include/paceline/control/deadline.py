@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from paceline.control.controller import Decision, check_target
+from paceline.control.controller import Decision, aim, check_target
 from paceline.control.limits import Limits
 from paceline.control.outlook import Outlook
 from paceline.control.past import PastRun
@@ -30,9 +30,12 @@ _FULLY_BUSY, _LEAST_BUSY = 0.9, 0.05
 # Where a job cannot use all it might be given (another machine's work, its own data), so much more is tried, no more.
 _TRY = 1.5
 _NEWEST = 0.3  # how fast what it can use follows what it uses
-_EARLY = 0.0005  # of the deadline: late is worse than early
-# Saving a small model and leaving a container, where no earlier run has shown how long that takes.
-_UNKNOWN_TAIL_S, _UNKNOWN_TAIL = 1.0, 0.02
+_EARLY = 0.0005  # of the time from the start to the deadline: late is worse than early
+# What follows the last batch where no earlier run has shown it: a save, which the job may have told the length of; most
+# scripts then write the model once more, without the optimizer's state; leaving torch and the container.
+_MODEL_SAVE, _LEAVING_S = 0.4, 0.35
+# Where nothing is known of the save either: so much of the time, within bounds.
+_UNKNOWN_TAIL, _LEAST_TAIL_S, _MOST_TAIL_S = 0.02, 0.5, 1.0
 _VAGUE_SD = 0.25  # who decides for several jobs cannot do so by a speed that is known no better
 _FORECAST_SD = 0.005  # a deadline that may be missed by less than this is not given up
 _LATEST_REPORT_S = 0.25
@@ -57,18 +60,20 @@ class DeadlineController:
     deadline_s:
         The deadline in seconds.
     alpha:
-        Safety factor in (0, 1]: the job is steered to ``alpha * deadline_s``.
+        Safety factor in (0, 1]: the job is steered to end after this share of the time from its start to the deadline.
     period_s:
         Seconds between two steps, ``T_s``; steps come closer together shortly before the end.
     past:
         An earlier run of the same job: the start-up, the speed and the time after the last batch are known from it.
-        Without one, 2 % of the deadline (1 s at most) is kept for what comes after the last batch.
+        Without one, what the job says of its saves tells how long the last one will take; where it says nothing, 0.5
+        to 1 s are kept for what comes after the last batch.
     resize_s:
         Seconds that the job stands still for a change of its devices.
     start_devices:
-        Allocation until the speed is known. By default what the past run makes likely; without one half of the most
-        there is, in whole devices (a share just above a whole core pays for a thread it cannot use), but one where
-        there is one, as starting is the work of one thread; of less than one, all.
+        Allocation until the speed is known. By default what the past run makes likely; without one, one device until
+        the job trains, as starting is the work of one thread, and half of the most there is from then on, in whole
+        devices (a share just above a whole core pays for a thread it cannot use). Where a change makes the job stand
+        still, half of them from the start.
 
     Examples
     --------
@@ -106,42 +111,56 @@ class DeadlineController:
         self._total = 0
         self._speed = SpeedModel(least_s=period_s)
         if past is not None:
-            self._speed.expect(past.batches_per_s, past.devices, past.exponent)
+            self._speed.expect(past.batches_per_s, past.devices, past.exponent, past.speed_sd)
         self._start_devices = start_devices
         self._usable = (past.usable_devices if past else None) or math.inf
         self._trained = (0.0, 0.0)  # seconds that were watched, device-seconds in use meanwhile
-        self._began_s = 0.0
+        self.began_s = 0.0
+        self._startup_from_s = 0.0
+        self._save_s: float | None = None
         self._wanted: float | None = None  # what the last step decided
         self._held = (0.0, 0.0, 0.0)  # when the last step was, devices then, device-seconds up to then
 
     def start(self, now_s: float) -> float:
         """Allocation for a job that is started now, until it has reported for the first time."""
-        self._began_s = now_s
+        self.began_s = self._startup_from_s = now_s
         self._wanted = self._start_devices_at(now_s)
         return self._wanted
 
     def _start_devices_at(self, now_s: float) -> float:
         devices = self._start_devices
         if devices is None and self._past is not None:
-            startup_left_s = max(self._past.startup_s - (now_s - self._began_s), 0.0)
+            startup_left_s = max(self._past.startup_s - (now_s - self._startup_from_s), 0.0)
             time_s = self.target_s - now_s - startup_left_s - self._past.pauses_s
             speed = self._past.batches / time_s if time_s > 0 else math.inf
             # Starting is the work of one thread: less than a whole device would make it longer, more be of no use.
             devices = min(self._speed.devices_for(speed), self.limits.max_devices)
             devices = 1.0 if devices < _NEARLY_ALL * self.limits.max_devices else devices
         if devices is None:
-            most = self.limits.max_devices
-            devices = max(float(int(most / 2)), min(1.0, most))
+            devices = self._half() if self._resize_s else min(1.0, self.limits.max_devices)
         return self.limits.quantize(devices)
+
+    def _half(self) -> float:
+        most = self.limits.max_devices
+        return max(float(int(most / 2)), min(1.0, most))
 
     @property
     def target_s(self) -> float:
-        """When the last batch should be done: ``alpha`` times the deadline, less what comes after that batch."""
-        return (self.alpha - _EARLY) * self.deadline_s - self._tail_s
+        """When the last batch should be done: the moment that ``alpha`` says, less what comes after that batch."""
+        return aim(self.began_s, self.deadline_s, self.alpha - _EARLY) - self._tail_s
+
+    @property
+    def _time_s(self) -> float:
+        """From the start to the deadline: tolerances are shares of it."""
+        return max(self.deadline_s - self.began_s, 0.0)
 
     @property
     def _tail_s(self) -> float:
-        return self._past.tail_s if self._past else min(_UNKNOWN_TAIL_S, _UNKNOWN_TAIL * self.deadline_s)
+        if self._past is not None:
+            return self._past.tail_s
+        if self._save_s is not None:
+            return (1 + _MODEL_SAVE) * self._save_s + _LEAVING_S
+        return min(max(_UNKNOWN_TAIL * self._time_s, _LEAST_TAIL_S), _MOST_TAIL_S)
 
     def step(
         self,
@@ -156,6 +175,7 @@ class DeadlineController:
         resting: bool = False,
         pauses_left_s: float = 0.0,
         busy: float | None = None,
+        save_s: float | None = None,
     ) -> Decision:
         """One control step, see :class:`~paceline.control.Controller`."""
         if done is None:
@@ -167,6 +187,7 @@ class DeadlineController:
                 self.start(now_s)
             devices = self.limits.quantize(held_devices if self._wanted is None else self._wanted, ceiling)
             return Decision(devices, 0.0, 0.0, None, None, now_s < self.deadline_s, self.period_s)
+        self._save_s = save_s
         # What a job holds and does not use makes it no faster: it is as if it held as much less.
         in_use = held_devices * (1.0 if busy is None else min(max(busy, _LEAST_BUSY) / _FULLY_BUSY, 1.0))
         # Whole devices are processes of their own: one that waits says nothing of what another would bring.
@@ -182,12 +203,14 @@ class DeadlineController:
         self._total = total
         left, left_s = total - now_done, self.target_s - now_s - pauses_left_s
         if not pending:
-            known = self._speed.known
-            self._wanted = self._plan(left, left_s, held_devices, in_use, ceiling) if known else self._wanted
+            if self._speed.known:
+                self._wanted = self._plan(left, left_s, held_devices, in_use, ceiling)
+            elif self._wanted is not None and self._start_devices is None:
+                self._wanted = max(self._wanted, self.limits.quantize(self._half()))
         devices = self.limits.quantize(held_devices if self._wanted is None else self._wanted, ceiling)
         setpoint_pct = min(self._ramp.at(now_s), 100.0)
         finish_s, earliest_s = self._forecast(now_s + pauses_left_s, left, in_use, ceiling)
-        feasible = (now_s if earliest_s is None else earliest_s) <= self.deadline_s * (1 + _FORECAST_SD)
+        feasible = (now_s if earliest_s is None else earliest_s) <= self.deadline_s + _FORECAST_SD * self._time_s
         soon_s = max(left_s / _STEPS_TO_GO, _SHORTEST_STEP_S) if left_s > 0 else self.period_s  # late: all is given
         next_s = min(self.period_s, soon_s)
         outlook = self._outlook(left, pauses_left_s)
@@ -203,7 +226,7 @@ class DeadlineController:
         """The job stood still or began again from a checkpoint: the observation under way is dropped."""
         self._speed.interrupt(now_s)
         if self._ramp is None:
-            self._began_s = now_s  # what it had done of its start is lost
+            self._startup_from_s = now_s  # what it had done of its start is lost
 
     def learned(self) -> dict[str, Any] | None:
         """The speed of the job, as :class:`PastRun` has it; ``None`` while it is not known."""
@@ -308,6 +331,7 @@ class DeadlineController:
         ramp = self._ramp
         return {
             "deadline_s": _finite(self.deadline_s),
+            "began_s": self.began_s,
             "ramp": [ramp.start_s, ramp.start_pct, _finite(ramp.end_s)] if ramp else None,
             "total": self._total,
             "speed": self._speed.state(),
@@ -317,6 +341,7 @@ class DeadlineController:
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what ``state`` returned."""
         self.deadline_s = state["deadline_s"] or math.inf
+        self.began_s = state.get("began_s", 0.0)
         if state["ramp"]:
             start_s, start_pct, end_s = state["ramp"]
             self._ramp = Ramp(end_s=end_s or math.inf, start_s=start_s, start_pct=start_pct)

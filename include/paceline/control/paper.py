@@ -52,6 +52,7 @@ class PaperController:
         self.alpha = alpha
         self.period_s = period_s
         self.deadline_s = deadline_s
+        self.began_s = 0.0  # whenever it began: its setpoint runs from time 0
         self._pi = PIController(limits, gains)
         self._seen: list[tuple[float, float]] = []
 
@@ -72,6 +73,7 @@ class PaperController:
         resting: bool = False,
         pauses_left_s: float = 0.0,
         busy: float | None = None,
+        save_s: float | None = None,
     ) -> Decision:
         """One control step, see :class:`~paceline.control.Controller`."""
         progress_pct = 100.0 * (done or 0) / total

@@ -29,6 +29,10 @@ class PastRun:
         Seconds that it stood still at the ends of its epochs, all together.
     usable_devices:
         The most it could make use of, where that is less than it held; ``None`` where it used all it ever had.
+    epochs:
+        Epochs, each of which ended with one of the pauses.
+    speed_sd:
+        How far off the speed may be for the next run, as a share of it (one standard deviation).
 
     Examples
     --------
@@ -47,6 +51,13 @@ class PastRun:
     exponent: float
     pauses_s: float
     usable_devices: float | None = None
+    epochs: int = 1
+    speed_sd: float = 0.1
+
+    @property
+    def pause_s(self) -> float:
+        """Seconds that it stood still at the end of one epoch."""
+        return self.pauses_s / self.epochs
 
     @classmethod
     def read(cls, data: object) -> PastRun | None:
@@ -58,14 +69,16 @@ class PastRun:
             past = cls(
                 batches=int(data["batches"]),
                 usable_devices=None if usable is None else float(usable),
+                epochs=int(data.get("epochs", 1)),
+                speed_sd=float(data.get("speed_sd", cls.speed_sd)),
                 **{name: float(data[name]) for name in _SECONDS + _SPEED},
             )
         except (KeyError, TypeError, ValueError, OverflowError):
             return None
         values = {name: value for name, value in past.to_dict().items() if value is not None}
         sound = all(map(math.isfinite, values.values())) and all(values[name] >= 0 for name in _SECONDS)
-        positive = all(values[name] > 0 for name in _SPEED) and values.get("usable_devices", 1.0) > 0
-        return past if sound and past.batches > 0 and positive else None
+        positive = all(values[name] > 0 for name in _POSITIVE) and values.get("usable_devices", 1.0) > 0
+        return past if sound and positive else None
 
     def outlook(self) -> Outlook:
         """What a run like this one would take, from before its start.
@@ -84,3 +97,4 @@ class PastRun:
 
 _SECONDS = ("startup_s", "tail_s", "pauses_s")
 _SPEED = ("devices", "batches_per_s", "exponent")
+_POSITIVE = (*_SPEED, "batches", "epochs", "speed_sd")

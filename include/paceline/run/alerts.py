@@ -17,7 +17,7 @@ Kind = Literal["in_danger", "infeasible", "missed"]
 _TO_SPARE = 0.05
 _IN_A_ROW = 3  # samples, so that one noisy forecast wakes nobody
 _NEARLY_DONE_PCT = 95.0  # from there on nothing can be done about it
-_NEARLY = 0.005  # of the deadline: late by less is on time
+_NEARLY = 0.005  # of the time from the start to the deadline: late by less is on time
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Alerts:
         if deadline_s is None:
             return None
         late_s = now_s - deadline_s
-        if late_s > _NEARLY * deadline_s:
+        if late_s > _NEARLY * max(deadline_s - sample.began_s, 0.0):
             done = "done" if sample.state == "finished" else f"at {sample.progress_pct:.1f} %"
             return "missed", f"missed: {done} {late_s:.0f} s after it"
         if sample.state != "training" or earliest_s is None:

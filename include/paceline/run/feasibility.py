@@ -10,16 +10,17 @@ from paceline.run.journal import Journal
 
 ON_INFEASIBLE = ("best_effort", "fail", "extend")
 _STEPS_TO_BELIEVE = 3  # one slow second is not a missed deadline
-_EXTENSION_MARGIN = 1.02
+_MARGIN, _LEAST_MARGIN_S = 0.02, 1.5
 
 
-def extended(earliest_s: float) -> float:
-    """The deadline that one which cannot be met is moved to: the earliest possible end and 2 % beyond, in seconds.
+def extended(earliest_s: float, began_s: float) -> float:
+    """The deadline that one which cannot be met is moved to: later than the earliest possible end by 2 % of the time
+    that the training takes till then, and by 1.5 s at least.
 
-    >>> extended(100.0)
-    102.0
+    >>> extended(200.0, began_s=0.0), extended(200.0, began_s=100.0), extended(200.0, began_s=190.0)
+    (204.0, 202.0, 201.5)
     """
-    return round(earliest_s * _EXTENSION_MARGIN, 1)
+    return round(earliest_s + max(_MARGIN * (earliest_s - began_s), _LEAST_MARGIN_S), 1)
 
 
 class InfeasiblePolicy:
@@ -29,7 +30,7 @@ class InfeasiblePolicy:
     ----------
     choice:
         ``"best_effort"`` goes on as fast as allowed, ``"fail"`` raises DeadlineInfeasibleError, ``"extend"`` moves
-        the deadline to the earliest possible end and 2 % beyond.
+        the deadline to the earliest possible end and a little beyond, see :func:`extended`.
     journal:
         Where it is told.
     """
@@ -46,8 +47,8 @@ class InfeasiblePolicy:
         self._steps = 0
         self._told = False
 
-    def judge(self, now_s: float, deadline_s: float, decision: Decision) -> float | None:
-        """Take in one decision; returns a new deadline in seconds when it is to be extended."""
+    def judge(self, now_s: float, began_s: float, deadline_s: float, decision: Decision) -> float | None:
+        """Take in one decision of a training that began at ``began_s``; returns a new deadline if it is extended."""
         self._steps = 0 if decision.feasible else self._steps + 1
         earliest_s = decision.earliest_s
         if self._steps < _STEPS_TO_BELIEVE or earliest_s is None or self._told:
@@ -57,7 +58,7 @@ class InfeasiblePolicy:
                 f"deadline: {deadline_s:.1f} s cannot be met, the earliest possible end is {earliest_s:.1f} s"
             )
         if self._choice == "extend" and earliest_s < float("inf"):
-            extended_s = extended(earliest_s)
+            extended_s = extended(earliest_s, began_s)
             self._event(now_s, "extended", f"extended to {extended_s:.1f} s", deadline_s, earliest_s, extended_s)
             self.forget()
             return extended_s

@@ -43,7 +43,10 @@ class Host(Protocol):
         """The job, if it is a team of several."""
 
     def past_run(self) -> PastRun | None:
-        """What the last successful run of the same task has shown."""
+        """What the last successful run of the same task has shown, or else one of another task with the same code."""
+
+    def learned(self, past: Mapping[str, Any]) -> None:
+        """Told what this run has shown, when its result is safe; must not raise."""
 
     def collect(self, job: Job) -> str:
         """Copy the job's output to where the user wants it, however often; returns where that is."""

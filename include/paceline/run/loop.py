@@ -117,7 +117,7 @@ class PaceLoop:
         self._output = Output(self._log)
         earlier = totals or RunTotals(began_s=self._now())
         known = earlier.reported
-        self._reader = ProgressReader(self._output.take, self._malformed, past.pauses_s if past else 0.0, known)
+        self._reader = ProgressReader(self._output.take, self._malformed, past.pause_s if past else None, known)
         self._total = known.total if known else None
         self._told_total = self._total or 0
         self._busy = Busy()
@@ -207,6 +207,7 @@ class PaceLoop:
             resting=self._reader.pauses.resting(now_s) or self._outage.lasts or self._again,
             pauses_left_s=self._reader.pauses.left_s(now_s),
             busy=self._busy.share if self._team is None else None,
+            save_s=self._reader.newest.save_s if self._reader.newest else None,
         )
         self._decision = decision
         holding.wanted = decision.devices
@@ -302,7 +303,8 @@ class PaceLoop:
         self._infeasible.forget()
 
     def _judge(self, now_s: float, decision: Decision) -> None:
-        extended_s = self._infeasible.judge(now_s, self._controller.deadline_s, decision)
+        controller = self._controller
+        extended_s = self._infeasible.judge(now_s, controller.began_s, controller.deadline_s, decision)
         if extended_s is not None:
             self._exchange.post({DEADLINE: self._orders.extend(extended_s, now_s)})
             self._move_deadline(now_s)
@@ -421,6 +423,7 @@ class PaceLoop:
             startup_s=round(max(reader.first_s - self._began_s, 0.0), 3),
             tail_s=round(max(finished_s - reader.trained_s, 0.0), 3),
             pauses_s=round(reader.pauses.all_s, 3),
+            epochs=reader.newest.epochs if reader.newest else 1,
             **speed,
         ).to_dict()
 

@@ -16,7 +16,8 @@ class Pauses:
     Parameters
     ----------
     expected_s:
-        All pauses of an earlier run together; believed until the first one is over.
+        One pause of an earlier run; believed until the first one is over. ``None`` where there was no such run: then
+        what the job itself expects is.
 
     Examples
     --------
@@ -28,8 +29,9 @@ class Pauses:
     (4.0, 8.0)
     """
 
-    def __init__(self, expected_s: float = 0.0) -> None:
+    def __init__(self, expected_s: float | None = None) -> None:
         self._expected_s = expected_s
+        self._announced_s: float | None = None
         self._sum_s, self._count = 0.0, 0
         self._epochs, self._epochs_left = 1, 0
         self._from: tuple[float, float] | None = None  # when the last batch began, seconds for one
@@ -38,7 +40,9 @@ class Pauses:
     @property
     def mean_s(self) -> float:
         """Seconds of one pause."""
-        return max(self._sum_s / self._count, 0.0) if self._count else self._expected_s / self._epochs
+        if self._count:
+            return max(self._sum_s / self._count, 0.0)
+        return (self._announced_s if self._expected_s is None else self._expected_s) or 0.0
 
     @property
     def all_s(self) -> float:
@@ -48,14 +52,17 @@ class Pauses:
     def take(self, progress: Progress, written_s: float, batch_s: float | None) -> bool:
         """Take in a report; returns whether a pause has ended with it."""
         ended = False
-        if self._from is not None and (progress.epoch > self._last.epoch or progress.event == "finish"):
+        # After the last epoch the job saves, which is no part of the pause: all its batches are done before.
+        over = progress.epoch > self._last.epoch or progress.done >= progress.total
+        if self._from is not None and over:
             from_s, each_s = self._from
             self._sum_s += written_s - from_s - (progress.done - self._last.done) * each_s
             self._count += 1
             self._from = None
             ended = True
+        self._announced_s = progress.validation_s
         self._epochs = progress.epochs
-        self._epochs_left = 0 if progress.event == "finish" else progress.epochs - progress.epoch
+        self._epochs_left = 0 if progress.done >= progress.total else progress.epochs - progress.epoch
         if progress.event == "epoch_end" and batch_s:
             self._from, self._last = (written_s, batch_s), progress
         return ended
@@ -70,7 +77,5 @@ class Pauses:
 
     def left_s(self, now_s: float) -> float:
         """Seconds still to come in which the job will not train."""
-        if not self._count and not self._expected_s:
-            return 0.0
         passed_s = max(now_s - sum(self._from), 0.0) if self._from is not None else 0.0
         return max(self._epochs_left * self.mean_s - min(passed_s, self.mean_s), 0.0)

@@ -316,6 +316,8 @@ class Training:
         stored = StoredResult(try_number=self._host.try_number, max_tries=self._host.max_tries, result=result)
         self._store.set(RESULT, stored.to_json())
         self._handle.tidy()
+        if outcome.learned is not None:
+            self._host.learned(outcome.learned)
         return result
 
     # --- other ends -----------------------------------------------------------------------------------------------

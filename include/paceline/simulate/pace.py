@@ -92,6 +92,7 @@ def pace(
             resting=run.resting,
             pauses_left_s=run.pauses_left_s(known=pauses_known),
             busy=run.busy,
+            save_s=plant.save_s if run.done else None,
         )
         if not decision.feasible and infeasible_s is None and run.trained_s is None:
             infeasible_s = now_s

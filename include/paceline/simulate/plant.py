@@ -47,8 +47,12 @@ class Plant:
         Speed on so many devices, compared with one.
     startup_s, tail_s:
         Seconds before the first batch and after the last, whatever the devices.
+    save_s:
+        How much of ``tail_s`` is the last save, by what the job says of those before; ``None`` where it says nothing.
     epochs, pause_s:
         Each epoch ends with a pause of ``pause_s`` seconds, for a validation, say.
+    expects_s:
+        What the job expects of a pause before the first one; 0 where it says nothing.
     noise:
         Standard deviation of a batch's time as a share of it.
     neighbours:
@@ -70,8 +74,10 @@ class Plant:
     speedup: Callable[[float], float] = _MOSTLY_PARALLEL
     startup_s: float = 0.0
     tail_s: float = 0.0
+    save_s: float | None = None
     epochs: int = 1
     pause_s: float = 0.0
+    expects_s: float = 0.0
     noise: float = 0.0
     neighbours: Sequence[Neighbour] = ()
     throttling: float = 0.0
@@ -171,9 +177,10 @@ class Run:
     def pauses_left_s(self, *, known: bool) -> float:
         """Seconds of pauses still to come; if they are not ``known`` yet, as far as the pauses so far tell."""
         epochs_done = self.done // self._epoch
-        if not (known or epochs_done) or self.trained_s is not None:
+        if self.trained_s is not None:
             return 0.0
-        left_s = (self.plant.epochs - epochs_done) * self.plant.pause_s
+        each_s = self.plant.pause_s if known or epochs_done else self.plant.expects_s
+        left_s = (self.plant.epochs - epochs_done) * each_s
         return left_s + max(self._pause_until_s - self.now_s, 0.0)
 
     def resize(self, devices: float) -> None:

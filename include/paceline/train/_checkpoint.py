@@ -92,6 +92,7 @@ class Checkpoint:
             check_loadable(name, part.state_dict())
         self._store = Store(folder)
         self.folder = self._store.folder
+        self.save_s: float | None = None  # what the last save took
         self.interval_s = _SHORTEST_INTERVAL_S if every_s is None else every_s
         self.next_save_s = clock() + self.interval_s
 
@@ -149,9 +150,9 @@ class Checkpoint:
             say(f"no checkpoint was written to {self._store.folder}, the training goes on: {error}")
             saved = False
         ended_s = self._clock()
+        self.save_s = round(ended_s - began_s, 3)
         if self._every_s is None:
-            cost_s = ended_s - began_s
-            self.interval_s = min(_LONGEST_INTERVAL_S, max(_SHORTEST_INTERVAL_S, cost_s / _COST_SHARE))
+            self.interval_s = min(_LONGEST_INTERVAL_S, max(_SHORTEST_INTERVAL_S, self.save_s / _COST_SHARE))
         self.next_save_s = ended_s + self.interval_s
         return saved
 

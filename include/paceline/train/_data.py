@@ -6,13 +6,16 @@ The promise: an epoch opened again at batch *k* gives the batches that the first
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from typing import Any, TypeVar
 
 from . import _rng
 from ._values import bad_value
 
 T = TypeVar("T")
+
+# What a batch takes that is only gone through forwards and not learned from, of one that is.
+_FORWARD_ONLY = 0.4
 
 
 def length(loader: Iterable[Any]) -> int | None:
@@ -21,6 +24,22 @@ def length(loader: Iterable[Any]) -> int | None:
         return len(loader)  # type: ignore[arg-type]
     except (TypeError, NotImplementedError):
         return None
+
+
+def validation_batches(validation: Sized | None, loader: Iterable[Any]) -> float:
+    """What a validation is worth, in batches of the training; 0 where nothing is said of it.
+
+    >>> validation_batches(range(30), range(100)), validation_batches(None, range(100))
+    (12.0, 0.0)
+    """
+    if validation is None:
+        return 0.0
+    try:
+        batches = len(validation)
+    except TypeError:
+        raise bad_value("validation", type(validation).__name__, "a loader that has a length") from None
+    size, of_training = (getattr(one, "batch_size", None) or 1 for one in (validation, loader))
+    return float(batches * size / of_training * _FORWARD_ONLY)
 
 
 def snapshot(loader: Iterable[Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from . import _data, _session, _threads
@@ -40,7 +40,7 @@ class Loop(Generic[T]):
 
     Parameters
     ----------
-    loader, epochs, total, device, threads, until:
+    loader, epochs, total, device, threads, until, validation:
         As for ``track``.
     display:
         Where progress goes; chosen by the environment if ``None``.
@@ -55,6 +55,7 @@ class Loop(Generic[T]):
         device: object = None,
         threads: int | None = None,
         until: Converged | None = None,
+        validation: Sized | None = None,
         display: Display | None = None,
     ) -> None:
         self.epochs = whole("epochs", epochs)
@@ -77,6 +78,7 @@ class Loop(Generic[T]):
         self._threads = _threads.Threads(None if threads is None else whole("threads", threads), self._share)
         if until is not None and not isinstance(until, Converged):
             raise bad_value("until", until, 'a paceline.train.Converged, such as Converged("accuracy")')
+        self._validation = _data.validation_batches(validation, loader)
         self.monitor = None if until is None else Monitor(until, self.epochs)
         self._display = display
         self._epoch_done = 0  # batches done when the epoch began
@@ -389,12 +391,19 @@ class Loop(Generic[T]):
             device=self._device or _default_device(),
             threads=_threads.current(),
             devices=self._lead.world if self._lead is not None else None,
+            save_s=session.checkpoint.save_s if session.checkpoint is not None else None,
+            validation_s=self._validation_s(now_s),
             monotonic_s=now_s,
             wall_s=time.time(),
         )
         if self._display is not None:
             self._display.show(session.last)
             self._next_show_s = now_s + self._display.interval_s
+
+    def _validation_s(self, now_s: float) -> float | None:
+        """Seconds that the validation after an epoch should take at the speed so far."""
+        done, passed_s = self.done - self._began[0], now_s - self._began[1]
+        return round(self._validation * passed_s / done, 3) if self._validation and done else None
 
 
 def _default_device() -> str:

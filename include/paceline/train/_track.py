@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from typing import TypeVar
 
 from ._loop import Loop
@@ -19,6 +19,7 @@ def track(
     device: object = None,
     threads: int | None = None,
     until: Converged | None = None,
+    validation: Sized | None = None,
 ) -> Loop[T]:
     """Loop over the batches of all epochs, and let the world outside know how far it is.
 
@@ -39,6 +40,9 @@ def track(
         A fixed number of threads for torch. Default: the share of the processor, rounded up, as it changes.
     until:
         End when a metric that is reported after each epoch has levelled off; see :class:`Converged`.
+    validation:
+        The loader that the loop's body goes through at each ``epoch_end``. Only its length is read: a first run is then
+        at its deadline although nobody knows yet how long the end of an epoch takes.
 
     Returns
     -------
@@ -59,4 +63,4 @@ def track(
     epoch 0 ends with b, 4 batches in all
     epoch 1 ends with b, 4 batches in all
     """
-    return Loop(loader, epochs=epochs, total=total, device=device, threads=threads, until=until)
+    return Loop(loader, epochs=epochs, total=total, device=device, threads=threads, until=until, validation=validation)

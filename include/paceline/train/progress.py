@@ -24,9 +24,10 @@ class Progress:
     are the last that the job reported. ``spent`` is where the time of a parameter server's worker has gone since it
     began: ``samples`` and ``batches`` done, ``compute_s`` on them, ``update_s`` to send what was learned and to get the
     newest state; empty for a job that trains alone. ``devices`` are the whole devices that train now, for a job that
-    sees to that itself (``data_parallel``), else ``None``. ``monotonic_s`` and ``wall_s`` are the job's clocks.
-    ``source`` is the process that says it and ``number`` counts what that process has said: who reads a line twice can
-    tell; 0 for lines of a program that does not count.
+    sees to that itself (``data_parallel``), else ``None``. ``save_s`` is what its last save took, and ``validation_s``
+    what the validation at the end of an epoch should take; ``None`` while that is not known. ``monotonic_s`` and
+    ``wall_s`` are the job's clocks. ``source`` is the process that says it and ``number`` counts what that process has
+    said: who reads a line twice can tell; 0 for lines of a program that does not count.
 
     ``event`` is one of
 
@@ -52,6 +53,8 @@ class Progress:
     device: str = "cpu"
     threads: int = 1
     devices: int | None = None
+    save_s: float | None = None
+    validation_s: float | None = None
     monotonic_s: float = 0.0
     wall_s: float = 0.0
     source: str = ""
@@ -117,6 +120,8 @@ def parse_line(line: str) -> Progress | None:
         device=str(data.get("device", "cpu")),
         threads=_whole(data, "threads", least=1, default=1),
         devices=_whole(data, "devices", least=1) if data.get("devices") is not None else None,
+        save_s=_seconds(data, "save_s"),
+        validation_s=_seconds(data, "validation_s"),
         monotonic_s=_finite(data.get("monotonic_s")) or 0.0,
         wall_s=_finite(data.get("wall_s")) or 0.0,
         source=str(data.get("source", ""))[:_LONGEST_SOURCE],
@@ -131,6 +136,11 @@ def _numbers(data: dict[str, object], name: str) -> dict[str, float]:
     # JSON allows half of a surrogate pair, which no store can encode.
     names = ((str(key).encode(errors="replace").decode(), value) for key, value in values.items())
     return {name: number for name, value in names if (number := _finite(value)) is not None}
+
+
+def _seconds(data: dict[str, object], name: str) -> float | None:
+    seconds = _finite(data.get(name))
+    return seconds if seconds is not None and seconds >= 0 else None
 
 
 def _whole(data: dict[str, object], name: str, *, least: int, default: int | None = None) -> int:

@@ -47,9 +47,13 @@ export interface PaceSample {
    */
   deadline_s: number | null;
   /**
-   * The training is steered to this fraction of the deadline.
+   * The training is steered to end after this share of the time from `began_s` to the deadline.
    */
   alpha: number;
+  /**
+   * When the training started; now, for one that waits.
+   */
+  began_s: number;
   /**
    * The end at the present speed; `null` while that is not known.
    */

@@ -18,6 +18,7 @@ export function aPace(changed: Partial<Pace> = {}): Pace {
     grant: null,
     deadline_s: 60,
     alpha: 1,
+    began_s: 0,
     forecast_s: 60,
     earliest_s: 45,
     feasible: true,

@@ -72,7 +72,7 @@ class Training:
         state = "waiting" if self.run is None else "paused" if self.paused else "training"
         return Claim(
             self.name, state, self.comes_s, self.deadline_s, 0.0, now_s, 0.1, POOL, 0.05, self.held, self.taken,
-            self.ceiling, outlook, late=decision is not None and not decision.feasible,
+            self.ceiling, outlook, late=decision is not None and not decision.feasible, asked_s=self.deadline_s,
         )  # fmt: skip
 
 
@@ -260,7 +260,8 @@ def test_who_was_left_with_nothing_is_looked_at_again_before_the_next_regular_mo
 def test_who_has_just_begun_keeps_what_it_has_and_nobody_is_promised_that_before_it_is_known() -> None:
     arbiter = Arbiter(1.2, every_s=1000.0)
     new = Claim("new", "starting", 0, 100, 0, 0, 0.1, 1.2, 0.05, 0.6, 1, Ceiling(0.6, 1), None)
-    hasty = Claim("hasty", "waiting", 1, 50, 0, 0, 1.2, 1.2, 0.05, 0.0, 0, None, Outlook(50.0, 1.0, 0.0))
+    rest = Outlook(50.0, 1.0, 0.0)
+    hasty = Claim("hasty", "waiting", 1, 50, 0, 0, 1.2, 1.2, 0.05, 0.0, 0, None, rest, asked_s=50)
     first = {grant.key: grant.ceiling for grant in arbiter.look([new, hasty], 1.0)}
     assert "new" not in first
     assert first["hasty"].devices == 0

@@ -57,6 +57,13 @@ def test_a_retry_tells_nothing_twice() -> None:
     assert all(second.judge(hopeless) is None for _ in range(4))
 
 
+def test_how_late_is_missed_counts_from_the_start_of_the_training() -> None:
+    """Half a percent of its own time: an hour in a queue before makes no minute of it."""
+    waited = {"t_s": 4001.0, "began_s": 3900.0, "deadline_s": 4000.0, "state": "finished"}
+    assert kinds(a_sample(**waited)) == ["missed"]
+    assert kinds(a_sample(**{**waited, "began_s": 0.0})) == []
+
+
 def test_the_message_says_how_much() -> None:
     alert = Alerts().judge(a_sample(state="finished", t_s=130.0, progress_pct=100.0))
     assert alert is not None

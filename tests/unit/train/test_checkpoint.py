@@ -142,6 +142,21 @@ def saves_at(clock, monkeypatch, folder, *, cost_s, batch_s, batches, every_s=No
     return moments[:-1]  # the last is the end
 
 
+def test_a_line_tells_what_the_last_save_took(clock, monkeypatch, tmp_path, recorder):
+    costs_s = iter([2.0, 3.0, 4.0])
+
+    def save(self, content):
+        clock.now_s += next(costs_s)
+
+    monkeypatch.setattr(_checkpoint.Store, "save", save)
+    checkpoint(counter=Counter(), path=tmp_path, every_s=10)
+    for _ in Loop(range(25), display=recorder):
+        clock.now_s += 1.0
+    told = [(shown.event, shown.save_s) for shown in recorder.shown if shown.event != "progress"]
+    assert told[:3] == [("start", None), ("checkpoint", 2.0), ("checkpoint", 3.0)]
+    assert told[-1] == ("finish", 4.0)
+
+
 @pytest.mark.parametrize("cost_s", [0.2, 0.5, 1.0])
 def test_saves_cost_at_most_two_percent_of_the_time(clock, monkeypatch, tmp_path, cost_s):
     moments = saves_at(clock, monkeypatch, tmp_path, cost_s=cost_s, batch_s=0.5, batches=2000)

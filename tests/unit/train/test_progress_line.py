@@ -21,6 +21,8 @@ def progresses(draw):
         event=draw(st.sampled_from(["start", "progress", "checkpoint", "finish", "report"])),
         loss=draw(st.none() | finite),
         metrics=draw(st.dictionaries(st.text(), finite)),
+        save_s=draw(st.none() | st.floats(0, 1e9)),
+        validation_s=draw(st.none() | st.floats(0, 1e9)),
         device=draw(st.text()),
         threads=draw(st.integers(1, 1024)),
         monotonic_s=draw(finite),

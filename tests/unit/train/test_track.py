@@ -61,6 +61,23 @@ def test_slow_batches_have_a_line_each(job, clock):
     assert [line.done for line in job()] == [0, 1, 2, 3, 3, 4, 4]  # the fourth begins, and may be followed by a pause
 
 
+def test_a_line_tells_how_long_the_validation_at_an_epochs_end_should_take(job, clock):
+    """At the speed so far; a batch that is not learned from takes two fifths of one that is, a larger one longer."""
+    training, validation = DataLoader(range(40), batch_size=4), DataLoader(range(120), batch_size=8)
+    for _ in track(training, epochs=2, validation=validation):
+        clock.now_s += 0.5
+    told = [line.validation_s for line in job()]
+    assert told[0] is None, "no batch was done yet"
+    assert set(told[1:]) == {15 * 0.4 * 2 * 0.5}
+    list(track(range(3)))
+    assert {line.validation_s for line in job()} == {None}
+
+
+def test_a_validation_without_a_length_is_refused(job):
+    with pytest.raises(ValueError, match="validation: got 'generator', expected a loader that has a length"):
+        track(range(3), validation=(n for n in range(3)))
+
+
 def test_a_line_tells_the_device_the_threads_and_both_clocks(job, clock):
     list(track(range(2), device=torch.device("cuda", 1), threads=torch.get_num_threads()))
     line = job()[-1]

@@ -26,6 +26,8 @@ test("a safety factor asks for more devices, and makes no deadline impossible", 
   const pace = aPace({ t_s: 10, max_devices: 2, alpha: 0.9, outlook: rest });
   expect(foresee(pace, 112)).toEqual({ kind: "met", devices: expect.closeTo(1.15) });
   expect(foresee(pace, 62.5)).toEqual({ kind: "met", devices: 2 });
+  const waited = aPace({ t_s: 1010, began_s: 1000, max_devices: 2, alpha: 0.9, outlook: rest });
+  expect(foresee(waited, 1112)).toEqual(foresee(pace, 112)); // of its own time, not of what it waited for
 });
 
 test("a ceiling counts as the most", () => {

@@ -34,7 +34,9 @@ export function foresee(pace: Pace, deadlineS: number): Foreseen {
     return { kind: "missed", lateS: secondsOn(rest, most) - left, most };
   }
   // The safety factor says where a training is steered to; what can be met is said of the deadline itself.
-  const needed = Math.min(devicesFor(rest, (pace.alpha ?? 1) * deadlineS - pace.t_s) ?? most, most);
+  const began = pace.began_s ?? 0;
+  const aim = Math.min(began + (pace.alpha ?? 1) * (deadlineS - began), deadlineS);
+  const needed = Math.min(devicesFor(rest, aim - pace.t_s) ?? most, most);
   const fewest = Math.min(pace.min_devices, most);
   if (needed < fewest) return { kind: "early", earlyS: left - secondsOn(rest, fewest) };
   return { kind: "met", devices: Math.min(Math.ceil(needed / pace.quantum - 1e-9) * pace.quantum, most) };

@@ -1,0 +1,92 @@
+"""How near to its deadline a job ends that has never run before, by what is known of it. Simulated.
+
+Run it as ``python -m benchmarks.first_runs [--jobs N] [--json FILE]``; a minute on one core for 240 jobs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import mean
+
+from tqdm import tqdm
+
+from benchmarks.options import between, writable
+from paceline.control import DeadlineController, Limits, PastRun
+from paceline.simulate.pace import PacedRun, pace
+from paceline.simulate.plants import Case, random_case
+
+_NOTHING = "nothing"
+KNOWN: dict[str, Callable[[Case], tuple[Case, PastRun | None]]] = {
+    _NOTHING: lambda case: (_silent(case), None),
+    "its saves": lambda case: (case.tells(validation=False), None),
+    "saves, validation": lambda case: (case.tells(validation=True), None),
+    "a relative's run": lambda case: (case, case.past(off=0.3)),
+    "its own last run": lambda case: (case, case.past(off=0.0)),
+}
+"""What is known of a job: the job as it tells, and what an earlier run has shown."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """``cost``: device-seconds of those of the best constant allocation, of jobs whose deadline does not move."""
+
+    known: str
+    jobs: int
+    mean_error_pct: float
+    late_by_a_percent: float
+    latest_pct: float
+    cost: float
+
+
+def run(case: Case, past: PastRun | None) -> PacedRun:
+    """One job under the default controller."""
+    controller = DeadlineController(
+        Limits(min(0.1, case.most), case.most), case.deadline_s, period_s=max(1.0, case.deadline_s / 1000), past=past
+    )
+    return pace(case.plant, controller, seed=case.seed, moves=case.moves, pauses_known=past is not None)
+
+
+def figures(known: str, cases: Sequence[Case], constant: Sequence[float | None]) -> Figures:
+    """All jobs, with what is ``known`` of them; ``constant`` are the device-seconds of the best constant allocation."""
+    told = [KNOWN[known](case) for case in cases]
+    runs = [run(case, past) for case, past in tqdm(told, desc=known, unit="job", leave=False)]
+    costs = [one.device_seconds / best for one, best in zip(runs, constant, strict=True) if best]
+    return Figures(
+        known=known,
+        jobs=len(runs),
+        mean_error_pct=mean(abs(one.error_pct) for one in runs),
+        late_by_a_percent=mean(one.error_pct > 1 for one in runs),
+        latest_pct=max(one.error_pct for one in runs),
+        cost=mean(costs) if costs else float("nan"),
+    )
+
+
+def _silent(case: Case) -> Case:
+    return replace(case, plant=replace(case.plant, save_s=None))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.first_runs", description=__doc__)
+    parser.add_argument("--jobs", type=between(1, 100_000), default=240, metavar="N", help="(%(default)s)")
+    parser.add_argument("--json", type=writable, metavar="FILE", help="the same figures")
+    chosen = parser.parse_args(arguments)
+    cases = [random_case(seed) for seed in range(int(chosen.jobs))]
+    constant = [None if case.moves else case.best_constant() for case in tqdm(cases, desc="constant", leave=False)]
+    found = [figures(known, cases, constant) for known in KNOWN]
+    print(f"{'KNOWN':20}{'MEAN':>8}{'OVER 1 % LATE':>16}{'LATEST':>10}{'DEVICES':>10}")
+    for one in found:
+        print(
+            f"{one.known:20}{one.mean_error_pct:6.2f} %{100 * one.late_by_a_percent:14.1f} %"
+            f"{one.latest_pct:8.2f} %{one.cost:10.3f}"
+        )
+    if chosen.json:
+        Path(chosen.json).write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""Simulated jobs of many kinds, made at random, to judge controllers by. Tests and benchmarks call it."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from paceline.control import PastRun
+from paceline.simulate.plant import Neighbour, Plant, Run, amdahl
+
+
+@dataclass(frozen=True)
+class Case:
+    """A job, the most devices it may have, its deadline, and the moments at which that moves to another."""
+
+    plant: Plant
+    most: float
+    deadline_s: float
+    moves: Mapping[float, float]
+    seed: int
+
+    def tells(self, *, validation: bool) -> Case:
+        """The job as its trainer announces it: how long its saves take, and its validation, if that is asked for."""
+        told = random.Random(self.seed + 1)  # noqa: S311 - a simulation, no secret
+        plant = self.plant
+        if plant.save_s is not None:
+            plant = replace(plant, save_s=plant.save_s * math.exp(told.gauss(0, 0.1)))
+        expects_s = plant.pause_s * math.exp(told.gauss(0, 0.3)) if validation else 0.0
+        return replace(self, plant=replace(plant, expects_s=expects_s))
+
+    def past(self, *, off: float) -> PastRun:
+        """What an earlier run has shown, if another one of the same job is ``off`` by so much (a standard deviation).
+
+        0 for an earlier run of the very job; what one of another task with the same script shows of the speed is less
+        sure, as its data and machine may be others.
+        """
+        other = random.Random(self.seed + 2)  # noqa: S311 - a simulation, no secret
+        plant, most = self.plant, self.most
+        return PastRun(
+            batches=plant.batches,
+            startup_s=plant.startup_s * math.exp(other.gauss(0, off / 3)),
+            tail_s=plant.tail_s * math.exp(other.gauss(0, off / 3)),
+            devices=most,
+            batches_per_s=plant.speed(most, 0.0) * math.exp(other.gauss(0, off)),
+            exponent=0.85,
+            pauses_s=plant.epochs * plant.pause_s * math.exp(other.gauss(0, off / 3)),
+            epochs=plant.epochs,
+            speed_sd=max(off, 0.1),
+        )
+
+    def best_constant(self, quantum: float = 0.05) -> float | None:
+        """Device-seconds on the fewest devices that meet the deadline without ever changing; ``None`` if none do."""
+        fewest, most = 2, round(self.most / quantum)
+        if self._finished_s(most * quantum) is None:
+            return None
+        while fewest < most:
+            middle = (fewest + most) // 2
+            if self._finished_s(middle * quantum) is None:
+                fewest = middle + 1
+            else:
+                most = middle
+        finished_s = self._finished_s(fewest * quantum)
+        return None if finished_s is None else fewest * quantum * finished_s
+
+    def _finished_s(self, devices: float) -> float | None:
+        run = Run(self.plant, devices, self.seed)
+        run.advance(self.deadline_s)
+        return run.finished_s
+
+
+def random_case(seed: int) -> Case:
+    """A job of half a minute to ten hours on 1 to 16 devices, with a deadline of 1.1 to 3 times its shortest time.
+
+    One in five does not say how long its saves take, one in five still computes something after its last batch, half
+    have a validation, which takes up to a tenth of the training. Half have neighbours, two in five a deadline that
+    moves. What comes after a save is as measured: the model written once more, and 0.2 to 0.6 s to leave.
+
+    >>> case = random_case(1)
+    >>> case.deadline_s >= 1.1 * case.plant.shortest_s(case.most)
+    True
+    """
+    one = random.Random(seed)  # noqa: S311 - a simulation, no secret
+    shortest_s, most = _log_uniform(one, 30.0, 36_000.0), one.choice([1.0, 2.0, 4.0, 8.0, 16.0])
+    startup_s = min(_log_uniform(one, 1.0, 30.0), 0.15 * shortest_s)
+    save_s = min(_log_uniform(one, 0.05, 10.0), 0.02 * shortest_s)
+    after_s = 0.4 * save_s * one.uniform(0.5, 1.5) + one.uniform(0.2, 0.6)
+    after_s += one.uniform(0.0, 0.01) * shortest_s if one.random() < 0.2 else 0.0
+    epochs, speedup = one.choice([1, 3, 10, 30]), amdahl(one.choice([0.02, 0.1, 0.3, 0.5]))
+    training_s = shortest_s - startup_s - save_s - after_s
+    pauses_s = one.choice([0.0, one.uniform(0.0, 0.1)]) * training_s
+    batch_s = min(max(_log_uniform(one, 0.02, 3.0), shortest_s / 5000), shortest_s / 60)
+    batches = max(int((training_s - pauses_s) * speedup(most) / batch_s) // epochs, 1) * epochs
+    d_c = one.uniform(1.1, 3.0)
+    neighbours = []
+    for _ in range(one.choice([0, 0, 1, 2]) if d_c > 1.4 else 0):
+        from_s = one.uniform(0.1, 1.0) * shortest_s
+        neighbours.append(Neighbour(from_s, from_s + one.uniform(0.05, 0.3) * shortest_s, one.uniform(0.05, 0.25)))
+    plant = Plant(
+        batches,
+        batch_s,
+        speedup,
+        startup_s=startup_s,
+        tail_s=save_s + after_s,
+        save_s=save_s if one.random() < 0.8 else None,
+        epochs=epochs,
+        pause_s=pauses_s / epochs,
+        noise=one.uniform(0.0, 0.1),
+        neighbours=neighbours,
+        throttling=one.choice([0.0, 0.0, 0.1]),
+        resize_s=one.choice([0.0, 0.0, 0.5]),
+    )
+    deadline_s = d_c * plant.shortest_s(most)
+    moved_to = d_c * one.uniform(0.75, 1.4)
+    moves = {}
+    if one.random() < 0.4 and moved_to > (1.4 if neighbours else 1.2):
+        moves = {one.uniform(0.1, 0.5) * deadline_s: moved_to * plant.shortest_s(most)}
+    return Case(plant, most, deadline_s, moves, seed)
+
+
+def _log_uniform(one: random.Random, least: float, most: float) -> float:
+    return math.exp(one.uniform(math.log(least), math.log(most)))

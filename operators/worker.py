@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from paceline.errors import AskedToEndError, InvalidInputError, RuntimeUnavailableError
-from paceline.train.asynchronous.plan import EXIT_LEFT_OUT, EXIT_NO_SERVER, EXIT_SENT_AWAY
+from paceline.train.job import EXIT_LEFT_OUT, EXIT_NO_SERVER, EXIT_SENT_AWAY
 
 from ._team import in_containers, only_docker, parts_of, plan_of_parts, rendezvous, where_to_run
 from ._values import Reader

@@ -17,7 +17,7 @@ from benchmarks.promises.machine import idle_core_s, too_busy
 from benchmarks.promises.registry import Reading, measures
 from benchmarks.promises.stage import LABEL, OURS, Stage, until
 from paceline.runtime import Job, JobSpec, ProcessRuntime
-from paceline.runtime.procfs import carrying, cpu_seconds
+from paceline.runtime.processes import carrying, cpu_seconds
 
 BURN = """
 import multiprocessing, sys, time
@@ -154,8 +154,8 @@ def _cores(job: Job) -> float:
 def _used(job: Job) -> tuple[float, float]:
     """Moment and CPU seconds; of a local process as the kernel counts now, of a container as its engine did last."""
     if _state(job):
-        pids = carrying(f"PACELINE_OUTPUT={job.id}/output")
-        return time.monotonic(), sum(cpu_seconds(pid) or 0.0 for pid in pids)
+        found = carrying("PACELINE_OUTPUT", f"{job.id}/output")
+        return time.monotonic(), sum(cpu_seconds(process.pid) or 0.0 for process in found)
     usage = job.usage()
     return usage.measured_s, usage.cpu_s
 

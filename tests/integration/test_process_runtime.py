@@ -26,7 +26,7 @@ from paceline.errors import PacelineError
 from paceline.runtime import Job
 from paceline.runtime.base import JOB_ENVIRONMENT
 from paceline.runtime.cgroups import Group
-from paceline.runtime.procfs import carrying
+from paceline.runtime.processes import carrying
 from paceline.runtime.scratch import Scratch, read_json
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the process runtime is for Linux")
@@ -119,7 +119,7 @@ def test_what_a_job_leaves_running_in_the_background_ends_with_it(place: Process
 
 
 def members(job: Job) -> list[int]:
-    return carrying(f"PACELINE_OUTPUT={job.id}/output")
+    return [process.pid for process in carrying("PACELINE_OUTPUT", f"{job.id}/output")]
 
 
 def state(pid: int) -> str:

@@ -22,7 +22,7 @@ from paceline.elastic.runtime import TeamRuntime
 from paceline.elastic.team import TeamJob
 from paceline.errors import InvalidInputError
 from paceline.runtime import DockerRuntime, JobSpec
-from paceline.train._paths import EXIT_TERMINATED
+from paceline.train.job import EXIT_TERMINATED
 from paceline.train.progress import Progress, parse_line
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(900)]

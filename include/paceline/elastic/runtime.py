@@ -18,7 +18,7 @@ from paceline.elastic.team import Node, TeamJob
 from paceline.errors import JobLostError, PacelineError
 from paceline.runtime.base import Job, JobSpec
 from paceline.runtime.checks import check_labels
-from paceline.train._paths import EXIT_TERMINATED
+from paceline.train.job import EXIT_TERMINATED
 
 if TYPE_CHECKING:
     from paceline.runtime import DockerRuntime

@@ -19,7 +19,7 @@ from paceline.elastic.nodes import FIRST
 from paceline.elastic.step import Decider, Step
 from paceline.errors import JobLostError, PacelineError, RuntimeUnavailableError, TrainingFailedError
 from paceline.runtime.base import Job, JobStatus, Usage
-from paceline.train.asynchronous.plan import EXIT_BROKEN, EXIT_LEFT_OUT, EXIT_SENT_AWAY
+from paceline.train.job import EXIT_BROKEN, EXIT_LEFT_OUT, EXIT_SENT_AWAY
 from paceline.train.progress import MARKER, Progress, parse_line
 
 log = logging.getLogger(__name__)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 
 from paceline.errors import InvalidInputError
 from paceline.fleet.worker import Fleet, Worker
-from paceline.runtime.base import ENV_SERVER, ENV_SERVER_KEY, ENV_WORKER, JobSpec
+from paceline.runtime.base import JobSpec
 from paceline.train.asynchronous.plan import PORT
+from paceline.train.job import ENV_SERVER, ENV_SERVER_KEY, ENV_WORKER
 
 _SERVER = "parameter-server"  # its name in the network
 

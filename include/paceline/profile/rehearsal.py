@@ -18,9 +18,9 @@ from paceline.fleet import Worker
 from paceline.fleet.rendezvous import Rendezvous
 from paceline.profile.trainer import Trainer
 from paceline.runtime import DockerRuntime, JobSpec
-from paceline.runtime.base import ENV_EPOCHS
 from paceline.runtime.docker_job import DockerJob
 from paceline.train.asynchronous.plan import PLAN, SERVER_COMMAND
+from paceline.train.job import ENV_EPOCHS
 from paceline.train.progress import Progress, parse_line
 
 # Who stands still holds batches, without which the others may not go on to the next epoch.

@@ -11,16 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-# What a job finds in its environment, whatever the runtime. All are absolute paths inside the job.
-ENV_INPUT = "PACELINE_INPUT"  # folder with the files named in JobSpec.inputs
-ENV_OUTPUT = "PACELINE_OUTPUT"  # what the job leaves here is collected after it has ended
-ENV_CHECKPOINT = "PACELINE_CHECKPOINT"  # survives a restart of the same job
-ENV_SERVER = "PACELINE_SERVER"  # of a worker among several: host:port of the parameter server
-ENV_SERVER_KEY = "PACELINE_SERVER_KEY"  # what both prove to each other that they have it
-ENV_WORKER = "PACELINE_WORKER"  # the worker's name
-ENV_EPOCHS = "PACELINE_EPOCHS"  # train so many epochs, whatever the script asks for: it is measured
-ENV_CONTROL = "PACELINE_CONTROL"  # JSON file {"devices": x}, rewritten atomically; unset where a cgroup says it
-
 # Defaults for a job's environment. Memory that a batch gives back is kept for the next: fetched from the kernel anew it
 # costs a page fault for each 4 KiB, half a million for 40 batches of a large model. Threads that wait for each other in
 # a busy loop burn the CPU time that a quota, or a neighbour, leaves to the thread they wait for: asleep they cost a

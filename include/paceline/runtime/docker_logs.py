@@ -1,4 +1,4 @@
-"""Reads a container's output while it runs and across losses of the engine, every line once and none left out.
+"""Reads a container's output while it runs and across losses of the engine: no line is left out.
 
 ``DockerJob`` starts one ``LogFollower``, a background thread, for each run of its container.
 """
@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import calendar
 import contextlib
-import hashlib
 import logging
 import socket
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -58,53 +57,42 @@ class FrameParser:
         return frames
 
 
-class OnceOnly:
-    """Lets every log entry through once, although engines repeat themselves.
+class Place:
+    """Where reading was in each stream: a new connection repeats the last seconds of the one before.
 
-    Each new connection repeats the last seconds of the one before, and an engine that starts a new log file sends a
-    few entries twice. An entry is known by its timestamp (ns), its stream and its content. The pieces of a long line
-    share a timestamp and may be alike, so these are counted, and left out only where the engine has gone back.
+    Lines of progress are numbered, so a repetition that slips through (an engine that starts a new log file sends a few
+    entries twice) is no news to whoever reads them.
+
+    >>> place = Place()
+    >>> place.is_new(1, "2030-01-01T12:00:05.000000000Z"), place.since()
+    (True, '1893499203')
+    >>> place.reconnect()
+    >>> [place.is_new(1, f"2030-01-01T12:00:0{second}.000000000Z") for second in (4, 5, 6)]
+    [False, False, True]
     """
 
     def __init__(self) -> None:
-        self.newest: str | None = None  # timestamps are RFC 3339 with nine decimals, all UTC: they sort as text
-        self._horizon = ""
-        self._last: dict[int, str] = {}
-        self._recent: deque[tuple[str, tuple[str, int, bytes]]] = deque()
-        self._seen: Counter[tuple[str, int, bytes]] = Counter()
-        self._repeated: Counter[tuple[str, int, bytes]] = Counter()
+        # Timestamps are RFC 3339 with nine decimals, all UTC: they sort as text.
+        self._last = ""
+        self._newest: dict[int, str] = {}  # by stream
+        self._read: dict[int, str] = {}
 
     def reconnect(self) -> None:
         """Call before a new connection."""
-        self._repeated = self._seen.copy()
-        self._last.clear()
+        self._read = dict(self._newest)
 
-    def is_new(self, stamp: str, stream: int, content: bytes) -> bool:
-        """Whether this entry was not let through before."""
-        if stamp < self._last.get(stream, ""):
-            self._repeated = self._seen.copy()
-        self._last[stream] = stamp
-        key = (stamp, stream, hashlib.blake2b(content, digest_size=8).digest() if len(content) > 64 else content)
-        whole = content.endswith(b"\n")
-        if (whole and key in self._seen) or (not whole and self._repeated[key] > 0):
-            self._repeated[key] -= 1
+    def is_new(self, stream: int, stamp: str) -> bool:
+        """Whether an entry was not read from a connection before."""
+        if stamp <= self._read.get(stream, ""):
             return False
-        self._seen[key] += 1
-        self._recent.append((stamp, key))
-        if self.newest is None or stamp > self.newest:
-            if self.newest is None or stamp[:19] != self.newest[:19]:  # a new second
-                self._horizon = _minus_seconds(stamp, 2 * _OVERLAP_S)
-            self.newest = stamp
-        while self._recent and self._recent[0][0] < self._horizon:
-            _, old = self._recent.popleft()
-            self._seen[old] -= 1
-            if not self._seen[old]:
-                del self._seen[old]
+        if stamp < self._last and _seconds(stamp) < _seconds(self._last) - _OVERLAP_S:
+            self._newest.clear()  # the engine's clock was set back
+        self._newest[stream] = self._last = stamp
         return True
 
     def since(self) -> str | None:
         """Where a new connection should begin, as the engine's ``since``; ``None`` if nothing was read yet."""
-        return None if self.newest is None else str(_epoch(self.newest) - _OVERLAP_S)
+        return str(_seconds(self._last) - _OVERLAP_S) if self._last else None
 
 
 class LogFollower:
@@ -129,7 +117,7 @@ class LogFollower:
         self._container = container
         self._has_ended = has_ended
         self._tail = tail
-        self._once = OnceOnly()
+        self._place = Place()
         self._assemblers = {1: LineAssembler(), 2: LineAssembler()}
         self._lines: deque[str] = deque()
         self._size = 0
@@ -208,14 +196,14 @@ class LogFollower:
         import requests.exceptions
         import urllib3.exceptions
 
-        self._once.reconnect()
+        self._place.reconnect()
         parser = FrameParser()
         try:
             for data in self._connect(follow):
                 lines: list[str] = []
                 for stream, payload in parser.feed(data):
                     stamp, _, content = payload.partition(b" ")
-                    if self._once.is_new(stamp.decode("ascii", "replace"), stream, content):
+                    if self._place.is_new(stream, stamp.decode("ascii", "replace")):
                         lines += self._assemblers[2 if stream == 2 else 1].feed(content)
                 self._put(lines)
                 if self._closed.is_set():
@@ -227,7 +215,7 @@ class LogFollower:
 
     def _connect(self, follow: bool) -> Iterator[bytes]:
         parameters: dict[str, str | int] = {"stdout": 1, "stderr": 1, "timestamps": 1, "follow": int(follow)}
-        since = self._once.since()
+        since = self._place.since()
         if since is not None:
             parameters["since"] = since
         elif self._tail is not None:
@@ -273,9 +261,5 @@ def _hang_up(response: object) -> None:
             sock.shutdown(socket.SHUT_RDWR)
 
 
-def _epoch(stamp: str) -> int:
+def _seconds(stamp: str) -> int:
     return calendar.timegm(time.strptime(stamp[:19], "%Y-%m-%dT%H:%M:%S"))
-
-
-def _minus_seconds(stamp: str, seconds: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(_epoch(stamp) - seconds))

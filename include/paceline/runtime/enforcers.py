@@ -13,16 +13,16 @@ import time
 from collections.abc import Set
 from typing import Protocol
 
+import psutil
+
 from paceline.runtime.cgroups import Group
-from paceline.runtime.procfs import Stat, cpu_seconds, family, newest_process, resident_bytes, send
+from paceline.runtime.processes import cpu_seconds, family, newest_process, resident_bytes, send, waited_seconds
 from paceline.runtime.throttle import DutyCycle
 
 _LOOK_S = 0.05  # how often a changed share is looked for
 _FRESH_S = 0.5  # how old a member's figures may be
 _SOONEST_S = 0.05  # between two looks for new processes, however many are started on this machine,
 _COST = 100  # and so many times what such a look costs: one percent of a core at worst
-_ANEW_S = 5.0  # how often all processes of the machine are looked at, should one have been missed,
-_ANEW_COST = 500  # and so many times what that costs
 
 
 class Share(Protocol):
@@ -40,17 +40,17 @@ class Share(Protocol):
     def memory_bytes(self) -> int:
         """Memory of the whole job now."""
 
-    def members(self) -> list[int]:
+    def members(self) -> list[psutil.Process]:
         """The job's processes."""
 
 
 class Crowd:
-    """The processes of a job as /proc tells them: who they are, their CPU time and memory.
+    """The processes of a job: who they are, their CPU time and memory.
 
     Parameters
     ----------
     root:
-        The job's first process, which leads its session.
+        The job's first process, which leads its group.
     apart:
         The launcher's own helpers, never of the job.
     """
@@ -58,48 +58,37 @@ class Crowd:
     def __init__(self, root: int, apart: Set[int]) -> None:
         self.root = root
         self._apart = apart
-        self._members: dict[int, Stat] = {}
-        self._strangers: set[int] = set()
+        self._members: dict[psutil.Process, float] = {}  # to the CPU time of its children that have ended
         self._newest = b""
-        self._fresh_due = 0.0
-        self._anew_due = 0.0
-        self._soonest = 0.0
+        self._fresh_due = self._soonest = 0.0
         self._used_s = 0.0
 
-    def stats(self, now_s: float) -> list[Stat]:
-        """The members. A process that was just started is seen within a tenth of a second."""
-        if now_s < self._soonest or (now_s < self._fresh_due and self._newest == newest_process()):
-            return list(self._members.values())
-        everybody = now_s >= self._anew_due
-        if everybody:
-            # A stranger's number may have been given to a member since: now and then, nobody is taken for known.
-            self._strangers.clear()
-        begun = time.thread_time()
-        self._newest = newest_process()
-        self._members, self._strangers = family(self.root, self._apart, self._members, self._strangers)
-        cost = time.thread_time() - begun
-        self._fresh_due = now_s + _FRESH_S
-        self._soonest = now_s + (_SOONEST_S if everybody else max(_SOONEST_S, _COST * cost))
-        if everybody:
-            self._anew_due = now_s + max(_ANEW_S, _ANEW_COST * cost)
-        return list(self._members.values())
+    def members(self, now_s: float) -> list[psutil.Process]:
+        """Who is of the job. A process that was just started is soon seen."""
+        if now_s >= self._soonest and (now_s >= self._fresh_due or self._newest != newest_process()):
+            begun_s = time.thread_time()
+            self._newest = newest_process()
+            self._members = {process: waited_seconds(process) for process in family(self._apart)}
+            self._fresh_due = now_s + _FRESH_S
+            self._soonest = now_s + max(_SOONEST_S, _COST * (time.thread_time() - begun_s))
+        return list(self._members)
 
     def used_s(self, now_s: float) -> float:
         """CPU time: of the living by their clocks, of the dead by those who waited for them."""
         mine = resource.getrusage(resource.RUSAGE_CHILDREN)  # what this process itself waited for
         total = mine.ru_utime + mine.ru_stime
-        for stat in self.stats(now_s):
-            used = cpu_seconds(stat.pid)
+        for process in self.members(now_s):
+            used = cpu_seconds(process.pid)
             if used is None:
                 self._fresh_due = 0.0  # it ended: see who accounts for it now
             else:
-                total += used + stat.waited_s
+                total += used + self._members[process]
         self._used_s = max(self._used_s, total)
         return self._used_s
 
     def memory_bytes(self, now_s: float) -> int:
         """Resident memory, shared pages counted once for each process."""
-        return sum(resident_bytes(stat.pid) for stat in self.stats(now_s))
+        return sum(map(resident_bytes, self.members(now_s)))
 
 
 class CgroupShare:
@@ -133,9 +122,9 @@ class CgroupShare:
         used = self._group.memory_bytes()
         return self._crowd.memory_bytes(time.monotonic()) if used is None else used
 
-    def members(self) -> list[int]:
+    def members(self) -> list[psutil.Process]:
         """See ``Share``."""
-        return self._group.members()
+        return self._crowd.members(time.monotonic())
 
 
 class SignalShare:
@@ -176,15 +165,15 @@ class SignalShare:
         """See ``Share``."""
         return self._crowd.memory_bytes(time.monotonic())
 
-    def members(self) -> list[int]:
+    def members(self) -> list[psutil.Process]:
         """See ``Share``."""
-        return [stat.pid for stat in self._crowd.stats(time.monotonic())]
+        return self._crowd.members(time.monotonic())
 
     def _signal(self, number: signal.Signals, now_s: float) -> None:
         # The group at once, so that a worker started a moment ago is not missed; then whoever has left it. Nobody is
         # told twice: a signal to who is at work on another processor costs a virtual machine 0.3 ms.
         send(-self._crowd.root, number)
-        for stat in self._crowd.stats(now_s):
+        for process in self._crowd.members(now_s):
             with contextlib.suppress(ProcessLookupError):
-                if os.getpgid(stat.pid) != self._crowd.root:
-                    send(stat.pid, number)
+                if os.getpgid(process.pid) != self._crowd.root:
+                    send(process.pid, number)

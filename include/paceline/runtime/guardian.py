@@ -12,10 +12,10 @@ import signal
 import time
 from dataclasses import dataclass
 
-from paceline.runtime.base import ENV_OUTPUT
 from paceline.runtime.cgroups import Group
-from paceline.runtime.procfs import kill_carrying
+from paceline.runtime.processes import kill_carrying
 from paceline.runtime.scratch import Scratch, write_json
+from paceline.train.job import ENV_OUTPUT
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def start(scratch: Scratch, group: Group | None) -> Guardian:
 
 
 def _bury(scratch: Scratch, group: Group | None, started: float) -> None:
-    kill_carrying(mark(scratch))
+    kill_carrying(*mark(scratch))
     if group is not None:
         group.remove()
     if not scratch.end.exists() and scratch.path.exists():
@@ -70,6 +70,6 @@ def _bury(scratch: Scratch, group: Group | None, started: float) -> None:
         )
 
 
-def mark(scratch: Scratch) -> str:
-    """The environment variable that all processes of a job share and no other has."""
-    return f"{ENV_OUTPUT}={scratch.folder('output')}"
+def mark(scratch: Scratch) -> tuple[str, str]:
+    """The environment variable that all processes of a job share and no other has, and its value."""
+    return ENV_OUTPUT, str(scratch.folder("output"))

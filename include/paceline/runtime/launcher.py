@@ -1,7 +1,7 @@
 """The process that stays with one local job: starts it, keeps it to its CPU share and memory, writes down its end.
 
 Started by ``ProcessRuntime`` as ``python -m paceline.runtime.launcher SCRATCH``; it outlives whoever started it.
-Standard library only, and cheap: it looks some twenty times a second.
+Cheap, as it looks some twenty times a second: it imports little.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 from paceline.runtime import cgroups, guardian
 from paceline.runtime.enforcers import CgroupShare, Crowd, Share, SignalShare
-from paceline.runtime.procfs import family, identify, proportional_bytes, send
+from paceline.runtime.processes import family, identify, proportional_bytes, send
 from paceline.runtime.scratch import USAGE_BYTES, Scratch, read_json, write_json
 
 _PR_SET_PDEATHSIG = 1
@@ -228,9 +228,9 @@ class _Launch:
         """End what the first process left behind, as the end of a container would."""
         limit = time.monotonic() + 2.0
         while time.monotonic() < limit:
-            left, _ = family(self._child, frozenset({watch}))
-            for pid in left:
-                send(pid, signal.SIGKILL)
+            left = family(frozenset({watch}))
+            for process in left:
+                send(process.pid, signal.SIGKILL)
             self._reap_orphans()
             if not left:
                 return

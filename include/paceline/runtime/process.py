@@ -17,11 +17,12 @@ from typing import Literal
 
 from paceline.errors import InvalidInputError, JobLostError, PacelineError, RuntimeUnavailableError
 from paceline.runtime import cgroups
-from paceline.runtime.base import ENV_CHECKPOINT, ENV_CONTROL, ENV_INPUT, ENV_OUTPUT, JOB_ENVIRONMENT, JobSpec
+from paceline.runtime.base import JOB_ENVIRONMENT, JobSpec
 from paceline.runtime.checks import check_capacity, check_labels, check_spec, placed_files, spec_digest
 from paceline.runtime.process_job import ProcessJob, launch
 from paceline.runtime.scratch import Scratch, read_json, write_json
 from paceline.runtime.sdk import sdk_files
+from paceline.train.job import ENV_CHECKPOINT, ENV_CONTROL, ENV_INPUT, ENV_OUTPUT
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -25,7 +24,7 @@ from paceline.runtime.checks import check_devices
 from paceline.runtime.lines import LineAssembler
 from paceline.runtime.local_output import take_folder
 from paceline.runtime.output import take_output
-from paceline.runtime.procfs import Identity, kill_carrying, send
+from paceline.runtime.processes import Identity, kill_carrying, send
 from paceline.runtime.scratch import Scratch, read_json, write_json
 
 _NEAR_END_BYTES = 64 * 1024
@@ -121,18 +120,8 @@ class ProcessJob:
             if left <= 0:
                 return False
             launcher = self._identity("launcher")
-            handle = None
-            if launcher is not None:
-                with contextlib.suppress(OSError):
-                    handle = os.pidfd_open(launcher.pid)
-            if handle is None or launcher is None or not launcher.alive():
+            if launcher is None or not launcher.wait(left):
                 time.sleep(min(left, 0.01))  # its guardian is clearing up
-            else:
-                poll = select.poll()
-                poll.register(handle, select.POLLIN)
-                poll.poll(left * 1000)
-            if handle is not None:
-                os.close(handle)
         return True
 
     def resize(self, devices: float) -> None:
@@ -207,19 +196,18 @@ class ProcessJob:
         """Nothing is held open between calls."""
 
     def _identity(self, who: str) -> Identity | None:
-        found = (read_json(self._scratch.state) or {}).get(who)
-        return Identity(**found) if isinstance(found, dict) else None
+        return Identity.read((read_json(self._scratch.state) or {}).get(who))
 
     def _await_helpers(self, patience_s: float = 5.0) -> None:
         """Launcher and guardian outlive the word that the job has ended by some milliseconds."""
-        helpers = [who for who in map(self._identity, ("launcher", "guardian")) if who is not None]
         limit = time.monotonic() + patience_s
-        while any(who.alive() for who in helpers) and time.monotonic() < limit:
-            time.sleep(0.002)
+        for who in map(self._identity, ("launcher", "guardian")):
+            if who is not None:
+                who.wait(max(limit - time.monotonic(), 0.0))
 
     def _clear(self) -> None:
         """End what a killed launcher and guardian may have left; nothing in the normal case."""
-        kill_carrying(guardian.mark(self._scratch))
+        kill_carrying(*guardian.mark(self._scratch))
         group = (read_json(self._scratch.state) or {}).get("cgroup")
         if isinstance(group, dict):
             Group.from_json(group).remove()

@@ -12,9 +12,9 @@ from __future__ import annotations
 from ._data_parallel import data_parallel, device
 from ._loop import Loop
 from ._monitor import Converged
-from ._paths import input_dir, output_dir
 from ._session import checkpoint, report, stop_early
 from ._track import track
+from .job import input_dir, output_dir
 
 __all__ = [
     "Converged",

@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ._paths import ENV_CHECKPOINT
 from ._store import Store, check_loadable
 from ._values import bad_value, say
+from .job import ENV_CHECKPOINT
 
 # Saving costs at most this share of the time, within the bounds on the interval below.
 _COST_SHARE = 0.02

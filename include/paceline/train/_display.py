@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol, TextIO
 
-from ._paths import ENV_PROGRESS, run_by_paceline
 from ._values import say
+from .job import ENV_PROGRESS, run_by_paceline
 from .progress import Progress
 
 # Up to this size one write to a pipe stays whole, whatever worker processes write to it meanwhile (PIPE_BUF).

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 from . import _data
 from ._follower import ENV_DEVICE, ENV_SOCKET
 from ._part import Division, check_divisible, loader_over
-from ._paths import ENV_CHECKPOINT, ENV_OUTPUT
 from ._thread_choice import in_whole
 from ._threads import one_on_cpu
 from ._values import bad_value, say
 from ._wire import Assignment, Wire
+from .job import ENV_CHECKPOINT, ENV_OUTPUT
 
 if TYPE_CHECKING:
     from ._checkpoint import Position, Resume, Stateful

@@ -16,9 +16,9 @@ from ._display import Display, choose_display
 from ._follower import Follower
 from ._lead import Lead
 from ._monitor import Converged, Monitor
-from ._paths import EXIT_TERMINATED, run_by_paceline
 from ._share import CpuShare
 from ._values import bad_value, say, whole
+from .job import EXIT_TERMINATED, run_by_paceline
 from .progress import Progress
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 from ._checkpoint import Checkpoint, Stateful, check_every_s, check_parts, folder_for
 from ._display import Display, choose_display
 from ._follower import Follower
-from ._paths import EXIT_TERMINATED, is_worker, run_by_paceline
 from ._values import deferred_number, say
+from .job import EXIT_TERMINATED, is_worker, run_by_paceline
 from .progress import Progress
 
 if TYPE_CHECKING:

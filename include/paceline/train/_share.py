@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
-from ._paths import ENV_CONTROL
+from .job import ENV_CONTROL
 
 
 class CpuShare:

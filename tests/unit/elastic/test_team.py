@@ -12,7 +12,7 @@ from paceline.elastic.meter import Meter
 from paceline.elastic.team import Node, TeamJob
 from paceline.errors import InvalidInputError, JobLostError, RuntimeUnavailableError, TrainingFailedError
 from paceline.runtime.base import JobStatus, Usage
-from paceline.train.asynchronous.plan import EXIT_BROKEN, EXIT_LEFT_OUT
+from paceline.train.job import EXIT_BROKEN, EXIT_LEFT_OUT
 from paceline.train.progress import Progress
 
 AWAY = RuntimeUnavailableError("the engine is away")

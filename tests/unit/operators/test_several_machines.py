@@ -18,7 +18,7 @@ from paceline.operators import (
     WorkerTrainingOperator,
     train_on_fleet,
 )
-from paceline.train.asynchronous.plan import EXIT_LEFT_OUT, EXIT_NO_SERVER, EXIT_SENT_AWAY
+from paceline.train.job import EXIT_LEFT_OUT, EXIT_NO_SERVER, EXIT_SENT_AWAY
 
 GATE = Worker(name="gate", kind="nano", cores=1, memory_gib=1)
 HALL = GATE.model_copy(update={"name": "hall"})

@@ -9,7 +9,7 @@ import torch
 
 from paceline.train.asynchronous.part import Part, PartServer
 from paceline.train.asynchronous.peer import reach
-from paceline.train.asynchronous.plan import EXIT_BROKEN
+from paceline.train.job import EXIT_BROKEN
 
 from .machines import INCLUDE, LIMIT_S, SAMPLES, joined
 

@@ -14,9 +14,9 @@ from types import FrameType
 
 from paceline.train._checkpoint import folder_for
 from paceline.train._display import choose_display
-from paceline.train._paths import ENV_SERVER_KEY
 from paceline.train._store import Store
 from paceline.train._values import say
+from paceline.train.job import ENV_SERVER_KEY
 
 from .plan import PORT, read_plan
 from .reception import end_process

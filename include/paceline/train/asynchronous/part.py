@@ -18,11 +18,10 @@ from typing import Any
 
 import torch
 
-from paceline.train._paths import ENV_SERVER, ENV_SERVER_KEY, ENV_WORKER
 from paceline.train._values import bad_value, say
+from paceline.train.job import ENV_SERVER, ENV_SERVER_KEY, ENV_WORKER, EXIT_NO_SERVER
 
 from .peer import GoneError, Peer, address, reach
-from .plan import EXIT_NO_SERVER
 from .reception import Reception, end_process
 
 _PATIENCE_S, _AGAIN_S = 120.0, 0.5

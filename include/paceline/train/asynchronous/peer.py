@@ -18,8 +18,8 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener, answer_challenge, deliver_challenge
 from typing import TYPE_CHECKING, Any
 
-from paceline.train._paths import ENV_SERVER
 from paceline.train._values import bad_value
+from paceline.train.job import ENV_SERVER
 
 if TYPE_CHECKING:
     import torch

@@ -18,9 +18,6 @@ SERVER_COMMAND = ("python", "-m", "paceline.train.asynchronous", PLAN, *_EVERYWH
 PART_COMMAND = ("python", "-m", "paceline.train.asynchronous.part", *_EVERYWHERE)
 # Where the time of a worker has gone when it begins: see ``Progress.spent``.
 NOTHING = {"samples": 0.0, "batches": 0.0, "compute_s": 0.0, "update_s": 0.0}
-# How a worker's process ends that is left out after too many failures, that does not fit to the others, and that finds
-# no server (any more); and a server's that has lost a part of the state.
-EXIT_LEFT_OUT, EXIT_NO_SERVER, EXIT_SENT_AWAY, EXIT_BROKEN = 5, 6, 7, 8
 
 
 def read_plan(plan: object) -> dict[str, Part]:

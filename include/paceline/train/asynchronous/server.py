@@ -11,12 +11,11 @@ from typing import Any
 import torch
 
 from paceline.train._display import Display
-from paceline.train._paths import EXIT_TERMINATED
 from paceline.train._store import Store
 from paceline.train._values import bad_value, say
+from paceline.train.job import EXIT_BROKEN, EXIT_NOBODY, EXIT_TERMINATED
 
 from .peer import Peer
-from .plan import EXIT_BROKEN
 from .reception import Reception, why
 from .shards import STRIKES, Part
 from .spread import Holder
@@ -27,7 +26,6 @@ _LOOK_S = 0.05
 _SAVE_SHARE, _SAVE_EVERY_S = 0.02, 1.0
 # Who was lost shortly before the end comes again, and is to hear that it is over.
 _GOODBYE_S = 30.0
-_EXIT_NOBODY = 4
 
 
 class Server:
@@ -96,7 +94,7 @@ class Server:
             training.take_back_stuck()
             if training.hopeless:
                 say(f"every worker has failed {STRIKES} times: nobody is left to train")
-                return _EXIT_NOBODY
+                return EXIT_NOBODY
             since_s = (since_s or now_s) if training.ended or training.alone else None
             waited_s = now_s - (since_s or now_s)
             if self._leaves:
@@ -109,7 +107,7 @@ class Server:
                 break
             if not training.ended and waited_s > self._patience_s:
                 say(f"no worker for {self._patience_s:g} s: nobody is there to train")
-                return _EXIT_NOBODY
+                return EXIT_NOBODY
             if now_s >= next_save_s and self.save():
                 next_save_s = now_s + max(_SAVE_EVERY_S, (time.monotonic() - now_s) / _SAVE_SHARE)
             if now_s >= next_show_s:

@@ -11,11 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.train import _rng
 from paceline.train._part import check_divisible, loader_over
-from paceline.train._paths import ENV_EPOCHS, ENV_SERVER, ENV_SERVER_KEY, ENV_WORKER
 from paceline.train._values import say
+from paceline.train.job import (
+    ENV_EPOCHS,
+    ENV_SERVER,
+    ENV_SERVER_KEY,
+    ENV_WORKER,
+    EXIT_LEFT_OUT,
+    EXIT_NO_SERVER,
+    EXIT_SENT_AWAY,
+)
 
 from .peer import GoneError, Peer, address, reach
-from .plan import EXIT_LEFT_OUT, EXIT_NO_SERVER, EXIT_SENT_AWAY, NOTHING
+from .plan import NOTHING
 from .ranges import Ranges
 from .shards import Lease
 from .vector import StateVector

@@ -38,8 +38,7 @@ class Told:
         if ti.map_index is not None and ti.map_index >= 0:
             self._tags["map_index"] = str(ti.map_index)
         self._store = context["task_state_store"]
-        stored: Any = self._store.get(ALERTS)
-        self._alerts = Alerts(stored)
+        self._alerts = Alerts(self._store.get(ALERTS))
         self._resizes = 0
         self._troubled = False
         self._waiting: SimpleQueue[Alert | None] = SimpleQueue()
@@ -89,7 +88,7 @@ class Told:
     def _call(self) -> None:
         while (alert := self._waiting.get()) is not None:
             with suppress(Exception):  # a store that does not answer: a retry might tell it again
-                self._store.set(ALERTS, self._alerts.to_dict())
+                self._store.set(ALERTS, self._alerts.to_json())
             context: Any = {**self._context, "paceline": alert.to_dict()}
             for callback in self._callbacks:
                 try:

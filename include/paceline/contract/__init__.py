@@ -4,6 +4,7 @@ Values of the live state are models: the operator, the arbiter, the pages and th
 The pages' TypeScript types are generated from them.
 """
 
+from paceline.contract.alerts import AlertKind, SentAlerts
 from paceline.contract.ceiling import Ceiling
 from paceline.contract.controller import ControllerState, Reported, RunTotals
 from paceline.contract.deadline import Deadline
@@ -25,6 +26,7 @@ __all__ = [
     "OUTPUT",
     "PACE",
     "RESULT",
+    "AlertKind",
     "Ceiling",
     "CollectedOutput",
     "ControllerState",
@@ -36,6 +38,7 @@ __all__ = [
     "Reported",
     "RunEvent",
     "RunTotals",
+    "SentAlerts",
     "State",
     "StoredDeadline",
     "StoredHistory",

@@ -5,13 +5,10 @@ Judged from the samples that the control loop publishes; whoever wants to know i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from paceline.contract import PaceSample
-
-Kind = Literal["in_danger", "infeasible", "missed"]
+from paceline.contract import AlertKind, PaceSample, SentAlerts
 
 # Less than so much of the time left is to spare on all devices: one neighbour more, and it is gone.
 _TO_SPARE = 0.05
@@ -24,7 +21,7 @@ _NEARLY = 0.005  # of the time from the start to the deadline: late by less is o
 class Alert:
     """Something that people should hear of: what, in words, and the sample that shows it."""
 
-    kind: Kind
+    kind: AlertKind
     message: str
     sample: PaceSample
 
@@ -38,6 +35,11 @@ _TOLD = {"progress_pct", "devices", "deadline_s", "forecast_s", "earliest_s", "t
 
 class Alerts:
     """Judges the samples of one run.
+
+    Parameters
+    ----------
+    stored:
+        What the tries before have sent, as ``to_json`` returned it; what cannot be read is taken for nothing.
 
     Examples
     --------
@@ -53,11 +55,11 @@ class Alerts:
     True
     """
 
-    def __init__(self, stored: Mapping[str, Any] | None = None) -> None:
-        stored = stored or {}
-        self._told: set[Kind] = set(stored.get("told", ()))
-        self._deadline_s: float | None = stored.get("deadline_s")
-        self._in_a_row: tuple[Kind, int] | None = None
+    def __init__(self, stored: object = None) -> None:
+        sent = SentAlerts.read(stored) or SentAlerts()
+        self._told: set[AlertKind] = set(sent.told)
+        self._deadline_s = sent.deadline_s
+        self._in_a_row: tuple[AlertKind, int] | None = None
 
     def judge(self, sample: PaceSample) -> Alert | None:
         """Take in one sample, as published under ``pace``; return what is to be told, if anything is new."""
@@ -77,11 +79,11 @@ class Alerts:
         self._told.add(kind)
         return Alert(kind, message, sample)
 
-    def to_dict(self) -> dict[str, Any]:
-        """What has been told, JSON-safe; the constructor takes it back, so that a retry tells nothing twice."""
-        return {"told": sorted(self._told), "deadline_s": self._deadline_s}
+    def to_json(self) -> dict[str, Any]:
+        """The value of the live state's key ``alerts``."""
+        return SentAlerts(told=sorted(self._told), deadline_s=self._deadline_s).to_json()
 
-    def _found(self, sample: PaceSample) -> tuple[Kind, str] | None:
+    def _found(self, sample: PaceSample) -> tuple[AlertKind, str] | None:
         now_s, deadline_s, earliest_s = sample.t_s, sample.deadline_s, sample.earliest_s
         if deadline_s is None:
             return None

@@ -53,8 +53,14 @@ def test_a_new_deadline_may_be_in_danger_again() -> None:
 def test_a_retry_tells_nothing_twice() -> None:
     first, hopeless = Alerts(), a_sample(earliest_s=110.0, feasible=False)
     assert [first.judge(hopeless) is None for _ in range(4)] == [True, True, False, True]
-    second = Alerts(first.to_dict())
+    second = Alerts(first.to_json())
     assert all(second.judge(hopeless) is None for _ in range(4))
+
+
+@pytest.mark.parametrize("nonsense", ["missed", 3, [1], {"told": 1}, {"told": ["late"]}, {"deadline_s": "soon"}])
+def test_what_cannot_be_read_of_earlier_tries_is_taken_for_nothing(nonsense: object) -> None:
+    alerts, hopeless = Alerts(nonsense), a_sample(earliest_s=110.0, feasible=False)
+    assert [alerts.judge(hopeless) is None for _ in range(3)] == [True, True, False]
 
 
 def test_how_late_is_missed_counts_from_the_start_of_the_training() -> None:

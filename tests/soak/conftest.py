@@ -60,6 +60,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     outcomes: dict[str, Counter[str]] = defaultdict(Counter)
     seconds: Counter[str] = Counter()
     seen: Counter[str] = Counter()
+    noted: Counter[tuple[str, str]] = Counter()
     for outcome, reports in terminalreporter.stats.items():
         for report in reports:
             if isinstance(report, pytest.TestReport):
@@ -67,13 +68,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 seconds[name] += report.duration
                 seen[name] += report.when == "setup"
                 outcomes[name][outcome] += outcome in ("passed", "failed", "error", "skipped")
+                if report.when == "call":
+                    noted.update({(name, key): value for key, value in report.user_properties})
     terminalreporter.section("faults and outcomes")
     width = max(map(len, seconds), default=0)
-    terminalreporter.write_line(f"{'':{width}}  seen  passed  failed  skipped  seconds each")
+    heading = "seen  passed  failed  skipped  tries  restarts  seconds each"
+    terminalreporter.write_line(f"{'':{width}}  {heading}")
     for name in sorted(seconds):
         found = outcomes[name]
         failed, each_s = found["failed"] + found["error"], seconds[name] / max(seen[name], 1)
-        counts = f"{seen[name]:4}  {found['passed']:6}  {failed:6}  {found['skipped']:7}  {each_s:12.0f}"
+        counts = f"{seen[name]:4}  {found['passed']:6}  {failed:6}  {found['skipped']:7}"
+        counts += f"  {noted[name, 'tries']:5}  {noted[name, 'restarts']:8}  {each_s:12.0f}"
         terminalreporter.write_line(f"{name:{width}}  {counts}", red=failed > 0)
     for name, reason in LEFT_OUT.items():
         terminalreporter.write_line(f"left out: {name}: {reason}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -42,8 +43,10 @@ for name, where in {{
     "faults_elsewhere": {{"engine_conn_id": "engine_of_faults"}},
     "faults_shared": {{"pool": "faults", "shared": True}},
     "faults_last_try": {{"retries": 0}},
+    "faults_small": {{"mem_limit": "1g"}},
+    "faults_disk": {{"output": "{{{{ params.output }}}}/run"}},
 }}.items():
-    with DAG(name, schedule=None, params={{"gate": ""}}):
+    with DAG(name, schedule=None, params={{"gate": "", "output": ""}}):
         DeadlineTrainingOperator(task_id="train", min_devices=1, max_devices=1, **training, **where)
 
 with DAG("faults_arbiter", schedule=None):
@@ -72,7 +75,9 @@ class Scene:
     run_id: str
     arbiter: Training | None = None
     engine: Path | None = None  # folder of the private engine that the trainings run on
+    disk: Path | None = None  # a small disk, for the output
     old_groups: list[int] = field(default_factory=list)  # of components of Airflow that were killed
+    suspended: list[psutil.Process] = field(default_factory=list)
 
     @property
     def trainings(self) -> tuple[str, ...]:
@@ -125,6 +130,12 @@ class Scene:
         with suppress(docker.errors.APIError):  # it ends just now
             run_in(self.client, container["Id"], "touch", *gates)
 
+    def wake(self) -> None:
+        """Let those go on that were suspended."""
+        for process in self.suspended:
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+
     def let_go(self) -> None:
         """Open all gates, wherever the trainings are now; to be called until they end."""
         for task_id in self.trainings:
@@ -167,6 +178,47 @@ def clear(scene: Scene) -> Repaired:
     return lambda: (task.store(CONTAINER) or {}).get("id") != before["id"]
 
 
+def suspended_worker(scene: Scene) -> Repaired:
+    """The machine of a worker sleeps; it wakes when another one has taken its task."""
+    task = scene.task("train")
+    before, began_again = task.store(CONTAINER), _next_try(task)
+    process = psutil.Process(task.instance()["pid"])
+    scene.suspended = [psutil.Process(process.ppid()), process]
+    for one in scene.suspended:
+        one.suspend()
+
+    def let_go() -> bool:
+        if not began_again() or (task.store(CONTAINER) or {}).get("owner") == before["owner"]:
+            return False
+        scene.wake()
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+    return let_go
+
+
+def full_disk(scene: Scene) -> Repaired:
+    """There is no room for the output; there is some once a try has failed by that."""
+    assert scene.disk is not None
+    failed, rubbish = _next_try(scene.task("train")), scene.disk / "rubbish"
+    with suppress(OSError), rubbish.open("wb", buffering=0) as file:
+        while file.write(b"." * 1024):
+            pass
+    scene.let_go()
+    until(failed, "a try that found no room")
+    rubbish.unlink()
+    return lambda: True
+
+
+def out_of_memory(scene: Scene) -> Repaired:
+    """Something in the container takes all its memory, and the kernel chooses the training to be killed for it."""
+    repaired, container = _started_again(scene, "train"), scene.container("train")
+    assert container is not None
+    eat = "taken = [b'.' * 2**26 for _ in range(16)]"
+    command = ["sh", "-c", f'echo 1000 >/proc/1/oom_score_adj && python -c "{eat}"']
+    scene.client.exec_start(scene.client.exec_create(container["Id"], command)["Id"])
+    return repaired
+
+
 def arbiter(scene: Scene) -> Repaired:
     assert scene.arbiter is not None
     repaired = _next_try(scene.arbiter)
@@ -174,12 +226,13 @@ def arbiter(scene: Scene) -> Repaired:
     return repaired
 
 
-def _component(name: str) -> Callable[[Scene], Repaired]:
+def _component(name: str, away_s: float = 0.0) -> Callable[[Scene], Repaired]:
     def fault(scene: Scene) -> Repaired:
         process = scene.airflow.processes[name]
         scene.old_groups.append(process.pid)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
+        time.sleep(away_s)
         scene.airflow.start_component(name)
 
         def repaired() -> bool:
@@ -234,6 +287,10 @@ MATRIX: dict[str, tuple[str, Callable[[Scene], Repaired], tuple[str, ...]]] = {
     "scheduler": ("faults", _component("scheduler"), ALWAYS),
     "API server": ("faults", _component("api-server"), ALWAYS),
     "triggerer": ("faults", _component("triggerer"), ("training",)),
+    "API server, two minutes": ("faults", _component("api-server", away_s=120.0), ("training", "finishing")),
+    "suspended worker": ("faults", suspended_worker, ALWAYS),
+    "out of memory": ("faults_small", out_of_memory, ALWAYS),
+    "full disk": ("faults_disk", full_disk, ("finishing",)),
     "engine": ("faults_elsewhere", engine, ALWAYS),
     "arbiter": ("faults_shared", arbiter, ALWAYS),
     "worker": ("faults_fleet", _container("train.b"), ALWAYS),
@@ -244,5 +301,6 @@ LEFT_OUT = {
     "triggerer, starting and finishing": "a training's task is not deferred: there is nothing else to see",
     "parameter server, finishing": "it ends by itself with the last sample, before code after the loop runs",
     "the last try of a task, but for a drain": "without retries there is nothing that could repair it",
+    "an engine's clock, errors of the store": "cannot be made here; tests/unit/run has them, with fakes",
     "worker machine": "its engine goes with it; see docs/jobs.md, on which engine",
 }

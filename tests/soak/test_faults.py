@@ -10,7 +10,9 @@ import contextlib
 import os
 import random
 import signal
-from collections.abc import Iterator
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import docker
@@ -38,8 +40,8 @@ def scene(
     request: pytest.FixtureRequest, airflow: AirflowProcess, dags: None, docker_client: docker.APIClient
 ) -> Iterator[Scene]:
     """A run of the fault's DAG; nothing is left of it, however it ends."""
-    fault, phase = request.node.callspec.params["fault"], request.node.callspec.params["phase"]
-    dag_id = MATRIX[fault][0]
+    fault, phase = request.node.callspec.params.get("fault"), request.node.callspec.params["phase"]
+    dag_id = MATRIX[fault][0] if fault else "faults"
     with contextlib.ExitStack() as stack:
         client, engine, arbiter = docker_client, None, None
         if dag_id == "faults_elsewhere":
@@ -52,12 +54,14 @@ def scene(
         if dag_id == "faults_shared":
             arbiter_run = stack.enter_context(an_arbiter(airflow, "faults_arbiter"))
             arbiter = Training(airflow, "faults_arbiter", arbiter_run, "arbiter")
-        run_id = airflow.run_dag(dag_id, {"gate": GATES[phase]})
-        made = Scene(airflow, client, dag_id, phase, run_id, arbiter, engine)
+        disk = stack.enter_context(_small_disk()) if dag_id == "faults_disk" else None
+        run_id = airflow.run_dag(dag_id, {"gate": GATES[phase], "output": str(disk)})
+        made = Scene(airflow, client, dag_id, phase, run_id, arbiter, engine, disk)
         stack.callback(DockerRuntime(client).remove_all, {"paceline.dag": dag_id})
         try:
             yield made
         finally:
+            made.wake()
             for group in made.old_groups:  # children of a scheduler outlive it, as they run its tasks
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(group, signal.SIGKILL)
@@ -65,8 +69,34 @@ def scene(
                 airflow.api("PATCH", f"/dags/{dag_id}/dagRuns/{run_id}", {"state": "failed"})
 
 
+@contextlib.contextmanager
+def _small_disk() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="paceline-disk-") as folder:
+        if os.getuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "disk", folder]).returncode:
+            pytest.skip("no disk can be mounted here")
+        try:
+            yield Path(folder)
+        finally:
+            subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@pytest.mark.parametrize("phase", GATES)
+@pytest.mark.parametrize("state", ["success", "failed"])
+def test_marked(state: str, phase: str, scene: Scene) -> None:
+    """A person says that a training is over: its job goes, whatever it is at."""
+    scene.hold()
+    task = scene.task("train")
+    path = f"/dags/{scene.dag_id}/dagRuns/{scene.run_id}/taskInstances/train"
+    scene.airflow.api("PATCH", path, {"new_state": state})
+    until(lambda: scene.container("train") is None)
+    assert scene.airflow.wait(scene.dag_id, scene.run_id, timeout_s=600) == state
+    assert task.instance()["try_number"] == 1
+
+
 @pytest.mark.parametrize(("fault", "phase"), [(fault, phase) for fault in MATRIX for phase in MATRIX[fault][2]])
-def test_killed(fault: str, phase: str, scene: Scene, draw: random.Random) -> None:
+def test_killed(
+    fault: str, phase: str, scene: Scene, draw: random.Random, record_property: Callable[[str, object], None]
+) -> None:
     scene.hold()
     safe_pct = scene.safe_pct() - 0.01  # rounding
     repaired = MATRIX[fault][1](scene)
@@ -77,6 +107,8 @@ def test_killed(fault: str, phase: str, scene: Scene, draw: random.Random) -> No
     until(repaired, "the repair")
 
     result = scene.task("train" if scene.trainings == ("train",) else "train.result")
+    record_property("tries", result.instance()["try_number"])
+    record_property("restarts", result.result().get("restarts", 0))
     model = torch.load(Path(result.result()["model"]) / "model.pt", weights_only=True)
     assert model["counts"].tolist() == [EPOCHS] * SAMPLES
     if result.task_id == "train" and fault not in WORK_MAY_BE_LOST:

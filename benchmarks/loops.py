@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from paceline.control import DeadlineController, Decision, Limits
+from paceline.control import DeadlineController, Decision, Limits, Observation
 from paceline.errors import AskedToEndError
 from paceline.run import Exchange, MemoryState, PaceLoop
 from paceline.run.clock import SystemClock
@@ -32,10 +32,10 @@ class Timed(DeadlineController):
         super().__init__(*arguments, **options)
         self.asked_s: list[float] = []
 
-    def step(self, now_s: float, *arguments: Any, **options: Any) -> Decision:
+    def step(self, seen: Observation) -> Decision:
         """One step, remembered."""
-        self.asked_s.append(now_s)
-        return super().step(now_s, *arguments, **options)
+        self.asked_s.append(seen.now_s)
+        return super().step(seen)
 
 
 def measure(loops: int, seconds: float) -> dict[str, float]:

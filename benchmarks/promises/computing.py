@@ -185,7 +185,7 @@ def rg(stage: Stage) -> Iterator[Reading]:
 @measures("control", "plant", takes_s=(5, 5))
 def control(stage: Stage) -> Iterator[Reading]:
     """Steps of the deadline controller, and a whole simulated run of them."""
-    from paceline.control import DeadlineController, Limits
+    from paceline.control import DeadlineController, Limits, Observation
     from paceline.simulate.pace import pace
     from paceline.simulate.plant import Plant
 
@@ -195,7 +195,7 @@ def control(stage: Stage) -> Iterator[Reading]:
     controller.start(0.0)
     began_s = time.process_time()
     for second in range(2000):
-        controller.step(second, second, 10_000, done_s=second, held_devices=1.0)
+        controller.step(Observation(second, second, 10_000, done_s=second, held_devices=1.0))
     yield Reading("control", 1000 * (time.process_time() - began_s) / 2000)
     plant = Plant(batches=22_000, batch_s=3.0, startup_s=3.0, tail_s=0.5, noise=0.05)
     deadline_s = 1.5 * plant.shortest_s(2.0)

@@ -4,7 +4,7 @@ Start at :class:`DeadlineController`; :class:`PaperController` is the controller
 """
 
 from paceline.control.budget import BudgetController
-from paceline.control.controller import Controller, Decision, aim
+from paceline.control.controller import Controller, Decision, Observation, aim
 from paceline.control.deadline import DeadlineController
 from paceline.control.limits import CPU_QUANTUM, GPU_QUANTUM, Limits
 from paceline.control.make import CONTROLLERS, make_controller
@@ -25,6 +25,7 @@ __all__ = [
     "GPU_QUANTUM",
     "Gains",
     "Limits",
+    "Observation",
     "Outlook",
     "PAPER_GAINS",
     "PIController",

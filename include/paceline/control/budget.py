@@ -25,11 +25,12 @@ class BudgetController(DeadlineController):
 
     Examples
     --------
+    >>> from paceline.control import Observation
     >>> controller = BudgetController(Limits(0.1, 4.0))
     >>> controller.start(now_s=0.0)
     4.0
     >>> for second in range(10):
-    ...     decision = controller.step(second, done=10 * second, total=200, done_s=second, held_devices=4.0)
+    ...     decision = controller.step(Observation(second, 10 * second, 200, done_s=second, held_devices=4.0))
     >>> decision.devices, decision.feasible, round(decision.finish_s)
     (4.0, True, 21)
     """

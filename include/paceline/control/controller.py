@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from paceline.control.limits import Limits
 from paceline.control.outlook import Outlook
@@ -29,6 +29,47 @@ class Decision:
     outlook: Outlook | None = None
 
 
+class Observation(NamedTuple):
+    """What one control step is told of the job. Times are in seconds since the moment that the deadline counts from.
+
+    Parameters
+    ----------
+    now_s:
+        The time.
+    done, total:
+        Batches done as last reported, and batches in all; ``done`` is ``None`` until the job has reported for the
+        first time. The total may change from step to step.
+    held_devices:
+        What the job really held since the last step.
+    done_s:
+        When ``done`` were done.
+    pending:
+        The last allocation has not been carried out yet.
+    ceiling:
+        The most devices allowed from outside now.
+    resting:
+        The job does not train now: an epoch has ended, and it validates, say.
+    pauses_left_s:
+        Seconds still to come in which it will not train.
+    busy:
+        The share of what it held that the job has used lately, from 0 to 1; ``None`` if that is not known.
+    save_s:
+        Seconds that the job's last save of its state took, if it saves any: the last batch is followed by one more.
+    """
+
+    now_s: float
+    done: int | None
+    total: int
+    held_devices: float
+    done_s: float = 0.0
+    pending: bool = False
+    ceiling: float | None = None
+    resting: bool = False
+    pauses_left_s: float = 0.0
+    busy: float | None = None
+    save_s: float | None = None
+
+
 class Controller(Protocol):
     """Decides how many devices one job holds. Times are in seconds since the moment that the deadline counts from.
 
@@ -45,47 +86,8 @@ class Controller(Protocol):
     def start(self, now_s: float) -> float:
         """Allocation for a job that is started now, until it has reported for the first time."""
 
-    def step(
-        self,
-        now_s: float,
-        done: int | None,
-        total: int,
-        *,
-        done_s: float = 0.0,
-        held_devices: float,
-        pending: bool = False,
-        ceiling: float | None = None,
-        resting: bool = False,
-        pauses_left_s: float = 0.0,
-        busy: float | None = None,
-        save_s: float | None = None,
-    ) -> Decision:
-        """One control step.
-
-        Parameters
-        ----------
-        now_s:
-            The time.
-        done, total:
-            Batches done as last reported, and batches in all; ``done`` is ``None`` until the job has reported for the
-            first time. The total may change from step to step.
-        done_s:
-            When they were done.
-        held_devices:
-            What the job really held since the last step.
-        pending:
-            The last allocation has not been carried out yet.
-        ceiling:
-            The most devices allowed from outside now.
-        resting:
-            The job does not train now: an epoch has ended, and it validates, say.
-        pauses_left_s:
-            Seconds still to come in which it will not train.
-        busy:
-            The share of what it held that the job has used lately, from 0 to 1; ``None`` if that is not known.
-        save_s:
-            Seconds that the job's last save of its state took, if it saves any: the last batch is followed by one more.
-        """
+    def step(self, seen: Observation) -> Decision:
+        """One control step."""
 
     def move_deadline(self, now_s: float, deadline_s: float) -> None:
         """Take a new deadline."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from paceline.control.controller import Decision, aim, check_target
+from paceline.control.controller import Decision, Observation, aim, check_target
 from paceline.control.limits import Limits
 from paceline.control.outlook import Outlook
 from paceline.control.past import PastRun
@@ -82,7 +82,7 @@ class DeadlineController:
     >>> controller = DeadlineController(Limits(0.1, 4.0), deadline_s=80)
     >>> cores, done = controller.start(now_s=0), 0.0
     >>> for second in range(40):
-    ...     decision = controller.step(now_s=second, done=done, total=100, done_s=second, held_devices=cores)
+    ...     decision = controller.step(Observation(second, done, total=100, done_s=second, held_devices=cores))
     ...     cores = decision.devices
     ...     done += 1.0 * cores
     >>> abs(cores - 1.25) <= 0.1, decision.feasible, round(decision.finish_s)
@@ -162,59 +162,49 @@ class DeadlineController:
             return (1 + _MODEL_SAVE) * self._save_s + _LEAVING_S
         return min(max(_UNKNOWN_TAIL * self._time_s, _LEAST_TAIL_S), _MOST_TAIL_S)
 
-    def step(
-        self,
-        now_s: float,
-        done: int | None,
-        total: int,
-        *,
-        done_s: float = 0.0,
-        held_devices: float,
-        pending: bool = False,
-        ceiling: float | None = None,
-        resting: bool = False,
-        pauses_left_s: float = 0.0,
-        busy: float | None = None,
-        save_s: float | None = None,
-    ) -> Decision:
+    def step(self, seen: Observation) -> Decision:
         """One control step, see :class:`~paceline.control.Controller`."""
-        if done is None:
-            if not pending and self._wanted is not None:
-                self._wanted = self._start_devices_at(now_s)  # the deadline may have moved since
-            elif not pending and not self._resize_s and self._ramp is None:
-                # Another controller has started it, maybe on less than it was to have, as a ceiling was low; with whole
-                # devices more of them would be another start.
-                self.start(now_s)
-            devices = self.limits.quantize(held_devices if self._wanted is None else self._wanted, ceiling)
-            return Decision(devices, 0.0, 0.0, None, None, now_s < self.deadline_s, self.period_s)
-        self._save_s = save_s
+        if seen.done is None:
+            return self._step_before_any_report(seen)
+        now_s, held, ceiling = seen.now_s, seen.held_devices, seen.ceiling
+        self._save_s = seen.save_s
         # What a job holds and does not use makes it no faster: it is as if it held as much less.
-        in_use = held_devices * (1.0 if busy is None else min(max(busy, _LEAST_BUSY) / _FULLY_BUSY, 1.0))
+        in_use = held * (1.0 if seen.busy is None else min(max(seen.busy, _LEAST_BUSY) / _FULLY_BUSY, 1.0))
         # Whole devices are processes of their own: one that waits says nothing of what another would bring.
         whole = self.limits.quantum >= 1
-        if not (pending or resting or whole) and busy is not None and done < total:
-            self._learn_usable(held_devices, in_use, busy)
-        now_done = self._watch(now_s, done, total, done_s, held_devices, in_use, seeing=not (pending or resting))
-        progress_pct = 100.0 * done / total
+        if not (seen.pending or seen.resting or whole) and seen.busy is not None and seen.done < seen.total:
+            self._learn_usable(held, in_use, seen.busy)
+        now_done = self._watch(seen, seen.done, in_use)
+        progress_pct = 100.0 * seen.done / seen.total
         if self._ramp is None:
             self._ramp = Ramp(end_s=self.target_s, start_s=now_s, start_pct=progress_pct)
-        elif total != self._total:
+        elif seen.total != self._total:
             self._ramp = self._ramp.replan(now_s, progress_pct, self.target_s)
-        self._total = total
-        left, left_s = total - now_done, self.target_s - now_s - pauses_left_s
-        if not pending:
+        self._total = seen.total
+        left, left_s = seen.total - now_done, self.target_s - now_s - seen.pauses_left_s
+        if not seen.pending:
             if self._speed.known:
-                self._wanted = self._plan(left, left_s, held_devices, in_use, ceiling)
+                self._wanted = self._plan(left, left_s, held, in_use, ceiling)
             elif self._wanted is not None and self._start_devices is None:
                 self._wanted = max(self._wanted, self.limits.quantize(self._half()))
-        devices = self.limits.quantize(held_devices if self._wanted is None else self._wanted, ceiling)
+        devices = self.limits.quantize(held if self._wanted is None else self._wanted, ceiling)
         setpoint_pct = min(self._ramp.at(now_s), 100.0)
-        finish_s, earliest_s = self._forecast(now_s + pauses_left_s, left, in_use, ceiling)
+        finish_s, earliest_s = self._forecast(now_s + seen.pauses_left_s, left, in_use, ceiling)
         feasible = (now_s if earliest_s is None else earliest_s) <= self.deadline_s + _FORECAST_SD * self._time_s
         soon_s = max(left_s / _STEPS_TO_GO, _SHORTEST_STEP_S) if left_s > 0 else self.period_s  # late: all is given
         next_s = min(self.period_s, soon_s)
-        outlook = self._outlook(left, pauses_left_s)
+        outlook = self._outlook(left, seen.pauses_left_s)
         return Decision(devices, setpoint_pct, progress_pct, finish_s, earliest_s, feasible, next_s, outlook)
+
+    def _step_before_any_report(self, seen: Observation) -> Decision:
+        if not seen.pending and self._wanted is not None:
+            self._wanted = self._start_devices_at(seen.now_s)  # the deadline may have moved since
+        elif not seen.pending and not self._resize_s and self._ramp is None:
+            # Another controller has started it, maybe on less than it was to have, as a ceiling was low; with whole
+            # devices more of them would be another start.
+            self.start(seen.now_s)
+        devices = self.limits.quantize(seen.held_devices if self._wanted is None else self._wanted, seen.ceiling)
+        return Decision(devices, 0.0, 0.0, None, None, seen.now_s < self.deadline_s, self.period_s)
 
     def move_deadline(self, now_s: float, deadline_s: float) -> None:
         """Take a new deadline: the line starts anew from where the job is, and the next step follows it."""
@@ -251,14 +241,13 @@ class DeadlineController:
         else:
             self._usable += _NEWEST * (in_use - self._usable)
 
-    def _watch(
-        self, now_s: float, done: int, total: int, done_s: float, held: float, in_use: float, *, seeing: bool
-    ) -> float:
+    def _watch(self, seen: Observation, done: int, in_use: float) -> float:
         """Learn from the last report; returns the batches done by now, as far as the speed tells."""
+        now_s, held = seen.now_s, seen.held_devices
         last_s, last_held, device_s = self._held
         device_s += in_use * (now_s - last_s)
         self._held = (now_s, held, device_s)
-        if not seeing:
+        if seen.pending or seen.resting:
             self._speed.interrupt(now_s)
             return float(done)
         seconds, used_s = self._trained
@@ -266,16 +255,16 @@ class DeadlineController:
             self._trained = (seconds + now_s - last_s, used_s + in_use * (now_s - last_s))
         if held != last_held and self._resize_s:
             self._speed.interrupt(last_s + self._resize_s)  # it stood still so long
-        unseen_s = max(now_s - done_s, 0.0)
+        unseen_s = max(now_s - seen.done_s, 0.0)
         if self._speed.overdue(now_s):
             self._speed.observe(now_s, done + 0.5, device_s, at_once=True)
         else:
-            self._speed.observe(done_s, done, device_s - in_use * unseen_s)
-        if not self._speed.known or done >= total:
+            self._speed.observe(seen.done_s, done, device_s - in_use * unseen_s)
+        if not self._speed.known or done >= seen.total:
             return float(done)
         # Reports are up to a quarter of a second late where batches are quick; a slow one may be nearly done.
         speed = self._speed.at(in_use)
-        return min(done + min(speed * unseen_s, max(_ALMOST, speed * _LATEST_REPORT_S)), total - (1 - _ALMOST))
+        return min(done + min(speed * unseen_s, max(_ALMOST, speed * _LATEST_REPORT_S)), seen.total - (1 - _ALMOST))
 
     def _plan(self, left: float, left_s: float, held: float, in_use: float, ceiling: float | None) -> float:
         """The fewest devices that end the job on time; what is held, while that is nearly as good."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from paceline.control.controller import Decision, check_target
+from paceline.control.controller import Decision, Observation, check_target
 from paceline.control.limits import Limits
 from paceline.control.pi import Gains, PIController
 from paceline.control.setpoint import Ramp
@@ -34,7 +34,7 @@ class PaperController:
     Examples
     --------
     >>> controller = PaperController(Limits(0.1, 4.0), deadline_s=80, gains=Gains(gain=0.5, integral_weight=0.1))
-    >>> controller.step(now_s=8.0, done=6, total=100, held_devices=1.0).devices  # 4 % behind
+    >>> controller.step(Observation(8.0, done=6, total=100, held_devices=1.0)).devices  # 4 % behind
     2.0
     """
 
@@ -60,27 +60,14 @@ class PaperController:
         """The fewest: at time 0 the job is on the line, so the controller asks for nothing."""
         return self.limits.quantize(self.limits.min_devices)
 
-    def step(
-        self,
-        now_s: float,
-        done: int | None,
-        total: int,
-        *,
-        done_s: float = 0.0,
-        held_devices: float,
-        pending: bool = False,
-        ceiling: float | None = None,
-        resting: bool = False,
-        pauses_left_s: float = 0.0,
-        busy: float | None = None,
-        save_s: float | None = None,
-    ) -> Decision:
+    def step(self, seen: Observation) -> Decision:
         """One control step, see :class:`~paceline.control.Controller`."""
-        progress_pct = 100.0 * (done or 0) / total
+        done, now_s = seen.done, seen.now_s
+        progress_pct = 100.0 * (done or 0) / seen.total
         setpoint_pct = Ramp(end_s=self.alpha * self.deadline_s).at(now_s)
-        devices = self._pi.step(setpoint_pct, progress_pct, pending=pending, ceiling=ceiling)
-        if done is not None and done >= total:  # as the default controller does: nothing is left to pace
-            devices = self.limits.quantize(max(1.0, self.limits.min_devices), ceiling)
+        devices = self._pi.step(setpoint_pct, progress_pct, pending=seen.pending, ceiling=seen.ceiling)
+        if done is not None and done >= seen.total:  # as the default controller does: nothing is left to pace
+            devices = self.limits.quantize(max(1.0, self.limits.min_devices), seen.ceiling)
         finish_s = self._finish_s(now_s, progress_pct) if done is not None else None
         on_time = now_s <= self.deadline_s
         return Decision(devices, min(setpoint_pct, 100.0), progress_pct, finish_s, None, on_time, self.period_s)

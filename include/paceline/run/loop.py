@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.contract import DEADLINE, Ceiling, Outcome, PaceSample, RunTotals, finite
-from paceline.control import Controller, Decision, PastRun
+from paceline.control import Controller, Decision, Observation, PastRun
 from paceline.errors import AskedToEndError, JobLostError, RuntimeUnavailableError, TrainingFailedError
 from paceline.run.busy import Busy
 from paceline.run.clock import Clock, SystemClock
@@ -196,7 +196,7 @@ class PaceLoop:
             return self._stand_still(now_s)
         self._take_usage()
         in_force = holding.in_force(self._reader.newest.devices if self._reader.newest else None, now_s)
-        decision = self._controller.step(
+        seen = Observation(
             now_s,
             position.done if position else None,
             position.total if position else 1,
@@ -209,6 +209,7 @@ class PaceLoop:
             busy=self._busy.share if self._team is None else None,
             save_s=self._reader.newest.save_s if self._reader.newest else None,
         )
+        decision = self._controller.step(seen)
         self._decision = decision
         holding.wanted = decision.devices
         if self._course.state == "training":

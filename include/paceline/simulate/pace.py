@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from paceline.control import Controller
+from paceline.control import Controller, Observation
 from paceline.simulate.plant import Plant, Run
 
 _GIVE_UP = 200  # times the deadline
@@ -81,7 +81,7 @@ def pace(
             controller.move_deadline(now_s, moves_left.pop(0)[1])
         while ceilings_left and ceilings_left[0][0] <= now_s:
             ceiling = ceilings_left.pop(0)[1]
-        decision = controller.step(
+        seen = Observation(
             now_s,
             run.reported[0] if run.reported else None,
             run.total,
@@ -94,6 +94,7 @@ def pace(
             busy=run.busy,
             save_s=plant.save_s if run.done else None,
         )
+        decision = controller.step(seen)
         if not decision.feasible and infeasible_s is None and run.trained_s is None:
             infeasible_s = now_s
         if decision.devices != wanted:

@@ -11,7 +11,7 @@ import pytest
 from paceline.allocate import Greedy, OnTime, RollingHorizon, edf, fifo, priority
 from paceline.arbiter import Arbiter, Claim
 from paceline.contract import Ceiling
-from paceline.control import DeadlineController, Limits, Outlook
+from paceline.control import DeadlineController, Limits, Observation, Outlook
 from paceline.errors import InvalidInputError
 from paceline.simulate.plant import Plant, Run
 
@@ -61,7 +61,8 @@ class Training:
             return
         done, done_s = run.reported if run.reported else (None, 0.0)
         held = {"held_devices": run.devices, "ceiling": self.ceiling.devices, "busy": run.busy}
-        self.decision = self.controller.step(now_s, done, run.total, done_s=self.began_s + done_s, **held)
+        seen = Observation(now_s, done, run.total, done_s=self.began_s + done_s, **held)
+        self.decision = self.controller.step(seen)
         run.resize(self.decision.devices)
 
     def claim(self, now_s: float) -> Claim:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.control import DeadlineController, Limits, PastRun
+from paceline.control import DeadlineController, Limits, Observation, PastRun
 from paceline.errors import InvalidInputError
 from paceline.simulate.pace import pace
 from paceline.simulate.plant import Neighbour, Plant, amdahl
@@ -105,7 +105,7 @@ def test_who_is_late_gets_everything_and_who_is_nearly_so_half_as_much_again_as_
     past = PastRun(100, 0.0, 0.0, pauses_s=0.0, devices=1.0, batches_per_s=1.0, exponent=1.0, usable_devices=1.0)
     controller = DeadlineController(Limits(0.1, 4.0), deadline_s, past=past)
     controller.start(0.0)
-    assert controller.step(0.0, 0, 100, held_devices=1.0).devices == devices
+    assert controller.step(Observation(0.0, 0, 100, held_devices=1.0)).devices == devices
 
 
 def test_whole_devices_that_wait_are_still_joined_by_others():
@@ -114,7 +114,7 @@ def test_whole_devices_that_wait_are_still_joined_by_others():
     devices, done, most = controller.start(0.0), 0.0, 0.0
     for second in range(200):
         now_s = float(second)
-        decision = controller.step(now_s, int(done), 800, done_s=now_s, held_devices=devices, busy=0.3)
+        decision = controller.step(Observation(now_s, int(done), 800, done_s=now_s, held_devices=devices, busy=0.3))
         devices = decision.devices
         most = max(most, devices)
         done = min(done + 1.0 * devices, 800)
@@ -187,10 +187,15 @@ def test_first_batches_that_are_slow_raise_no_alarm_and_do_not_tell_others_what_
     past = past_of(plant) if known else None
     assert pace(cold, DeadlineController(LIMITS, 1.5 * plant.shortest_s(2.0), past=past)).infeasible_s is None
     controller = DeadlineController(LIMITS, 120.0, past=past)
-    slow = [controller.step(second, done, 300, done_s=second, held_devices=0.5) for second, done in ((4, 1), (6, 4))]
+    slow = [
+        controller.step(Observation(second, done, 300, done_s=second, held_devices=0.5))
+        for second, done in ((4, 1), (6, 4))
+    ]
     assert known or slow[-1].outlook is None
     # Then six batches a second: a twelfth of a second for each on one device, if speed were in proportion.
-    told = [controller.step(4 + n, 6 * n, 300, done_s=4 + n, held_devices=0.5).outlook for n in (3, 4, 5)][-1]
+    told = [controller.step(Observation(4 + n, 6 * n, 300, done_s=4 + n, held_devices=0.5)).outlook for n in (3, 4, 5)][
+        -1
+    ]
     assert told is not None
     assert known or told.work_s / (300 - 30) < 0.13
 
@@ -200,17 +205,19 @@ def test_a_job_starts_on_a_whole_core_and_on_more_when_its_deadline_moves_meanwh
     controller = DeadlineController(LIMITS, 4000.0, past=past_of(plant))
     assert controller.start(0.0) == 1.0
     controller.move_deadline(1.0, 1.05 * plant.shortest_s(2.0))
-    assert controller.step(1.0, None, 1, held_devices=1.0).devices > 1.5
+    assert controller.step(Observation(1.0, None, 1, held_devices=1.0)).devices > 1.5
 
 
 def test_a_job_that_was_given_little_at_first_takes_more_as_soon_as_it_may_before_it_has_said_anything():
     little, more = 0.1, 0.3
     controller = DeadlineController(LIMITS, 80.0)  # of a control loop: it was another one that started the job
-    assert controller.step(1.0, None, 1, held_devices=little, ceiling=little).devices == little
-    assert controller.step(2.0, None, 1, held_devices=little, ceiling=more).devices == pytest.approx(more)
-    assert controller.step(3.0, 1, 300, done_s=3.0, held_devices=more, ceiling=more).devices == pytest.approx(more)
+    assert controller.step(Observation(1.0, None, 1, held_devices=little, ceiling=little)).devices == little
+    assert controller.step(Observation(2.0, None, 1, held_devices=little, ceiling=more)).devices == pytest.approx(more)
+    assert controller.step(
+        Observation(3.0, 1, 300, done_s=3.0, held_devices=more, ceiling=more)
+    ).devices == pytest.approx(more)
     with_whole_devices = DeadlineController(Limits(1, 4, quantum=1), 80.0, resize_s=10.0)
-    assert with_whole_devices.step(1.0, None, 1, held_devices=1.0, ceiling=4.0).devices == 1.0
+    assert with_whole_devices.step(Observation(1.0, None, 1, held_devices=1.0, ceiling=4.0)).devices == 1.0
 
 
 def test_the_startup_counts_from_the_start_and_once_more_after_an_interruption_before_any_report():
@@ -220,20 +227,20 @@ def test_the_startup_counts_from_the_start_and_once_more_after_an_interruption_b
     starts, goes_on = (DeadlineController(LIMITS, 100.0 + needs_s, past=past) for _ in range(2))
     devices = starts.start(100.0)  # it had to wait for a hundred seconds
     assert devices > 1.5
-    assert goes_on.step(101.0, None, 1, held_devices=devices).devices >= devices
+    assert goes_on.step(Observation(101.0, None, 1, held_devices=devices)).devices >= devices
     paused = DeadlineController(LIMITS, 120.0 + needs_s, past=past)
     assert paused.start(0.0) == 1.0, "there is time enough"
     paused.interrupt(120.0)
-    assert paused.step(120.0, None, 1, held_devices=1.0).devices > 1.5
+    assert paused.step(Observation(120.0, None, 1, held_devices=1.0)).devices > 1.5
 
 
 def test_a_controller_that_goes_on_keeps_what_the_job_holds_until_it_has_read_a_report():
     before = DeadlineController(LIMITS, 80.0)
     before.start(0.0)
-    before.step(2.0, 5, 300, done_s=2.0, held_devices=1.0)
+    before.step(Observation(2.0, 5, 300, done_s=2.0, held_devices=1.0))
     after = DeadlineController(LIMITS, 80.0)
     after.restore(before.state())
-    assert after.step(3.0, None, 1, held_devices=0.35).devices == pytest.approx(0.35)
+    assert after.step(Observation(3.0, None, 1, held_devices=0.35)).devices == pytest.approx(0.35)
 
 
 def test_a_wrong_idea_of_the_job_from_its_last_run_is_soon_forgotten():
@@ -310,10 +317,10 @@ def test_a_controller_goes_on_from_its_state_without_a_bump():
     plant = plant_of(200.0)
     before = controller_of(plant, 300.0)
     for second in range(60):
-        last = before.step(second, second * 2, plant.batches, done_s=second, held_devices=1.0).devices
+        last = before.step(Observation(second, second * 2, plant.batches, done_s=second, held_devices=1.0)).devices
     after = DeadlineController(LIMITS, 60.0)
     after.restore(before.state())
-    decision = after.step(61, 122, plant.batches, done_s=61, held_devices=last)
+    decision = after.step(Observation(61, 122, plant.batches, done_s=61, held_devices=last))
     assert after.deadline_s == 300.0
     assert abs(decision.devices - last) <= 0.1
 
@@ -323,7 +330,7 @@ def test_a_job_that_is_late_is_looked_at_no_more_often_than_any_other():
     devices = controller.start(0.0)
     steps = {}
     for second in range(1, 100):
-        decision = controller.step(second, second, 1000, done_s=second, held_devices=devices)
+        decision = controller.step(Observation(second, second, 1000, done_s=second, held_devices=devices))
         devices, steps[second] = decision.devices, decision.next_s
     assert (devices, steps[30], steps[70], steps[99]) == (2.0, 1.0, 1.0, 1.0)
     assert steps[56] < 1.0  # shortly before the end, more often

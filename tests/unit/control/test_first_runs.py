@@ -8,7 +8,7 @@ from statistics import mean
 import pytest
 from tests.unit.control.test_deadline_controller import DEADLINES, KINDS, LENGTHS_S, LIMITS, plant_of
 
-from paceline.control import DeadlineController, Limits, PastRun
+from paceline.control import DeadlineController, Limits, Observation, PastRun
 from paceline.simulate.pace import PacedRun, pace
 from paceline.simulate.plant import Plant
 from paceline.simulate.plants import Case, random_case
@@ -82,7 +82,7 @@ def test_tolerances_and_the_safety_factor_count_from_the_start_of_the_training()
     late = DeadlineController(LIMITS, waited_s + 100.0)
     late.start(waited_s)
     for second in range(1, 40):
-        decision = late.step(waited_s + second, second, 103, done_s=waited_s + second, held_devices=2.0)
+        decision = late.step(Observation(waited_s + second, second, 103, done_s=waited_s + second, held_devices=2.0))
     assert waited_s + 101 < decision.earliest_s < waited_s + 104
     assert not decision.feasible, "2 s too late of 100, however long it waited"
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.control import Gains, Limits, PaperController, PIController
+from paceline.control import Gains, Limits, Observation, PaperController, PIController
 from paceline.errors import InvalidInputError
 
 percents = st.floats(0, 200)
@@ -88,8 +88,8 @@ def test_wrong_limits_and_gains_are_refused(make, message):
 def test_the_paper_controller_steers_to_the_ramp_from_zero_and_jumps_to_a_new_one():
     controller = PaperController(Limits(0.0, 8.0), 100.0, gains=Gains(0.5, 0.1))
     assert controller.start(0.0) == 0.0
-    assert controller.step(10.0, 6, 100, held_devices=1.0).devices == 2.0  # 10 % - 6 %
+    assert controller.step(Observation(10.0, 6, 100, held_devices=1.0)).devices == 2.0  # 10 % - 6 %
     controller.move_deadline(10.0, 50.0)
-    decision = controller.step(11.0, 8, 100, held_devices=2.0)
+    decision = controller.step(Observation(11.0, 8, 100, held_devices=2.0))
     assert decision.setpoint_pct == pytest.approx(22.0)  # 11 of 50 s
     assert decision.devices == pytest.approx(0.5 * (0.1 * 4 + 14), abs=0.05)

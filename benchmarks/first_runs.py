@@ -1,6 +1,6 @@
-"""How near to its deadline a job ends that has never run before, by what is known of it. Simulated.
+"""Deviation of first runs from their deadline, by what is known beforehand. Simulated.
 
-Run it as ``python -m benchmarks.first_runs [--jobs N] [--json FILE]``; a minute on one core for 240 jobs.
+Run it as ``python -m benchmarks.first_runs [--jobs N] [--json FILE]``; half a minute for 240 jobs.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from paceline.simulate.plants import Case, random_case
 _NOTHING = "nothing"
 KNOWN: dict[str, Callable[[Case], tuple[Case, PastRun | None]]] = {
     _NOTHING: lambda case: (_silent(case), None),
-    "its saves": lambda case: (case.tells(validation=False), None),
-    "saves, validation": lambda case: (case.tells(validation=True), None),
-    "a relative's run": lambda case: (case, case.past(off=0.3)),
-    "its own last run": lambda case: (case, case.past(off=0.0)),
+    "checkpoints": lambda case: (case.tells(validation=False), None),
+    "checkpoints, validation": lambda case: (case.tells(validation=True), None),
+    "a related run": lambda case: (case, case.past(off=0.3)),
+    "the task's last run": lambda case: (case, case.past(off=0.0)),
 }
-"""What is known of a job: the job as it tells, and what an earlier run has shown."""
+"""Name to the job with what it reports, and the measurements of an earlier run."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """``cost``: device-seconds of those of the best constant allocation, of jobs whose deadline does not move."""
+    """``cost`` is relative to the device-seconds of the best constant allocation, without jobs whose deadline changes."""
 
     known: str
     jobs: int
@@ -43,7 +43,7 @@ class Figures:
 
 
 def run(case: Case, past: PastRun | None) -> PacedRun:
-    """One job under the default controller."""
+    """Run one job under the default controller."""
     controller = DeadlineController(
         Limits(min(0.1, case.most), case.most), case.deadline_s, period_s=max(1.0, case.deadline_s / 1000), past=past
     )
@@ -51,7 +51,7 @@ def run(case: Case, past: PastRun | None) -> PacedRun:
 
 
 def figures(known: str, cases: Sequence[Case], constant: Sequence[float | None]) -> Figures:
-    """All jobs, with what is ``known`` of them; ``constant`` are the device-seconds of the best constant allocation."""
+    """Run all jobs. ``constant`` has the device-seconds of the best constant allocation of each."""
     told = [KNOWN[known](case) for case in cases]
     runs = [run(case, past) for case, past in tqdm(told, desc=known, unit="job", leave=False)]
     costs = [one.device_seconds / best for one, best in zip(runs, constant, strict=True) if best]
@@ -78,10 +78,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     cases = [random_case(seed) for seed in range(int(chosen.jobs))]
     constant = [None if case.moves else case.best_constant() for case in tqdm(cases, desc="constant", leave=False)]
     found = [figures(known, cases, constant) for known in KNOWN]
-    print(f"{'KNOWN':20}{'MEAN':>8}{'OVER 1 % LATE':>16}{'LATEST':>10}{'DEVICES':>10}")
+    print(f"{'KNOWN':26}{'MEAN':>8}{'OVER 1 % LATE':>16}{'LATEST':>10}{'DEVICES':>10}")
     for one in found:
         print(
-            f"{one.known:20}{one.mean_error_pct:6.2f} %{100 * one.late_by_a_percent:14.1f} %"
+            f"{one.known:26}{one.mean_error_pct:6.2f} %{100 * one.late_by_a_percent:14.1f} %"
             f"{one.latest_pct:8.2f} %{one.cost:10.3f}"
         )
     if chosen.json:

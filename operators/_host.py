@@ -13,11 +13,11 @@ from paceline.run import LiveState
 from paceline.run.host import Standing
 from paceline.run.within import within
 
+from . import _related_runs
 from ._arguments import origin
 from ._identity import task_labels
 from ._objective import Aimed, team_of, where
 from ._output import collect, default_place
-from ._relatives import code_digest, recall, remember
 from ._told import Callback, Told
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _OVER = ("success", "failed", "skipped", "upstream_failed", "removed", "restarting")  # the last: cleared while it ran
 _ASK_AT_MOST_S = 1.5
-_KEEP_AT_MOST_S = 5.0
+_SAVE_AT_MOST_S = 5.0
 
 
 class Task(Aimed, Protocol):
@@ -102,32 +102,36 @@ class TaskHost:
         return team_of(job)
 
     def past_run(self) -> PastRun | None:
-        """From the result of the task's last successful run, else from another task's run of the same code."""
+        """Return the result of the task's last successful run, else of another task's run of the same code."""
         ti = self._ti
         try:
             result = ti.xcom_pull(task_ids=self._task.task_id, map_indexes=ti.map_index, include_prior_dates=True)
             past = PastRun.read(result.get("learned")) if isinstance(result, dict) else None
-            if past is None and (past := recall(self._code_digest())) is not None:
-                self.log.info("It has not run before. What another task's run of the same code has shown is known")
-        except Exception as error:  # a start without it is only a little less sure
-            self.log.warning("What earlier runs have shown could not be read: %s", error)
+            if past is None and (past := _related_runs.load(self._code_digest())) is not None:
+                self.log.info(
+                    "First run of this task: starting from the measurements of another task with the same code"
+                )
+        except Exception as error:  # without it the start is only a little less accurate
+            self.log.warning("Could not read the measurements of earlier runs: %s", error)
             return None
         return past
 
     def learned(self, past: Mapping[str, Any]) -> None:
-        """For other tasks that run the same code; this one finds it in its result."""
+        """Store the measurements for other tasks that run the same code; this task has them in its result."""
 
-        def keep() -> bool:
-            remember(self._code_digest(), past)
+        def save() -> bool:
+            _related_runs.save(self._code_digest(), past)
             return True
 
-        if not within(_KEEP_AT_MOST_S, keep, otherwise=False):
-            self.log.info("What this run has shown could not be kept for other tasks")
+        if not within(_SAVE_AT_MOST_S, save, otherwise=False):
+            self.log.info("Could not store the measurements of this run for other tasks")
 
     def _code_digest(self) -> str:
         task = self._task
         command, files = task.code()
-        return code_digest(f"{type(task).__name__}, {task.objective}, {task.gpus} GPUs", task.image, command, files)
+        return _related_runs.code_digest(
+            f"{type(task).__name__}, {task.objective}, {task.gpus} GPUs", task.image, command, files
+        )
 
     def collect(self, job: Job) -> str:
         """To ``output``, or a folder of this task's run."""

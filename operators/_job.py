@@ -346,7 +346,7 @@ class JobOperator(BaseOperator):
         )
 
     def code(self) -> tuple[list[str], dict[str, Path]]:
-        """What is run: the command, without a script's arguments, and the files that come with it by name."""
+        """Return the command, without a script's arguments, and the files beside it: name to local path."""
         files = {name: self._local_file(f"files[{name!r}]", path) for name, path in self.files.items()}
         if self.script is None:
             return words("command", self.command), files

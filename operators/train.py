@@ -46,8 +46,8 @@ class DeadlineTrainingOperator(JobOperator):
         What a duration counts from: ``"run"``, the start of the DAG run, or ``"task"``, the start of this task.
         (templated)
     alpha:
-        Safety factor in (0, 1]: training is steered to end after this share of the time from its start to the
-        deadline. (templated)
+        Safety factor in (0, 1]: the target end is this fraction of the time from the training's start to the deadline.
+        (templated)
     min_devices, max_devices:
         Fewest and most cores, in fractions; as many as there are by default. (templated)
     quantum:

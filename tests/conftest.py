@@ -67,7 +67,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip or fail a ``docker`` or ``browser`` test before its fixtures are built, by one rule for all of them."""
-    if _AIRFLOW in item.config.stash and item.path not in item.config.stash[_NEED_AIRFLOW]:
+    in_file_order = item.config.getoption("minutes", None) is None  # not `python -m tests.soak`
+    if in_file_order and _AIRFLOW in item.config.stash and item.path not in item.config.stash[_NEED_AIRFLOW]:
         item.config.stash[_AIRFLOW].stop()
     reason = _why_no_docker(item.config) if item.get_closest_marker("docker") else ""
     if item.get_closest_marker("browser"):

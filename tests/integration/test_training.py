@@ -158,14 +158,14 @@ def test_a_killed_task_finds_its_container_again_and_training_is_not_restarted(s
     assert steered.samples[0]["t_s"] < steered.before["t_s"]  # the history goes on where it was
 
 
-def test_another_task_with_the_same_code_begins_with_what_it_has_shown(airflow, steered, docker_client):
+def test_a_first_run_starts_from_another_tasks_run_of_the_same_code(airflow, steered, docker_client):
     text = DAG.replace('DAG("training"', 'DAG("relative"').replace('"train"', '"other"')
     with gates.dag(airflow, "relative", text) as dag:
         training = Training(airflow, dag, airflow.run_dag(dag, {"arguments": "begin end"}), "other")
         training.until(lambda pace: pace["state"] == "starting")
         open_gates(docker_client, training.container, "begin", "go", "end")
         assert training.airflow.wait(dag, training.run_id, LONG_S) == "success", training.log()
-    assert "What another task's run of the same code has shown is known" in training.log()
+    assert "starting from the measurements of another task with the same code" in training.log()
 
 
 def test_a_killed_container_is_resumed_from_its_checkpoint_by_the_retry(begin, docker_client):

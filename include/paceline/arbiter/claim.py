@@ -46,9 +46,9 @@ class Claim:
     obeys:
         The ceiling that it obeyed then; ``None`` if it obeyed none.
     asked_s:
-        Its deadline as people write it, in seconds after ``origin_s``.
+        The deadline as set by the user, in seconds after ``origin_s``; ``None`` without one.
     began_s, alpha:
-        When it started, and its safety factor: the share of the time from then to its deadline that it may take.
+        Start, and safety factor: the target end is this fraction of the time from the start to the deadline.
     weight:
         How important it is, for policies that ask.
     outlook:

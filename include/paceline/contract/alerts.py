@@ -1,4 +1,4 @@
-"""What people have been told of a deadline: the value of the live state's key ``alerts``."""
+"""The alerts that have been sent: the value of the live state's key ``alerts``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ AlertKind = Literal["in_danger", "infeasible", "missed"]
 
 
 class SentAlerts(Record):
-    """The alerts that have been sent for one deadline, so that a retry sends none twice.
+    """Alerts sent for one deadline. A retry reads it and sends none twice.
 
     >>> SentAlerts.read({"told": ["missed"], "deadline_s": 60.0}).told
     ['missed']

@@ -89,9 +89,9 @@ class PaceSample(Record):
     deadline_s: Seconds | None
     """``None`` for a training without a deadline."""
     alpha: float = Field(default=1.0, gt=0, le=1)
-    """The training is steered to end after this share of the time from ``began_s`` to the deadline."""
+    """The target end is this fraction of the time from ``began_s`` to the deadline."""
     began_s: Seconds = 0.0
-    """When the training started; now, for one that waits."""
+    """Start of the training; the current time while it waits."""
     forecast_s: Seconds | None = None
     """The end at the present speed; ``None`` while that is not known."""
     earliest_s: Seconds | None = None

@@ -30,7 +30,7 @@ class Decision:
 
 
 class Observation(NamedTuple):
-    """What one control step is told of the job. Times are in seconds since the moment that the deadline counts from.
+    """The state of a job at one control step. Times are in seconds since the moment that the deadline counts from.
 
     Parameters
     ----------
@@ -48,13 +48,14 @@ class Observation(NamedTuple):
     ceiling:
         The most devices allowed from outside now.
     resting:
-        The job does not train now: an epoch has ended, and it validates, say.
+        The job is not training now, for example because it validates after an epoch.
     pauses_left_s:
-        Seconds still to come in which it will not train.
+        Expected time until the end in which the job will not train.
     busy:
         The share of what it held that the job has used lately, from 0 to 1; ``None`` if that is not known.
     save_s:
-        Seconds that the job's last save of its state took, if it saves any: the last batch is followed by one more.
+        Duration of the job's last checkpoint, in seconds; ``None`` if it has reported none. One more checkpoint
+        follows the last batch.
     """
 
     now_s: float
@@ -81,7 +82,7 @@ class Controller(Protocol):
     alpha: float
     period_s: float
     began_s: float
-    """When the job was started; ``alpha`` is a share of the time from then to the deadline."""
+    """Start of the job. ``alpha`` is a fraction of the time from the start to the deadline."""
 
     def start(self, now_s: float) -> float:
         """Allocation for a job that is started now, until it has reported for the first time."""
@@ -106,7 +107,7 @@ class Controller(Protocol):
 
 
 def aim(began_s: float, deadline_s: float, alpha: float) -> float:
-    """When a job that began at ``began_s`` is steered to end: ``alpha`` of the time from there to its deadline later.
+    """Return the target end: ``alpha`` times the time from the start to the deadline, counted from the start.
 
     >>> aim(0.0, 100.0, alpha=0.9), aim(60.0, 100.0, alpha=0.9), aim(120.0, 100.0, alpha=0.9)
     (90.0, 96.0, 100.0)

@@ -31,10 +31,10 @@ _FULLY_BUSY, _LEAST_BUSY = 0.9, 0.05
 _TRY = 1.5
 _NEWEST = 0.3  # how fast what it can use follows what it uses
 _EARLY = 0.0005  # of the time from the start to the deadline: late is worse than early
-# What follows the last batch where no earlier run has shown it: a save, which the job may have told the length of; most
-# scripts then write the model once more, without the optimizer's state; leaving torch and the container.
+# Time after the last batch, without a measurement from an earlier run: the final checkpoint, whose duration the job may
+# have reported; the model file, which most scripts write afterwards and which lacks the optimizer state; process exit.
 _MODEL_SAVE, _LEAVING_S = 0.4, 0.35
-# Where nothing is known of the save either: so much of the time, within bounds.
+# Without a reported checkpoint: a fraction of the job's time, within bounds.
 _UNKNOWN_TAIL, _LEAST_TAIL_S, _MOST_TAIL_S = 0.02, 0.5, 1.0
 _VAGUE_SD = 0.25  # who decides for several jobs cannot do so by a speed that is known no better
 _FORECAST_SD = 0.005  # a deadline that may be missed by less than this is not given up
@@ -60,20 +60,19 @@ class DeadlineController:
     deadline_s:
         The deadline in seconds.
     alpha:
-        Safety factor in (0, 1]: the job is steered to end after this share of the time from its start to the deadline.
+        Safety factor in (0, 1]: the target end is this fraction of the time from the start to the deadline.
     period_s:
         Seconds between two steps, ``T_s``; steps come closer together shortly before the end.
     past:
         An earlier run of the same job: the start-up, the speed and the time after the last batch are known from it.
-        Without one, what the job says of its saves tells how long the last one will take; where it says nothing, 0.5
-        to 1 s are kept for what comes after the last batch.
+        Without one, the reserve for the time after the last batch follows from the job's last checkpoint; without a
+        checkpoint it is 0.5 to 1 s.
     resize_s:
         Seconds that the job stands still for a change of its devices.
     start_devices:
-        Allocation until the speed is known. By default what the past run makes likely; without one, one device until
-        the job trains, as starting is the work of one thread, and half of the most there is from then on, in whole
-        devices (a share just above a whole core pays for a thread it cannot use). Where a change makes the job stand
-        still, half of them from the start.
+        Allocation until the speed is known. By default it follows from the past run. Without one it is a single device
+        until the first batch, because start-up is single-threaded, then half of ``max_devices``, rounded down to whole
+        devices. If a resize pauses the job, it is half of ``max_devices`` from the start.
 
     Examples
     --------
@@ -146,12 +145,12 @@ class DeadlineController:
 
     @property
     def target_s(self) -> float:
-        """When the last batch should be done: the moment that ``alpha`` says, less what comes after that batch."""
+        """Target time of the last batch: the target end less the time after the last batch."""
         return aim(self.began_s, self.deadline_s, self.alpha - _EARLY) - self._tail_s
 
     @property
     def _time_s(self) -> float:
-        """From the start to the deadline: tolerances are shares of it."""
+        """Time from the start to the deadline. Tolerances are fractions of it."""
         return max(self.deadline_s - self.began_s, 0.0)
 
     @property

@@ -30,9 +30,9 @@ class PastRun:
     usable_devices:
         The most it could make use of, where that is less than it held; ``None`` where it used all it ever had.
     epochs:
-        Epochs, each of which ended with one of the pauses.
+        Number of epochs; each ended with one pause.
     speed_sd:
-        How far off the speed may be for the next run, as a share of it (one standard deviation).
+        Standard deviation of the next run's speed, as a fraction of ``batches_per_s``.
 
     Examples
     --------
@@ -56,7 +56,7 @@ class PastRun:
 
     @property
     def pause_s(self) -> float:
-        """Seconds that it stood still at the end of one epoch."""
+        """Mean pause at the end of an epoch, in seconds."""
         return self.pauses_s / self.epochs
 
     @classmethod

@@ -61,7 +61,7 @@ class SpeedModel:
     def expect(self, speed: float, devices: float, exponent: float, sd: float = 0.1) -> None:
         """Begin with what an earlier run has shown, give or take a share of ``sd``."""
         self._exponent = min(max(exponent, _LEAST_EXPONENT), _MOST_EXPONENT)
-        self._exponent_var = min(sd, _EXPONENT_SD) ** 2  # it is never known less well: the filter keeps to that
+        self._exponent_var = min(sd, _EXPONENT_SD) ** 2  # the filter's upper bound; above it the covariance is invalid
         at = math.log(devices)
         self._log_speed = math.log(speed) - self._exponent * at
         # Known at `devices`, less elsewhere: the line turns about that point.

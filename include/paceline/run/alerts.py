@@ -39,7 +39,7 @@ class Alerts:
     Parameters
     ----------
     stored:
-        What the tries before have sent, as ``to_json`` returned it; what cannot be read is taken for nothing.
+        Alerts sent by earlier tries, as returned by ``to_json``. Invalid values are ignored.
 
     Examples
     --------

@@ -14,8 +14,7 @@ _MARGIN, _LEAST_MARGIN_S = 0.02, 1.5
 
 
 def extended(earliest_s: float, began_s: float) -> float:
-    """The deadline that one which cannot be met is moved to: later than the earliest possible end by 2 % of the time
-    that the training takes till then, and by 1.5 s at least.
+    """Return the new deadline: the earliest possible end plus 2 % of the training's time, at least 1.5 s.
 
     >>> extended(200.0, began_s=0.0), extended(200.0, began_s=100.0), extended(200.0, began_s=190.0)
     (204.0, 202.0, 201.5)

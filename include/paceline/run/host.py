@@ -43,10 +43,10 @@ class Host(Protocol):
         """The job, if it is a team of several."""
 
     def past_run(self) -> PastRun | None:
-        """What the last successful run of the same task has shown, or else one of another task with the same code."""
+        """Return the measurements of the last successful run of this task, else of another task with the same code."""
 
     def learned(self, past: Mapping[str, Any]) -> None:
-        """Told what this run has shown, when its result is safe; must not raise."""
+        """Called with the measurements of this run once its result is stored. Must not raise."""
 
     def collect(self, job: Job) -> str:
         """Copy the job's output to where the user wants it, however often; returns where that is."""

@@ -16,8 +16,8 @@ class Pauses:
     Parameters
     ----------
     expected_s:
-        One pause of an earlier run; believed until the first one is over. ``None`` where there was no such run: then
-        what the job itself expects is.
+        Mean pause of an earlier run, used until the first pause has been measured. ``None`` without an earlier run:
+        the job's own forecast is used instead.
 
     Examples
     --------
@@ -52,7 +52,7 @@ class Pauses:
     def take(self, progress: Progress, written_s: float, batch_s: float | None) -> bool:
         """Take in a report; returns whether a pause has ended with it."""
         ended = False
-        # After the last epoch the job saves, which is no part of the pause: all its batches are done before.
+        # The final checkpoint follows the last batch; it is not part of the last pause.
         over = progress.epoch > self._last.epoch or progress.done >= progress.total
         if self._from is not None and over:
             from_s, each_s = self._from

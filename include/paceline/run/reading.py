@@ -33,7 +33,7 @@ class ProgressReader:
     on_malformed:
         Called with the line and what is wrong with it, for lines that carry the marker but no usable progress.
     pause_s:
-        How long the job stood still at the end of an epoch in an earlier run, if there was one.
+        Mean pause at the end of an epoch in an earlier run; ``None`` without one.
     reported:
         What the job had reported to the process that read before.
 

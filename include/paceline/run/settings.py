@@ -24,7 +24,7 @@ class Settings:
     written:
         The deadline as the user wrote it.
     alpha:
-        The training is steered to end after this share of the time from its start to the deadline.
+        Safety factor: the target end is this fraction of the time from the start to the deadline.
     min_devices, max_devices, quantum:
         Fewest and most devices, ``None`` for all there are, and the step between allocations.
     period_s:

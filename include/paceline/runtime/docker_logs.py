@@ -58,10 +58,10 @@ class FrameParser:
 
 
 class Place:
-    """Where reading was in each stream: a new connection repeats the last seconds of the one before.
+    """The read position in each stream. A new connection repeats the last seconds of the previous one.
 
-    Lines of progress are numbered, so a repetition that slips through (an engine that starts a new log file sends a few
-    entries twice) is no news to whoever reads them.
+    Engines also send a few entries twice when they rotate the log file. Those are passed on: progress lines are
+    numbered, so their reader ignores repetitions.
 
     >>> place = Place()
     >>> place.is_new(1, "2030-01-01T12:00:05.000000000Z"), place.since()
@@ -82,7 +82,7 @@ class Place:
         self._read = dict(self._newest)
 
     def is_new(self, stream: int, stamp: str) -> bool:
-        """Whether an entry was not read from a connection before."""
+        """Whether the entry was not read from an earlier connection."""
         if stamp <= self._read.get(stream, ""):
             return False
         if stamp < self._last and _seconds(stamp) < _seconds(self._last) - _OVERLAP_S:
@@ -91,7 +91,7 @@ class Place:
         return True
 
     def since(self) -> str | None:
-        """Where a new connection should begin, as the engine's ``since``; ``None`` if nothing was read yet."""
+        """Return the engine's ``since`` for a new connection; ``None`` if nothing was read yet."""
         return str(_seconds(self._last) - _OVERLAP_S) if self._last else None
 
 

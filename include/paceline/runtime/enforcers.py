@@ -58,13 +58,13 @@ class Crowd:
     def __init__(self, root: int, apart: Set[int]) -> None:
         self.root = root
         self._apart = apart
-        self._members: dict[psutil.Process, float] = {}  # to the CPU time of its children that have ended
+        self._members: dict[psutil.Process, float] = {}  # and the CPU time of its reaped children
         self._newest = b""
         self._fresh_due = self._soonest = 0.0
         self._used_s = 0.0
 
     def members(self, now_s: float) -> list[psutil.Process]:
-        """Who is of the job. A process that was just started is soon seen."""
+        """Return the processes of the job. New ones are found with a short delay."""
         if now_s >= self._soonest and (now_s >= self._fresh_due or self._newest != newest_process()):
             begun_s = time.thread_time()
             self._newest = newest_process()

@@ -1,6 +1,6 @@
-"""A job's processes as psutil tells them: who they are, who belongs together, what they use. Linux only.
+"""Processes of a job, through psutil: identity, process tree, CPU time, memory. Linux only.
 
-Called by the process launcher (for its job) and by ``ProcessRuntime`` (to know a launcher again after its own death).
+Used by the launcher for the processes of its job, and by ``ProcessRuntime`` to recognise a launcher after a restart.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import psutil
 
 @dataclass(frozen=True)
 class Identity:
-    """A process beyond doubt: its number can be given to another one, but not with the same moment of birth.
+    """A process: its PID, which the kernel reuses, and its start in seconds after boot.
 
-    That is in seconds since the machine's start, which a clock that is set does not move.
+    Seconds after boot do not change when the clock is set.
     """
 
     pid: int
@@ -28,22 +28,22 @@ class Identity:
 
     @classmethod
     def read(cls, stored: object) -> Identity | None:
-        """Read what was stored of one; ``None`` for anything else."""
+        """Read a stored identity; ``None`` if it is invalid."""
         try:
             return cls(int(stored["pid"]), float(stored["born_s"]))  # type: ignore[index]
         except (KeyError, TypeError, ValueError):
             return None
 
     def alive(self) -> bool:
-        """Whether exactly this process is there and has not ended (a zombie has)."""
+        """Whether this very process runs. A zombie does not."""
         with contextlib.suppress(psutil.NoSuchProcess):
             return identify(self.pid) == self and psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE
         return False
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for its end, for so long at most; returns whether it was alive.
+        """Wait for the end of the process, at most ``timeout_s``; return whether it was alive at first.
 
-        psutil would wait until somebody has collected it, which in many containers nobody ever does.
+        ``psutil.Process.wait`` would also wait for its parent to reap it, which in many containers never happens.
         """
         try:
             handle = os.pidfd_open(self.pid)
@@ -61,7 +61,7 @@ class Identity:
 
 
 def identify(pid: int) -> Identity | None:
-    """Return who ``pid`` is now; ``None`` if there is no such process.
+    """Return the identity of ``pid``; ``None`` if there is no such process.
 
     >>> identify(os.getpid()).alive()
     True
@@ -70,15 +70,15 @@ def identify(pid: int) -> Identity | None:
         while True:
             booted_s = psutil.boot_time()
             born_s = psutil.Process(pid).create_time()
-            if psutil.boot_time() == booted_s:  # else the clock was set just now
+            if psutil.boot_time() == booted_s:  # otherwise the clock was set in between
                 return Identity(pid, round(born_s - booted_s, 2))
     return None
 
 
 def family(apart: Set[int]) -> list[psutil.Process]:
-    """Return all living processes below this one, but for those ``apart``.
+    """Return the running descendants of this process, without those ``apart``.
 
-    This process is the subreaper of its job: whoever is orphaned becomes its child, so nobody is missed.
+    The launcher is the subreaper of its job: orphans become its children, so the tree is complete.
     """
     found = []
     for process in psutil.Process().children(recursive=True):
@@ -89,7 +89,7 @@ def family(apart: Set[int]) -> list[psutil.Process]:
 
 
 def newest_process() -> bytes:
-    """Return the number of the process that was started last, anywhere on this machine. Cheap."""
+    """Return the PID of the newest process on this machine. Cheap."""
     with open("/proc/loadavg", "rb") as stream:
         return stream.read().rsplit(None, 1)[-1]
 
@@ -97,7 +97,7 @@ def newest_process() -> bytes:
 def carrying(name: str, value: str) -> list[psutil.Process]:
     """Return the processes that were started with this environment variable.
 
-    The surest mark of a job's processes: it is inherited across sessions and outlives parents. Dear to ask.
+    It identifies a job's processes in every session, also without their parents. Expensive.
     """
     found = []
     for process in psutil.process_iter():
@@ -108,7 +108,7 @@ def carrying(name: str, value: str) -> list[psutil.Process]:
 
 
 def kill_carrying(name: str, value: str, patience_s: float = 2.0) -> bool:
-    """SIGKILL everything that ``carrying`` finds until nothing is left; return whether nothing is."""
+    """Send SIGKILL to what ``carrying`` finds until nothing is left; return whether nothing is left."""
     limit = time.monotonic() + patience_s
     while left := carrying(name, value):
         if time.monotonic() > limit:
@@ -121,21 +121,21 @@ def kill_carrying(name: str, value: str, patience_s: float = 2.0) -> bool:
 
 
 def cpu_seconds(pid: int) -> float | None:
-    """CPU time of all threads of a process, exact to the nanosecond; ``None`` if it has gone.
+    """CPU time of all threads of a process, exact to the nanosecond; ``None`` if the process is gone.
 
     >>> abs(cpu_seconds(os.getpid()) - time.process_time()) < 0.1
     True
     """
     try:
-        # The kernel's number for another process's CPU clock, see clock_getcpuclockid(3). psutil counts in hundredths
-        # of a second, too coarse for a job that is stopped and continued ten times in one.
+        # The kernel's clock id of another process, see clock_getcpuclockid(3). psutil has a resolution of 10 ms, too
+        # coarse for a job that is stopped and continued ten times a second.
         return time.clock_gettime((~pid << 3) | 2)
     except OSError:
         return None
 
 
 def waited_seconds(process: psutil.Process) -> float:
-    """CPU time of its children that have ended and were waited for; 0 if it has gone."""
+    """CPU time of the children that it has reaped; 0 if the process is gone."""
     with contextlib.suppress(psutil.NoSuchProcess):
         times = process.cpu_times()
         return float(times.children_user + times.children_system)
@@ -143,20 +143,20 @@ def waited_seconds(process: psutil.Process) -> float:
 
 
 def resident_bytes(process: psutil.Process) -> int:
-    """Memory of a process, shared pages included; 0 if it has gone."""
+    """Resident memory, including shared pages; 0 if the process is gone."""
     with contextlib.suppress(psutil.Error):
         return int(process.memory_info().rss)
     return 0
 
 
 def proportional_bytes(process: psutil.Process) -> int:
-    """Memory of a process, each shared page counted in parts; exact for a sum over a group, and dear to ask."""
+    """Proportional set size: exact when summed over a group, and expensive."""
     with contextlib.suppress(psutil.Error):
         return int(process.memory_full_info().pss)
     return resident_bytes(process)
 
 
 def send(pid: int, number: signal.Signals) -> None:
-    """Send a signal; a process that has gone is no error."""
+    """Send a signal. Ignores processes that are gone."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)

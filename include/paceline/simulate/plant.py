@@ -48,11 +48,11 @@ class Plant:
     startup_s, tail_s:
         Seconds before the first batch and after the last, whatever the devices.
     save_s:
-        How much of ``tail_s`` is the last save, by what the job says of those before; ``None`` where it says nothing.
+        Reported duration of a checkpoint, which is a part of ``tail_s``; ``None`` if the job reports none.
     epochs, pause_s:
         Each epoch ends with a pause of ``pause_s`` seconds, for a validation, say.
     expects_s:
-        What the job expects of a pause before the first one; 0 where it says nothing.
+        The job's forecast of a pause before the first one; 0 if it has none.
     noise:
         Standard deviation of a batch's time as a share of it.
     neighbours:

@@ -1,4 +1,4 @@
-"""Simulated jobs of many kinds, made at random, to judge controllers by. Tests and benchmarks call it."""
+"""Random simulated jobs to evaluate controllers. Used by tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paceline.simulate.plant import Neighbour, Plant, Run, amdahl
 
 @dataclass(frozen=True)
 class Case:
-    """A job, the most devices it may have, its deadline, and the moments at which that moves to another."""
+    """A job, its maximum allocation, its deadline, and its deadline changes: time of change to new deadline."""
 
     plant: Plant
     most: float
@@ -22,7 +22,7 @@ class Case:
     seed: int
 
     def tells(self, *, validation: bool) -> Case:
-        """The job as its trainer announces it: how long its saves take, and its validation, if that is asked for."""
+        """The job with what its trainer reports: the duration of checkpoints, optionally a forecast of validations."""
         told = random.Random(self.seed + 1)  # noqa: S311 - a simulation, no secret
         plant = self.plant
         if plant.save_s is not None:
@@ -31,10 +31,9 @@ class Case:
         return replace(self, plant=replace(plant, expects_s=expects_s))
 
     def past(self, *, off: float) -> PastRun:
-        """What an earlier run has shown, if another one of the same job is ``off`` by so much (a standard deviation).
+        """Return the measurements of an earlier run whose speed differs by a standard deviation of ``off``.
 
-        0 for an earlier run of the very job; what one of another task with the same script shows of the speed is less
-        sure, as its data and machine may be others.
+        0 for an earlier run of the same task; larger for another task, whose data and machine may differ.
         """
         other = random.Random(self.seed + 2)  # noqa: S311 - a simulation, no secret
         plant, most = self.plant, self.most
@@ -51,7 +50,7 @@ class Case:
         )
 
     def best_constant(self, quantum: float = 0.05) -> float | None:
-        """Device-seconds on the fewest devices that meet the deadline without ever changing; ``None`` if none do."""
+        """Return the device-seconds of the smallest constant allocation that meets the deadline, if there is one."""
         fewest, most = 2, round(self.most / quantum)
         if self._finished_s(most * quantum) is None:
             return None
@@ -71,11 +70,11 @@ class Case:
 
 
 def random_case(seed: int) -> Case:
-    """A job of half a minute to ten hours on 1 to 16 devices, with a deadline of 1.1 to 3 times its shortest time.
+    """Return a job of 30 s to 10 h on 1 to 16 devices, with a deadline of 1.1 to 3 times its shortest time.
 
-    One in five does not say how long its saves take, one in five still computes something after its last batch, half
-    have a validation, which takes up to a tenth of the training. Half have neighbours, two in five a deadline that
-    moves. What comes after a save is as measured: the model written once more, and 0.2 to 0.6 s to leave.
+    20 % write no checkpoints, 20 % compute something after the last batch, 50 % validate, for up to 10 % of the
+    training. 50 % have neighbours, 40 % a deadline that changes. The time after the final checkpoint is as measured:
+    the model file, and 0.2 to 0.6 s until the process has exited.
 
     >>> case = random_case(1)
     >>> case.deadline_s >= 1.1 * case.plant.shortest_s(case.most)

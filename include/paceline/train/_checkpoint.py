@@ -92,7 +92,7 @@ class Checkpoint:
             check_loadable(name, part.state_dict())
         self._store = Store(folder)
         self.folder = self._store.folder
-        self.save_s: float | None = None  # what the last save took
+        self.save_s: float | None = None  # duration of the last checkpoint
         self.interval_s = _SHORTEST_INTERVAL_S if every_s is None else every_s
         self.next_save_s = clock() + self.interval_s
 

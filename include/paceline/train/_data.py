@@ -14,7 +14,7 @@ from ._values import bad_value
 
 T = TypeVar("T")
 
-# What a batch takes that is only gone through forwards and not learned from, of one that is.
+# Cost of a forward-only batch relative to a training batch.
 _FORWARD_ONLY = 0.4
 
 
@@ -27,7 +27,7 @@ def length(loader: Iterable[Any]) -> int | None:
 
 
 def validation_batches(validation: Sized | None, loader: Iterable[Any]) -> float:
-    """What a validation is worth, in batches of the training; 0 where nothing is said of it.
+    """Return the cost of a validation in training batches; 0 without one.
 
     >>> validation_batches(range(30), range(100)), validation_batches(None, range(100))
     (12.0, 0.0)

@@ -401,7 +401,7 @@ class Loop(Generic[T]):
             self._next_show_s = now_s + self._display.interval_s
 
     def _validation_s(self, now_s: float) -> float | None:
-        """Seconds that the validation after an epoch should take at the speed so far."""
+        """Return the forecast duration of the validation after an epoch, from the speed so far."""
         done, passed_s = self.done - self._began[0], now_s - self._began[1]
         return round(self._validation * passed_s / done, 3) if self._validation and done else None
 

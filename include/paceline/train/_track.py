@@ -41,8 +41,8 @@ def track(
     until:
         End when a metric that is reported after each epoch has levelled off; see :class:`Converged`.
     validation:
-        The loader that the loop's body goes through at each ``epoch_end``. Only its length is read: a first run is then
-        at its deadline although nobody knows yet how long the end of an epoch takes.
+        The loader that the loop's body iterates over at each ``epoch_end``. Only its length is used, to forecast the
+        duration of the first validation.
 
     Returns
     -------

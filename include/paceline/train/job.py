@@ -1,6 +1,6 @@
-"""What a job and the runtime that starts it have agreed on: environment variables, folders, exit codes.
+"""The interface between a job and its runtime: environment variables, folders, exit codes.
 
-Training code and runtimes import it; the progress line is in ``progress``. Standard library only.
+Imported by training code and by the runtimes. The progress line is in ``progress``. Standard library only.
 """
 
 from __future__ import annotations
@@ -8,29 +8,27 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-# Absolute paths inside the job: the folder with the files named in JobSpec.inputs; what is collected when the job has
-# ended; what survives a restart of the same job; and a JSON file {"devices": x}, which is rewritten atomically, and
-# unset where a cgroup says it.
+# Absolute paths inside the job: inputs (JobSpec.inputs), outputs (collected after the job has ended), checkpoints (kept
+# across restarts), and a JSON file {"devices": x} that is replaced atomically; unset if a cgroup has the limit.
 ENV_INPUT = "PACELINE_INPUT"
 ENV_OUTPUT = "PACELINE_OUTPUT"
 ENV_CHECKPOINT = "PACELINE_CHECKPOINT"
 ENV_CONTROL = "PACELINE_CONTROL"
-# Where a job is a worker of a training on several machines: ``host:port`` of its parameter server, the key that both
-# prove to each other that they have, and the worker's name there.
+# For a worker of a distributed training: ``host:port`` of its parameter server, their shared key, the worker's name.
 ENV_SERVER = "PACELINE_SERVER"
 ENV_SERVER_KEY = "PACELINE_SERVER_KEY"
 ENV_WORKER = "PACELINE_WORKER"
-# Where a worker trains to be measured: so many epochs, whatever its code asks for.
+# For a profiling run: the number of epochs, instead of the script's own.
 ENV_EPOCHS = "PACELINE_EPOCHS"
-# ``lines``: progress goes out as what Paceline reads, also where it has not started the process.
+# ``lines``: print progress lines even if Paceline has not started the process.
 ENV_PROGRESS = "PACELINE_PROGRESS"
 
-EXIT_NOBODY = 4  # a parameter server whose workers have all gone
-EXIT_LEFT_OUT = 5  # a worker that is left out after too many failures
-EXIT_NO_SERVER = 6  # a worker that finds no server, or none any more
-EXIT_SENT_AWAY = 7  # a worker that does not fit to the others
-EXIT_BROKEN = 8  # a server that has lost a part of the state
-EXIT_TERMINATED = 143  # ended by SIGTERM, as a shell says it: 128 + 15
+EXIT_NOBODY = 4  # parameter server: all workers are gone
+EXIT_LEFT_OUT = 5  # worker: excluded after too many failures
+EXIT_NO_SERVER = 6  # worker: cannot reach the parameter server
+EXIT_SENT_AWAY = 7  # worker: rejected, its script or model differs
+EXIT_BROKEN = 8  # parameter server: a part of the state is lost
+EXIT_TERMINATED = 143  # SIGTERM, in a shell's notation: 128 + 15
 
 
 def input_dir() -> Path:

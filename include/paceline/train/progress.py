@@ -24,8 +24,8 @@ class Progress:
     are the last that the job reported. ``spent`` is where the time of a parameter server's worker has gone since it
     began: ``samples`` and ``batches`` done, ``compute_s`` on them, ``update_s`` to send what was learned and to get the
     newest state; empty for a job that trains alone. ``devices`` are the whole devices that train now, for a job that
-    sees to that itself (``data_parallel``), else ``None``. ``save_s`` is what its last save took, and ``validation_s``
-    what the validation at the end of an epoch should take; ``None`` while that is not known. ``monotonic_s`` and
+    sees to that itself (``data_parallel``), else ``None``. ``save_s`` is the duration of the last checkpoint, and
+    ``validation_s`` the forecast duration of the validation after an epoch; ``None`` while unknown. ``monotonic_s`` and
     ``wall_s`` are the job's clocks. ``source`` is the process that says it and ``number`` counts what that process has
     said: who reads a line twice can tell; 0 for lines of a program that does not count.
 

@@ -1,4 +1,4 @@
-"""A job that has never run before ends near its deadline by what it tells of itself, or by a relative's run."""
+"""First runs end near their deadline, from what the trainer reports or from a related run."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def run(case: Case, past: PastRun | None = None) -> PacedRun:
     return pace(case.plant, controller, seed=case.seed, moves=case.moves, pauses_known=past is not None)
 
 
-@pytest.mark.parametrize("relative", [False, True])
-def test_first_runs_end_within_four_tenths_of_a_percent_on_average_and_one_in_twenty_over_a_percent_late(relative):
-    told = [case if relative else case.tells(validation=True) for case in CASES]
-    errors = [run(case, case.past(off=0.3) if relative else None).error_pct for case in told]
+@pytest.mark.parametrize("related", [False, True])
+def test_first_runs_are_accurate(related):
+    told = [case if related else case.tells(validation=True) for case in CASES]
+    errors = [run(case, case.past(off=0.3) if related else None).error_pct for case in told]
     assert mean(map(abs, errors)) <= 0.4, errors
     assert sum(error > 1 for error in errors) <= len(errors) / 20, errors
 
 
-def test_first_runs_hold_little_more_than_the_best_constant_devices():
+def test_first_runs_cost_little_more_than_the_best_constant_allocation():
     costs = []
     for case in CASES:
         best = None if case.moves else case.best_constant()
@@ -40,7 +40,7 @@ def test_first_runs_hold_little_more_than_the_best_constant_devices():
     assert mean(costs) <= 1.03
 
 
-def test_over_the_matrix_first_runs_end_as_near():
+def test_first_runs_are_accurate_over_the_matrix():
     errors = {}
     for length, shortest_s in LENGTHS_S.items():
         for kind, options in KINDS.items():
@@ -48,7 +48,7 @@ def test_over_the_matrix_first_runs_end_as_near():
             plant = replace(plant, expects_s=1.3 * plant.pause_s)
             for d_c, changed_to in DEADLINES:
                 if kind == "neighbours" and (changed_to or d_c) < 1.4:
-                    continue  # not to be had beside them
+                    continue  # not feasible with these neighbours
                 best_s = plant.shortest_s(2.0)
                 moves = {0.3 * d_c * best_s: changed_to * best_s} if changed_to else None
                 controller = DeadlineController(LIMITS, d_c * best_s, period_s=max(1.0, d_c * best_s / 1000))
@@ -57,20 +57,20 @@ def test_over_the_matrix_first_runs_end_as_near():
     assert sum(error > 1 for error in errors.values()) <= len(errors) / 20, errors
 
 
-def test_what_a_save_takes_is_kept_for_the_last_one():
+def test_the_reserve_follows_from_the_last_checkpoint():
     slow = Plant(batches=300, batch_s=1.0, startup_s=3.0, tail_s=20 + 0.4 * 20 + 0.35, save_s=20.0)
     assert run(Case(slow, 2.0, 1.5 * slow.shortest_s(2.0), {}, seed=0)).error_pct == pytest.approx(0.0, abs=0.2)
     silent = replace(slow, save_s=None)
     assert run(Case(silent, 2.0, 1.5 * slow.shortest_s(2.0), {}, seed=0)).error_pct > 5
 
 
-def test_a_training_without_an_earlier_run_keeps_at_least_what_leaving_its_container_takes():
+def test_without_any_measurement_the_reserve_has_bounds():
     kept = [DeadlineController(LIMITS, deadline_s) for deadline_s in (5.0, 40.0, 4000.0)]
     assert [round(0.9995 * one.deadline_s - one.target_s, 3) for one in kept] == [0.5, 0.8, 1.0]
 
 
-def test_tolerances_and_the_safety_factor_count_from_the_start_of_the_training():
-    """An hour of waiting before it is none of its own time."""
+def test_tolerances_and_alpha_count_from_the_start_of_the_training():
+    """An hour in a queue before the start is not part of the training's time."""
     waited_s, time_s = 3600.0, 300.0
     for began_s in (0.0, waited_s):
         controller = DeadlineController(LIMITS, began_s + time_s, alpha=0.9)
@@ -84,10 +84,10 @@ def test_tolerances_and_the_safety_factor_count_from_the_start_of_the_training()
     for second in range(1, 40):
         decision = late.step(Observation(waited_s + second, second, 103, done_s=waited_s + second, held_devices=2.0))
     assert waited_s + 101 < decision.earliest_s < waited_s + 104
-    assert not decision.feasible, "2 s too late of 100, however long it waited"
+    assert not decision.feasible, "2 s late of 100 s, however long it waited"
 
 
-def test_a_speed_that_is_known_badly_is_soon_put_right():
+def test_a_wrong_past_speed_is_corrected():
     case = next(case for case in CASES if not case.plant.neighbours and not case.moves)
     past = replace(case.past(off=0.0), speed_sd=2.0)
     wrong = replace(past, batches_per_s=4 * past.batches_per_s)

@@ -58,13 +58,13 @@ def test_a_retry_tells_nothing_twice() -> None:
 
 
 @pytest.mark.parametrize("nonsense", ["missed", 3, [1], {"told": 1}, {"told": ["late"]}, {"deadline_s": "soon"}])
-def test_what_cannot_be_read_of_earlier_tries_is_taken_for_nothing(nonsense: object) -> None:
+def test_invalid_stored_alerts_are_ignored(nonsense: object) -> None:
     alerts, hopeless = Alerts(nonsense), a_sample(earliest_s=110.0, feasible=False)
     assert [alerts.judge(hopeless) is None for _ in range(3)] == [True, True, False]
 
 
-def test_how_late_is_missed_counts_from_the_start_of_the_training() -> None:
-    """Half a percent of its own time: an hour in a queue before makes no minute of it."""
+def test_the_tolerance_counts_from_the_start_of_the_training() -> None:
+    """The tolerance is half a percent of the training's own time, without the time in a queue."""
     waited = {"t_s": 4001.0, "began_s": 3900.0, "deadline_s": 4000.0, "state": "finished"}
     assert kinds(a_sample(**waited)) == ["missed"]
     assert kinds(a_sample(**{**waited, "began_s": 0.0})) == []

@@ -77,7 +77,7 @@ def test_every_entry_passes_once_however_often_the_connection_breaks() -> None:
     assert got == entries
 
 
-def test_a_clock_that_is_set_back_costs_no_line() -> None:
+def test_a_clock_set_back_loses_no_line() -> None:
     place = Place()
     stamps = [stamp(5000 + i) for i in range(5)] + [stamp(1400 + i) for i in range(5)]
     assert place.is_new(2, stamp(5000))

@@ -1,4 +1,4 @@
-"""Which process is which, and when it has ended, also where nobody collects what has."""
+"""Identity and end of processes, also of zombies."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
     process.communicate()
 
 
-def test_a_process_is_alive_until_it_has_ended_though_its_zombie_is_there(child):
+def test_a_zombie_is_not_alive(child):
     who = identify(child.pid)
     assert who.alive()
     assert who in map(identify, [one.pid for one in family(frozenset())])
-    assert not who.wait(0.0) or who.alive(), "asked for no time, it does not wait"
+    assert not who.wait(0.0) or who.alive(), "a timeout of 0 does not wait"
     child.stdin.close()
     who.wait(60)
     assert psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE
     assert not who.alive()
-    assert not who.wait(60), "it has ended before"
+    assert not who.wait(60), "it ended before the call"
     assert child.pid not in [one.pid for one in family(frozenset())]
 
 
-def test_another_process_of_the_same_number_is_another_one(child):
+def test_a_reused_pid_is_another_process(child):
     who = identify(child.pid)
     assert not replace(who, born_s=who.born_s - 1.0).alive()
     assert Identity.read(asdict(who)) == who
 
 
 @pytest.mark.parametrize("stored", [None, {}, {"pid": 1}, {"pid": "one", "born_s": 2.0}, [1, 2], "1"])
-def test_what_is_no_identity_is_none(stored):
+def test_invalid_identities_are_none(stored):
     assert Identity.read(stored) is None
 
 
-def test_whoever_carries_the_mark_is_found_and_killed_and_nobody_else(child):
+def test_kill_carrying_kills_the_processes_of_one_job(child):
     other = subprocess.Popen([sys.executable, "-c", WAITS], stdin=subprocess.PIPE, env={"OF_JOB": "another"})
     try:
         assert [one.pid for one in carrying("OF_JOB", str(os.getpid()))] == [child.pid]

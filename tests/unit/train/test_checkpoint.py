@@ -142,7 +142,7 @@ def saves_at(clock, monkeypatch, folder, *, cost_s, batch_s, batches, every_s=No
     return moments[:-1]  # the last is the end
 
 
-def test_a_line_tells_what_the_last_save_took(clock, monkeypatch, tmp_path, recorder):
+def test_progress_lines_report_the_duration_of_the_last_checkpoint(clock, monkeypatch, tmp_path, recorder):
     costs_s = iter([2.0, 3.0, 4.0])
 
     def save(self, content):

@@ -61,19 +61,19 @@ def test_slow_batches_have_a_line_each(job, clock):
     assert [line.done for line in job()] == [0, 1, 2, 3, 3, 4, 4]  # the fourth begins, and may be followed by a pause
 
 
-def test_a_line_tells_how_long_the_validation_at_an_epochs_end_should_take(job, clock):
-    """At the speed so far; a batch that is not learned from takes two fifths of one that is, a larger one longer."""
+def test_progress_lines_forecast_the_validation(job, clock):
+    """A forward-only batch costs 0.4 training batches, in proportion to its size."""
     training, validation = DataLoader(range(40), batch_size=4), DataLoader(range(120), batch_size=8)
     for _ in track(training, epochs=2, validation=validation):
         clock.now_s += 0.5
     told = [line.validation_s for line in job()]
-    assert told[0] is None, "no batch was done yet"
+    assert told[0] is None, "no batch is done yet"
     assert set(told[1:]) == {15 * 0.4 * 2 * 0.5}
     list(track(range(3)))
     assert {line.validation_s for line in job()} == {None}
 
 
-def test_a_validation_without_a_length_is_refused(job):
+def test_a_validation_without_a_length_is_rejected(job):
     with pytest.raises(ValueError, match="validation: got 'generator', expected a loader that has a length"):
         track(range(3), validation=(n for n in range(3)))
 

@@ -1,13 +1,13 @@
-"""What one task's runs have shown is kept for others that run the same code."""
+"""A first run starts from the measurements of other tasks that run the same code."""
 
 from __future__ import annotations
 
 import pytest
 
-from paceline.operators import _relatives
-from paceline.operators._relatives import VARIABLE, code_digest, recall, remember
+from paceline.operators import _related_runs
+from paceline.operators._related_runs import VARIABLE, code_digest, load, save
 
-SHOWN = {
+LEARNED = {
     "batches": 600, "startup_s": 2.5, "tail_s": 0.4, "devices": 1.2, "batches_per_s": 9.0, "exponent": 0.9,
     "pauses_s": 1.2, "epochs": 4,
 }  # fmt: skip
@@ -29,11 +29,11 @@ class Variables(dict):
 @pytest.fixture(autouse=True)
 def variables(monkeypatch):
     made = Variables()
-    monkeypatch.setattr(_relatives, "Variable", made)
+    monkeypatch.setattr(_related_runs, "Variable", made)
     return made
 
 
-def test_the_same_code_is_known_whatever_its_arguments_and_another_one_is_not(tmp_path):
+def test_code_digest_differs_for_different_code_only(tmp_path):
     script, other = tmp_path / "train.py", tmp_path / "other.py"
     script.write_text("print(1)")
     other.write_text("print(2)")
@@ -48,25 +48,25 @@ def test_the_same_code_is_known_whatever_its_arguments_and_another_one_is_not(tm
     assert len({digest, *others}) == 5
 
 
-def test_what_was_shown_is_found_again_and_its_speed_believed_less():
-    assert recall("a") is None
-    remember("a", SHOWN)
-    found = recall("a")
+def test_a_saved_run_is_loaded_with_less_certain_speed():
+    assert load("a") is None
+    save("a", LEARNED)
+    found = load("a")
     assert (found.tail_s, found.pause_s, found.speed_sd) == (0.4, 0.3, 0.3)
-    assert recall("b") is None
-    remember("a", {**SHOWN, "tail_s": 7.0})
-    assert recall("a").tail_s == 7.0
+    assert load("b") is None
+    save("a", {**LEARNED, "tail_s": 7.0})
+    assert load("a").tail_s == 7.0
 
 
-def test_only_the_newest_are_kept(variables):
+def test_only_the_newest_runs_are_kept(variables):
     for number in range(60):
-        remember(str(number), SHOWN)
+        save(str(number), LEARNED)
     assert list(variables[VARIABLE]) == [str(number) for number in range(10, 60)]
 
 
-@pytest.mark.parametrize("nonsense", ["not JSON", [1], {"a": "fast"}, {"a": {**SHOWN, "batches_per_s": -1}}, None])
-def test_nonsense_in_its_place_is_no_relative_and_is_replaced(variables, nonsense):
-    variables[VARIABLE] = nonsense
-    assert recall("a") is None
-    remember("b", SHOWN)
-    assert recall("b") is not None
+@pytest.mark.parametrize("invalid", ["not JSON", [1], {"a": "fast"}, {"a": {**LEARNED, "batches_per_s": -1}}, None])
+def test_invalid_values_are_ignored_and_replaced(variables, invalid):
+    variables[VARIABLE] = invalid
+    assert load("a") is None
+    save("b", LEARNED)
+    assert load("b") is not None

@@ -1,0 +1,63 @@
+"""What a training measured about itself, for other tasks that run the same code: a warm start for their first run.
+
+One Airflow Variable keeps the newest measurement of the 50 newest codes. It is a hint. If two trainings end at the same
+moment, one entry may be lost; if the Variable is deleted, the next training creates it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import Variable
+
+from paceline.control import PastRun
+
+VARIABLE = "paceline_related_runs"
+_DESCRIPTION = (
+    "Written by Paceline: start-up, speed and pauses of trainings, by a digest of their code. May be deleted."
+)
+_MOST = 50
+_SPEED_SD = 0.3  # another task may have other data, arguments and machines
+
+
+def code_digest(kind: str, image: str, command: Sequence[str], files: Mapping[str, Path]) -> str:
+    """Return a digest of what a training runs: equal for tasks that differ only in arguments, data and limits.
+
+    Parameters
+    ----------
+    kind:
+        Kind of training: operator, objective, GPUs.
+    image, command:
+        Container image, and the command without a script's arguments.
+    files:
+        The script and the files beside it: name to local path.
+    """
+    contents = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
+    about = json.dumps([kind, image, list(command), contents], sort_keys=True)
+    return hashlib.sha256(about.encode()).hexdigest()[:16]
+
+
+def load(digest: str) -> PastRun | None:
+    """Return the newest run of the same code, its speed marked as less certain; ``None`` if there is none."""
+    past = PastRun.read(_stored().get(digest))
+    return None if past is None else replace(past, speed_sd=_SPEED_SD)
+
+
+def save(digest: str, learned: Mapping[str, Any]) -> None:
+    """Store what a run measured, in the form of :meth:`PastRun.to_dict`."""
+    others = {name: past for name, past in _stored().items() if name != digest}
+    newest = list(others.items())[-(_MOST - 1) :]
+    Variable.set(VARIABLE, {**dict(newest), digest: dict(learned)}, description=_DESCRIPTION, serialize_json=True)
+
+
+def _stored() -> dict[str, Any]:
+    try:
+        stored = Variable.get(VARIABLE, default=None, deserialize_json=True)
+    except ValueError:  # not JSON: edited by a user
+        return {}
+    return stored if isinstance(stored, dict) else {}

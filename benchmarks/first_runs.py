@@ -32,7 +32,7 @@ KNOWN: dict[str, Callable[[Case], tuple[Case, PastRun | None]]] = {
 
 @dataclass(frozen=True)
 class Figures:
-    """``cost`` is relative to the device-seconds of the best constant allocation, without jobs whose deadline changes."""
+    """``cost``: device-seconds relative to the best constant allocation, without jobs whose deadline changes."""
 
     known: str
     jobs: int

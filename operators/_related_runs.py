@@ -22,7 +22,6 @@ _DESCRIPTION = (
     "Written by Paceline: start-up, speed and pauses of trainings, by a digest of their code. May be deleted."
 )
 _MOST = 50
-_SPEED_SD = 0.3  # another task may have other data, arguments and machines
 
 
 def code_digest(kind: str, image: str, command: Sequence[str], files: Mapping[str, Path]) -> str:
@@ -43,9 +42,9 @@ def code_digest(kind: str, image: str, command: Sequence[str], files: Mapping[st
 
 
 def load(digest: str) -> PastRun | None:
-    """Return the newest run of the same code, its speed marked as less certain; ``None`` if there is none."""
+    """Return the newest run of the same code; ``None`` if there is none."""
     past = PastRun.read(_stored().get(digest))
-    return None if past is None else replace(past, speed_sd=_SPEED_SD)
+    return None if past is None else replace(past, related=True)
 
 
 def save(digest: str, learned: Mapping[str, Any]) -> None:
@@ -56,8 +55,9 @@ def save(digest: str, learned: Mapping[str, Any]) -> None:
 
 
 def _stored() -> dict[str, Any]:
-    try:
-        stored = Variable.get(VARIABLE, default=None, deserialize_json=True)
-    except ValueError:  # not JSON: edited by a user
+    text = Variable.get(VARIABLE, default=None)
+    try:  # here, because Airflow logs a traceback for a Variable that is not JSON
+        stored = json.loads(text) if text else None
+    except ValueError:
         return {}
     return stored if isinstance(stored, dict) else {}

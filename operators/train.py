@@ -46,8 +46,8 @@ class DeadlineTrainingOperator(JobOperator):
         What a duration counts from: ``"run"``, the start of the DAG run, or ``"task"``, the start of this task.
         (templated)
     alpha:
-        Safety factor in (0, 1]: the target end is this fraction of the time from the training's start to the deadline.
-        (templated)
+        Safety factor in (0, 1]: the target end is this fraction of the time from the training's start to the deadline;
+        with ``controller="paper"``, of the time from the moment that the deadline counts from. (templated)
     min_devices, max_devices:
         Fewest and most cores, in fractions; as many as there are by default. (templated)
     quantum:
@@ -89,7 +89,8 @@ class DeadlineTrainingOperator(JobOperator):
     **kwargs:
         Where and what to run, see :class:`~paceline.operators._job.JobOperator`: ``script`` or ``command``,
         ``inputs``, ``runtime``, ``image``, ``docker_conn_id``, ... Retries reconnect to the running job or resume it
-        from its checkpoint, so there are two by default, a few seconds apart.
+        from its checkpoint, so there are four by default, 5 s apart at first and twice
+        as long each time: enough for an API server that is away for two minutes.
 
     Returns
     -------
@@ -144,8 +145,9 @@ class DeadlineTrainingOperator(JobOperator):
         integral_weight: float | None = None,
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("retries", 2)
+        kwargs.setdefault("retries", 4)
         kwargs.setdefault("retry_delay", timedelta(seconds=5))
+        kwargs.setdefault("retry_exponential_backoff", 2)
         super().__init__(**kwargs)
         self.deadline = deadline
         self.deadline_from = deadline_from

@@ -91,7 +91,7 @@ class PaceSample(Record):
     alpha: float = Field(default=1.0, gt=0, le=1)
     """The target end is this fraction of the time from ``began_s`` to the deadline."""
     began_s: Seconds = 0.0
-    """Start of the training; the current time while it waits."""
+    """Start of the training; while it waits, the current time to a minute. 0 with the controller ``paper``."""
     forecast_s: Seconds | None = None
     """The end at the present speed; ``None`` while that is not known."""
     earliest_s: Seconds | None = None

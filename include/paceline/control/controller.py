@@ -84,8 +84,11 @@ class Controller(Protocol):
     began_s: float
     """Start of the job. ``alpha`` is a fraction of the time from the start to the deadline."""
 
+    def begins(self, now_s: float) -> None:
+        """Take ``now_s`` for the start of the job."""
+
     def start(self, now_s: float) -> float:
-        """Allocation for a job that is started now, until it has reported for the first time."""
+        """Return the allocation of a job that is started now, until its first report."""
 
     def step(self, seen: Observation) -> Decision:
         """One control step."""

@@ -120,9 +120,14 @@ class DeadlineController:
         self._wanted: float | None = None  # what the last step decided
         self._held = (0.0, 0.0, 0.0)  # when the last step was, devices then, device-seconds up to then
 
+    def begins(self, now_s: float) -> None:
+        """Take ``now_s`` for the start of the job."""
+        self.began_s = now_s
+
     def start(self, now_s: float) -> float:
         """Allocation for a job that is started now, until it has reported for the first time."""
-        self.began_s = self._startup_from_s = now_s
+        self.begins(now_s)
+        self._startup_from_s = now_s
         self._wanted = self._start_devices_at(now_s)
         return self._wanted
 
@@ -155,10 +160,13 @@ class DeadlineController:
 
     @property
     def _tail_s(self) -> float:
-        if self._past is not None:
-            return self._past.tail_s
-        if self._save_s is not None:
-            return (1 + _MODEL_SAVE) * self._save_s + _LEAVING_S
+        past, save_s = self._past, self._save_s
+        if past is not None and past.related and past.save_s is not None and save_s is not None:
+            return max(past.tail_s + (1 + _MODEL_SAVE) * (save_s - past.save_s), _LEAVING_S)
+        if past is not None:
+            return past.tail_s
+        if save_s is not None:
+            return (1 + _MODEL_SAVE) * save_s + _LEAVING_S
         return min(max(_UNKNOWN_TAIL * self._time_s, _LEAST_TAIL_S), _MOST_TAIL_S)
 
     def step(self, seen: Observation) -> Decision:
@@ -177,7 +185,7 @@ class DeadlineController:
         progress_pct = 100.0 * seen.done / seen.total
         if self._ramp is None:
             self._ramp = Ramp(end_s=self.target_s, start_s=now_s, start_pct=progress_pct)
-        elif seen.total != self._total:
+        elif seen.total != self._total or abs(self.target_s - self._ramp.end_s) > _FORECAST_SD * self._time_s:
             self._ramp = self._ramp.replan(now_s, progress_pct, self.target_s)
         self._total = seen.total
         left, left_s = seen.total - now_done, self.target_s - now_s - seen.pauses_left_s
@@ -201,7 +209,8 @@ class DeadlineController:
         elif not seen.pending and not self._resize_s and self._ramp is None:
             # Another controller has started it, maybe on less than it was to have, as a ceiling was low; with whole
             # devices more of them would be another start.
-            self.start(seen.now_s)
+            self._startup_from_s = seen.now_s
+            self._wanted = self._start_devices_at(seen.now_s)
         devices = self.limits.quantize(seen.held_devices if self._wanted is None else self._wanted, seen.ceiling)
         return Decision(devices, 0.0, 0.0, None, None, seen.now_s < self.deadline_s, self.period_s)
 
@@ -300,12 +309,15 @@ class DeadlineController:
     ) -> tuple[float | None, float | None]:
         if not self._speed.known:
             return None, None
+        untested = self._past is not None and self._past.related and not self._speed.tested
         tail_s = self._tail_s
         most = self.limits.max_devices if ceiling is None else min(ceiling, self.limits.max_devices)
         speed = self._speed.at(in_use)
         # Told late rather than wrongly: with more devices than were tried yet, the job may well be that much faster.
         fastest = max(self._speed.at(most) * (1 + 2 * self._speed.sd(most)), speed) if most > 0 else 0.0
-        earliest_s = now_s + left / fastest + tail_s if fastest > 0 else math.inf
+        earliest_s: float | None = now_s + left / fastest + tail_s if fastest > 0 else math.inf
+        if untested:  # the speed is that of another task: no reason yet to give up a deadline
+            earliest_s = None
         return now_s + left / speed + tail_s if speed > 0 else None, earliest_s
 
     def _outlook(self, left: float, pauses_left_s: float) -> Outlook | None:

@@ -56,6 +56,9 @@ class PaperController:
         self._pi = PIController(limits, gains)
         self._seen: list[tuple[float, float]] = []
 
+    def begins(self, now_s: float) -> None:
+        """Nothing: the setpoint runs from time 0."""
+
     def start(self, now_s: float) -> float:
         """The fewest: at time 0 the job is on the line, so the controller asks for nothing."""
         return self.limits.quantize(self.limits.min_devices)

@@ -30,9 +30,11 @@ class PastRun:
     usable_devices:
         The most it could make use of, where that is less than it held; ``None`` where it used all it ever had.
     epochs:
-        Number of epochs; each ended with one pause.
-    speed_sd:
-        Standard deviation of the next run's speed, as a fraction of ``batches_per_s``.
+        Number of epochs; each ended with one pause. ``None`` if it was not stored.
+    save_s:
+        Duration of its last checkpoint, in seconds; ``None`` without one.
+    related:
+        Whether it is a run of another task with the same code, whose arguments, data and machine may differ.
 
     Examples
     --------
@@ -51,13 +53,19 @@ class PastRun:
     exponent: float
     pauses_s: float
     usable_devices: float | None = None
-    epochs: int = 1
-    speed_sd: float = 0.1
+    epochs: int | None = None
+    save_s: float | None = None
+    related: bool = False
 
     @property
-    def pause_s(self) -> float:
-        """Mean pause at the end of an epoch, in seconds."""
-        return self.pauses_s / self.epochs
+    def pause_s(self) -> float | None:
+        """Mean pause at the end of an epoch, in seconds; ``None`` if it is not known."""
+        return self.pauses_s / self.epochs if self.epochs else None
+
+    @property
+    def speed_sd(self) -> float:
+        """Standard deviation of the next run's speed, as a fraction of ``batches_per_s``."""
+        return _RELATED_SD if self.related else _OWN_SD
 
     @classmethod
     def read(cls, data: object) -> PastRun | None:
@@ -65,27 +73,25 @@ class PastRun:
         if not isinstance(data, Mapping):
             return None
         try:
-            usable = data.get("usable_devices")
-            past = cls(
-                batches=int(data["batches"]),
-                usable_devices=None if usable is None else float(usable),
-                epochs=int(data.get("epochs", 1)),
-                speed_sd=float(data.get("speed_sd", cls.speed_sd)),
-                **{name: float(data[name]) for name in _SECONDS + _SPEED},
-            )
+            needed: dict[str, Any] = {name: float(data[name]) for name in _SECONDS + _SPEED}
+            known = {name: kind(data[name]) for name, kind in _MAY_BE_UNKNOWN.items() if data.get(name) is not None}
+            past = cls(batches=int(data["batches"]), **needed, **known)
         except (KeyError, TypeError, ValueError, OverflowError):
             return None
         values = {name: value for name, value in past.to_dict().items() if value is not None}
         sound = all(map(math.isfinite, values.values())) and all(values[name] >= 0 for name in _SECONDS)
-        positive = all(values[name] > 0 for name in _POSITIVE) and values.get("usable_devices", 1.0) > 0
+        sound = sound and values.get("save_s", 0.0) >= 0
+        positive = all(values.get(name, 1) > 0 for name in _POSITIVE)
         return past if sound and positive else None
 
-    def outlook(self) -> Outlook:
-        """What a run like this one would take, from before its start.
+    def outlook(self) -> Outlook | None:
+        """Return what the same job would take, from before its start; ``None`` for a run of another task.
 
         >>> PastRun(600, 2.5, 0.4, 1.2, 9.0, 1.0, 0.1).outlook()
         Outlook(work_s=80.0, exponent=1.0, after_s=3.0, usable_devices=None)
         """
+        if self.related:  # its number of batches says nothing about this job
+            return None
         one_device = self.batches_per_s / math.pow(self.devices, self.exponent)
         after_s = self.startup_s + self.pauses_s + self.tail_s
         return Outlook(self.batches / one_device, self.exponent, round(after_s, 3), self.usable_devices)
@@ -97,4 +103,6 @@ class PastRun:
 
 _SECONDS = ("startup_s", "tail_s", "pauses_s")
 _SPEED = ("devices", "batches_per_s", "exponent")
-_POSITIVE = (*_SPEED, "batches", "epochs", "speed_sd")
+_MAY_BE_UNKNOWN: dict[str, type] = {"usable_devices": float, "epochs": int, "save_s": float}
+_POSITIVE = (*_SPEED, "batches", "epochs", "usable_devices")
+_OWN_SD, _RELATED_SD = 0.1, 0.3

@@ -85,6 +85,11 @@ class SpeedModel:
             self._update(batches / passed_s, (device_s - from_device_s) / passed_s, passed_s, batches)
             self._from = (at_s, done, device_s)
 
+    @property
+    def tested(self) -> bool:
+        """Whether enough has been observed to judge what ``expect`` was told."""
+        return self._observed >= _COLD_OBSERVATIONS
+
     def overdue(self, now_s: float) -> bool:
         """Whether an observation takes so much longer than the one before that the job has (nearly) come to a stand."""
         if self._from is None or not self._newest_speed:

@@ -28,6 +28,7 @@ from paceline.run.orders import Orders
 from paceline.run.outage import Outage
 from paceline.run.outcome import describe_failure, describe_silence, error_pct
 from paceline.run.output import Output
+from paceline.run.pauses import Pauses
 from paceline.run.publishing import Publisher
 from paceline.run.reading import Position, ProgressReader
 from paceline.run.sample import sample
@@ -117,7 +118,8 @@ class PaceLoop:
         self._output = Output(self._log)
         earlier = totals or RunTotals(began_s=self._now())
         known = earlier.reported
-        self._reader = ProgressReader(self._output.take, self._malformed, past.pause_s if past else None, known)
+        pauses = Pauses(past.pause_s, is_own=not past.related) if past is not None else Pauses()
+        self._reader = ProgressReader(self._output.take, self._malformed, pauses, known)
         self._total = known.total if known else None
         self._told_total = self._total or 0
         self._busy = Busy()
@@ -424,7 +426,8 @@ class PaceLoop:
             startup_s=round(max(reader.first_s - self._began_s, 0.0), 3),
             tail_s=round(max(finished_s - reader.trained_s, 0.0), 3),
             pauses_s=round(reader.pauses.all_s, 3),
-            epochs=reader.newest.epochs if reader.newest else 1,
+            epochs=reader.newest.epochs if reader.newest else None,
+            save_s=reader.newest.save_s if reader.newest else None,
             **speed,
         ).to_dict()
 

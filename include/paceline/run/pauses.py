@@ -16,8 +16,10 @@ class Pauses:
     Parameters
     ----------
     expected_s:
-        Mean pause of an earlier run, used until the first pause has been measured. ``None`` without an earlier run:
-        the job's own forecast is used instead.
+        Mean pause of an earlier run; ``None`` without one.
+    is_own:
+        Whether it was a run of the same task. Then it counts more than the job's own forecast, until the first pause
+        has been measured.
 
     Examples
     --------
@@ -29,8 +31,8 @@ class Pauses:
     (4.0, 8.0)
     """
 
-    def __init__(self, expected_s: float | None = None) -> None:
-        self._expected_s = expected_s
+    def __init__(self, expected_s: float | None = None, *, is_own: bool = True) -> None:
+        self._expected_s, self._is_own = expected_s, is_own
         self._announced_s: float | None = None
         self._sum_s, self._count = 0.0, 0
         self._epochs, self._epochs_left = 1, 0
@@ -42,12 +44,13 @@ class Pauses:
         """Seconds of one pause."""
         if self._count:
             return max(self._sum_s / self._count, 0.0)
-        return (self._announced_s if self._expected_s is None else self._expected_s) or 0.0
+        forecasts = [self._expected_s, self._announced_s] if self._is_own else [self._announced_s, self._expected_s]
+        return next((seconds for seconds in forecasts if seconds is not None), 0.0)
 
     @property
     def all_s(self) -> float:
-        """Seconds of all pauses of the job."""
-        return self.mean_s * self._epochs
+        """Measured pauses of the job in seconds, extrapolated to all epochs; 0 if none was measured."""
+        return self.mean_s * self._epochs if self._count else 0.0
 
     def take(self, progress: Progress, written_s: float, batch_s: float | None) -> bool:
         """Take in a report; returns whether a pause has ended with it."""

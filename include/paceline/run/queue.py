@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _LOOK_EVERY_S = 1.0
 _SAY_EVERY_S = 5.0
 _TELL_EVERY_S = 60.0
+_BEGIN_ANEW_S = 60.0  # a job that waits begins later, and its safety factor counts from then
 
 
 def grant_in_force(store: LiveState, held: float) -> Ceiling:
@@ -154,6 +155,8 @@ class Queue:
 
     def _say(self) -> None:
         newest, now_s = self._newest, self._now_s()
+        if now_s - self._controller.began_s >= _BEGIN_ANEW_S:  # not at every sample: the arbiter would decide anew
+            self._controller.begins(now_s)
         earliest_s = newest.earliest_s if newest else None
         feasible = newest is None or newest.fits is not False
         decision = Decision(0.0, 0.0, 0.0, None, earliest_s, feasible, _LOOK_EVERY_S, self._outlook)

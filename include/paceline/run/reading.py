@@ -32,8 +32,8 @@ class ProgressReader:
         Called with every line that is not progress.
     on_malformed:
         Called with the line and what is wrong with it, for lines that carry the marker but no usable progress.
-    pause_s:
-        Mean pause at the end of an epoch in an earlier run; ``None`` without one.
+    pauses:
+        The pauses after epochs, with what is known of them before.
     reported:
         What the job had reported to the process that read before.
 
@@ -50,7 +50,7 @@ class ProgressReader:
         self,
         on_text: Callable[[str], None],
         on_malformed: Callable[[str, str], None] = lambda line, reason: None,
-        pause_s: float | None = None,
+        pauses: Pauses | None = None,
         reported: Reported | None = None,
     ) -> None:
         self._on_text = on_text
@@ -59,7 +59,7 @@ class ProgressReader:
         self.clock_offset_s: float | None = None  # what is to be added to a time of the job's clock
         self._wall_s: tuple[str, float] | None = None  # by how much a process' wall clock is before its monotonic one
         self._numbers: dict[str, int] = {}  # of the last line of each of the job's processes
-        self.pauses = Pauses(pause_s)
+        self.pauses = pauses or Pauses()
         self.newest: Progress | None = None
         self.last_malformed: str | None = None
         self.first_s: float | None = None  # when the first batch began

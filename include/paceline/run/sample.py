@@ -62,7 +62,7 @@ def sample(
         step_ms=step_ms,
         deadline_s=finite(controller.deadline_s),
         alpha=controller.alpha,
-        began_s=now_s if state == "waiting" else controller.began_s,
+        began_s=controller.began_s,
         forecast_s=finite(decision.finish_s),
         earliest_s=finite(decision.earliest_s),
         feasible=decision.feasible,

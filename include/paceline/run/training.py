@@ -200,12 +200,15 @@ class Training:
         deadline_s = settings.deadline_in_force(self._store, self._log).seconds_after(origin)
         stored = ControllerState.read(self._store.get(CONTROLLER)) if resumes else None
         made = settings.make_controller(limits, deadline_s, past)
-        if stored is not None and stored.kind == type(made).__name__:
+        if stored is not None and stored.kind != type(made).__name__:
+            made.begins(stored.run.began_s)
+        elif stored is not None:
             try:
                 made.restore(stored.controller)
             except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
                 self._log.warning("What the controller of the last try has stored cannot be read: %r", error)
                 made = settings.make_controller(limits, deadline_s, past)
+                made.begins(stored.run.began_s)
         return made, stored
 
     def _begin(
@@ -231,7 +234,7 @@ class Training:
             for key in (HISTORY, CONTROLLER) if settings.shared else (HISTORY, CONTROLLER, PACE):
                 store.delete(key)
         self.patiently(lambda: job.resize(devices))  # it may have been started before, on others
-        if job.status().state == "exited":
+        if job.status().state in ("exited", "gone"):  # gone: a machine was restarted
             self._log.info("Starting the job of an earlier try again: it resumes from its checkpoint")
             self.patiently(job.restart)
         due = "soon" if math.isinf(controller.deadline_s) else f"{controller.deadline_s:.1f} s after {origin}"

@@ -72,10 +72,10 @@ class Place:
     """
 
     def __init__(self) -> None:
-        # Timestamps are RFC 3339 with nine decimals, all UTC: they sort as text.
-        self._last = ""
-        self._newest: dict[int, str] = {}  # by stream
-        self._read: dict[int, str] = {}
+        self._last = ""  # timestamps are RFC 3339 with nine decimals, all UTC: they sort as text
+        # By stream: the newest timestamp, and the entries that have it (pieces of one long line).
+        self._newest: dict[int, tuple[str, int]] = {}
+        self._read: dict[int, tuple[str, int]] = {}
 
     def reconnect(self) -> None:
         """Call before a new connection."""
@@ -83,11 +83,18 @@ class Place:
 
     def is_new(self, stream: int, stamp: str) -> bool:
         """Whether the entry was not read from an earlier connection."""
-        if stamp <= self._read.get(stream, ""):
+        read, pieces = self._read.get(stream, ("", 0))
+        if stamp < read:
             return False
+        if stamp == read and pieces > 0:
+            self._read[stream] = (read, pieces - 1)
+            return False
+        self._read.pop(stream, None)  # from here on all is new, also if the engine's clock is set back
         if stamp < self._last and _seconds(stamp) < _seconds(self._last) - _OVERLAP_S:
-            self._newest.clear()  # the engine's clock was set back
-        self._newest[stream] = self._last = stamp
+            self._newest.clear()  # it was set back
+        newest, pieces = self._newest.get(stream, ("", 0))
+        self._newest[stream] = (stamp, pieces + 1 if stamp == newest else 1)
+        self._last = stamp
         return True
 
     def since(self) -> str | None:

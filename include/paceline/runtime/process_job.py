@@ -16,6 +16,8 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
+
 from paceline.errors import JobLostError, PacelineError
 from paceline.runtime import guardian
 from paceline.runtime.base import JobStatus, Usage
@@ -35,9 +37,9 @@ _START_S = 30.0
 
 def launch(scratch: Scratch) -> None:
     """Start the launcher for ``scratch`` and return once the job runs."""
-    package = Path(__file__).resolve().parents[2]
+    path = [str(Path(module).resolve().parents[depth]) for module, depth in ((__file__, 2), (psutil.__file__, 1))]
     # The launcher outlives us: it must not carry our environment about, which may hold secrets.
-    environment = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": str(package), "LANG": "C.UTF-8"}
+    environment = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": os.pathsep.join(path), "LANG": "C.UTF-8"}
     with scratch.launcher_log.open("ab") as out:
         starter = subprocess.Popen(
             [sys.executable, "-m", "paceline.runtime.launcher", str(scratch.path)],

@@ -46,7 +46,8 @@ class Case:
             exponent=0.85,
             pauses_s=plant.epochs * plant.pause_s * math.exp(other.gauss(0, off / 3)),
             epochs=plant.epochs,
-            speed_sd=max(off, 0.1),
+            save_s=plant.save_s,
+            related=off > 0,
         )
 
     def best_constant(self, quantum: float = 0.05) -> float | None:

@@ -36,10 +36,10 @@ def validation_batches(validation: Sized | None, loader: Iterable[Any]) -> float
         return 0.0
     try:
         batches = len(validation)
-    except TypeError:
+    except (TypeError, NotImplementedError):
         raise bad_value("validation", type(validation).__name__, "a loader that has a length") from None
-    size, of_training = (getattr(one, "batch_size", None) or 1 for one in (validation, loader))
-    return float(batches * size / of_training * _FORWARD_ONLY)
+    size, of_training = getattr(validation, "batch_size", None), getattr(loader, "batch_size", None)
+    return float(batches * _FORWARD_ONLY * (size / of_training if size and of_training else 1.0))
 
 
 def snapshot(loader: Iterable[Any]) -> dict[str, Any]:

@@ -89,6 +89,39 @@ def test_tolerances_and_alpha_count_from_the_start_of_the_training():
 
 def test_a_wrong_past_speed_is_corrected():
     case = next(case for case in CASES if not case.plant.neighbours and not case.moves)
-    past = replace(case.past(off=0.0), speed_sd=2.0)
-    wrong = replace(past, batches_per_s=4 * past.batches_per_s)
-    assert abs(run(case, wrong).error_pct) <= 0.5
+    past = replace(case.past(off=0.0), related=True)
+    for factor in (0.2, 5.0):
+        finished = run(case, replace(past, batches_per_s=factor * past.batches_per_s))
+        assert abs(finished.error_pct) <= 0.5
+        assert finished.infeasible_s is None, "another task's speed is no reason to give up a deadline"
+
+
+def test_a_related_run_says_nothing_about_the_number_of_batches():
+    assert CASES[0].past(off=0.0).outlook() is not None
+    assert CASES[0].past(off=0.3).outlook() is None
+
+
+def test_the_tail_of_a_related_run_is_corrected_by_the_checkpoints_duration():
+    past = PastRun(100, 1.0, 5.0, 1.0, 1.0, 1.0, 0.0, save_s=2.0, related=True)
+    controller = DeadlineController(LIMITS, 1000.0, past=past)
+    targets = []
+    for second, save_s in enumerate((None, 2.0, 30.0, 0.1), start=10):
+        controller.step(Observation(second, 5, 500, held_devices=1.0, save_s=save_s))
+        targets.append(round(999.5 - controller.target_s, 2))
+    assert targets == [5.0, 5.0, 44.2, 2.34]
+
+
+def test_the_start_of_a_job_is_kept_when_another_process_takes_it_up_before_its_first_report():
+    first = DeadlineController(LIMITS, 1000.0, alpha=0.9)
+    first.start(100.0)
+    second = DeadlineController(LIMITS, 1000.0, alpha=0.9)
+    second.restore(first.state())
+    second.step(Observation(260.0, None, 1, held_devices=1.0))
+    assert second.target_s == first.target_s
+
+
+def test_a_run_stored_without_its_epochs_has_no_mean_pause():
+    stored = CASES[0].past(off=0.0).to_dict()
+    del stored["epochs"]
+    assert PastRun.read(stored).pause_s is None
+    assert PastRun.read({**stored, "epochs": 0}) is None

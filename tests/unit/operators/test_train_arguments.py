@@ -84,5 +84,5 @@ def test_a_training_for_throughput_needs_no_deadline_and_may_have_one():
 def test_retries_are_on_by_default_and_private_environment_is_neither_templated_nor_shown():
     operator = DeadlineTrainingOperator(**GOOD, private_environment={"TOKEN": "secret"})
     assert not any("secret" in str(getattr(operator, name, "")) for name in operator.template_fields)
-    assert operator.retries == 2
+    assert (operator.retries, operator.retry_exponential_backoff) == (4, 2)
     assert DeadlineTrainingOperator(**GOOD, retries=0).retries == 0

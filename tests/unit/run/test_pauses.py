@@ -25,6 +25,12 @@ def test_before_the_first_pause_the_forecast_is_an_earlier_run_or_the_jobs_repor
     assert pauses.left_s(6.0) == left_s
 
 
+def test_the_jobs_forecast_counts_more_than_a_related_run():
+    pauses = Pauses(600.0, is_own=False)
+    pauses.take(told(10, validation_s=2.0), 5.0, BATCH_S)
+    assert (pauses.left_s(6.0), pauses.all_s) == (6.0, 0.0), "and it is no measurement"
+
+
 def test_a_measured_pause_replaces_the_forecast():
     pauses = Pauses()
     pauses.take(told(99, event="epoch_end", validation_s=4.0), 50.0, BATCH_S)

@@ -43,7 +43,7 @@ class Job(SimulatedJob):
         self.at = list(engine.at)
 
     def resize(self, devices: float) -> None:
-        if self.status().state == "exited":  # an engine notes it for the next start
+        if self.status().state != "running":  # an engine notes it for the next start
             self.devices = devices
         else:
             super().resize(devices)
@@ -56,6 +56,10 @@ class Job(SimulatedJob):
     def collect(self) -> None:
         self.engine.fail_if_asked("collect")
         self.engine.collected.append(self.id)
+
+    def restart(self) -> None:
+        self.gone = False
+        super().restart()
 
     def close(self) -> None:
         pass
@@ -370,6 +374,29 @@ def test_a_deadline_that_has_passed_before_the_start_is_no_reason_not_to_train(t
     result = task.live()
     assert "had passed when the training was to begin" in task.log.text
     assert result.met == (on_infeasible == "extend")
+
+
+def test_a_job_whose_processes_are_gone_is_restarted_from_its_checkpoint(task):
+    """Its machine was rebooted; its folder is still there."""
+    task.engine.at = [(8.0, lambda: task.engine.jobs["job-1"].vanish())]
+    with pytest.raises(JobLostError):
+        task.live()
+    job = task.engine.jobs["job-1"]
+    assert task.live().model == "/models/1"
+    assert (task.engine.started, job.restarted) == (1, 1)
+
+
+def test_the_start_of_a_training_is_known_without_its_controllers_state(task):
+    task.clock.sleep(30.0)  # before the start
+    task.settings = {"deadline": Deadline.parse("200s"), "alpha": 0.9}
+    task.engine.at = [(8.0, task.ask_to_end)]
+    with pytest.raises(DetachedError):
+        task.live()
+    began_s = task.store["pace"]["began_s"]
+    task.store["controller"] = {**task.store["controller"], "controller": {"nonsense": 1}}
+    task.live()
+    assert task.store["pace"]["began_s"] == pytest.approx(began_s, abs=1.0)
+    assert began_s >= 30.0
 
 
 def test_a_deadline_that_has_passed_fails_the_run_that_wants_it(task):

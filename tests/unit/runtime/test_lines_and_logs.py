@@ -70,9 +70,8 @@ def test_every_entry_passes_once_however_often_the_connection_breaks() -> None:
             newest = stamp(int(since) - START_S)
             first = next(i for i, entry in enumerate(entries) if entry[1] >= newest)
         place.reconnect()
-        # Each connection repeats the overlap and breaks somewhere after it, but not within a long line.
-        last = first + chance.randint(1, 150)
-        last = 290 if 290 < last < 310 else last
+        # Each connection repeats the overlap and breaks somewhere after it, also within a long line.
+        last = 303 if first < 303 < first + 150 and not got[300:] else first + chance.randint(1, 150)
         got += [entry for entry in entries[first:last] if place.is_new(*entry[:2])]
     assert got == entries
 
@@ -86,3 +85,4 @@ def test_a_clock_set_back_loses_no_line() -> None:
     place.reconnect()
     assert [place.is_new(1, stamp(1400 + i)) for i in range(7)] == 5 * [False] + 2 * [True]
     assert place.is_new(2, stamp(1405)), "the other stream's newest entry is from before"
+    assert all(place.is_new(1, stamp(100 + i)) for i in range(3)), "and once more, after a new connection"

@@ -73,6 +73,22 @@ def test_progress_lines_forecast_the_validation(job, clock):
     assert {line.validation_s for line in job()} == {None}
 
 
+def test_a_validation_counts_by_its_length_where_batch_sizes_are_unknown(job, clock):
+    sampler = torch.utils.data.BatchSampler(torch.utils.data.SequentialSampler(range(40)), 4, drop_last=False)
+    loader = DataLoader(range(40), batch_sampler=sampler)
+    for _ in track(loader, validation=DataLoader(range(120), batch_size=8)):
+        clock.now_s += 0.5
+    assert job()[-1].validation_s == 15 * 0.4 * 0.5
+
+
+def test_validations_of_epochs_whose_end_is_not_reported_are_not_forecast(job, clock):
+    for _ in track(range(2), epochs=4, validation=range(10)):
+        clock.now_s += 0.3
+    told = [(line.epoch, line.validation_s) for line in job() if line.done]
+    assert told[0] == (0, 10 * 0.4 * 0.3)
+    assert {seconds for epoch, seconds in told if epoch} == {None}
+
+
 def test_a_validation_without_a_length_is_rejected(job):
     with pytest.raises(ValueError, match="validation: got 'generator', expected a loader that has a length"):
         track(range(3), validation=(n for n in range(3)))

@@ -47,11 +47,11 @@ export interface PaceSample {
    */
   deadline_s: number | null;
   /**
-   * The training is steered to end after this share of the time from `began_s` to the deadline.
+   * The target end is this fraction of the time from `began_s` to the deadline.
    */
   alpha: number;
   /**
-   * When the training started; now, for one that waits.
+   * Start of the training; while it waits, the current time to a minute. 0 with the controller `paper`.
    */
   began_s: number;
   /**

@@ -48,7 +48,7 @@ _ALL = (
         "A task that a person marks failed leaves no container after ten seconds.",
         at_most(10, "s"),
         _JOBS,
-        "marked failed removes the container",
+        "marked as success or failed remove their container",
     ),
     Promise(
         "orphan",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.samples import a_sample
 
 from paceline.arbiter import Claim
 from paceline.arbiter.grants import Target, settle
@@ -113,6 +115,12 @@ def _claim(name: str, **said) -> Claim:
         "most": 2.0, "quantum": 0.05, "held": 0.0, "taken": 0, "ceiling": None, "outlook": None,
     }  # fmt: skip
     return Claim(key=name, **{**defaults, **said})
+
+
+def test_the_safety_factor_of_a_claim_counts_from_the_start_of_its_job() -> None:
+    claim = Claim.read("a", a_sample(deadline_s=200.0, began_s=100.0, t_s=150.0, alpha=0.9).to_json(), None)
+    assert claim.deadline_s - claim.origin_s == pytest.approx(190.0)
+    assert (claim.asked_s, claim.began_s - claim.origin_s) == (200.0, pytest.approx(100.0))
 
 
 def test_devices_that_a_dead_training_may_still_hold_are_given_to_nobody() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
@@ -20,7 +20,7 @@ from paceline.run.queue import Queue
 def queue(monkeypatch):
     monkeypatch.setattr(waiting_line, "_LOOK_EVERY_S", 0.001)
 
-    def make(says, *, on_infeasible="best_effort", outlook=None):
+    def make(says, *, on_infeasible="best_effort", outlook=None, waited_s=0.0):
         """A queue whose arbiter says one thing after the other, each time something was published."""
         waiting = list(says)
 
@@ -37,7 +37,7 @@ def queue(monkeypatch):
         store = Store()
         controller = DeadlineController(Limits(0.1, 2.0), 60.0)
         options = {"pool": "trainings", "asked_to_end": killed, "log": logging.getLogger("test")}
-        began = datetime.now(timezone.utc)
+        began = datetime.now(timezone.utc) - timedelta(seconds=waited_s)
         made = Queue(store, controller, outlook, began, on_infeasible=on_infeasible, **options)
         made.samples, made.store, made.killed = samples, store, killed  # for tests to look at
         return made
@@ -55,6 +55,13 @@ def test_it_says_what_it_needs_until_it_is_given_devices(queue):
     assert [sample["grant"] for sample in waits.samples] == [0, 1]
     assert waits.samples[0]["outlook"]["work_s"] == 30.0
     assert waits.samples[0]["devices"] == 0.0
+
+
+def test_a_waiting_job_starts_now_so_its_safety_factor_does_not_count_the_wait(queue):
+    waits = queue([{"ceiling": Ceiling(0.5, 1).to_json()}], waited_s=600.0)
+    waits.wait()
+    (sample,) = waits.samples
+    assert sample["began_s"] == sample["t_s"] >= 600.0
 
 
 def test_a_deadline_that_does_not_fit_fails_the_run_or_moves_to_the_earliest_that_does(queue):

@@ -22,8 +22,8 @@ from paceline.simulate.plants import Case, random_case
 _NOTHING = "nothing"
 KNOWN: dict[str, Callable[[Case], tuple[Case, PastRun | None]]] = {
     _NOTHING: lambda case: (_silent(case), None),
-    "checkpoints": lambda case: (case.tells(validation=False), None),
-    "checkpoints, validation": lambda case: (case.tells(validation=True), None),
+    "checkpoints": lambda case: (case.with_reports(validation=False), None),
+    "checkpoints, validation": lambda case: (case.with_reports(validation=True), None),
     "a related run": lambda case: (case, case.past(off=0.3)),
     "the task's last run": lambda case: (case, case.past(off=0.0)),
 }
@@ -45,7 +45,10 @@ class Figures:
 def run(case: Case, past: PastRun | None) -> PacedRun:
     """Run one job under the default controller."""
     controller = DeadlineController(
-        Limits(min(0.1, case.most), case.most), case.deadline_s, period_s=max(1.0, case.deadline_s / 1000), past=past
+        Limits(min(0.1, case.max_devices), case.max_devices),
+        case.deadline_s,
+        period_s=max(1.0, case.deadline_s / 1000),
+        past=past,
     )
     return pace(case.plant, controller, seed=case.seed, moves=case.moves, pauses_known=past is not None)
 

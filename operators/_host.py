@@ -116,7 +116,7 @@ class TaskHost:
             return None
         return past
 
-    def learned(self, past: Mapping[str, Any]) -> None:
+    def save_measurements(self, past: Mapping[str, Any]) -> None:
         """Store the measurements for other tasks that run the same code; this task has them in its result."""
 
         def save() -> bool:

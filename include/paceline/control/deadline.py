@@ -33,6 +33,7 @@ _NEWEST = 0.3  # how fast what it can use follows what it uses
 _EARLY = 0.0005  # of the time from the start to the deadline: late is worse than early
 # Time after the last batch, without a measurement from an earlier run: the final checkpoint, whose duration the job may
 # have reported; the model file, which most scripts write afterwards and which lacks the optimizer state; process exit.
+# Derived from the ``tail_s`` and ``save_s`` that runs of benchmarks.deadline have learned.
 _MODEL_SAVE, _LEAVING_S = 0.4, 0.35
 # Without a reported checkpoint: a fraction of the job's time, within bounds.
 _UNKNOWN_TAIL, _LEAST_TAIL_S, _MOST_TAIL_S = 0.02, 0.5, 1.0

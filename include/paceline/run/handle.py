@@ -45,7 +45,7 @@ class JobHandle:
     loop, exchange:
         The job's control and its live state, while they last.
     store:
-        The live state, for who can wait: each call is made again until the store answers, for five minutes at most.
+        The live state. Each call is retried until the store answers, for at most five minutes.
     """
 
     def __init__(self, host: Host, asked_to_end: threading.Event) -> None:

@@ -52,7 +52,7 @@ class Holding:
         self._until_s = earlier.last_step_s
         self._in_use_then = earlier.in_use  # while nobody controlled the job, that stayed
         self._given_s = -math.inf
-        self.ended_s = math.inf  # of a job that ended while nobody controlled it
+        self.ended_s = math.inf  # end of a job that ended without a controlling process
 
     @property
     def most(self) -> float:

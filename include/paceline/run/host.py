@@ -45,7 +45,7 @@ class Host(Protocol):
     def past_run(self) -> PastRun | None:
         """Return the measurements of the last successful run of this task, else of another task with the same code."""
 
-    def learned(self, past: Mapping[str, Any]) -> None:
+    def save_measurements(self, past: Mapping[str, Any]) -> None:
         """Called with the measurements of this run once its result is stored. Must not raise."""
 
     def collect(self, job: Job) -> str:

@@ -177,7 +177,7 @@ class PaceLoop:
             return self._end(status)
 
     def _look_for_an_end_before(self) -> None:
-        """What a job held that has ended while nobody controlled it, it held until then."""
+        """Count the allocation of a job that ended without a controlling process until its end."""
         if not self._resumes:
             return
         with contextlib.suppress(RuntimeUnavailableError, JobLostError):
@@ -351,7 +351,7 @@ class PaceLoop:
 
     def _wait(self, timeout_s: float) -> JobStatus | None:
         """Wait for the next step; returns the job's status when it has ended."""
-        self._heed_whoever_asks_to_end()
+        self._end_if_asked()
         if self._course.state == "paused":
             self._clock.sleep(max(timeout_s, 0.0))
             return None
@@ -365,11 +365,11 @@ class PaceLoop:
             return None
         if status.state == "running":
             return None
-        self._heed_whoever_asks_to_end()  # who has to go may have stopped it
+        self._end_if_asked()  # a terminating process may have stopped the job
         self._outage.is_over()
         return status
 
-    def _heed_whoever_asks_to_end(self) -> None:
+    def _end_if_asked(self) -> None:
         if self._stopped():
             raise AskedToEndError("the task was asked to end")
 

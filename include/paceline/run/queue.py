@@ -146,9 +146,8 @@ class Queue:
             raise DeadlineInfeasibleError(message)
         self._log.warning(message)
         if self._on_infeasible == "extend":
-            moved_s = extended(
-                newest.earliest_s, self._now_s()
-            )  # to that very moment, it would be too late a second from now
+            # The earliest deadline itself would be infeasible a second from now.
+            moved_s = extended(newest.earliest_s, self._now_s())
             self._log.warning("The deadline is moved to %.1f s", moved_s)
             self._controller.move_deadline(self._now_s(), moved_s)
             self._tolerantly(lambda: self._store.set(DEADLINE, moved_s))

@@ -320,7 +320,7 @@ class Training:
         self._store.set(RESULT, stored.to_json())
         self._handle.tidy()
         if outcome.learned is not None:
-            self._host.learned(outcome.learned)
+            self._host.save_measurements(outcome.learned)
         return result
 
     # --- other ends -----------------------------------------------------------------------------------------------

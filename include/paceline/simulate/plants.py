@@ -16,18 +16,18 @@ class Case:
     """A job, its maximum allocation, its deadline, and its deadline changes: time of change to new deadline."""
 
     plant: Plant
-    most: float
+    max_devices: float
     deadline_s: float
     moves: Mapping[float, float]
     seed: int
 
-    def tells(self, *, validation: bool) -> Case:
+    def with_reports(self, *, validation: bool) -> Case:
         """The job with what its trainer reports: the duration of checkpoints, optionally a forecast of validations."""
-        told = random.Random(self.seed + 1)  # noqa: S311 - a simulation, no secret
+        reported = random.Random(self.seed + 1)  # noqa: S311 - a simulation, no secret
         plant = self.plant
         if plant.save_s is not None:
-            plant = replace(plant, save_s=plant.save_s * math.exp(told.gauss(0, 0.1)))
-        expects_s = plant.pause_s * math.exp(told.gauss(0, 0.3)) if validation else 0.0
+            plant = replace(plant, save_s=plant.save_s * math.exp(reported.gauss(0, 0.1)))
+        expects_s = plant.pause_s * math.exp(reported.gauss(0, 0.3)) if validation else 0.0
         return replace(self, plant=replace(plant, expects_s=expects_s))
 
     def past(self, *, off: float) -> PastRun:
@@ -36,13 +36,13 @@ class Case:
         0 for an earlier run of the same task; larger for another task, whose data and machine may differ.
         """
         other = random.Random(self.seed + 2)  # noqa: S311 - a simulation, no secret
-        plant, most = self.plant, self.most
+        plant, devices = self.plant, self.max_devices
         return PastRun(
             batches=plant.batches,
             startup_s=plant.startup_s * math.exp(other.gauss(0, off / 3)),
             tail_s=plant.tail_s * math.exp(other.gauss(0, off / 3)),
-            devices=most,
-            batches_per_s=plant.speed(most, 0.0) * math.exp(other.gauss(0, off)),
+            devices=devices,
+            batches_per_s=plant.speed(devices, 0.0) * math.exp(other.gauss(0, off)),
             exponent=0.85,
             pauses_s=plant.epochs * plant.pause_s * math.exp(other.gauss(0, off / 3)),
             epochs=plant.epochs,
@@ -52,7 +52,7 @@ class Case:
 
     def best_constant(self, quantum: float = 0.05) -> float | None:
         """Return the device-seconds of the smallest constant allocation that meets the deadline, if there is one."""
-        fewest, most = 2, round(self.most / quantum)
+        fewest, most = 2, round(self.max_devices / quantum)
         if self._finished_s(most * quantum) is None:
             return None
         while fewest < most:
@@ -78,7 +78,7 @@ def random_case(seed: int) -> Case:
     the model file, and 0.2 to 0.6 s until the process has exited.
 
     >>> case = random_case(1)
-    >>> case.deadline_s >= 1.1 * case.plant.shortest_s(case.most)
+    >>> case.deadline_s >= 1.1 * case.plant.shortest_s(case.max_devices)
     True
     """
     one = random.Random(seed)  # noqa: S311 - a simulation, no secret

@@ -84,7 +84,7 @@ class Loop(Generic[T]):
         self._epoch_done = 0  # batches done when the epoch began
         self._epoch_batches = self._length or 0
         self._epoch_began_s = _NOW
-        self._epoch_told = self._tells_ends = False
+        self._epoch_told = self._reports_ends = False
         self._last_of_epoch = -1  # batches done when an epoch's last one begins, where that is known
         self._stopped = self._used = self._regroup = False
         self._last: bool | None = None  # of its epoch, where a server hands out the batches
@@ -259,7 +259,7 @@ class Loop(Generic[T]):
         """Say that a validation may follow, so that it is not taken for a slow batch; and later when it is over."""
         if now_s - self._epoch_began_s >= _SHORTEST_TOLD_EPOCH_S:
             self._show(session, "epoch_end")
-            self._epoch_told = self._tells_ends = True
+            self._epoch_told = self._reports_ends = True
 
     def _end_epoch(self) -> None:
         if self.batch == 0:
@@ -405,7 +405,7 @@ class Loop(Generic[T]):
 
         Ends of short epochs are not reported: their validations are a part of the measured speed.
         """
-        if self.epoch and not self._tells_ends:
+        if self.epoch and not self._reports_ends:
             return None
         done, passed_s = self.done - self._began[0], now_s - self._began[1]
         return round(self._validation * passed_s / done, 3) if self._validation and done else None

@@ -17,14 +17,14 @@ CASES = [random_case(seed) for seed in range(100)]
 
 
 def run(case: Case, past: PastRun | None = None) -> PacedRun:
-    limits = Limits(0.1, case.most)
+    limits = Limits(0.1, case.max_devices)
     controller = DeadlineController(limits, case.deadline_s, period_s=max(1.0, case.deadline_s / 1000), past=past)
     return pace(case.plant, controller, seed=case.seed, moves=case.moves, pauses_known=past is not None)
 
 
 @pytest.mark.parametrize("related", [False, True])
 def test_first_runs_are_accurate(related):
-    told = [case if related else case.tells(validation=True) for case in CASES]
+    told = [case if related else case.with_reports(validation=True) for case in CASES]
     errors = [run(case, case.past(off=0.3) if related else None).error_pct for case in told]
     assert mean(map(abs, errors)) <= 0.4, errors
     assert sum(error > 1 for error in errors) <= len(errors) / 20, errors
@@ -35,7 +35,7 @@ def test_first_runs_cost_little_more_than_the_best_constant_allocation():
     for case in CASES:
         best = None if case.moves else case.best_constant()
         if best is not None:
-            costs.append(run(case.tells(validation=True)).device_seconds / best)
+            costs.append(run(case.with_reports(validation=True)).device_seconds / best)
     assert len(costs) > 40
     assert mean(costs) <= 1.03
 

@@ -106,10 +106,11 @@ class AirflowProcess(AirflowApi):
         super().__init__(f"http://127.0.0.1:{self.port}", self._passwords(roles))
         self.env = self._environment(roles, config or {}, environment or {})
 
-    def start(self, timeout_s: float = 120.0) -> AirflowProcess:
+    def start(self, timeout_s: float = 600.0) -> AirflowProcess:
         """Migrate the database, start every component and wait until all are healthy.
 
-        Raises ``AirflowStartError`` (and leaves nothing running) if that does not happen within ``timeout_s``.
+        Raises ``AirflowStartError`` (and leaves nothing running) if that does not happen within ``timeout_s``, or at once
+        if a component exits. The limit is long because a busy machine needs minutes.
         """
         (self.home / "logs").mkdir(exist_ok=True)
         atexit.register(self.stop)

@@ -109,8 +109,8 @@ class AirflowProcess(AirflowApi):
     def start(self, timeout_s: float = 600.0) -> AirflowProcess:
         """Migrate the database, start every component and wait until all are healthy.
 
-        Raises ``AirflowStartError`` (and leaves nothing running) if that does not happen within ``timeout_s``, or at once
-        if a component exits. The limit is long because a busy machine needs minutes.
+        Raises ``AirflowStartError`` (and leaves nothing running) if that does not happen within ``timeout_s``, or
+        immediately if a component exits. The limit is long because a busy machine needs minutes.
         """
         (self.home / "logs").mkdir(exist_ok=True)
         atexit.register(self.stop)

@@ -6,6 +6,7 @@ A fault takes the scene, kills something, and returns a question: has it been re
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import time
@@ -18,6 +19,7 @@ import docker
 import psutil
 from tests.integration import sites
 from tests.integration.training.gates import Training, run_in
+from tests.soak.wrong_clock import WrongClock
 from tests.waiting import until
 
 from paceline.contract import CONTAINER
@@ -28,10 +30,36 @@ Repaired = Callable[[], object]
 ENDED = ("success", "skipped", "failed", "upstream_failed")
 GATES = {"starting": "begin", "training": "go", "finishing": "end"}  # of patient.py
 SAMPLES, EPOCHS = 120, 60
+CALLS = 16  # of the store, one of which fails
+OFF_S = 30  # by which the wrong clock is ahead in the beginning
 DAGS = f"""
+from pathlib import Path
 from airflow.sdk import DAG
 from paceline.fleet import Fleet, Worker
 from paceline.operators import ArbiterOperator, DeadlineTrainingOperator, train_on_fleet
+
+
+class Store:
+    \"\"\"A task state store that fails once, at the call whose number a file says.\"\"\"
+
+    def __init__(self, store, fails_at):
+        self._store, self._fails_at = store, Path(fails_at)
+
+    def __getattr__(self, method):
+        if self._fails_at.exists():
+            calls = int(self._fails_at.read_text())
+            if calls == 1:
+                self._fails_at.unlink()
+                raise RuntimeError("the store fails, as its test wants")
+            self._fails_at.write_text(str(calls - 1))
+        return getattr(self._store, method)
+
+
+class UnreliableStore(DeadlineTrainingOperator):
+    def execute(self, context):
+        context["task_state_store"] = Store(context["task_state_store"], context["params"]["fails_at"])
+        return super().execute(context)
+
 
 training = {{
     "script": {str(sites.SCRIPT)!r},
@@ -45,9 +73,12 @@ for name, where in {{
     "faults_last_try": {{"retries": 0}},
     "faults_small": {{"mem_limit": "1g"}},
     "faults_disk": {{"output": "{{{{ params.output }}}}/run"}},
+    "faults_clock": {{"engine_conn_id": "engine_with_a_wrong_clock"}},
+    "faults_store": {{}},
 }}.items():
-    with DAG(name, schedule=None, params={{"gate": "", "output": ""}}):
-        DeadlineTrainingOperator(task_id="train", min_devices=1, max_devices=1, **training, **where)
+    with DAG(name, schedule=None, params={{"gate": "", "output": "", "fails_at": ""}}):
+        operator = UnreliableStore if name == "faults_store" else DeadlineTrainingOperator
+        operator(task_id="train", min_devices=1, max_devices=1, **training, **where)
 
 with DAG("faults_arbiter", schedule=None):
     ArbiterOperator(task_id="arbiter", pool="faults", devices=1, conn_id="airflow_api", retry_delay=1)
@@ -73,9 +104,13 @@ class Scene:
     dag_id: str
     phase: str
     run_id: str
+    draw: random.Random
     arbiter: Training | None = None
     engine: Path | None = None  # folder of the private engine that the trainings run on
     disk: Path | None = None  # a small disk, for the output
+    clock: WrongClock | None = None
+    fails_at: Path | None = None  # the number in this file counts the store's calls down, to the one that fails
+    began_s: float = field(default_factory=time.time)
     old_groups: list[int] = field(default_factory=list)  # of components of Airflow that were killed
     suspended: list[psutil.Process] = field(default_factory=list)
 
@@ -209,6 +244,23 @@ def full_disk(scene: Scene) -> Repaired:
     return lambda: True
 
 
+def _clock_set(seconds: int) -> Callable[[Scene], Repaired]:
+    def fault(scene: Scene) -> Repaired:
+        assert scene.clock is not None
+        scene.clock.jump(seconds)
+        return lambda: True
+
+    return fault
+
+
+def store(scene: Scene) -> Repaired:
+    """One of the next calls fails; while the training starts, one of the first of its task, which may have been."""
+    assert scene.fails_at is not None
+    if scene.phase != "starting":
+        scene.fails_at.write_text(str(scene.draw.randint(1, CALLS)))
+    return lambda: not scene.fails_at.exists()
+
+
 def out_of_memory(scene: Scene) -> Repaired:
     """Something in the container takes all its memory, and the kernel chooses the training to be killed for it."""
     repaired, container = _started_again(scene, "train"), scene.container("train")
@@ -292,6 +344,9 @@ MATRIX: dict[str, tuple[str, Callable[[Scene], Repaired], tuple[str, ...]]] = {
     "out of memory": ("faults_small", out_of_memory, ALWAYS),
     "full disk": ("faults_disk", full_disk, ("finishing",)),
     "engine": ("faults_elsewhere", engine, ALWAYS),
+    "engine, clock set forward": ("faults_clock", _clock_set(3600), ALWAYS),
+    "engine, clock set back": ("faults_clock", _clock_set(-3600), ALWAYS),
+    "store": ("faults_store", store, ALWAYS),
     "arbiter": ("faults_shared", arbiter, ALWAYS),
     "worker": ("faults_fleet", _container("train.b"), ALWAYS),
     "parameter server": ("faults_fleet", _container("train.parameter_server"), ("starting", "training")),
@@ -301,6 +356,5 @@ LEFT_OUT = {
     "triggerer, starting and finishing": "a training's task is not deferred: there is nothing else to see",
     "parameter server, finishing": "it ends by itself with the last sample, before code after the loop runs",
     "the last try of a task, but for a drain": "without retries there is nothing that could repair it",
-    "an engine's clock, errors of the store": "cannot be made here; tests/unit/run has them, with fakes",
     "worker machine": "its engine goes with it; see docs/jobs.md, on which engine",
 }

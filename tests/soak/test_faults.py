@@ -12,6 +12,7 @@ import random
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,7 +21,8 @@ import pytest
 import torch
 from tests.integration.pool import an_arbiter
 from tests.integration.training.gates import Training, dag
-from tests.soak.faults import DAGS, EPOCHS, GATES, MATRIX, SAMPLES, WORK_MAY_BE_LOST, Scene
+from tests.soak.faults import CALLS, DAGS, EPOCHS, GATES, MATRIX, OFF_S, SAMPLES, WORK_MAY_BE_LOST, Scene
+from tests.soak.wrong_clock import WrongClock
 from tests.waiting import until
 
 from paceline.demo.airflow_process import AirflowProcess
@@ -37,26 +39,38 @@ def dags(airflow: AirflowProcess) -> Iterator[None]:
 
 @pytest.fixture
 def scene(
-    request: pytest.FixtureRequest, airflow: AirflowProcess, dags: None, docker_client: docker.APIClient
+    request: pytest.FixtureRequest,
+    airflow: AirflowProcess,
+    dags: None,
+    docker_client: docker.APIClient,
+    docker_host: str,
+    draw: random.Random,
+    tmp_path: Path,
 ) -> Iterator[Scene]:
     """A run of the fault's DAG; nothing is left of it, however it ends."""
     fault, phase = request.node.callspec.params.get("fault"), request.node.callspec.params["phase"]
     dag_id = MATRIX[fault][0] if fault else "faults"
     with contextlib.ExitStack() as stack:
-        client, engine, arbiter = docker_client, None, None
+        client, engine, arbiter, clock, fails_at = docker_client, None, None, None, tmp_path / "fails_at"
         if dag_id == "faults_elsewhere":
             address = request.getfixturevalue("other_engine")
             engine = Path(address.removeprefix("unix://")).parent
             client = stack.enter_context(contextlib.closing(docker.APIClient(address, version="auto")))
-            connection = {"connection_id": "engine_of_faults", "conn_type": "generic", "host": address}
-            airflow.api("POST", "/connections", connection)
-            stack.callback(airflow.api, "DELETE", "/connections/engine_of_faults")
+            stack.enter_context(_connection(airflow, "engine_of_faults", address))
+        if dag_id == "faults_clock":
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pace", dir="/tmp")))
+            clock = WrongClock(Path(docker_host.removeprefix("unix://")), folder / "socket", OFF_S)
+            stack.callback(clock.close)
+            stack.enter_context(_connection(airflow, "engine_with_a_wrong_clock", clock.address))
+        if dag_id == "faults_store" and phase == "starting":
+            fails_at.write_text(str(draw.randint(1, CALLS)))
         if dag_id == "faults_shared":
             arbiter_run = stack.enter_context(an_arbiter(airflow, "faults_arbiter"))
             arbiter = Training(airflow, "faults_arbiter", arbiter_run, "arbiter")
         disk = stack.enter_context(_small_disk()) if dag_id == "faults_disk" else None
-        run_id = airflow.run_dag(dag_id, {"gate": GATES[phase], "output": str(disk)})
-        made = Scene(airflow, client, dag_id, phase, run_id, arbiter, engine, disk)
+        params = {"gate": GATES[phase], "output": str(disk), "fails_at": str(fails_at)}
+        run_id = airflow.run_dag(dag_id, params)
+        made = Scene(airflow, client, dag_id, phase, run_id, draw, arbiter, engine, disk, clock, fails_at)
         stack.callback(DockerRuntime(client).remove_all, {"paceline.dag": dag_id})
         try:
             yield made
@@ -67,6 +81,16 @@ def scene(
                     os.killpg(group, signal.SIGKILL)
             if airflow.dag_run(dag_id, run_id)["state"] not in ("success", "failed"):
                 airflow.api("PATCH", f"/dags/{dag_id}/dagRuns/{run_id}", {"state": "failed"})
+
+
+@contextlib.contextmanager
+def _connection(airflow: AirflowProcess, conn_id: str, address: str) -> Iterator[None]:
+    connection = {"connection_id": conn_id, "conn_type": "generic", "host": address}
+    airflow.api("POST", "/connections", connection)
+    try:
+        yield
+    finally:
+        airflow.api("DELETE", f"/connections/{conn_id}")
 
 
 @contextlib.contextmanager
@@ -94,13 +118,11 @@ def test_marked(state: str, phase: str, scene: Scene) -> None:
 
 
 @pytest.mark.parametrize(("fault", "phase"), [(fault, phase) for fault in MATRIX for phase in MATRIX[fault][2]])
-def test_killed(
-    fault: str, phase: str, scene: Scene, draw: random.Random, record_property: Callable[[str, object], None]
-) -> None:
+def test_killed(fault: str, phase: str, scene: Scene, record_property: Callable[[str, object], None]) -> None:
     scene.hold()
     safe_pct = scene.safe_pct() - 0.01  # rounding
     repaired = MATRIX[fault][1](scene)
-    if draw.random() < 0.5:
+    if scene.draw.random() < 0.5:
         until(repaired, "the repair")
     state = scene.airflow.wait(scene.dag_id, scene.run_id, timeout_s=600, each=scene.let_go)
     assert state == "success", scene.airflow.task_states(scene.dag_id, scene.run_id)
@@ -109,6 +131,9 @@ def test_killed(
     result = scene.task("train" if scene.trainings == ("train",) else "train.result")
     record_property("tries", result.instance()["try_number"])
     record_property("restarts", result.result().get("restarts", 0))
+    if result.task_id == "train":
+        assert result.result()["mean_devices"] <= 1.0 + 1e-6
+        assert 0.0 < result.result()["finished_s"] <= time.time() - scene.began_s
     model = torch.load(Path(result.result()["model"]) / "model.pt", weights_only=True)
     assert model["counts"].tolist() == [EPOCHS] * SAMPLES
     if result.task_id == "train" and fault not in WORK_MAY_BE_LOST:

@@ -72,13 +72,13 @@ $(STAMP): constraints.txt pyproject.toml
 	@echo "==> environment ready"
 
 demo: $(STAMP) ## Run the whole story once on a real Airflow: drift, retraining by a deadline, promotion
-	@$(BIN)/python -m paceline.demo
+	@$(BIN)/python -m paceline.airflow.demo
 
 demo-edge: $(STAMP) ## Run the story of a fleet: machines are measured, chosen, and train one model (images: below)
-	@$(BIN)/python -m paceline.demo edge --deadline 120s
+	@$(BIN)/python -m paceline.airflow.demo edge --deadline 120s
 
 up: $(STAMP) ui ## Keep an Airflow with the example DAGs running, until Ctrl-C
-	@$(BIN)/python -m paceline.demo up
+	@$(BIN)/python -m paceline.airflow.demo up
 
 ui: plugins/static/pages.js ## Make the pages that Airflow shows (Node comes from the package index if need be)
 
@@ -169,7 +169,7 @@ compose-wheels: $(STAMP) ## Fetch what the Airflow image installs into build/com
 compose-data: $(STAMP) ## Put the example's flights and first champion into the volume of docker compose
 	@mkdir -p build/compose
 	@echo "==> reading the flights and training the first champion"
-	@$(BIN)/python -c 'from pathlib import Path; from paceline.demo.story import Demo; \
+	@$(BIN)/python -c 'from pathlib import Path; from paceline.airflow.demo.story import Demo; \
 	  print("   ", Demo(folder=Path("build/compose").absolute(), dags=Path("dags").absolute()).begin().result())'
 	@tar -C build/compose -c flights.db storage | $(COMPOSE) run --rm --no-deps -T --entrypoint "tar -x --no-same-owner -C /opt/airflow/data" worker
 	@rm -rf build/compose

@@ -20,7 +20,7 @@ from typing import Any
 from tqdm import tqdm
 
 from benchmarks.engine import connect
-from paceline.demo.airflow_process import AirflowProcess
+from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.runtime import DockerRuntime
 
 HERE = Path(__file__).parent
@@ -31,13 +31,13 @@ DEADLINE_S = 60.0
 _LOOK_S = 0.2
 _DAG = """
 from airflow.sdk import DAG
-from paceline.fleet import Fleet, Worker
+from paceline.fleet import Fleet, Machine
 from paceline.operators import train_on_fleet
 
-machines = [Worker(name=name, kind="part", cores=0.6, memory_gib=1) for name in {workers!r}]
+machines = [Machine(name=name, kind="part", cores=0.6, memory_gib=1) for name in {workers!r}]
 with DAG({dag!r}, schedule=None):
     train_on_fleet(
-        fleet=Fleet(workers=machines, parameter_server=machines[0]),
+        fleet=Fleet(machines=machines, parameter_server=machines[0]),
         plan={{"workers": {{one.name: {{"samples": {part}, "batch_size": 4}} for one in machines}}}},
         server={{"cores": 0.3}},
         script={script!r},

@@ -16,8 +16,8 @@ from tqdm import tqdm
 
 from benchmarks.options import between, writable
 from paceline.control import DeadlineController, Limits, PastRun
-from paceline.simulate.pace import PacedRun, pace
-from paceline.simulate.plants import Case, random_case
+from paceline.testing.random_plants import Case, random_case
+from paceline.testing.simulated_run import PacedRun, pace
 
 _NOTHING = "nothing"
 KNOWN: dict[str, Callable[[Case], tuple[Case, PastRun | None]]] = {

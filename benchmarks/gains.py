@@ -9,8 +9,8 @@ import sys
 from statistics import mean
 
 from paceline.control import Gains, Limits, PaperController
-from paceline.simulate.pace import pace
-from paceline.simulate.plant import Plant, amdahl
+from paceline.testing.plant import Plant, amdahl
+from paceline.testing.simulated_run import pace
 
 GAINS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 WEIGHTS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)

@@ -19,8 +19,8 @@ from paceline.control import DeadlineController, Decision, Limits, Observation
 from paceline.errors import AskedToEndError
 from paceline.run import Exchange, MemoryState, PaceLoop
 from paceline.run.clock import SystemClock
-from paceline.simulate.job import SimulatedJob
-from paceline.simulate.plant import Plant
+from paceline.testing.plant import Plant
+from paceline.testing.simulated_job import SimulatedJob
 
 MISSED = 1.5  # periods between two steps
 

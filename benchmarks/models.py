@@ -20,16 +20,16 @@ import numpy as np
 
 from benchmarks.edge.fleet import DEVICES, emulated_fleet
 from benchmarks.edge.measured import APP, FOLDER, measure, read
-from paceline.demo.signals import end_on_sigterm
-from paceline.profile import FUNCTIONS, execution, learn
-from paceline.profile.learn import errors_pct
-from paceline.profile.survey import default_axes
+from paceline.airflow.demo.signals import end_on_sigterm
+from paceline.profiles import FUNCTIONS, execution, learn
+from paceline.profiles.learn import errors_pct
+from paceline.profiles.survey import default_axes
 
 if TYPE_CHECKING:
     import pandas as pd
     from pandas.core.groupby import SeriesGroupBy
 
-    from paceline.profile.functions import Function
+    from paceline.profiles.functions import Function
 
 POINTS, HELD_OUT, REPEATS = 96, 18, 4
 # What makes a point, for one machine.

@@ -22,17 +22,17 @@ from tqdm import tqdm
 
 from benchmarks.edge.fleet import DEVICES, EmulatedFleet, emulated_fleet
 from benchmarks.edge.measured import APP, FOLDER, bench_of, estimates, read
-from paceline.demo.signals import end_on_sigterm
-from paceline.profile.bench import Bench
-from paceline.profile.neighbours import Load
-from paceline.profile.readings import percentile
+from paceline.airflow.demo.signals import end_on_sigterm
+from paceline.profiles.bench import Bench
+from paceline.profiles.neighbours import Load
+from paceline.profiles.readings import percentile
 from paceline.schedule import Candidate, NoFeasibleWorkerError, Plan, Problem, State, deep_edge, fair, schedule
 from paceline.schedule.plan import infeasible
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from paceline.profile import ProfileEstimates
+    from paceline.profiles import ProfileEstimates
 
 EXPERIMENTS, REAL = 120, 12
 SAMPLES = 3855  # as in the paper

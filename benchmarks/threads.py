@@ -20,7 +20,7 @@ from benchmarks.deadline.__main__ import MODEL_NAMES
 from benchmarks.deadline.cells import Record
 from benchmarks.deadline.run import Trainer
 from benchmarks.engine import connect
-from paceline.demo.signals import end_on_sigterm
+from paceline.airflow.demo.signals import end_on_sigterm
 
 SHARES = (0.5, 1.0, 1.25, 1.5)
 BATCHES = 100

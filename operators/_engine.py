@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from paceline.airflow.engine_connection import engine_hook
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
-from paceline.fleet.connection import engine_hook
 from paceline.runtime.docker_errors import engine_call
 
 if TYPE_CHECKING:

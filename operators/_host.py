@@ -18,7 +18,7 @@ from ._arguments import origin
 from ._identity import task_labels
 from ._objective import Aimed, team_of, where
 from ._output import collect, default_place
-from ._told import Callback, Told
+from ._reporting import Callback, SampleReporter
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -32,7 +32,7 @@ _ASK_AT_MOST_S = 1.5
 _SAVE_AT_MOST_S = 5.0
 
 
-class Task(Aimed, Protocol):
+class TrainingTask(Aimed, Protocol):
     """What is asked of the operator, see ``DeadlineTrainingOperator``."""
 
     task_id: str
@@ -70,10 +70,10 @@ class TaskHost:
         Called for each alert.
     """
 
-    def __init__(self, task: Task, context: Context, callbacks: Sequence[Callback]) -> None:
+    def __init__(self, task: TrainingTask, context: Context, callbacks: Sequence[Callback]) -> None:
         ti = context["ti"]
         self._task, self._context, self._ti, self._callbacks = task, context, ti, callbacks
-        self._told: Told | None = None
+        self._reporter: SampleReporter | None = None
         self.store: LiveState = context["task_state_store"]
         self.log = task.log
         self.pool = task.pool
@@ -148,14 +148,14 @@ class TaskHost:
 
     def take(self, sample: PaceSample) -> None:
         """To Airflow's metrics, and to the callbacks."""
-        if self._told is None:
-            self._told = Told(self._context, self._callbacks, self.log)
-        self._told.take(sample)
+        if self._reporter is None:
+            self._reporter = SampleReporter(self._context, self._callbacks, self.log)
+        self._reporter.take(sample)
 
     def wait_for_callbacks(self) -> None:
         """Callbacks run beside the training."""
-        if self._told is not None:
-            self._told.close()
+        if self._reporter is not None:
+            self._reporter.close()
 
     def standing(self) -> Standing:
         """Ask Airflow, which is answered by the task's supervisor as long as that lives; for a moment only."""

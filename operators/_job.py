@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 
+from paceline.airflow.engine_connection import engine_hook
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
-from paceline.fleet.connection import engine_hook
 from paceline.runtime.base import JobSpec, Runtime
 
 from ._engine import connect, docker_hook
@@ -100,8 +100,8 @@ class JobOperator(BaseOperator):
     image:
         Container image with Python and what the script needs; ``paceline-trainer:latest`` by default. (templated)
     engine_conn_id:
-        Airflow connection that says where the engine is, see :func:`paceline.fleet.connection.engine_address`; in place
-        of what follows. (templated)
+        Airflow connection with the engine's address, see :func:`~paceline.airflow.engine_connection.engine_address`;
+        replaces the parameters below. (templated)
     docker_conn_id, docker_url, api_version, timeout, tls_ca_cert, tls_client_cert, tls_client_key, tls_verify:
         How to reach the engine, as in the Docker provider's ``DockerOperator``; ``docker_conn_id`` is the login to a
         registry of images.

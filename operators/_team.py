@@ -14,11 +14,11 @@ from ._values import is_template
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from paceline.fleet import Fleet, Worker
-    from paceline.train.asynchronous.shards import Part
+    from paceline.fleet import Fleet, Machine
+    from paceline.train.asynchronous.shards import SampleShare
 
 
-def parts_of(plan: object) -> dict[str, Part]:
+def parts_of(plan: object) -> dict[str, SampleShare]:
     """Worker to its part of the samples; the plan comes from a scheduler, or as JSON out of a template.
 
     >>> parts_of({"workers": {}})
@@ -66,13 +66,13 @@ def _password(conn_id: str) -> str:
 
 def reached_from_here(fleet: Fleet) -> None:
     """Raise for machines whose engine only their own edge worker knows, where it has to be asked from elsewhere."""
-    for machine in (*fleet.workers, fleet.parameter_server):
+    for machine in (*fleet.machines, fleet.parameter_server):
         if machine.queue is not None and machine.engine_conn_id is None:
             accepted = f"a connection: its engine is asked from here as well, not on queue {machine.queue} alone"
             raise InvalidInputError(f"fleet.{machine.name}.engine_conn_id", None, accepted)
 
 
-def where_to_run(machine: Worker) -> dict[str, Any]:
+def where_to_run(machine: Machine) -> dict[str, Any]:
     """Operator arguments for a task that runs on a machine's engine."""
     found = {"engine_conn_id": machine.engine_conn_id, "queue": machine.queue, "executor": machine.executor}
     return {name: value for name, value in found.items() if value is not None}
@@ -81,7 +81,7 @@ def where_to_run(machine: Worker) -> dict[str, Any]:
 def told_apart(fleet: Fleet) -> None:
     """Raise for machines of one engine that cannot be told apart by their containers."""
     seen: dict[tuple[str | None, str | None], str] = {}
-    for machine in {one.name: one for one in (*fleet.workers, fleet.parameter_server)}.values():
+    for machine in {one.name: one for one in (*fleet.machines, fleet.parameter_server)}.values():
         place = (machine.engine_conn_id, machine.cgroup_parent)
         if place in seen:
             accepted = f"a cgroup_parent of its own: {seen[place]} has the same engine, and would be measured with it"

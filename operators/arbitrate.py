@@ -23,8 +23,8 @@ from ._values import Reader, is_template, number, one_of, read_fields, text
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from paceline.airflow_api import AirflowApi
-    from paceline.arbiter import Arbiter, Claim, Grant
+    from paceline.airflow.api import AirflowApi
+    from paceline.arbiter import Arbiter, DeviceRequest, Grant
 
 POLICIES = ("on_time", "edf", "fifo", "priority", "greedy", "growing", "milp")
 _READERS: Mapping[str, Reader] = {
@@ -125,7 +125,7 @@ class ArbiterOperator(BaseOperator):
             raise AirflowFailException(str(error)) from error
         from httpx import TransportError
 
-        from paceline.airflow_api import AirflowApiError
+        from paceline.airflow.api import AirflowApiError
         from paceline.arbiter import Arbiter
 
         self._ended.clear()
@@ -136,14 +136,14 @@ class ArbiterOperator(BaseOperator):
             policy=_policy(self.policy, every_s),
             every_s=every_s,
         )
-        told = _Told(self.log)
+        pool_log = _PoolLog(self.log)
         over_s = time.monotonic() + _seconds("lifetime", self.lifetime)
         patient_until_s = time.monotonic() + _PATIENCE_S
         with contextlib.closing(self._api()) as api:
             self._make_pool(api)
             while not self._ended.is_set() and time.monotonic() < over_s:
                 try:
-                    self._look(api, arbiter, told)
+                    self._look(api, arbiter, pool_log)
                     patient_until_s = time.monotonic() + _PATIENCE_S
                 except (AirflowApiError, TransportError) as error:  # trainings go on within their ceilings
                     refused = isinstance(error, AirflowApiError) and error.status in _REFUSED
@@ -151,19 +151,19 @@ class ArbiterOperator(BaseOperator):
                         raise
                     self.log.warning("Airflow's API did not answer as it should; trying again. %s", error)
                 self._ended.wait(_LOOK_EVERY_S)
-        return {"decisions": arbiter.decisions, **told.summary()}
+        return {"decisions": arbiter.decisions, **pool_log.summary()}
 
     def on_kill(self) -> None:
         """End; trainings keep their ceilings."""
         self._ended.set()
 
-    def _look(self, api: AirflowApi, arbiter: Arbiter, told: _Told) -> None:
-        from paceline.airflow_api import AirflowApiError
+    def _look(self, api: AirflowApi, arbiter: Arbiter, pool_log: _PoolLog) -> None:
+        from paceline.airflow.api import AirflowApiError
 
         rows = api.pages(f"/pools/{quote(self.pool_name, safe='')}/trainings")
         where = {_key(row): row for row in rows}
-        claims = [claim for key, row in where.items() if (claim := _claim(key, row, self.policy)) is not None]
-        for grant in arbiter.look(claims, time.time()):
+        requests = [request for key, row in where.items() if (request := _request(key, row, self.policy)) is not None]
+        for grant in arbiter.look(requests, time.time()):
             row = where[grant.key]
             task = (row["dag_id"], row["run_id"], row["task_id"])
             try:
@@ -171,14 +171,14 @@ class ArbiterOperator(BaseOperator):
             except AirflowApiError as error:
                 if error.status not in (403, 404):  # deleted meanwhile, or not for this user to change
                     raise
-                told.refused(grant.key, error)
+                pool_log.refused(grant.key, error)
             else:
-                told.take(grant)
-        told.look(claims)
+                pool_log.take(grant)
+        pool_log.look(requests)
 
     def _make_pool(self, api: AirflowApi) -> None:
         """Airflow starts nothing in a pool that is not there."""
-        from paceline.airflow_api import AirflowApiError
+        from paceline.airflow.api import AirflowApiError
 
         try:
             api.api("GET", f"/pools/{quote(self.pool_name, safe='')}")
@@ -190,7 +190,7 @@ class ArbiterOperator(BaseOperator):
             self.log.info("The pool %s is made, with room for %d trainings that run or wait", self.pool_name, _SLOTS)
 
     def _api(self) -> AirflowApi:
-        from paceline.airflow_api import AirflowApi
+        from paceline.airflow.api import AirflowApi
 
         connection = BaseHook.get_connection(self.conn_id)
         if not connection.host or not connection.login:
@@ -206,8 +206,8 @@ class ArbiterOperator(BaseOperator):
             raise InvalidInputError("devices", self.devices, accepted)
 
 
-class _Told:
-    """What is told of an arbiter's work, in the log and in the result."""
+class _PoolLog:
+    """Record of an arbiter's work, for its log and its result."""
 
     def __init__(self, log: Any) -> None:
         self._log = log
@@ -229,23 +229,23 @@ class _Told:
     def refused(self, key: str, error: Exception) -> None:
         if key not in self._refused:
             self._refused.add(key)
-            self._log.warning("%s cannot be told its ceiling. %s", key, error)
+            self._log.warning("%s could not be sent its ceiling: %s", key, error)
 
-    def look(self, claims: Sequence[Claim]) -> None:
-        self._keys.update(claim.key for claim in claims)
-        self._most_given = max(self._most_given, sum(claim.committed for claim in claims))
-        if self._alone and any(self._is_of_another(claim) for claim in claims):
+    def look(self, requests: Sequence[DeviceRequest]) -> None:
+        self._keys.update(request.key for request in requests)
+        self._most_given = max(self._most_given, sum(request.committed for request in requests))
+        if self._alone and any(self._is_of_another(request) for request in requests):
             self._alone = False
             self._log.warning("Somebody else gives out devices of this pool, too: it may be given out twice")
-        for claim in claims:
-            if claim.lost and claim.key not in self._lost:
-                self._lost.add(claim.key)
+        for request in requests:
+            if request.lost and request.key not in self._lost:
+                self._lost.add(request.key)
                 message = "%s ended without a word: the %g devices that it may hold are given to nobody until its task"
-                self._log.warning(message + " is cleared", claim.key, claim.committed)
+                self._log.warning(message + " is cleared", request.key, request.committed)
 
-    def _is_of_another(self, claim: Claim) -> bool:
-        granted = claim.ceiling.grant if claim.ceiling is not None else 0
-        return granted > self._newest.get(claim.key, granted)
+    def _is_of_another(self, request: DeviceRequest) -> bool:
+        granted = request.ceiling.grant if request.ceiling is not None else 0
+        return granted > self._newest.get(request.key, granted)
 
     def summary(self) -> dict[str, Any]:
         return {"grants": self._grants, "trainings": len(self._keys), "most_given": round(self._most_given, 6)}
@@ -256,16 +256,16 @@ def _key(row: Mapping[str, Any]) -> str:
     return f"{row['dag_id']} {row['run_id']} {row['task_id']}{mapped}"
 
 
-def _claim(key: str, row: Mapping[str, Any], policy: str) -> Claim | None:
-    from paceline.arbiter import Claim
+def _request(key: str, row: Mapping[str, Any], policy: str) -> DeviceRequest | None:
+    from paceline.arbiter import DeviceRequest
 
     arrived = datetime.fromisoformat(row["started_at"]) if row["started_at"] else None
     # Airflow adds up what comes after a task: on time, nobody is more important for having more tasks behind it.
     weight = float(row["priority_weight"] or 0) if policy == "priority" else 1.0
-    claim = Claim.read(key, row["pace"], row["ceiling"], arrived, weight)
-    if claim is not None and row["lost"] and not claim.ended:
-        return Claim.of_a_lost_one(key, claim.ceiling or Ceiling(claim.committed), claim.held)
-    return claim
+    request = DeviceRequest.read(key, row["pace"], row["ceiling"], arrived, weight)
+    if request is not None and row["lost"] and not request.ended:
+        return DeviceRequest.of_a_lost_one(key, request.ceiling or Ceiling(request.committed), request.held)
+    return request
 
 
 def _policy(name: str, every_s: float) -> Any:

@@ -53,13 +53,13 @@ def train_on_fleet(
     Examples
     --------
     >>> from airflow.sdk import DAG
-    >>> from paceline.fleet import Fleet, Worker
+    >>> from paceline.fleet import Fleet, Machine
     >>> from paceline.operators import train_on_fleet
-    >>> gates = [Worker(name=f"gate-{k}", kind="nano", cores=4, memory_gib=4) for k in (1, 2)]
+    >>> gates = [Machine(name=f"gate-{k}", kind="nano", cores=4, memory_gib=4) for k in (1, 2)]
     >>> plan = {"workers": {gate.name: {"samples": 600, "batch_size": 32} for gate in gates}}
     >>> with DAG("edge", schedule=None):
     ...     group = train_on_fleet(
-    ...         fleet=Fleet(workers=gates, parameter_server=gates[0]), plan=plan, script="train.py", deadline="20m"
+    ...         fleet=Fleet(machines=gates, parameter_server=gates[0]), plan=plan, script="train.py", deadline="20m"
     ...     )
     >>> sorted(group.children)
     ['train.gate-1', 'train.gate-2', 'train.parameter_server', 'train.result']
@@ -85,7 +85,7 @@ def train_on_fleet(
                 **for_all,
                 **kwargs,
             )
-            for worker in fleet.workers
+            for worker in fleet.machines
         ]
         tasks = {task.worker.name: task.task_id for task in workers}
         [runs, *workers] >> FleetResultOperator(task_id=RESULT_TASK, worker_task_ids=tasks)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
-from paceline.fleet import BackgroundApp, Fleet, Worker
+from paceline.fleet import BackgroundApp, Fleet, Machine
 from paceline.fleet.rendezvous import check_open
 
 from ._engine import client_of
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     import pandas as pd
     from airflow.sdk import Context
 
-    from paceline.profile.bench import Bench
-    from paceline.profile.device import DeviceProfile
-    from paceline.profile.rehearsal import Training
-    from paceline.profile.store import ProfileStore
+    from paceline.profiles.bench import Bench
+    from paceline.profiles.device import DeviceProfile
+    from paceline.profiles.rehearsal import TrainingSpec
+    from paceline.profiles.store import ProfileStore
 
 NEIGHBOUR_IMAGE = "paceline-neighbour:latest"
 # As many machines at a time as there may be workers in the measured trainings.
@@ -73,12 +73,12 @@ class ProfileOperator(JobOperator):
 
     Examples
     --------
-    >>> from paceline.fleet import Fleet, Worker
+    >>> from paceline.fleet import Fleet, Machine
     >>> from paceline.operators import ProfileOperator
-    >>> gate = Worker(name="gate-1", kind="nano", cores=4, memory_gib=4)
+    >>> gate = Machine(name="gate-1", kind="nano", cores=4, memory_gib=4)
     >>> profile = ProfileOperator(
     ...     task_id="profile",
-    ...     fleet=Fleet(workers=[gate], parameter_server=gate),
+    ...     fleet=Fleet(machines=[gate], parameter_server=gate),
     ...     profiles="profiles",
     ...     script="train.py",
     ... )
@@ -127,7 +127,7 @@ class ProfileOperator(JobOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Measure what has to be, learn from it, and keep that."""
-        from paceline.profile.store import ProfileStore
+        from paceline.profiles.store import ProfileStore
 
         try:
             self.read_templates()
@@ -162,10 +162,10 @@ class ProfileOperator(JobOperator):
             ending.start()
             ending.join(_KILL_S)
 
-    def _training(self, scratch: Path) -> Training:
-        from paceline.profile.rehearsal import Training
+    def _training(self, scratch: Path) -> TrainingSpec:
+        from paceline.profiles.rehearsal import TrainingSpec
 
-        return Training(
+        return TrainingSpec(
             script=self._local_file("script", self.script),
             image=self.image,
             arguments=[str(word) for word in self.arguments],
@@ -175,7 +175,7 @@ class ProfileOperator(JobOperator):
             user=self.user,
         )
 
-    def _fingerprint(self, training: Training, kind: str) -> str:
+    def _fingerprint(self, training: TrainingSpec, kind: str) -> str:
         """Changes with everything that may make the training, or what runs beside it, another."""
         apps = {app.name: app for machine in self._of_kind(kind) for app in machine.background}
         files = {"": training.script, **training.files}
@@ -193,7 +193,7 @@ class ProfileOperator(JobOperator):
     def _app_script(self, app: BackgroundApp) -> Path:
         return self._local_file(f"background.{app.name}.script", str(app.script))
 
-    def _look_up(self, store: ProfileStore, training: Training) -> tuple[dict[str, str], dict[str, str]]:
+    def _look_up(self, store: ProfileStore, training: TrainingSpec) -> tuple[dict[str, str], dict[str, str]]:
         stale, kept = {}, {}
         for kind in self.fleet.kinds:
             profile = store.load(kind)
@@ -215,10 +215,10 @@ class ProfileOperator(JobOperator):
                 stale[kind] = why
         return stale, kept
 
-    def _measure(self, context: Context, training: Training, kinds: Sequence[str]) -> pd.DataFrame:
+    def _measure(self, context: Context, training: TrainingSpec, kinds: Sequence[str]) -> pd.DataFrame:
         from paceline.fleet.usage import EngineUsage
-        from paceline.profile.bench import Bench, Timing
-        from paceline.profile.survey import Survey, default_axes
+        from paceline.profiles.bench import Bench, Timing
+        from paceline.profiles.survey import Survey, default_axes
         from paceline.runtime import DockerRuntime
 
         machines, server = self._chosen(kinds), self.fleet.parameter_server
@@ -253,7 +253,7 @@ class ProfileOperator(JobOperator):
         with self._bench as bench:
             return Survey(bench, machines, axes, on_rows=note).run(self.points)
 
-    def _clients(self, machines: Sequence[Worker]) -> dict[str, Any]:
+    def _clients(self, machines: Sequence[Machine]) -> dict[str, Any]:
         """Machine to the client of its engine, one for each engine; without a connection, of the operator's own."""
         made: dict[str | None, Any] = {}
         for machine in machines:
@@ -264,8 +264,8 @@ class ProfileOperator(JobOperator):
                 made[conn_id] = client_of(conn_id, timeout=self.timeout)
         return {machine.name: made[machine.engine_conn_id] for machine in machines}
 
-    def _learn(self, kind: str, measured: pd.DataFrame, training: Training) -> DeviceProfile:
-        from paceline.profile.device import DeviceProfile, Origin
+    def _learn(self, kind: str, measured: pd.DataFrame, training: TrainingSpec) -> DeviceProfile:
+        from paceline.profiles.device import DeviceProfile, Origin
 
         machine = self._of_kind(kind)[0]
         origin = Origin(
@@ -279,12 +279,12 @@ class ProfileOperator(JobOperator):
         rows = measured[measured["kind"] == kind]
         return DeviceProfile.fit(kind, rows, origin, apps=apps)
 
-    def _chosen(self, kinds: Sequence[str]) -> list[Worker]:
+    def _chosen(self, kinds: Sequence[str]) -> list[Machine]:
         """Machines to measure on, as many as train together: some of each kind in question, with all its applications.
 
         Of the other machines only those are asked to help whose applications can be run, or that have none.
         """
-        chosen: dict[str, Worker] = {}
+        chosen: dict[str, Machine] = {}
         for kind in kinds:
             of_kind = self._of_kind(kind)
             chosen[of_kind[0].name] = of_kind[0]
@@ -292,13 +292,13 @@ class ProfileOperator(JobOperator):
                 has_it = [one for one in of_kind if app in {other.name for other in one.background}]
                 if not any(one.name in chosen for one in has_it):
                     chosen[has_it[0].name] = has_it[0]
-        others = [machine for machine in self.fleet.workers if machine.name not in chosen]
+        others = [machine for machine in self.fleet.machines if machine.name not in chosen]
         others = [one for one in others if one.kind in kinds or all(app.script for app in one.background)]
         others.sort(key=lambda machine: machine.kind not in kinds)
         picked = [*chosen.values(), *others[: max(_MOST_MACHINES - len(chosen), 0)]]
         return [self._with_scripts(machine) for machine in picked]
 
-    def _with_scripts(self, machine: Worker) -> Worker:
+    def _with_scripts(self, machine: Machine) -> Machine:
         """The machine with whole paths of its applications' scripts: in a fleet they are as in a DAG."""
         apps = tuple(
             app.model_copy(update={"script": str(self._app_script(app))}) if app.script is not None else app
@@ -306,5 +306,5 @@ class ProfileOperator(JobOperator):
         )
         return machine.model_copy(update={"background": apps})
 
-    def _of_kind(self, kind: str) -> list[Worker]:
-        return [machine for machine in self.fleet.workers if machine.kind == kind]
+    def _of_kind(self, kind: str) -> list[Machine]:
+        return [machine for machine in self.fleet.machines if machine.kind == kind]

@@ -10,7 +10,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from paceline.errors import PacelineError, RuntimeUnavailableError
-from paceline.fleet import Fleet, Worker
+from paceline.fleet import Fleet, Machine
 
 from ._engine import client_of
 from ._team import reached_from_here, told_apart
@@ -70,11 +70,11 @@ class ScheduleOperator(BaseOperator):
 
     Examples
     --------
-    >>> from paceline.fleet import Fleet, Worker
+    >>> from paceline.fleet import Fleet, Machine
     >>> from paceline.operators import ScheduleOperator
-    >>> gate = Worker(name="gate-1", kind="nano", cores=4, memory_gib=4)
+    >>> gate = Machine(name="gate-1", kind="nano", cores=4, memory_gib=4)
     >>> schedule = ScheduleOperator(
-    ...     task_id="schedule", fleet=Fleet(workers=[gate], parameter_server=gate), profiles="profiles", samples=3855
+    ...     task_id="schedule", fleet=Fleet(machines=[gate], parameter_server=gate), profiles="profiles", samples=3855
     ... )
     """
 
@@ -135,8 +135,8 @@ class ScheduleOperator(BaseOperator):
 
     def _schedule(self) -> tuple[Plan, dict[str, State]]:
         from paceline import schedule
-        from paceline.profile import NoProfileError, ProfileEstimates
-        from paceline.profile.store import ProfileStore
+        from paceline.profiles import NoProfileError, ProfileEstimates
+        from paceline.profiles.store import ProfileStore
 
         store = ProfileStore(storage_path(self.profiles))
         found = {kind: store.load(kind) for kind in self.fleet.kinds}
@@ -144,7 +144,7 @@ class ScheduleOperator(BaseOperator):
         if missing:
             raise NoProfileError(f"profiles: {self.profiles} has none of {', '.join(missing)}: run a ProfileOperator")
         states, silent = self._look()
-        answering = [worker for worker in self.fleet.workers if worker.name in states]
+        answering = [worker for worker in self.fleet.machines if worker.name in states]
         candidates = [self._candidate(worker, states[worker.name]) for worker in answering]
         if not candidates:
             raise RuntimeUnavailableError("no machine's engine answers: " + "; ".join(silent.values()))
@@ -165,7 +165,7 @@ class ScheduleOperator(BaseOperator):
         from paceline.fleet.usage import EngineUsage
         from paceline.schedule import State
 
-        machines = {one.name: one for one in (*self.fleet.workers, self.fleet.parameter_server)}
+        machines = {one.name: one for one in (*self.fleet.machines, self.fleet.parameter_server)}
         silent: dict[str, str] = {}
         first = {}
         gauges = {}
@@ -190,7 +190,7 @@ class ScheduleOperator(BaseOperator):
             states[name] = State(cpu=min(max(cores / machine.cores, 0.0), 1.0), memory=min(memory, 1.0))
         return states, silent
 
-    def _candidate(self, worker: Worker, state: State) -> Any:
+    def _candidate(self, worker: Machine, state: State) -> Any:
         from paceline.schedule import Candidate
 
         at_hand = self.data is not None and self.data in worker.data

@@ -49,12 +49,12 @@ class ParameterServerOperator(DeadlineTrainingOperator):
 
     Examples
     --------
-    >>> from paceline.fleet import Fleet, Worker
+    >>> from paceline.fleet import Fleet, Machine
     >>> from paceline.operators import ParameterServerOperator
-    >>> gate = Worker(name="gate-1", kind="nano", cores=4, memory_gib=4)
+    >>> gate = Machine(name="gate-1", kind="nano", cores=4, memory_gib=4)
     >>> plan = {"workers": {"gate-1": {"samples": 600, "batch_size": 32}}}
     >>> server = ParameterServerOperator(
-    ...     task_id="server", fleet=Fleet(workers=[gate], parameter_server=gate), plan=plan, deadline="20m"
+    ...     task_id="server", fleet=Fleet(machines=[gate], parameter_server=gate), plan=plan, deadline="20m"
     ... )
     """
 

@@ -17,7 +17,7 @@ from . import _arguments
 from ._host import TaskHost
 from ._job import JobOperator
 from ._links import ContainerLogsLink
-from ._told import Callback
+from ._reporting import Callback
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -55,13 +55,13 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
 
     Examples
     --------
-    >>> from paceline.fleet import Fleet, Worker
+    >>> from paceline.fleet import Fleet, Machine
     >>> from paceline.operators import WorkerTrainingOperator
-    >>> gate = Worker(name="gate-1", kind="nano", cores=4, memory_gib=4)
+    >>> gate = Machine(name="gate-1", kind="nano", cores=4, memory_gib=4)
     >>> plan = {"workers": {"gate-1": {"samples": 600, "batch_size": 32}}}
     >>> train = WorkerTrainingOperator(
     ...     task_id="gate-1",
-    ...     fleet=Fleet(workers=[gate], parameter_server=gate),
+    ...     fleet=Fleet(machines=[gate], parameter_server=gate),
     ...     worker="gate-1",
     ...     plan=plan,
     ...     server_task_id="server",
@@ -90,7 +90,7 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("retries", 3)  # one more than there are strikes: the last try hears that it is left out
-        machine = fleet.worker(worker)
+        machine = fleet.machine(worker)
         kwargs.setdefault("max_devices", machine.cores)
         kwargs.setdefault("gpus", machine.gpus)
         kwargs.setdefault("mem_limit", int(machine.memory_gib * 2**30))

@@ -24,10 +24,12 @@ def write_report(report: DriftReport, report_dir: str, *parts: str) -> dict[str,
     """Write both files below ``report_dir/parts…``; return their places as ``report_json`` and ``report_html``."""
     from airflow.sdk import ObjectStoragePath
 
+    from paceline.drift import to_html
+
     folder = ObjectStoragePath(report_dir).joinpath(*(_file_name(part) for part in parts))
     folder.mkdir(parents=True, exist_ok=True)
     written = {}
-    for name, text in (("json", json.dumps(report.to_dict(), indent=1)), ("html", report.to_html())):
+    for name, text in (("json", json.dumps(report.to_dict(), indent=1)), ("html", to_html(report))):
         path = folder / f"report.{name}"
         with path.open("wb") as stream:  # type: ignore[no-untyped-call]
             stream.write(text.encode())

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import docker
     from xdist.remote import Producer
 
-    from paceline.demo.airflow_process import AirflowProcess
+    from paceline.airflow.demo.airflow_process import AirflowProcess
     from tests.scheduling import AirflowFirst
 
 # Airflow is imported by many tests in this process: it must not touch an installation of whoever runs them. Set
@@ -146,7 +146,7 @@ def airflow(
     A test writes its DAG to ``airflow.dags_folder`` under a name of its own. Tasks see the engine of the tests; the
     connection ``airflow_api`` leads back to this Airflow.
     """
-    from paceline.demo.airflow_process import AirflowProcess
+    from paceline.airflow.demo.airflow_process import AirflowProcess
 
     # The plugin is found twice: by the entry point of the environment, and in the folder. A starved machine misses the
     # heartbeats of tasks that live for more than the half minute of a demo. Files are parsed again when they change.

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.airflow_api import AirflowApiError
+from paceline.airflow.api import AirflowApiError
 from paceline.runtime.docker import LABEL_JOB
 
 if TYPE_CHECKING:
     import docker
 
-    from paceline.demo.airflow_process import AirflowProcess
+    from paceline.airflow.demo.airflow_process import AirflowProcess
 
 LINES = 40
 MOST_LOGS = 6  # the newest ones: a reader looks at the end of a failure first

@@ -15,16 +15,16 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 from urllib.parse import quote
 
-from paceline.airflow_api import AirflowApiError
+from paceline.airflow.api import AirflowApiError
+from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.contract import DEADLINE, HISTORY, PACE
 from paceline.control import BudgetController, Controller, DeadlineController, Limits
-from paceline.demo.airflow_process import AirflowProcess
-from paceline.elastic import Options, Sample, Scaling, Step
+from paceline.elastic import Options, Scaling, Step, TeamSample
 from paceline.errors import AskedToEndError
 from paceline.run import MemoryState, PaceLoop
-from paceline.simulate.job import SimulatedJob
 from paceline.simulate.parameter_servers import Workload, steady_state
-from paceline.simulate.plant import Plant
+from paceline.testing.plant import Plant
+from paceline.testing.simulated_job import SimulatedJob
 from paceline.train.progress import parse_line
 
 CORES = Limits(0.1, 4.0)
@@ -104,7 +104,7 @@ class Team(Learning):
             steps += [] if step is None else [step]
         return steps
 
-    def _now(self) -> Sample:
+    def _now(self) -> TeamSample:
         return steady_state(self._workload, self.scaling.configuration, _LINK_BYTES_S)
 
 

@@ -13,11 +13,11 @@ from statistics import mean
 from typing import Any, Literal
 
 from benchmarks.allocators.timed import Timed
-from paceline.allocate import Job, Node, Policy, edf, fifo, priority
-from paceline.allocate.objective import objective
-from paceline.allocate.optimum import optimum
-from paceline.allocate.randomized_greedy import RandomizedGreedy
-from paceline.simulate.cluster import Friction, Result, Simulation
+from paceline.allocate import ClusterJob, Node, Policy, edf, fifo, priority
+from paceline.allocate.andreas.objective import objective
+from paceline.allocate.andreas.optimum import optimum
+from paceline.allocate.andreas.randomized_greedy import RandomizedGreedy
+from paceline.simulate.cluster import Friction, Simulation, SimulationResult
 from paceline.simulate.cluster.heterogeneous import PUE, heterogeneous
 
 Mix = Literal["small", "large"]
@@ -38,7 +38,7 @@ PUBLISHED_UP_TO = 30  # nodes: there it has to show what moves cost, and that th
 class Simulated:
     """What became of a workload, and how long decisions took."""
 
-    result: Result
+    result: SimulationResult
     took_s: Sequence[float]
 
 
@@ -147,14 +147,14 @@ def gap(instances: int = 100, progress: Callable[[str], None] | None = None) -> 
     }
 
 
-def _instance(seed: int) -> tuple[list[Job], list[Node], float]:
+def _instance(seed: int) -> tuple[list[ClusterJob], list[Node], float]:
     """Jobs that have come and wait, none of them begun."""
     arrivals, nodes = heterogeneous(2 + seed % 2, 3 + seed % 4, MIXES[seed // 4 % 2], seed)
-    jobs = [Job(one.name, one.arrives_s, one.work, one.speeds, one.deadline_s, one.weight) for one in arrivals]
+    jobs = [ClusterJob(one.name, one.arrives_s, one.work, one.speeds, one.deadline_s, one.weight) for one in arrivals]
     return jobs, nodes, arrivals[-1].arrives_s
 
 
-def _above_pct(policy: Policy, jobs: Sequence[Job], nodes: Sequence[Node], now_s: float, best: float) -> float:
+def _above_pct(policy: Policy, jobs: Sequence[ClusterJob], nodes: Sequence[Node], now_s: float, best: float) -> float:
     found = objective(policy.allocate(jobs, nodes, now_s, rescale=True).placements, jobs, nodes, now_s)
     return 100.0 * (found / best - 1.0)
 
@@ -172,7 +172,7 @@ def _summary(gaps_pct: Sequence[float]) -> dict[str, float]:
 def decision(nodes: int = 100, waiting: int = 800, mix: Mix = "small") -> dict[str, float]:
     """Seconds for one decision while many more jobs wait than can run, some of which run already."""
     arrivals, cluster = heterogeneous(nodes, waiting, mix, SEED)
-    jobs = [Job(one.name, one.arrives_s, one.work, one.speeds, one.deadline_s, one.weight) for one in arrivals]
+    jobs = [ClusterJob(one.name, one.arrives_s, one.work, one.speeds, one.deadline_s, one.weight) for one in arrivals]
     timed = Timed(SETTINGS["default"]())
     for now_s in (arrivals[len(arrivals) // 2].arrives_s, arrivals[-1].arrives_s):
         for _ in range(5):

@@ -16,12 +16,12 @@ import numpy as np
 import scipy.optimize  # noqa: F401 - loaded before the clock runs
 
 from benchmarks.allocators.timed import Timed
-from paceline.allocate import DEVICE, Job, Node, Policy, Speeds
-from paceline.allocate.greedy import Greedy
-from paceline.allocate.horizon import Problem
-from paceline.allocate.rolling_horizon import RollingHorizon
-from paceline.allocate.solve import solve
-from paceline.simulate.cluster import Friction, Outcome, Result, Simulation
+from paceline.allocate import DEVICE, ClusterJob, Node, Policy, Speeds
+from paceline.allocate.modelarts.greedy import Greedy
+from paceline.allocate.modelarts.horizon import HorizonProblem
+from paceline.allocate.modelarts.rolling_horizon import RollingHorizon
+from paceline.allocate.modelarts.solver import solve
+from paceline.simulate.cluster import Friction, JobOutcome, Simulation, SimulationResult
 from paceline.simulate.cluster.generate import modelarts
 
 PERIOD_S = 300.0
@@ -62,7 +62,7 @@ PLANNERS: dict[str, Callable[[], RollingHorizon]] = {
 class Simulated:
     """What became of a workload, when each of its jobs was done, and how long decisions took."""
 
-    result: Result
+    result: SimulationResult
     done_s: Sequence[float]
     took_s: Sequence[float]
 
@@ -71,7 +71,7 @@ def simulate(scenario: Scenario, policy: Policy, nodes: int, seed: int) -> Simul
     """One workload of a scenario on so many nodes."""
     done_s: list[float] = []
 
-    def left(outcome: Outcome) -> None:
+    def left(outcome: JobOutcome) -> None:
         if outcome.how == "done":
             done_s.append(outcome.left_s)
 
@@ -182,13 +182,13 @@ def large(jobs: int = 1000, nodes: int = 3000, workloads: int = 3) -> list[dict[
     for seed in range(workloads):
         left = np.random.default_rng(seed).uniform(0.0, 1.0, jobs)
         drawn = modelarts(seed, jobs)
-        waiting = [Job(one.name, 0.0, one.work * share, speeds) for one, share in zip(drawn, left, strict=True)]
+        waiting = [ClusterJob(one.name, 0.0, one.work * share, speeds) for one, share in zip(drawn, left, strict=True)]
         policy = RollingHorizon(period_s=PERIOD_S)
         began_s = time.perf_counter()
         policy.allocate(waiting, [Node("pool", nodes)], 0.0, rescale=True)
         took_s = time.perf_counter() - began_s
         assert policy.last is not None
-        problem = Problem.of(waiting, DEVICE, nodes, 0.0, 5, PERIOD_S)
+        problem = HorizonProblem.of(waiting, DEVICE, nodes, 0.0, 5, PERIOD_S)
         began_s = time.perf_counter()
         highs = solve(problem, "highs", gap=0.01, time_limit_s=30.0)
         highs_s = time.perf_counter() - began_s

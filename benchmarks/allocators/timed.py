@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from paceline.allocate import Allocation, Job, Node, Policy
+from paceline.allocate import Allocation, ClusterJob, Node, Policy
 
 
 class Timed:
@@ -17,7 +17,7 @@ class Timed:
         self.policy = policy
         self._regular_only = regular_only
 
-    def allocate(self, jobs: Sequence[Job], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
+    def allocate(self, jobs: Sequence[ClusterJob], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
         """See ``Policy``."""
         began_s = time.perf_counter()
         allocation = self.policy.allocate(jobs, nodes, now_s, rescale=rescale)

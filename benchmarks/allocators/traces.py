@@ -11,8 +11,8 @@ from typing import Any
 from benchmarks.allocators.timed import Timed
 from paceline.allocate import (
     Allocation,
+    ClusterJob,
     Greedy,
-    Job,
     Node,
     OnTime,
     Policy,
@@ -45,7 +45,7 @@ class Gauged(Timed):
         super().__init__(policy)
         self.planned = self.bound = 0
 
-    def allocate(self, jobs: Sequence[Job], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
+    def allocate(self, jobs: Sequence[ClusterJob], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
         """See ``Policy``."""
         found = super().allocate(jobs, nodes, now_s, rescale=rescale)
         if isinstance(self.policy, OnTime):

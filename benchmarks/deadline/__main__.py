@@ -17,8 +17,8 @@ from benchmarks.deadline.report import draw, figures, summary, table
 from benchmarks.deadline.run import Trainer, was_out_of_cores
 from benchmarks.engine import connect
 from benchmarks.options import between, writable
+from paceline.airflow.demo.signals import end_on_sigterm
 from paceline.control import PastRun
-from paceline.demo.signals import end_on_sigterm
 
 MODEL_NAMES = ("resnet50", "vgg19", "inception_v3")
 EPOCHS = 5

@@ -7,9 +7,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.fleet import BackgroundApp, Worker
-from paceline.fleet.emulated import EmulatedDevice, remove_left
-from paceline.profile.rehearsal import Training
+from paceline.fleet import BackgroundApp, Machine
+from paceline.profiles.rehearsal import TrainingSpec
+from paceline.testing.emulated_device import EmulatedDevice, remove_left
 
 HERE = Path(__file__).parent
 STITCHING = HERE.parents[1] / "dags" / "edge" / "stitching.py"
@@ -32,8 +32,8 @@ SERVER = ("pi", 0.2, 0)
 class EmulatedFleet:
     """The devices that train, the parameter server, and what reads their usage."""
 
-    machines: list[Worker]
-    server: Worker
+    machines: list[Machine]
+    server: Machine
     devices: dict[str, EmulatedDevice]
 
 
@@ -48,7 +48,7 @@ def emulated_fleet(name: str = "bench") -> Iterator[EmulatedFleet]:
             device = EmulatedDevice(f"{name}-{machine}", cores, int(MEMORY_GIB * 2**30), processor)
             devices[machine] = stack.enter_context(device)
             machines.append(
-                Worker(
+                Machine(
                     name=machine,
                     kind=kind,
                     cores=cores,
@@ -60,6 +60,6 @@ def emulated_fleet(name: str = "bench") -> Iterator[EmulatedFleet]:
         yield EmulatedFleet(machines[:-1], machines[-1], devices)
 
 
-def training() -> Training:
+def training() -> TrainingSpec:
     """What is trained."""
-    return Training(HERE / "train.py", TRAINER)
+    return TrainingSpec(HERE / "train.py", TRAINER)

@@ -14,10 +14,10 @@ from benchmarks.edge.fleet import MEMORY_GIB, EmulatedFleet, training
 from benchmarks.edge.reference import Reference
 from benchmarks.engine import connect
 from paceline.errors import PacelineError
-from paceline.profile import DeviceProfile, Origin, ProfileEstimates
-from paceline.profile.bench import Bench, Timing
-from paceline.profile.neighbours import Load
-from paceline.profile.survey import Survey, default_axes
+from paceline.profiles import DeviceProfile, Origin, ProfileEstimates
+from paceline.profiles.bench import Bench, Timing
+from paceline.profiles.neighbours import Load
+from paceline.profiles.survey import Survey, default_axes
 from paceline.runtime import DockerRuntime
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from benchmarks.elastic.simulated import CLUSTERS, alone
 from benchmarks.elastic.stage import Stage
 from benchmarks.elastic.standstill import standstills
 from benchmarks.engine import connect
-from paceline.demo.signals import end_on_sigterm
+from paceline.airflow.demo.signals import end_on_sigterm
 
 _PARTS = ("real", "standstill", "deadline", "alone", "shared")
 

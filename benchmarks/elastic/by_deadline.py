@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.elastic.stage import Case, Stage
 from benchmarks.elastic.tour import Tour
 from paceline.control import DeadlineController, Limits
-from paceline.elastic import Configuration, Decider, Options, Scaling
+from paceline.elastic import Decider, Options, Scaling, TeamConfiguration
 from paceline.run import Exchange, MemoryState, PaceLoop
 
 # A worker waits for its data most of the time: two of them are too slow, on however many cores.
@@ -35,11 +35,11 @@ class _Fixed(Tour):
     """One parameter server and two workers, on whatever there is."""
 
     def __init__(self, cores: float) -> None:
-        super().__init__([Configuration.first(cores)], samples=10**9)
+        super().__init__([TeamConfiguration.first(cores)], samples=10**9)
 
     def allow(self, budget: float) -> None:
         self.budget = budget
-        self.configuration = Configuration.first(budget)
+        self.configuration = TeamConfiguration.first(budget)
 
 
 def _run(stage: Stage, decider: Decider, deadline_s: float, options: Options) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from benchmarks.elastic.simulated import (
     follow,
     noisy,
 )
-from paceline.allocate import Growing, Job, Node, Placement, Speeds, fifo
+from paceline.allocate import ClusterJob, Growing, Node, Placement, Speeds, fifo
 from paceline.elastic import Options, Scaling
 from paceline.simulate.cluster import Arrival, Friction, Simulation
 from paceline.simulate.parameter_servers import Workload
@@ -118,7 +118,7 @@ def _growing(arrivals: Iterator[Asked], curves: Mapping[str, Curve], cluster: Cl
 
 def _grant(policy: Growing, here: Sequence[_Training], cluster: Cluster, now_s: float, *, rescale: bool) -> None:
     jobs = [
-        Job(
+        ClusterJob(
             one.asked.name,
             one.asked.arrives_s,
             one.left,
@@ -142,7 +142,7 @@ def _grant(policy: Growing, here: Sequence[_Training], cluster: Cluster, now_s: 
 class GrowingFromFifteen(Growing):
     """As in the paper's evaluation: R_0 is fifteen cores, whatever the budget; or as many as there are."""
 
-    def _first(self, job: Job, speeds: Speeds) -> int:
+    def _first(self, job: ClusterJob, speeds: Speeds) -> int:
         return speeds.most(int(FIRST_CORES))
 
 
@@ -157,10 +157,10 @@ class Adding(Growing):
     def _may_grow(self, first_in_line: str | None) -> bool:
         return True
 
-    def _first(self, job: Job, speeds: Speeds) -> int:
+    def _first(self, job: ClusterJob, speeds: Speeds) -> int:
         return speeds.counts[0]
 
-    def _more(self, job: Job, speeds: Speeds, held: int, free: int) -> int:
+    def _more(self, job: ClusterJob, speeds: Speeds, held: int, free: int) -> int:
         return next((count for count in speeds.counts if held < count <= held + free), held)
 
 
@@ -202,6 +202,6 @@ def _at_best(workload: Workload, cluster: Cluster, budget: int) -> Speeds:
     return Speeds((budget,), (best_fixed(workload, cluster, budget)[1],))
 
 
-def _all_at_once(job: Job, nodes: Sequence[Node], free: Mapping[str, int], now_s: float) -> Placement | None:
+def _all_at_once(job: ClusterJob, nodes: Sequence[Node], free: Mapping[str, int], now_s: float) -> Placement | None:
     count = next(iter(job.speeds.values())).counts[-1]
     return Placement(nodes[0].name, count) if free[nodes[0].name] >= count else None

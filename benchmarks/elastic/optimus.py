@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.elastic import Configuration, Options, Sample, Step
+from paceline.elastic import Options, Step, TeamConfiguration, TeamSample
 from paceline.elastic.step import Kind
 from paceline.elastic.window import Window
 
@@ -90,17 +90,17 @@ class Optimus:
         self._nodes = self._left.pop(0)
 
     @property
-    def configuration(self) -> Configuration:
+    def configuration(self) -> TeamConfiguration:
         """What is to be now."""
         servers, workers = self._nodes
-        return Configuration((self._node_cores,) * servers, (self._node_cores,) * workers)
+        return TeamConfiguration((self._node_cores,) * servers, (self._node_cores,) * workers)
 
     @property
     def profiles(self) -> bool:
         """Whether it still measures, before the training as such."""
         return self._model is None
 
-    def look(self, sample: Sample) -> Step | None:
+    def look(self, sample: TeamSample) -> Step | None:
         """Take in a sample; return a step if it is time for one."""
         if self.settled:
             return None

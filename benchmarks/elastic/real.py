@@ -12,7 +12,7 @@ from benchmarks.deadline.cells import Record
 from benchmarks.elastic.optimus import Optimus
 from benchmarks.elastic.stage import Case, Run, Stage, grid
 from benchmarks.elastic.tour import Tour
-from paceline.elastic import Configuration, Decider, Scaling
+from paceline.elastic import Decider, Scaling, TeamConfiguration
 
 TRAINED, LINKS = ("cnn", "transformer", "lstm"), ("free", "narrow")
 FIRST_ONES = 3  # of exhaustive search, that are measured again beside the others,
@@ -90,7 +90,7 @@ def _searched(stage: Stage, case: Case, decider: Optimus) -> dict[str, Any]:
     return {**_told(run, decider), "settled": decider.settled}
 
 
-def _toured(stage: Stage, case: Case, places: list[Configuration], *, rounds: int) -> dict[str, Any]:
+def _toured(stage: Stage, case: Case, places: list[TeamConfiguration], *, rounds: int) -> dict[str, Any]:
     tour = Tour(list(dict.fromkeys(places)), rounds=rounds)
     give_up_s = time.monotonic() + 2 * _LONGEST_S
     stage.run(case, tour, epochs=_ENDLESS, until=lambda: tour.settled or time.monotonic() > give_up_s)
@@ -110,12 +110,12 @@ def _told(run: Run, decider: Decider) -> dict[str, Any]:
     }
 
 
-def _values(one: Configuration) -> list[list[float]]:
+def _values(one: TeamConfiguration) -> list[list[float]]:
     return [list(one.servers), list(one.workers)]
 
 
-def _configuration(values: list[list[float]]) -> Configuration:
-    return Configuration(tuple(values[0]), tuple(values[1]))
+def _configuration(values: list[list[float]]) -> TeamConfiguration:
+    return TeamConfiguration(tuple(values[0]), tuple(values[1]))
 
 
 def _speed(toured: dict[str, Any], place: list[list[float]]) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.elastic.curves import Curve
 from benchmarks.elastic.optimus import Optimus
-from paceline.elastic import Configuration, Decider, Options, Sample, Scaling
+from paceline.elastic import Decider, Options, Scaling, TeamConfiguration, TeamSample
 from paceline.simulate.parameter_servers import Workload, steady_state
 
 NODE_CORES = 5.0  # of each node of Optimus and of the fixed configurations
@@ -32,7 +32,7 @@ class Cluster:
     process_cores: float
     machines: int = 9
 
-    def sample(self, workload: Workload, configuration: Configuration) -> Sample:
+    def sample(self, workload: Workload, configuration: TeamConfiguration) -> TeamSample:
         """What would be measured, without noise. Nodes on the same machine share its link."""
         share = min(self.machines / len(configuration.nodes), 1.0)
         return steady_state(workload, configuration, share * self.link_mbit_s * 1e6 / 8)
@@ -53,7 +53,7 @@ CLUSTERS = (Cluster("A", 100, 1_000.0, 16.0), Cluster("B", 300, 50_000.0, 37.0))
 
 def follow(
     decider: Decider, workload: Workload, cluster: Cluster, samples: int
-) -> Iterator[tuple[int, Configuration, float]]:
+) -> Iterator[tuple[int, TeamConfiguration, float]]:
     """Let it decide, sample by sample; yields (sample, configuration in force, speed)."""
     rng = random.Random(0)
     for number in range(samples):
@@ -63,20 +63,20 @@ def follow(
         decider.look(noisy(now, rng))
 
 
-def noisy(sample: Sample, rng: random.Random) -> Sample:
+def noisy(sample: TeamSample, rng: random.Random) -> TeamSample:
     """What would really be measured."""
 
     def off(values: Mapping[str, float]) -> dict[str, float]:
         return {name: value * (1 + rng.gauss(0, _NOISE)) for name, value in values.items()}
 
-    return Sample(sample.speed * (1 + rng.gauss(0, _NOISE)), off(sample.used), off(sample.network))
+    return TeamSample(sample.speed * (1 + rng.gauss(0, _NOISE)), off(sample.used), off(sample.network))
 
 
-def best_fixed(workload: Workload, cluster: Cluster, cores: float) -> tuple[Configuration, float]:
+def best_fixed(workload: Workload, cluster: Cluster, cores: float) -> tuple[TeamConfiguration, float]:
     """FA-BF: the best of all numbers of nodes with five cores each."""
     most = int(cores / NODE_CORES)
     every = [
-        Configuration((NODE_CORES,) * servers, (NODE_CORES,) * workers)
+        TeamConfiguration((NODE_CORES,) * servers, (NODE_CORES,) * workers)
         for servers in range(1, most)
         for workers in range(1, most - servers + 1)
     ]
@@ -92,7 +92,7 @@ def best_of_all(workload: Workload, cluster: Cluster, cores: float) -> float:
     return max(
         cluster.sample(
             workload,
-            Configuration((cores * share / servers,) * servers, (cores * (1 - share) / workers,) * workers),
+            TeamConfiguration((cores * share / servers,) * servers, (cores * (1 - share) / workers,) * workers),
         ).speed
         for servers in numbers
         if servers <= most
@@ -138,17 +138,17 @@ def alone(name: str, curve: Curve, cluster: Cluster, restart_s: float) -> dict[s
     }
 
 
-def _changes(path: Sequence[tuple[int, Configuration, float]]) -> int:
+def _changes(path: Sequence[tuple[int, TeamConfiguration, float]]) -> int:
     return sum(one[1] != other[1] for one, other in pairwise(path))
 
 
-def _reached(path: Sequence[tuple[int, Configuration, float]]) -> int:
+def _reached(path: Sequence[tuple[int, TeamConfiguration, float]]) -> int:
     """Samples until it stays as fast as in the end, nearly."""
     below = [place for place, (_, _, speed) in enumerate(path) if speed < REACHED * path[-1][2]]
     return below[-1] + 1 if below else 0
 
 
-def _completion_s(path: Sequence[tuple[int, Configuration, float]], work: float, restart_s: float) -> float:
+def _completion_s(path: Sequence[tuple[int, TeamConfiguration, float]], work: float, restart_s: float) -> float:
     """When so many steps are done; after the end of the path it goes on as it is."""
     passed_s, last = 0.0, path[0][1]
     for _, configuration, speed in path:

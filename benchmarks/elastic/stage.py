@@ -11,14 +11,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from paceline.elastic import Configuration, Decider, Options, Sample, Step
+from paceline.elastic import Decider, Options, Step, TeamConfiguration, TeamSample
 from paceline.elastic.nodes import LABEL_TEAM
 from paceline.elastic.runtime import TeamRuntime
 from paceline.elastic.team import TeamJob
 from paceline.errors import PacelineError
 from paceline.fleet import Link
-from paceline.fleet.emulated_link import narrow
 from paceline.runtime import DockerRuntime, JobSpec
+from paceline.testing.emulated_link import narrow
 from paceline.train.progress import parse_line
 
 HERE = Path(__file__).parent
@@ -139,10 +139,10 @@ class _Noted:
         self._seen: list[tuple[float, list[float]]] = [(0.0, [])]
 
     @property
-    def configuration(self) -> Configuration:
+    def configuration(self) -> TeamConfiguration:
         return self._decider.configuration
 
-    def look(self, sample: Sample) -> Step | None:
+    def look(self, sample: TeamSample) -> Step | None:
         self._seen[-1][1].append(sample.speed)
         return self._changed(self._decider.look(sample))
 
@@ -190,7 +190,7 @@ def _collected(team: Any, folder: Path) -> dict[str, Any]:
     return {"accuracy": float(found["accuracy"]), "counts": [int(one) for one in found["counts"].round()]}
 
 
-def grid(budget: float, *, quick: bool) -> list[Configuration]:
+def grid(budget: float, *, quick: bool) -> list[TeamConfiguration]:
     """The fixed configurations that exhaustive search tries, all on the whole budget.
 
     >>> len(grid(1.6, quick=True)), len(grid(1.6, quick=False))
@@ -198,7 +198,7 @@ def grid(budget: float, *, quick: bool) -> list[Configuration]:
     """
     kinds = ((1, 2), (2, 4), (0.1, 0.25)) if quick else ((1, 2, 3), (2, 3, 5), (0.1, 0.2, 0.35))
     return [
-        Configuration((share * budget / servers,) * servers, ((1 - share) * budget / workers,) * workers)
+        TeamConfiguration((share * budget / servers,) * servers, ((1 - share) * budget / workers,) * workers)
         for servers in kinds[0]
         for workers in kinds[1]
         for share in kinds[2]

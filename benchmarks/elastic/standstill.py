@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from benchmarks.elastic.stage import Case, Stage
 from benchmarks.elastic.tour import Tour
-from paceline.elastic import Configuration
+from paceline.elastic import TeamConfiguration
 from paceline.elastic.team import TeamJob
 from paceline.errors import PacelineError
 from paceline.train.progress import parse_line
@@ -24,9 +24,9 @@ def standstills(stage: Stage, case: Case) -> dict[str, float]:
 
 def _live_s(stage: Stage, case: Case) -> float:
     """One more parameter server and one more worker come, while the others train."""
-    before = Configuration.first(stage.budget / 2)
+    before = TeamConfiguration.first(stage.budget / 2)
     share = stage.budget / 2
-    after = Configuration((share / 2, share / 2), (share / 3,) * 3)
+    after = TeamConfiguration((share / 2, share / 2), (share / 3,) * 3)
     tour = Tour([before, after])
     team = stage.start(case, tour, _EPOCHS)
     try:
@@ -40,7 +40,7 @@ def _live_s(stage: Stage, case: Case) -> float:
 
 def _restart_s(stage: Stage, case: Case) -> float:
     """All nodes are ended, with a checkpoint, and start again from it."""
-    team = stage.start(case, Tour([Configuration.first(stage.budget)], samples=10**9), _EPOCHS)
+    team = stage.start(case, Tour([TeamConfiguration.first(stage.budget)], samples=10**9), _EPOCHS)
     try:
         seen = _Samples(team)
         seen.wait_for(lambda: seen.done > 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
-from paceline.elastic import Configuration, Sample, Step
+from paceline.elastic import Step, TeamConfiguration, TeamSample
 
 
 class Tour:
@@ -21,21 +21,21 @@ class Tour:
         How often to go round: what a machine does by itself meanwhile, it does to all of them.
     """
 
-    def __init__(self, configurations: Sequence[Configuration], *, samples: int = 4, rounds: int = 1) -> None:
+    def __init__(self, configurations: Sequence[TeamConfiguration], *, samples: int = 4, rounds: int = 1) -> None:
         self._ahead = list(configurations) * rounds
         self._samples = samples
-        self._seen: dict[Configuration, list[float]] = {one: [] for one in configurations}
+        self._seen: dict[TeamConfiguration, list[float]] = {one: [] for one in configurations}
         self._here: list[float] = []
         self.configuration = self._ahead.pop(0)
         self.budget = max(one.cores for one in configurations)
         self.settled = False
 
     @property
-    def speeds(self) -> dict[Configuration, float]:
+    def speeds(self) -> dict[TeamConfiguration, float]:
         """Mean steps a second of what has been seen."""
         return {one: fmean(speeds) for one, speeds in self._seen.items() if speeds}
 
-    def look(self, sample: Sample) -> Step | None:
+    def look(self, sample: TeamSample) -> Step | None:
         """Take in a sample; go on when there are enough of this configuration."""
         if self.settled:
             return None

@@ -24,8 +24,8 @@ from benchmarks.promises.registry import MEASUREMENTS, MISSED, NOT_MEASURED, Mea
 from benchmarks.promises.report import Row, rows, table, to_json
 from benchmarks.promises.results import Results, commit
 from benchmarks.promises.stage import NotMeasuredError, Stage, at_most_s, find_image, missing
-from paceline.demo.signals import end_on_sigterm
-from paceline.demo.story import IMAGE, alone
+from paceline.airflow.demo.signals import end_on_sigterm
+from paceline.airflow.demo.story import IMAGE, alone
 from paceline.errors import PacelineError
 
 # In this order they are made: the main promise first, and last what needs neither Airflow nor an engine.

@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.promises.registry import PROJECT, Reading, measures
+from benchmarks.promises.place import PROJECT
+from benchmarks.promises.registry import Reading, measures
 from benchmarks.promises.stage import Stage
-from paceline.allocate import Job, Node, OnTime, Speeds
+from paceline.allocate import ClusterJob, Node, OnTime, Speeds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,7 +68,7 @@ def parse(stage: Stage) -> Iterator[Reading]:
 @measures("store", takes_s=(10, 10), needs=("demo",))
 def store(stage: Stage) -> Iterator[Reading]:
     """The flights of 2013 with their weather, as SQLite."""
-    from paceline.demo.store import fill_store, read_flights
+    from paceline.airflow.demo.store import fill_store, read_flights
 
     stage.say("making the demo's store")
     began_s = time.process_time()
@@ -80,7 +81,7 @@ def schedule_1000(stage: Stage) -> Iterator[Reading]:
     """A thousand machines of a kind whose profile was learned from forty points."""
     import numpy as np
 
-    from paceline.profile import Axes, DeviceProfile, Origin, ProfileEstimates, first_points
+    from paceline.profiles import Axes, DeviceProfile, Origin, ProfileEstimates, first_points
     from paceline.schedule import Candidate, Problem, State, schedule
 
     stage.say("scheduling a thousand machines")
@@ -134,7 +135,7 @@ def on_time(stage: Stage) -> Iterator[Reading]:
     def decide(number: int, devices: int, longest_s: float) -> Callable[[], object]:
         draw = random.Random(3)
         jobs = [
-            Job(f"j{n}", 0.0, draw.uniform(1, 50), draw.choice(curves), deadline_s=draw.uniform(1, longest_s))
+            ClusterJob(f"j{n}", 0.0, draw.uniform(1, 50), draw.choice(curves), deadline_s=draw.uniform(1, longest_s))
             for n in range(number)
         ]
         return lambda: OnTime(change_s=0.0).allocate(jobs, [Node("pool", devices)], 0.0, rescale=True)
@@ -152,7 +153,7 @@ def milp(stage: Stage) -> Iterator[Reading]:
     import numpy as np
 
     from benchmarks.allocators.modelarts import PERIOD_S, Scenario, simulate
-    from paceline.allocate.rolling_horizon import RollingHorizon
+    from paceline.allocate.modelarts.rolling_horizon import RollingHorizon
     from paceline.simulate.cluster.generate import modelarts
 
     stage.say("deciding, by milp")
@@ -162,7 +163,8 @@ def milp(stage: Stage) -> Iterator[Reading]:
     for seed in range(1 if stage.quick else 3):
         left = np.random.default_rng(seed).uniform(0.0, 1.0, 1000)
         jobs = [
-            Job(one.name, 0.0, one.work * part, speeds) for one, part in zip(modelarts(seed, 1000), left, strict=True)
+            ClusterJob(one.name, 0.0, one.work * part, speeds)
+            for one, part in zip(modelarts(seed, 1000), left, strict=True)
         ]
         policy = RollingHorizon(period_s=PERIOD_S)
         began_s = time.perf_counter()
@@ -186,8 +188,8 @@ def rg(stage: Stage) -> Iterator[Reading]:
 def control(stage: Stage) -> Iterator[Reading]:
     """Steps of the deadline controller, and a whole simulated run of them."""
     from paceline.control import DeadlineController, Limits, Observation
-    from paceline.simulate.pace import pace
-    from paceline.simulate.plant import Plant
+    from paceline.testing.plant import Plant
+    from paceline.testing.simulated_run import pace
 
     stage.say("stepping the deadline controller")
     limits = Limits(0.1, 2.0)

@@ -12,14 +12,14 @@ from typing import Any
 from benchmarks.promises.machine import idle_core_s, too_busy
 from benchmarks.promises.registry import Reading, measures
 from benchmarks.promises.stage import LABEL, OURS, SCRIPTS, Stage, until
-from paceline.elastic import Configuration, Options, Scaling
+from paceline.elastic import Options, Scaling, TeamConfiguration
 from paceline.elastic.nodes import LABEL_NODE, LABEL_TEAM
 from paceline.elastic.runtime import TeamRuntime
 from paceline.errors import PacelineError
 from paceline.fleet import Link
-from paceline.fleet.emulated import EmulatedDevice, remove_left
-from paceline.fleet.emulated_link import narrow
 from paceline.runtime import JobSpec
+from paceline.testing.emulated_device import EmulatedDevice, remove_left
+from paceline.testing.emulated_link import narrow
 
 _DEVICES = ((0.5, 2), (0.18, 3))  # cores of a device, and busy containers in it
 BYTES, MBIT_S = 1_000_000, 20.0
@@ -127,8 +127,8 @@ def link(stage: Stage) -> Iterator[Reading]:
 
 
 def _first_step(
-    stage: Stage, before: Configuration, *, numbers: int, batch_cpu_s: float, link_mbit_s: float | None = None
-) -> tuple[str, Configuration]:
+    stage: Stage, before: TeamConfiguration, *, numbers: int, batch_cpu_s: float, link_mbit_s: float | None = None
+) -> tuple[str, TeamConfiguration]:
     """Train on a configuration until the first step; return its kind with its reason, and what it leads to."""
     options = Options(link_mbit_s=link_mbit_s, **_STEADY)
     script = SCRIPTS / "held_up.py"
@@ -169,7 +169,7 @@ def _first_step(
 def bottleneck_worker(stage: Stage) -> Iterator[Reading]:
     """A worker of one thread on one and a half cores."""
     stage.say("a worker has more cores than its threads can use")
-    told, after = _first_step(stage, Configuration((0.2,), (1.5,)), numbers=1000, batch_cpu_s=0.02)
+    told, after = _first_step(stage, TeamConfiguration((0.2,), (1.5,)), numbers=1000, batch_cpu_s=0.02)
     found = told.startswith("worker") and (len(after.servers), len(after.workers)) == (1, 2)
     yield Reading("bottleneck-worker", float(found and "cores are used: 1 more worker" in told), told)
 
@@ -178,7 +178,7 @@ def bottleneck_worker(stage: Stage) -> Iterator[Reading]:
 def bottleneck_link(stage: Stage) -> Iterator[Reading]:
     """The link of a parameter server, full; fewer workers would take turns with its two directions."""
     stage.say("the link of a parameter server is full")
-    before = Configuration((0.4,), (0.2,) * 5)
+    before = TeamConfiguration((0.4,), (0.2,) * 5)
     told, after = _first_step(stage, before, numbers=100_000, batch_cpu_s=0.001, link_mbit_s=20)
     found = told.startswith("server: network of ps-0 at 9") and (len(after.servers), len(after.workers)) == (2, 5)
     yield Reading("bottleneck-link", float(found), told)
@@ -188,7 +188,7 @@ def bottleneck_link(stage: Stage) -> Iterator[Reading]:
 def bottleneck_server(stage: Stage) -> Iterator[Reading]:
     """A parameter server of a million numbers on a tenth of a core."""
     stage.say("a parameter server is short of cores")
-    before = Configuration((0.1,), (0.7, 0.7))
+    before = TeamConfiguration((0.1,), (0.7, 0.7))
     told, after = _first_step(stage, before, numbers=1_000_000, batch_cpu_s=0.01)
     found = told.startswith("reassign: worker-") and after.servers[0] > 1.2 * before.servers[0]
     yield Reading("bottleneck-server", float(found), told)

@@ -12,24 +12,25 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks.promises.registry import PROJECT, Reading, measures
+from benchmarks.promises.place import PROJECT
+from benchmarks.promises.registry import Reading, measures
 from benchmarks.promises.stage import SCRIPTS, NotMeasuredError, Stage, until
 from benchmarks.promises.training import held_all
-from paceline.demo import edge as edge_demo
-from paceline.demo import story
-from paceline.demo.screen import Screen
-from paceline.demo.watch import EDGE_TASKS
+from paceline.airflow.demo import edge as edge_demo
+from paceline.airflow.demo import story
+from paceline.airflow.demo.screen import Screen
+from paceline.airflow.demo.watch import EDGE_TASKS
 from paceline.train.progress import parse_line
 
 DAG = """
 from airflow.sdk import DAG
-from paceline.fleet import Fleet, Worker
+from paceline.fleet import Fleet, Machine
 from paceline.operators import train_on_fleet
 
-machines = [Worker(name=name, kind="part", cores=$cores, memory_gib=1) for name in $parts]
+machines = [Machine(name=name, kind="part", cores=$cores, memory_gib=1) for name in $parts]
 with DAG($dag, schedule=None):
     train_on_fleet(
-        fleet=Fleet(workers=machines, parameter_server=machines[0]),
+        fleet=Fleet(machines=machines, parameter_server=machines[0]),
         plan={"workers": {name: {"samples": part, "batch_size": 64} for name, part in $parts.items()}},
         server={"cores": 0.5},
         script=$script,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from paceline.airflow_api import AirflowApi
+from paceline.airflow.api import AirflowApi
 from paceline.contract import PaceSample
 
 

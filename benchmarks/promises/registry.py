@@ -9,13 +9,13 @@ import operator
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+from benchmarks.promises.place import PROJECT
 
 if TYPE_CHECKING:
     from benchmarks.promises.stage import Stage
 
-PROJECT = Path(__file__).parents[2]
 MET, MISSED, NOT_MEASURED = "met", "missed", "not measured"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.promises.registry import PROJECT
+from benchmarks.promises.place import PROJECT
 
 
 class Results:

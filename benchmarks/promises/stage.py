@@ -17,12 +17,12 @@ from types import FrameType
 from typing import Any
 
 from benchmarks.engine import connect
-from benchmarks.promises.registry import PROJECT
-from paceline.demo.airflow_process import AirflowProcess
-from paceline.demo.signals import signals_held
-from paceline.demo.story import docker_host
+from benchmarks.promises.place import PROJECT
+from paceline.airflow.demo.airflow_process import AirflowProcess
+from paceline.airflow.demo.signals import signals_held
+from paceline.airflow.demo.story import docker_host
 from paceline.errors import PacelineError
-from paceline.profile.neighbours import IMAGE as NEIGHBOUR_IMAGE
+from paceline.profiles.neighbours import IMAGE as NEIGHBOUR_IMAGE
 from paceline.runtime import DockerRuntime, ProcessRuntime, cgroups
 
 SCRIPTS = Path(__file__).parent / "scripts"

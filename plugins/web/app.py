@@ -7,7 +7,7 @@ from fastapi.staticfiles import StaticFiles
 
 from paceline import __version__
 
-from . import bundle, claims, deadline, overview, trainings
+from . import bundle, deadline, overview, pool, trainings
 
 
 def create_app() -> FastAPI:
@@ -15,7 +15,7 @@ def create_app() -> FastAPI:
     app = FastAPI(
         title="Paceline", version=__version__, description="Trainings: how they do, and when they are to end."
     )
-    for part in (trainings, deadline, overview, claims):
+    for part in (trainings, deadline, overview, pool):
         app.include_router(part.router, prefix="/api")
 
     @app.get(f"/static/{bundle.SCRIPT}", include_in_schema=False)

@@ -24,7 +24,7 @@ from .access import may_change
 router = APIRouter(tags=["Deadline"])
 
 
-class Target(BaseModel):
+class TargetTask(BaseModel):
     """A training, and which of its deadlines the author of the new one has seen."""
 
     task_id: str
@@ -32,11 +32,11 @@ class Target(BaseModel):
     seen: AwareDatetime
 
 
-class Change(BaseModel):
+class DeadlineChange(BaseModel):
     """A new deadline for one training, or for all workers of one."""
 
     deadline: Annotated[str, Field(max_length=100)] | float
-    trainings: list[Target] = Field(min_length=1, max_length=1000)
+    trainings: list[TargetTask] = Field(min_length=1, max_length=1000)
 
 
 @router.put(
@@ -48,7 +48,7 @@ class Change(BaseModel):
         422: {"description": "No deadline"},
     },
 )
-def change(dag_id: str, run_id: str, change: Change, session: SessionDep, user: GetUserDep) -> None:
+def change(dag_id: str, run_id: str, change: DeadlineChange, session: SessionDep, user: GetUserDep) -> None:
     """Give trainings a new deadline: all of them, or none. It is written down with its author's name."""
     try:
         deadline = Deadline.parse(change.deadline)
@@ -64,7 +64,7 @@ def change(dag_id: str, run_id: str, change: Change, session: SessionDep, user: 
         _write(session, rows[DEADLINE], target, value)
 
 
-def _rows(session: Session, dag_id: str, run_id: str, target: Target) -> Mapping[str, Stored]:
+def _rows(session: Session, dag_id: str, run_id: str, target: TargetTask) -> Mapping[str, Stored]:
     found: Sequence[Stored] = session.scalars(
         select(Stored).where(
             Stored.dag_id == dag_id,
@@ -85,7 +85,7 @@ def _must_be_ahead(deadline: Deadline, said: object, pace: PaceSample) -> None:
         raise HTTPException(422, str(InvalidInputError("deadline", said, accepted)))
 
 
-def _write(session: Session, row: Stored, target: Target, value: str) -> None:
+def _write(session: Session, row: Stored, target: TargetTask, value: str) -> None:
     """Replace the deadline that the author has seen; the database sees to it that nothing came between."""
     written = session.execute(
         update(Stored)

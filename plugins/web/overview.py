@@ -18,7 +18,7 @@ from .access import ReadableDags, may_see_results
 router = APIRouter(tags=["Overview"])
 
 
-class Result(BaseModel):
+class TaskResult(BaseModel):
     """What a task returned, and which task that was."""
 
     dag_id: str
@@ -32,10 +32,10 @@ class Result(BaseModel):
 class Overview(BaseModel):
     """Results of each kind of task, the newest first."""
 
-    evaluations: list[Result]
-    promotions: list[Result]
-    drift: list[Result]
-    schedules: list[Result]
+    evaluations: list[TaskResult]
+    promotions: list[TaskResult]
+    drift: list[TaskResult]
+    schedules: list[TaskResult]
 
 
 _REMEMBERED = timedelta(days=90)
@@ -54,7 +54,7 @@ def overview(session: SessionDep, readable: ReadableDags, limit: int = Query(100
     return Overview(**{kind: _results(session, readable, name, limit) for kind, name in _OPERATORS.items()})
 
 
-def _results(session: Session, readable: set[str], operator: str, limit: int) -> list[Result]:
+def _results(session: Session, readable: set[str], operator: str, limit: int) -> list[TaskResult]:
     same_task = and_(
         XComModel.dag_id == TaskInstance.dag_id,
         XComModel.run_id == TaskInstance.run_id,
@@ -81,7 +81,7 @@ def _results(session: Session, readable: set[str], operator: str, limit: int) ->
         .limit(limit)
     )
     return [
-        Result(
+        TaskResult(
             dag_id=row.dag_id,
             run_id=row.run_id,
             task_id=row.task_id,

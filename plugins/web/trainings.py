@@ -38,7 +38,7 @@ class Asked(BaseModel):
     updated_at: datetime
 
 
-class Training(BaseModel):
+class TrainingRow(BaseModel):
     """A task that trains, or has trained: Airflow's view of it, and the newest ``pace`` that it published."""
 
     dag_id: str
@@ -58,15 +58,15 @@ class RunTrainings(BaseModel):
     """The trainings of a DAG run, and its state. ``may_change``: whether who asks may change their deadlines."""
 
     state: str | None
-    trainings: list[Training]
+    trainings: list[TrainingRow]
     may_change: bool
 
 
 class AllTrainings(BaseModel):
     """What runs now, and what ended last, the newest first."""
 
-    running: list[Training]
-    recent: list[Training]
+    running: list[TrainingRow]
+    recent: list[TrainingRow]
 
 
 @router.get("/dags/{dag_id}/dagRuns/{run_id}/trainings", dependencies=[may_see])
@@ -86,7 +86,7 @@ def of_all(session: SessionDep, readable: ReadableDags, recent: int = Query(50, 
     return AllTrainings(running=_read(running), recent=_ended_lately(session, mine, recent))
 
 
-def _ended_lately(session: Session, mine: ColumnElement[bool], number: int) -> list[Training]:
+def _ended_lately(session: Session, mine: ColumnElement[bool], number: int) -> list[TrainingRow]:
     # Rows are numbered as they are made: walked from the newest, nothing older than these is looked at.
     newest = (
         select(Stored.id)
@@ -132,7 +132,7 @@ def _published() -> Select[Unpack[tuple[Any, ...]]]:
     )
 
 
-def _read(rows: Iterable[Row[Any]]) -> list[Training]:
+def _read(rows: Iterable[Row[Any]]) -> list[TrainingRow]:
     """Put the rows of each task together; a task without a sample is no training, or has not begun."""
     tasks: dict[tuple[str, str, str, int], dict[str, Row[Any]]] = {}
     for row in rows:
@@ -142,12 +142,12 @@ def _read(rows: Iterable[Row[Any]]) -> list[Training]:
     return [_training(row, pace, deadline) for row, pace, deadline in found if pace is not None]
 
 
-def _training(row: Row[Any], pace: PaceSample, deadline: Row[Any] | None) -> Training:
+def _training(row: Row[Any], pace: PaceSample, deadline: Row[Any] | None) -> TrainingRow:
     asked = None
     if deadline is not None:
         said = StoredDeadline.read(json.loads(deadline.value))
         asked = Asked(value=said.value, by=said.by, updated_at=deadline.updated_at)
-    return Training(
+    return TrainingRow(
         dag_id=row.dag_id,
         run_id=row.run_id,
         task_id=row.task_id,

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from tests.recorded import RecordedRun
 
-from paceline.demo.airflow_process import AirflowProcess
+from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.drift import compare
 from paceline.operators import EvaluateOperator, PromoteOperator
 from paceline.operators._links import ModelLink

@@ -14,9 +14,9 @@ import httpx
 import pytest
 from tests.recorded import RecordedRun, record
 
-from paceline.demo.airflow_process import AirflowProcess
+from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.run.history import History
-from paceline.simulate.plant import Plant
+from paceline.testing.plant import Plant
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.recorded import RecordedRun, record
 
-from paceline.demo.airflow_process import AirflowProcess
+from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.plugins.web import bundle
-from paceline.simulate.plant import Plant
+from paceline.testing.plant import Plant
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.recorded import RecordedRun, record_team
 
-from paceline.demo.airflow_process import AirflowProcess
+from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.elastic import Options
 from paceline.simulate.parameter_servers import Workload
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.recorded import RecordedRun, record
 
-from paceline.demo.airflow_process import AirflowProcess
+from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.schedule.plan import Assignment, Plan
-from paceline.simulate.plant import Plant
+from paceline.testing.plant import Plant
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -23,13 +23,14 @@ Open = Callable[..., "Page"]
 Findings = Callable[["Page"], list[str]]
 DAG = """
 from airflow.sdk import DAG
-from paceline.fleet import Fleet, Worker
+from paceline.fleet import Fleet, Machine
 from paceline.operators import ScheduleOperator, train_on_fleet
 
 machines = [
-    Worker(name=name, kind="part", cores=4, memory_gib=1, cgroup_parent=name) for name in ("gate-1", "gate-2", "gate-3")
+    Machine(name=name, kind="part", cores=4, memory_gib=1, cgroup_parent=name)
+    for name in ("gate-1", "gate-2", "gate-3")
 ]
-fleet = Fleet(workers=machines, parameter_server=machines[0])
+fleet = Fleet(machines=machines, parameter_server=machines[0])
 with DAG("gates", schedule=None):
     schedule = ScheduleOperator(task_id="schedule", fleet=fleet, profiles="profiles", samples=900)
     train_on_fleet(fleet=fleet, plan=schedule.output, command="python -m app.train", deadline="4m")

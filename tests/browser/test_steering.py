@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
 
-from paceline.demo.airflow_process import AirflowProcess
+from paceline.airflow.demo.airflow_process import AirflowProcess
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

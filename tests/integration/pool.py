@@ -11,7 +11,7 @@ from urllib.parse import quote
 import docker
 from tests.waiting import until
 
-from paceline.demo.airflow_process import AirflowProcess
+from paceline.airflow.demo.airflow_process import AirflowProcess
 
 
 @contextmanager

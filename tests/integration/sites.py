@@ -18,7 +18,7 @@ import torch
 from tests.integration.training.gates import open_gates
 from tests.waiting import until
 
-from paceline.demo.airflow_process import AirflowProcess, free_port
+from paceline.airflow.demo.airflow_process import AirflowProcess, free_port
 
 PROJECT = Path(__file__).parents[2]
 ENGINE = PROJECT / "docker" / "engine"
@@ -56,16 +56,16 @@ def dag_of(dag_id: str, places: Mapping[str, str], first: docker.APIClient) -> s
     machines = []
     for site in SITES:
         address = f", address='{gateway(first)}:{free_port()}'" if site == "a" else ""
-        machines.append(f"Worker(name='gate-{site}', kind='part', cores=0.5, memory_gib=1, {places[site]}{address})")
+        machines.append(f"Machine(name='gate-{site}', kind='part', cores=0.5, memory_gib=1, {places[site]}{address})")
     return f"""
 from airflow.sdk import DAG
-from paceline.fleet import Fleet, Worker
+from paceline.fleet import Fleet, Machine
 from paceline.operators import train_on_fleet
 
 gates = [{", ".join(machines)}]
 with DAG("{dag_id}", schedule=None):
     train_on_fleet(
-        fleet=Fleet(workers=gates, parameter_server=gates[0], key_conn_id="sites_key"),
+        fleet=Fleet(machines=gates, parameter_server=gates[0], key_conn_id="sites_key"),
         plan={{"workers": {{gate.name: {{"samples": {SAMPLES // 2}, "batch_size": 4}} for gate in gates}}}},
         server={{"cores": 0.5}},
         script={str(SCRIPT)!r},

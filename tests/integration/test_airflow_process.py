@@ -15,9 +15,9 @@ import pytest
 from tests.integration.training.gates import Training, dag
 from tests.waiting import LONG_S, until
 
-from paceline.airflow_api import AirflowApiError
-from paceline.demo.airflow_process import AirflowProcess, AirflowStartError
-from paceline.demo.story import give_up_runs
+from paceline.airflow.api import AirflowApiError
+from paceline.airflow.demo.airflow_process import AirflowProcess, AirflowStartError
+from paceline.airflow.demo.story import give_up_runs
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
 
@@ -29,8 +29,8 @@ _PROGRAM = f"""
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from pathlib import Path
-from paceline.demo import airflow_process
-from paceline.demo.airflow_process import AirflowProcess
+from paceline.airflow.demo import airflow_process
+from paceline.airflow.demo.airflow_process import AirflowProcess
 airflow_process._COMPONENTS = {SOME}
 with AirflowProcess(Path(sys.argv[1])) as airflow:
     import threading; threading.Event().wait()
@@ -76,7 +76,7 @@ def test_no_process_is_left_when_whoever_started_airflow_is(
 def test_a_component_that_cannot_start_is_reported_with_its_own_words_and_nothing_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paceline.demo.airflow_process._COMPONENTS", SOME)
+    monkeypatch.setattr("paceline.airflow.demo.airflow_process._COMPONENTS", SOME)
     airflow = AirflowProcess(tmp_path, config={"triggerer.capacity": "soon"})
 
     with pytest.raises(AirflowStartError, match=r'(?s)^triggerer ended with 1:.*"capacity" key'):

@@ -18,7 +18,7 @@ from tests.integration.pool import Watch, an_arbiter
 from tests.integration.training.gates import Training, dag, open_gates
 from tests.waiting import LONG_S
 
-from paceline.demo.airflow_process import AirflowProcess
+from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.runtime import DockerRuntime
 
 pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.timeout(900)]
@@ -78,7 +78,7 @@ def test_trainings_share_a_pool_whatever_happens_to_their_arbiter_and_a_deadline
     def known(*trainings: Training) -> bool:
         """Whether the arbiter can know how fast they train."""
         paces = [training.store("pace") or {} for training in trainings]
-        return all(pace.get("outlook") and pace["state"] == "training" for pace in paces)
+        return all(pace.get("remaining") and pace["state"] == "training" for pace in paces)
 
     # Nothing is promised to a training that has never shown how fast it is: the urgent one runs once, with few batches.
     urgent = start("urgent", "1h")

@@ -11,15 +11,15 @@ import docker
 import pytest
 
 from paceline.errors import PacelineError, TrainingFailedError
-from paceline.fleet import BackgroundApp, Worker
-from paceline.fleet.emulated import EmulatedDevice
+from paceline.fleet import BackgroundApp, Machine
 from paceline.fleet.usage import EngineUsage
-from paceline.profile.bench import Bench, Timing
-from paceline.profile.neighbours import IMAGE as NEIGHBOUR
-from paceline.profile.neighbours import Load, Neighbours
-from paceline.profile.rehearsal import Training
+from paceline.profiles.bench import Bench, Timing
+from paceline.profiles.neighbours import IMAGE as NEIGHBOUR
+from paceline.profiles.neighbours import Load, Neighbours
+from paceline.profiles.rehearsal import TrainingSpec
 from paceline.runtime import DockerRuntime, JobSpec
 from paceline.runtime.docker_job import DockerJob
+from paceline.testing.emulated_device import EmulatedDevice
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 
@@ -63,7 +63,7 @@ class Gated(DockerRuntime):
 def test_a_bench_that_is_closed_by_another_thread_leaves_nothing(
     docker_client: docker.APIClient, trainer_image: str, nth: int, is_under_way: bool
 ) -> None:
-    machines = [Worker(name=name, kind="part", cores=0.3, memory_gib=1) for name in ("a", "b")]
+    machines = [Machine(name=name, kind="part", cores=0.3, memory_gib=1) for name in ("a", "b")]
     server = machines[0].model_copy(update={"name": "server"})
     label = f"paceline.test=bench-{uuid.uuid4().hex}"
     gauges = {one.name: EngineUsage(docker_client, one) for one in (*machines, server)}
@@ -79,7 +79,7 @@ def test_a_bench_that_is_closed_by_another_thread_leaves_nothing(
     runtime = Gated(docker_client, nth)
     runtimes = dict.fromkeys(gauges, runtime)
     labels = dict([label.split("=")])
-    bench = Bench(machines, server, Training(SCRIPT, trainer_image), runtimes, gauges, labels=labels)
+    bench = Bench(machines, server, TrainingSpec(SCRIPT, trainer_image), runtimes, gauges, labels=labels)
     under_way = threading.Thread(target=train)
     under_way.start()
     assert runtime.reached.wait(60)
@@ -97,7 +97,7 @@ def test_a_bench_that_is_closed_by_another_thread_leaves_nothing(
 def test_an_application_that_runs_already_is_listened_to_and_left_alone(
     docker_client: docker.APIClient, trainer_image: str
 ) -> None:
-    machine = Worker(
+    machine = Machine(
         name="a", kind="part", cores=0.5, memory_gib=1, background=(BackgroundApp(name="tick", latency_ms=1000),)
     )
     # Not started by Paceline, but it has its package, as an application has it that is installed with it.
@@ -121,7 +121,7 @@ def test_an_application_that_runs_already_is_listened_to_and_left_alone(
 
 def test_an_application_that_says_nothing_is_named(docker_client: docker.APIClient, neighbour_image: str) -> None:
     app = BackgroundApp(name="mute", latency_ms=1000)
-    machine = Worker(name="a", kind="part", cores=0.5, memory_gib=1, background=(app,))
+    machine = Machine(name="a", kind="part", cores=0.5, memory_gib=1, background=(app,))
     container = docker_client.create_container(neighbour_image, ["sleep", "60"], labels={"paceline.background": "mute"})
     neighbours = Neighbours(DockerRuntime(docker_client), machine, "mute-test", patience_s=0.5)
     try:
@@ -152,7 +152,7 @@ def test_load_leaves_the_last_of_a_machines_memory_to_the_training(
     memory_gib = 0.75
     app = BackgroundApp(name="tick", latency_ms=1000, image=trainer_image, script=str(TICK))
     with EmulatedDevice("test-full", 0.8, int(memory_gib * 2**30)) as device:
-        machine = Worker(
+        machine = Machine(
             name="full",
             kind="part",
             cores=0.8,
@@ -160,12 +160,12 @@ def test_load_leaves_the_last_of_a_machines_memory_to_the_training(
             cgroup_parent=device.cgroup_parent,
             background=(app,),
         )
-        server = Worker(name="server", kind="part", cores=1, memory_gib=1)
+        server = Machine(name="server", kind="part", cores=1, memory_gib=1)
         gauges = {"full": device, "server": EngineUsage(docker_client, server)}
         runtime = Recording(docker_client)
         runtimes = dict.fromkeys(gauges, runtime)
         timing = Timing(settle_s=0.1, before_s=0.5, training_s=0.5, every_s=0.25)
-        with Bench([machine], server, Training(SCRIPT, trainer_image), runtimes, gauges, timing=timing) as bench:
+        with Bench([machine], server, TrainingSpec(SCRIPT, trainer_image), runtimes, gauges, timing=timing) as bench:
             bench.train({"full": 16})
             (row,) = bench.measure({"full": Load(memory=1.0)}, active=["full"])
             free = 0.9 - bench._memory["full"]

@@ -10,8 +10,8 @@ from tests.integration.training import gates
 from tests.integration.training.gates import Training
 from tests.waiting import LONG_S, until
 
-from paceline import cli
-from paceline.demo.airflow_process import AirflowProcess
+from paceline.airflow import cli
+from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.runtime import JobSpec, ProcessRuntime
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]

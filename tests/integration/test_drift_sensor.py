@@ -16,9 +16,9 @@ import pytest
 from tests.integration.training import gates
 from tests.waiting import LONG_S, until
 
-from paceline.airflow_api import AirflowApiError
-from paceline.demo.airflow_process import AirflowProcess
-from paceline.demo.store import fill_store, read_flights
+from paceline.airflow.api import AirflowApiError
+from paceline.airflow.demo.airflow_process import AirflowProcess
+from paceline.airflow.demo.store import fill_store, read_flights
 from paceline.drift import DriftReport
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]

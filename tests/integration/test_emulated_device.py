@@ -12,7 +12,7 @@ from tests.integration.jobs import Containers, leaving_nothing, quota
 from tests.waiting import until
 
 from paceline.errors import PacelineError
-from paceline.fleet.emulated import EmulatedDevice
+from paceline.testing.emulated_device import EmulatedDevice
 
 pytestmark = [
     pytest.mark.docker,

@@ -16,10 +16,10 @@ from tests.integration.jobs import GATE, Containers, leaving_nothing, pass_gate,
 from tests.waiting import until
 
 from paceline.errors import PacelineError
-from paceline.fleet import Fleet, Link, Worker
-from paceline.fleet.emulated import EmulatedDevice
-from paceline.fleet.emulated_link import emulate_links, narrow
+from paceline.fleet import Fleet, Link, Machine
 from paceline.runtime.docker_job import DockerJob
+from paceline.testing.emulated_device import EmulatedDevice
+from paceline.testing.emulated_link import emulate_links, narrow
 
 pytestmark = [
     pytest.mark.docker,
@@ -75,10 +75,10 @@ def buckets(ends: list[list[str]]) -> list[tuple[str, int]]:
 
 def test_a_container_on_a_machine_with_a_slow_link_is_held_back_at_both_ends_until_it_ends(place: Containers) -> None:
     network = f"{place.mark}-net"
-    far = Worker(
+    far = Machine(
         name="far", kind="part", cores=1, memory_gib=1, cgroup_parent="/paceline-device-far", link=Link(mbit_per_s=20)
     )
-    near = Worker(name="near", kind="part", cores=1, memory_gib=1)
+    near = Machine(name="near", kind="part", cores=1, memory_gib=1)
 
     def start(name: str, code: str, **changes: Any) -> DockerJob:
         spec = place.spec(code, name=f"{place.mark}-{name}", devices=0.5, own_network=network, **changes)
@@ -86,7 +86,7 @@ def test_a_container_on_a_machine_with_a_slow_link_is_held_back_at_both_ends_unt
 
     with (
         EmulatedDevice("far", cores=1, memory_bytes=2**30),
-        emulate_links(place.client, Fleet(workers=(far,), parameter_server=near)),
+        emulate_links(place.client, Fleet(machines=(far,), parameter_server=near)),
     ):
         echo = start("echo", ECHO, alias="echo")
         wait_for_line(echo, "listens")

@@ -9,7 +9,7 @@ import pytest
 from tests.integration.training import gates
 from tests.waiting import LONG_S
 
-from paceline.demo.airflow_process import AirflowProcess
+from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.registry import Registry
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]

@@ -17,7 +17,7 @@ from tests.integration.training import gates
 from tests.integration.training.gates import Training, open_gates, run_in
 from tests.waiting import LONG_S, until
 
-from paceline.demo.airflow_process import AirflowProcess
+from paceline.airflow.demo.airflow_process import AirflowProcess
 
 pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.timeout(1200)]
 
@@ -28,13 +28,13 @@ DAG = f"""
 from datetime import timedelta
 
 from airflow.sdk import DAG
-from paceline.fleet import Fleet, Worker
+from paceline.fleet import Fleet, Machine
 from paceline.operators import train_on_fleet
 
-machines = [Worker(name=name, kind="part", cores=1, memory_gib=1) for name in "ab"]
+machines = [Machine(name=name, kind="part", cores=1, memory_gib=1) for name in "ab"]
 with DAG("machines", schedule=None):
     train_on_fleet(
-        fleet=Fleet(workers=machines, parameter_server=machines[0]),
+        fleet=Fleet(machines=machines, parameter_server=machines[0]),
         plan={{"workers": {PARTS}}},
         server={{"cores": 1, "retry_delay": timedelta(seconds=1)}},
         script={str(Path(__file__).parent / "training" / "counts.py")!r},

@@ -13,7 +13,7 @@ import pytest
 from tests.integration import sites
 from tests.integration.training.gates import dag
 
-from paceline.demo.airflow_process import AirflowProcess
+from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.runtime import DockerRuntime
 
 pytestmark = [
@@ -69,8 +69,17 @@ def test_every_engine_of_a_fleet_is_reached_through_its_connection(
         machine = {"kind": "part", "cores": 0.5, "memory_gib": 1, "engine_conn_id": f"engine_{name}"}
         machines.append({"name": f"gate-{name}", **machine})
     file = tmp_path / "fleet.yaml"
-    file.write_text(json.dumps({"workers": machines, "parameter_server": machines[0]}))
-    command = [sys.executable, "-m", "paceline.cli", "fleet", "check", file, "--image", "paceline-trainer:latest"]
+    file.write_text(json.dumps({"machines": machines, "parameter_server": machines[0]}))
+    command = [
+        sys.executable,
+        "-m",
+        "paceline.airflow.cli",
+        "fleet",
+        "check",
+        file,
+        "--image",
+        "paceline-trainer:latest",
+    ]
     found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert found.returncode == 1, found.stderr
     lines = [line for line in found.stdout.splitlines() if line.startswith("gate-")]  # the rest is the log's

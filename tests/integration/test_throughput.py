@@ -13,7 +13,7 @@ import torch
 from tests.integration.training.gates import Training, dag, open_gates
 from tests.waiting import LONG_S, until
 
-from paceline.demo.airflow_process import AirflowProcess
+from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.elastic.nodes import LABEL_TEAM
 from paceline.runtime import DockerRuntime
 

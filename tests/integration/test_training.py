@@ -22,8 +22,8 @@ from tests.integration.training import gates
 from tests.integration.training.gates import Training, open_gates
 from tests.waiting import LONG_S, until
 
+from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.contract import CONTAINER, CONTROLLER, DEADLINE, HISTORY, OUTPUT, PACE, RESULT
-from paceline.demo.airflow_process import AirflowProcess
 
 pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.timeout(1200)]
 

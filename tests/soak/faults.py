@@ -22,8 +22,8 @@ from tests.integration.training.gates import Training, run_in
 from tests.soak.wrong_clock import WrongClock
 from tests.waiting import until
 
+from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.contract import CONTAINER
-from paceline.demo.airflow_process import AirflowProcess
 from paceline.train.progress import Progress, parse_line
 
 Repaired = Callable[[], object]
@@ -35,7 +35,7 @@ OFF_S = 30  # by which the wrong clock is ahead in the beginning
 DAGS = f"""
 from pathlib import Path
 from airflow.sdk import DAG
-from paceline.fleet import Fleet, Worker
+from paceline.fleet import Fleet, Machine
 from paceline.operators import ArbiterOperator, DeadlineTrainingOperator, train_on_fleet
 
 
@@ -83,10 +83,10 @@ for name, where in {{
 with DAG("faults_arbiter", schedule=None):
     ArbiterOperator(task_id="arbiter", pool="faults", devices=1, conn_id="airflow_api", retry_delay=1)
 
-machines = [Worker(name=name, kind="part", cores=0.7, memory_gib=1) for name in "ab"]
+machines = [Machine(name=name, kind="part", cores=0.7, memory_gib=1) for name in "ab"]
 with DAG("faults_fleet", schedule=None, params={{"gate": ""}}):
     train_on_fleet(
-        fleet=Fleet(workers=machines, parameter_server=machines[0]),
+        fleet=Fleet(machines=machines, parameter_server=machines[0]),
         plan={{"workers": {{one.name: {{"samples": {SAMPLES // 2}, "batch_size": 4}} for one in machines}}}},
         server={{"cores": 0.5}},
         **training,

@@ -16,7 +16,7 @@ import pytest
 from tests.integration.pool import Watch, an_arbiter
 from tests.integration.training.gates import Training, dag
 
-from paceline.demo.airflow_process import AirflowProcess
+from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.runtime import DockerRuntime
 
 pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.timeout(3600)]

@@ -10,12 +10,12 @@ import docker
 import pytest
 from rich.console import Console
 
-from paceline.demo import edge
-from paceline.demo.screen import Screen
-from paceline.demo.story import IMAGE, Demo
-from paceline.demo.watch import EDGE_TASKS
-from paceline.profile.neighbours import BACKGROUND
-from paceline.profile.neighbours import IMAGE as NEIGHBOUR
+from paceline.airflow.demo import edge
+from paceline.airflow.demo.screen import Screen
+from paceline.airflow.demo.story import IMAGE, Demo
+from paceline.airflow.demo.watch import EDGE_TASKS
+from paceline.profiles.neighbours import BACKGROUND
+from paceline.profiles.neighbours import IMAGE as NEIGHBOUR
 from paceline.runtime import DockerRuntime, JobSpec
 
 pytestmark = [

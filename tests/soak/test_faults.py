@@ -25,7 +25,7 @@ from tests.soak.faults import CALLS, DAGS, EPOCHS, GATES, MATRIX, OFF_S, SAMPLES
 from tests.soak.wrong_clock import WrongClock
 from tests.waiting import until
 
-from paceline.demo.airflow_process import AirflowProcess
+from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.runtime import DockerRuntime
 
 pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.timeout(1800)]

@@ -10,11 +10,11 @@ import docker
 import pytest
 from tests.integration import sites
 
-from paceline.demo.airflow_process import AirflowProcess, free_port
-from paceline.fleet import Worker
+from paceline.airflow.demo.airflow_process import AirflowProcess, free_port
+from paceline.fleet import Machine
 from paceline.fleet.usage import EngineUsage
-from paceline.profile.bench import Bench, Timing
-from paceline.profile.rehearsal import Training
+from paceline.profiles.bench import Bench, Timing
+from paceline.profiles.rehearsal import TrainingSpec
 from paceline.runtime import DockerRuntime
 
 pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.timeout(1800)]
@@ -58,7 +58,7 @@ def test_two_sites_with_an_edge_worker_each_train_one_model(
 def test_machines_of_two_engines_are_measured_together(
     docker_client: docker.APIClient, other_engine: str, trainer_image: str
 ) -> None:
-    here = Worker(name="here", kind="part", cores=0.5, memory_gib=1)
+    here = Machine(name="here", kind="part", cores=0.5, memory_gib=1)
     there = here.model_copy(update={"name": "there", "engine_conn_id": "engine_b"})
     server = here.model_copy(update={"name": "server", "address": f"{sites.gateway(docker_client)}:{free_port()}"})
     other = docker.APIClient(base_url=other_engine, version="auto", timeout=60)
@@ -67,7 +67,7 @@ def test_machines_of_two_engines_are_measured_together(
     bench = Bench(
         [here, there],
         server,
-        Training(sites.PROJECT / "benchmarks" / "edge" / "train.py", trainer_image),
+        TrainingSpec(sites.PROJECT / "benchmarks" / "edge" / "train.py", trainer_image),
         {name: DockerRuntime(client) for name, client in clients.items()},
         {name: EngineUsage(client, machines[name]) for name, client in clients.items()},
         timing=Timing(before_s=1.0, training_s=1.0),

@@ -1,6 +1,7 @@
-"""A Docker engine whose clock is wrong: forwards a real engine's socket and shifts the timestamps in its answers.
+"""A machine whose clock is wrong: forwards the socket of its Docker engine and shifts the times in the answers.
 
-Called by ``faults``. RFC 3339 timestamps keep their length when whole seconds are added, so log frames stay intact.
+Called by ``faults``. Times are the engine's RFC 3339 timestamps and the wall clock in the progress lines of its jobs.
+Both keep their length when whole seconds are added, so log frames stay intact.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from pathlib import Path
 
-_STAMP = re.compile(rb"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d")
+# Not the run ids in labels, which have a zone in place of the Z.
+_TIME = re.compile(rb'20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(?=(?:\.\d{1,9})?Z)|"wall_s":\d{10}')
+_WHOLE = re.compile(rb'20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z|"wall_s":\d{10}')
+_EXAMPLES = (b"2030-01-01T00:00:00.000000000Z", b'"wall_s":1000000000')
+_FORMAT = "%Y-%m-%dT%H:%M:%S"
 _SINCE = re.compile(rb"(?<=[?&]since=)\d{10}\b")
-_LENGTH = len("2030-01-01T00:00:00")
 _CHUNK = 2**16
 
 
@@ -76,8 +80,8 @@ class WrongClock:
             kept = b""
             while data := engine.recv(_CHUNK):
                 data = kept + data
-                kept = b"" if _STAMP.fullmatch(data[-_LENGTH:]) else _begun(data)
-                client.sendall(_STAMP.sub(self._shifted, data[: len(data) - len(kept)]))
+                kept = _begun(data)
+                client.sendall(_TIME.sub(self._shifted, data[: len(data) - len(kept)]))
             client.sendall(kept)
 
     @contextlib.contextmanager
@@ -93,9 +97,15 @@ class WrongClock:
             target.close()
 
     def _shifted(self, found: re.Match[bytes]) -> bytes:
-        moment = datetime.fromisoformat(found[0].decode()).replace(tzinfo=timezone.utc)
-        off_s = self._after_s if moment.timestamp() >= self._jumped_s else self._before_s
-        return (moment + timedelta(seconds=off_s)).strftime("%Y-%m-%dT%H:%M:%S").encode()
+        prefix, colon, seconds = found[0].rpartition(b'":')
+        if colon:
+            return prefix + colon + b"%d" % self._wrong_s(int(seconds))
+        moment = datetime.strptime(found[0].decode(), _FORMAT).replace(tzinfo=timezone.utc)
+        wrong = datetime.fromtimestamp(self._wrong_s(moment.timestamp()), tz=timezone.utc)
+        return wrong.strftime(_FORMAT).encode()
+
+    def _wrong_s(self, true_s: float) -> float:
+        return true_s + (self._after_s if true_s >= self._jumped_s else self._before_s)
 
     def _true_s(self, since_s: int) -> float:
         """Return the true time of a moment that the wrong clock has shown."""
@@ -105,9 +115,9 @@ class WrongClock:
 
 
 def _begun(data: bytes) -> bytes:
-    """Return what may be the beginning of a timestamp at the end of ``data``."""
-    for length in range(min(_LENGTH - 1, len(data)), 0, -1):
-        tail = data[-length:]
-        if _STAMP.fullmatch(tail + b"2030-01-01T00:00:00"[length:]):
-            return tail
+    """Return the end of ``data`` if a time may begin there that goes on in the next bytes."""
+    for length in range(max(map(len, _EXAMPLES)) - 1, 0, -1):
+        end = data[-length:]
+        if any(_WHOLE.fullmatch(end + example[len(end) :]) for example in _EXAMPLES if len(end) < len(example)):
+            return end
     return b""

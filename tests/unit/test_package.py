@@ -16,7 +16,7 @@ import jsonschema
 import pytest
 
 import paceline
-from paceline.provider import get_provider_info
+from paceline.airflow.provider import get_provider_info
 
 PROJECT = Path(__file__).parents[2]
 # Import names of the folders that are not below include/.

@@ -20,7 +20,7 @@ from benchmarks.promises.registry import PROJECT, Measurement, Promise, Reading,
 from benchmarks.promises.results import commit
 from benchmarks.promises.stage import LABEL, NotMeasuredError, Stage
 
-from paceline.demo.story import alone
+from paceline.airflow.demo.story import alone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,14 +4,13 @@ A :class:`Policy` looks at the jobs and nodes of now and says who gets what. All
 simulator (:mod:`paceline.simulate.cluster`) as with real trainings.
 """
 
-from paceline.allocate.bound import most_on_time
-from paceline.allocate.greedy import Greedy
+from paceline.allocate.andreas import RandomizedGreedy
 from paceline.allocate.growing import Growing
 from paceline.allocate.model import (
     DEVICE,
     Allocation,
+    ClusterJob,
     ImpossibleAllocationError,
-    Job,
     Node,
     Placement,
     Policy,
@@ -19,10 +18,9 @@ from paceline.allocate.model import (
     check,
     free_devices,
 )
-from paceline.allocate.on_time import OnTime
+from paceline.allocate.modelarts import Greedy, RollingHorizon
+from paceline.allocate.on_time import OnTime, most_on_time
 from paceline.allocate.ordered import edf, fifo, priority
-from paceline.allocate.randomized_greedy import RandomizedGreedy
-from paceline.allocate.rolling_horizon import RollingHorizon
 
 __all__ = [
     "DEVICE",
@@ -30,7 +28,7 @@ __all__ = [
     "Greedy",
     "Growing",
     "ImpossibleAllocationError",
-    "Job",
+    "ClusterJob",
     "Node",
     "OnTime",
     "Placement",

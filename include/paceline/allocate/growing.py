@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.allocate.greedy import the_pool
-from paceline.allocate.model import Allocation, Job, Node, Placement, Speeds
+from paceline.allocate.model import Allocation, ClusterJob, Node, Placement, Speeds
+from paceline.allocate.modelarts.greedy import the_pool
 from paceline.errors import InvalidInputError
 
 
 class Growing:
     """Nobody waits for all that was asked for (Nearchus, section IV, with its queues first come, first served).
 
-    Who waits is let in as soon as there is a part of its budget, ``Job.requested``; nobody overtakes. At each regular
-    moment when nobody waits, those that run get half as many devices again, in the order in which they came, up to
-    their budgets and as far as there are devices. Nothing is taken from anybody.
+    A waiting job starts as soon as a part of its budget, ``ClusterJob.requested``, is free; no job overtakes another.
+    At each regular moment at which no job waits, the running jobs get half as many devices again, in the order of
+    their arrival, up to their budgets and as far as there are devices. No job loses devices.
 
     Beyond the paper: a job of which it is known that more devices would hardly make it faster gets no more of them.
 
@@ -29,9 +29,9 @@ class Growing:
 
     Examples
     --------
-    >>> from paceline.allocate import Job, Node, Placement, Speeds
+    >>> from paceline.allocate import ClusterJob, Node, Placement, Speeds
     >>> speeds = {"device": Speeds.linear(8)}
-    >>> jobs = [Job("runs", 0.0, 1e3, speeds, held=Placement("pool", 4)), Job("new", 9.0, 1e3, speeds)]
+    >>> jobs = [ClusterJob("runs", 0.0, 1e3, speeds, held=Placement("pool", 4)), ClusterJob("new", 9.0, 1e3, speeds)]
     >>> then = Growing().allocate(jobs, [Node("pool", 10)], 10.0, rescale=True)
     >>> {name: given.devices for name, given in then.placements.items()}
     {'runs': 6, 'new': 2}
@@ -48,7 +48,7 @@ class Growing:
             raise InvalidInputError("worth", worth, "a share from 0 to below 1")
         self._start_share, self._scale_up, self._worth = start_share, scale_up, worth
 
-    def allocate(self, jobs: Sequence[Job], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
+    def allocate(self, jobs: Sequence[ClusterJob], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
         """See ``Policy``."""
         pool = the_pool(nodes)
         held = {job.name: job.held.devices for job in jobs if job.held is not None}
@@ -83,11 +83,11 @@ class Growing:
         """Whether those that run may get more, by who waits."""
         return first_in_line is None
 
-    def _first(self, job: Job, speeds: Speeds) -> int:
+    def _first(self, job: ClusterJob, speeds: Speeds) -> int:
         """How many it begins on, if there are so many."""
         return max(speeds.most(int(self._start_share * _budget(job, speeds) + 1e-9)), speeds.counts[0])
 
-    def _more(self, job: Job, speeds: Speeds, held: int, free: int) -> int:
+    def _more(self, job: ClusterJob, speeds: Speeds, held: int, free: int) -> int:
         """How many it has from now on."""
         limit = min(_budget(job, speeds), held + free)
         target = speeds.most(min(int(held * (1 + self._scale_up) + 1e-9), limit))
@@ -97,6 +97,6 @@ class Growing:
         return target if gain > self._worth * (target / held - 1) else held
 
 
-def _budget(job: Job, speeds: Speeds) -> int:
+def _budget(job: ClusterJob, speeds: Speeds) -> int:
     """The most that it may have."""
     return max(speeds.most(job.requested or speeds.counts[-1]), speeds.counts[0])

@@ -26,7 +26,7 @@ class Speeds:
     counts:
         The legal numbers of devices, ascending.
     per_s:
-        Work done in a second with each of them, in the unit of ``Job.work``.
+        Work done in a second with each of them, in the unit of ``ClusterJob.work``.
 
     Examples
     --------
@@ -104,7 +104,7 @@ class Node:
     devices:
         How many it has.
     kind:
-        Of which kind, see ``Job.speeds``.
+        Of which kind, see ``ClusterJob.speeds``.
     cost_per_s:
         What it costs in a second while 0, 1, 2, ... of its devices are in use (c_ng of ANDREAS); empty: nothing.
     """
@@ -138,7 +138,7 @@ class Placement:
 
 
 @dataclass(eq=False, slots=True)
-class Job:
+class ClusterJob:
     """A job that waits or runs, as far as a policy knows it.
 
     Parameters
@@ -213,7 +213,7 @@ class Policy(Protocol):
 
     name: str
 
-    def allocate(self, jobs: Sequence[Job], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
+    def allocate(self, jobs: Sequence[ClusterJob], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
         """Say who runs from now on.
 
         Parameters
@@ -235,7 +235,7 @@ class ImpossibleAllocationError(PacelineError):
     """A policy gave out what is not there, or what a job cannot use."""
 
 
-def free_devices(jobs: Sequence[Job], nodes: Sequence[Node]) -> dict[str, int]:
+def free_devices(jobs: Sequence[ClusterJob], nodes: Sequence[Node]) -> dict[str, int]:
     """How many devices of each node nobody holds."""
     free = {node.name: node.devices for node in nodes}
     for job in jobs:
@@ -244,7 +244,7 @@ def free_devices(jobs: Sequence[Job], nodes: Sequence[Node]) -> dict[str, int]:
     return free
 
 
-def check(allocation: Allocation, jobs: Sequence[Job], nodes: Sequence[Node]) -> None:
+def check(allocation: Allocation, jobs: Sequence[ClusterJob], nodes: Sequence[Node]) -> None:
     """Raise ``ImpossibleAllocationError`` if an allocation cannot be carried out."""
     known = {job.name: job for job in jobs}
     left = {node.name: node.devices for node in nodes}

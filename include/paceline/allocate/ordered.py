@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 
-from paceline.allocate.model import Allocation, Job, Node, free_devices
+from paceline.allocate.model import Allocation, ClusterJob, Node, free_devices
 from paceline.allocate.sizes import Size, cheapest_in_time
 
 
@@ -22,12 +22,14 @@ class Ordered:
         On how many devices, and where; by default the cheapest that meets the deadline, else the fastest.
     """
 
-    def __init__(self, name: str, order: Callable[[Job], tuple[float, ...]], size: Size = cheapest_in_time) -> None:
+    def __init__(
+        self, name: str, order: Callable[[ClusterJob], tuple[float, ...]], size: Size = cheapest_in_time
+    ) -> None:
         self.name = name
         self._order = order
         self._size = size
 
-    def allocate(self, jobs: Sequence[Job], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
+    def allocate(self, jobs: Sequence[ClusterJob], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
         """See ``Policy``."""
         placements = {job.name: job.held for job in jobs if job.held is not None}
         free = free_devices(jobs, nodes)
@@ -54,5 +56,5 @@ def edf(size: Size = cheapest_in_time) -> Ordered:
 
 
 def priority(size: Size = cheapest_in_time) -> Ordered:
-    """The most important first, by ``Job.weight``."""
+    """The most important first, by ``ClusterJob.weight``."""
     return Ordered("ps", lambda job: (-job.weight,), size)

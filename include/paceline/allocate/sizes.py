@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import TypeAlias
 
-from paceline.allocate.model import Job, Node, Placement
+from paceline.allocate.model import ClusterJob, Node, Placement
 
-# Job, nodes, free devices of each, the time: where it begins, or None if it must wait.
-Size: TypeAlias = Callable[[Job, Sequence[Node], Mapping[str, int], float], "Placement | None"]
+# ClusterJob, nodes, free devices of each, the time: where it begins, or None if it must wait.
+Size: TypeAlias = Callable[[ClusterJob, Sequence[Node], Mapping[str, int], float], "Placement | None"]
 
 
-def cheapest_in_time(job: Job, nodes: Sequence[Node], free: Mapping[str, int], now_s: float) -> Placement | None:
+def cheapest_in_time(job: ClusterJob, nodes: Sequence[Node], free: Mapping[str, int], now_s: float) -> Placement | None:
     """The cheapest free place that meets the deadline; the fastest free one if none does (ANDREAS, section IV-B)."""
     deadline_s = inf if job.deadline_s is None else job.deadline_s
     best: tuple[bool, float, float] | None = None
@@ -32,7 +32,7 @@ def cheapest_in_time(job: Job, nodes: Sequence[Node], free: Mapping[str, int], n
     return found
 
 
-def requested(job: Job, nodes: Sequence[Node], free: Mapping[str, int], now_s: float) -> Placement | None:
+def requested(job: ClusterJob, nodes: Sequence[Node], free: Mapping[str, int], now_s: float) -> Placement | None:
     """So many devices as its user asked for, or all that it can use: on the first node with room."""
     for node in nodes:
         speeds = job.speeds.get(node.kind)
@@ -43,7 +43,7 @@ def requested(job: Job, nodes: Sequence[Node], free: Mapping[str, int], now_s: f
     return None
 
 
-def fastest(job: Job, nodes: Sequence[Node], free: Mapping[str, int], now_s: float) -> Placement | None:
+def fastest(job: ClusterJob, nodes: Sequence[Node], free: Mapping[str, int], now_s: float) -> Placement | None:
     """As many devices as make it fastest, once there are so many: on the node where it is fastest."""
     usable = [node for node in nodes if node.kind in job.speeds]
     best = {node.name: job.speeds[node.kind].most(min(node.devices, job.speeds[node.kind].fastest)) for node in usable}

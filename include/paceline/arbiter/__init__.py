@@ -4,7 +4,7 @@ Start at :class:`Arbiter`. It knows nothing of Airflow: what trainings say comes
 """
 
 from paceline.arbiter.arbiter import Arbiter
-from paceline.arbiter.claim import Claim
 from paceline.arbiter.grants import Grant
+from paceline.arbiter.request import DeviceRequest
 
-__all__ = ["Arbiter", "Claim", "Grant"]
+__all__ = ["Arbiter", "DeviceRequest", "Grant"]

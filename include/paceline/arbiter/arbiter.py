@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from paceline.allocate import Job, Node, OnTime, Policy, check
-from paceline.allocate.door import ask
-from paceline.arbiter.beginners import Beginners
-from paceline.arbiter.claim import Claim
+from paceline.allocate import ClusterJob, Node, OnTime, Policy, check
+from paceline.arbiter.admission import check_admission
 from paceline.arbiter.demand import POOL, job
-from paceline.arbiter.grants import Grant, Target, settle
+from paceline.arbiter.grants import DesiredCeiling, Grant, settle
+from paceline.arbiter.request import DeviceRequest
+from paceline.arbiter.warm_up import WarmUp
 from paceline.contract import Ceiling
-from paceline.control import CPU_QUANTUM, Outlook
+from paceline.control import CPU_QUANTUM, RemainingWork
 from paceline.errors import InvalidInputError
 
 _CHANGE_S = 2.0  # what a change of its devices costs a training
@@ -30,7 +30,7 @@ class Arbiter:
     quantum:
         The smallest part that is given out: 0.05 of a core, or 1 for whole devices.
     policy:
-        Who decides; by default :class:`~paceline.allocate.OnTime`, which keeps what was promised at the door.
+        Who decides; by default :class:`~paceline.allocate.OnTime`, which keeps the promises of admission.
     every_s:
         Seconds between two decisions when nothing else asks for one.
 
@@ -41,12 +41,12 @@ class Arbiter:
 
     Examples
     --------
-    >>> from paceline.control import Outlook
-    >>> claims = [
-    ...     Claim("soon", "waiting", 0, 100, 0, 0, 0.1, 2, 0.05, 0, 0, None, Outlook(100.0, 1.0, 0.0)),
-    ...     Claim("later", "waiting", 0, 200, 0, 0, 0.1, 2, 0.05, 0, 0, None, Outlook(150.0, 1.0, 0.0)),
+    >>> from paceline.control import RemainingWork
+    >>> requests = [
+    ...     DeviceRequest("soon", "waiting", 0, 100, 0, 0, 0.1, 2, 0.05, 0, 0, None, RemainingWork(100.0, 1.0, 0.0)),
+    ...     DeviceRequest("later", "waiting", 0, 200, 0, 0, 0.1, 2, 0.05, 0, 0, None, RemainingWork(150.0, 1.0, 0.0)),
     ... ]
-    >>> for grant in Arbiter(devices=2).look(claims, now_s=0.0):
+    >>> for grant in Arbiter(devices=2).look(requests, now_s=0.0):
     ...     print(grant.key, grant.ceiling.devices, grant.ceiling.reason)
     soon 1.1 less would do for its deadline; the rest is spare
     later 0.9 less would do for its deadline; the rest is spare
@@ -74,106 +74,111 @@ class Arbiter:
         self._again_s = float("inf")
         self._seen: Mapping[str, object] = {}
         self._deadlines_s: Mapping[str, float] = {}
-        self._known: dict[str, Outlook] = {}
-        self._beginners = Beginners()
+        self._known: dict[str, RemainingWork] = {}
+        self._warm_up = WarmUp()
         self._keep: Mapping[str, float] = {}  # who has just begun, and what it keeps
-        self._targets: dict[str, Target] = {}
+        self._targets: dict[str, DesiredCeiling] = {}
         self._on_time: list[str] = []
 
-    def look(self, claims: Sequence[Claim], now_s: float) -> list[Grant]:
+    def look(self, requests: Sequence[DeviceRequest], now_s: float) -> list[Grant]:
         """Take in what the pool's trainings say; return what is to be said to them. To be called every second or so.
 
         Parameters
         ----------
-        claims:
+        requests:
             All of them. Who is missing has ended.
         now_s:
             The time, in seconds since the epoch.
         """
-        claims = [self._steady(claim) for claim in claims]
-        claims.sort(key=lambda claim: (claim.deadline_s, claim.arrived_s, claim.key))
-        for claim in claims:
-            if claim.outlook is not None:
-                self._known[claim.key] = claim.outlook
-        here = [claim for claim in claims if not claim.ended and not claim.lost]
-        lost = sum(claim.committed for claim in claims if claim.lost)
-        self._keep = self._beginners.look(here, self._known, now_s)
+        requests = [self._steady(request) for request in requests]
+        requests.sort(key=lambda request: (request.deadline_s, request.arrived_s, request.key))
+        for request in requests:
+            if request.remaining is not None:
+                self._known[request.key] = request.remaining
+        here = [request for request in requests if not request.ended and not request.lost]
+        lost = sum(request.committed for request in requests if request.lost)
+        self._keep = self._warm_up.look(here, self._known, now_s)
         left = self.devices - lost - sum(self._keep.values())
         self._node = Node(POOL, max(int(left / self._unit + 1e-6), 1))
-        seen = {claim.key: (claim.deadline_s, claim.key in self._known, claim.key in self._keep) for claim in here}
+        seen = {
+            request.key: (request.deadline_s, request.key in self._known, request.key in self._keep) for request in here
+        }
         # Who is late, or was left with nothing, may be helped as soon as others have shown that they need less.
-        wants = any(claim.late or not self._has_something(claim) for claim in here)
+        wants = any(request.late or not self._has_something(request) for request in here)
         late = wants and now_s >= self._decided_s + _LATE_EVERY_S
         if seen != self._seen or late or now_s >= min(self._decided_s + self._every_s, self._again_s):
             self._decide(here, now_s)
             self._seen, self._decided_s = seen, now_s
-            self._known = {key: outlook for key, outlook in self._known.items() if key in seen}
-            self._deadlines_s = {claim.key: claim.deadline_s for claim in here}
-        grants = settle(claims, self._targets, self.devices)
-        answers = self._answers([claim for claim in here if _asks(claim)], here, now_s)
+            self._known = {key: remaining for key, remaining in self._known.items() if key in seen}
+            self._deadlines_s = {request.key: request.deadline_s for request in here}
+        grants = settle(requests, self._targets, self.devices)
+        answers = self._answers([request for request in here if _asks(request)], here, now_s)
         told = [replace(grant, ceiling=_with(grant.ceiling, answers.pop(grant.key, None))) for grant in grants]
         granted = {grant.key for grant in told}
-        waiting = (claim for claim in here if claim.state == "waiting" and claim.key not in granted)
-        reasons = ((claim, self._targets[claim.key].reason, answers.get(claim.key)) for claim in waiting)
+        waiting = (request for request in here if request.state == "waiting" and request.key not in granted)
+        reasons = ((request, self._targets[request.key].reason, answers.get(request.key)) for request in waiting)
         return told + [_nothing_yet(*one) for one in reasons if one[2] or one[0].ceiling is None or _stale(*one[:2])]
 
-    def _has_something(self, claim: Claim) -> bool:
-        target = self._targets.get(claim.key)
+    def _has_something(self, request: DeviceRequest) -> bool:
+        target = self._targets.get(request.key)
         return target is None or target.devices > 0
 
-    def _steady(self, claim: Claim) -> Claim:
+    def _steady(self, request: DeviceRequest) -> DeviceRequest:
         """A deadline is the same while it differs by less than samples round it."""
-        before_s = self._deadlines_s.get(claim.key)
-        same = before_s is not None and abs(before_s - claim.deadline_s) < _SAME_S
-        return replace(claim, deadline_s=before_s) if before_s is not None and same else claim
+        before_s = self._deadlines_s.get(request.key)
+        same = before_s is not None and abs(before_s - request.deadline_s) < _SAME_S
+        return replace(request, deadline_s=before_s) if before_s is not None and same else request
 
-    def _decide(self, claims: Sequence[Claim], now_s: float) -> None:
-        jobs = self._jobs(claims, now_s)
+    def _decide(self, requests: Sequence[DeviceRequest], now_s: float) -> None:
+        jobs = self._jobs(requests, now_s)
         allocation = self._policy.allocate(list(jobs.values()), [self._node], now_s, rescale=True)
         check(allocation, list(jobs.values()), [self._node])
         self.decisions += 1
         self._targets = {}
-        for claim in claims:
-            placed = allocation.placements.get(claim.key)
-            reason = allocation.reasons.get(claim.key, "")
-            if claim.key not in self._known:
+        for request in requests:
+            placed = allocation.placements.get(request.key)
+            reason = allocation.reasons.get(request.key, "")
+            if request.key not in self._known:
                 reason = "how fast it trains is not known yet"
-            if claim.key not in jobs and claim.key not in self._keep:
-                reason = f"the pool is too small: it has {self.devices:g} devices, {claim.least:g} are needed"
-            devices = placed.devices * self._unit if placed is not None else self._keep.get(claim.key, 0.0)
-            if placed is None and claim.taken is None:
-                devices = claim.least  # it does not share, so it cannot stand still
-            self._targets[claim.key] = Target(round(devices, 9), reason)
+            if request.key not in jobs and request.key not in self._keep:
+                reason = f"the pool is too small: it has {self.devices:g} devices, {request.least:g} are needed"
+            devices = placed.devices * self._unit if placed is not None else self._keep.get(request.key, 0.0)
+            if placed is None and request.taken is None:
+                devices = request.least  # it does not share, so it cannot stand still
+            self._targets[request.key] = DesiredCeiling(round(devices, 9), reason)
         self._again_s = allocation.again_s
         self._on_time = [key for key in jobs if key not in allocation.late]
 
-    def _jobs(self, claims: Sequence[Claim], now_s: float) -> dict[str, Job]:
-        others = [claim for claim in claims if claim.key not in self._keep]
+    def _jobs(self, requests: Sequence[DeviceRequest], now_s: float) -> dict[str, ClusterJob]:
+        others = [request for request in requests if request.key not in self._keep]
         share = self._node.devices * self._unit / max(len(others), 1)
         made = (
-            job(claim, self._known.get(claim.key), share, self._node.devices, self._unit, now_s) for claim in others
+            job(request, self._known.get(request.key), share, self._node.devices, self._unit, now_s)
+            for request in others
         )
         return {one.name: one for one in made if one is not None}
 
-    def _answers(self, asking: Sequence[Claim], claims: Sequence[Claim], now_s: float) -> dict[str, _AtTheDoor]:
+    def _answers(
+        self, asking: Sequence[DeviceRequest], requests: Sequence[DeviceRequest], now_s: float
+    ) -> dict[str, _Promise]:
         """What those who have just come are told of their deadlines, as far as it is known what they need."""
-        known = [claim for claim in asking if claim.key in self._known]
+        known = [request for request in asking if request.key in self._known]
         if not known or self._keep:  # what is left for them will be known in a moment
             return {}
-        jobs = self._jobs(claims, now_s)
+        jobs = self._jobs(requests, now_s)
         promised = [jobs[key] for key in self._on_time if key in jobs]
         found = {}
-        for claim in known:
-            if claim.key in jobs and claim.asked_s is not None:
-                answer = ask(jobs[claim.key], promised, self._node, now_s)
-                ends_s = answer.earliest_s + self._known[claim.key].after_s
-                earliest_s = claim.began_s + (ends_s - claim.began_s) / claim.alpha - claim.origin_s
-                found[claim.key] = _AtTheDoor(claim.asked_s, answer.fits, earliest_s)
+        for request in known:
+            if request.key in jobs and request.asked_s is not None:
+                answer = check_admission(jobs[request.key], promised, self._node, now_s)
+                ends_s = answer.earliest_s + self._known[request.key].after_s
+                earliest_s = request.began_s + (ends_s - request.began_s) / request.alpha - request.origin_s
+                found[request.key] = _Promise(request.asked_s, answer.fits, earliest_s)
         return found
 
 
 @dataclass(frozen=True)
-class _AtTheDoor:
+class _Promise:
     """An answer; times are since the moment that the deadline counts from, and deadlines as people write them."""
 
     asked_s: float
@@ -181,26 +186,26 @@ class _AtTheDoor:
     earliest_s: float
 
 
-def _asks(claim: Claim) -> bool:
-    answered = claim.ceiling is not None and claim.asked_s is not None and claim.ceiling.answers(claim.asked_s)
-    return claim.state == "waiting" and claim.has_deadline and not answered
+def _asks(request: DeviceRequest) -> bool:
+    answered = request.ceiling is not None and request.asked_s is not None and request.ceiling.answers(request.asked_s)
+    return request.state == "waiting" and request.has_deadline and not answered
 
 
-def _with(ceiling: Ceiling, answer: _AtTheDoor | None) -> Ceiling:
+def _with(ceiling: Ceiling, answer: _Promise | None) -> Ceiling:
     if answer is None:
         return ceiling
     times = {name: round(getattr(answer, name), 3) for name in ("asked_s", "earliest_s")}
     return replace(ceiling, fits=answer.fits, **times)
 
 
-def _stale(claim: Claim, reason: str) -> bool:
-    return claim.ceiling is not None and claim.granted == 0 and claim.ceiling.reason != reason
+def _stale(request: DeviceRequest, reason: str) -> bool:
+    return request.ceiling is not None and request.granted == 0 and request.ceiling.reason != reason
 
 
-def _nothing_yet(claim: Claim, reason: str, answer: _AtTheDoor | None) -> Grant:
+def _nothing_yet(request: DeviceRequest, reason: str, answer: _Promise | None) -> Grant:
     """Who has to wait is told why, and whether its deadline can still be met."""
-    before = claim.ceiling or Ceiling(0.0, claim.taken or 0)
+    before = request.ceiling or Ceiling(0.0, request.taken or 0)
     said = replace(
-        before, grant=max(before.grant, claim.taken or 0) + 1, reason=reason if before.devices == 0 else before.reason
+        before, grant=max(before.grant, request.taken or 0) + 1, reason=reason if before.devices == 0 else before.reason
     )
-    return Grant(claim.key, _with(said, answer), before.devices)
+    return Grant(request.key, _with(said, answer), before.devices)

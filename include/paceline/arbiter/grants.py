@@ -10,14 +10,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from paceline.arbiter.claim import Claim
+from paceline.arbiter.request import DeviceRequest
 from paceline.contract import Ceiling
 
 _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
-class Target:
+class DesiredCeiling:
     """What a policy wants a training to have, and why."""
 
     devices: float
@@ -33,12 +33,12 @@ class Grant:
     before: float | None
 
 
-def settle(claims: Sequence[Claim], targets: Mapping[str, Target], pool: float) -> list[Grant]:
+def settle(requests: Sequence[DeviceRequest], targets: Mapping[str, DesiredCeiling], pool: float) -> list[Grant]:
     """Say what is to be said now; asked again when trainings have answered, until all have what they are to have.
 
     Parameters
     ----------
-    claims:
+    requests:
         All trainings of the pool; the first ones are given free devices first.
     targets:
         What each is to have in the end. Who is not named keeps what it has.
@@ -50,39 +50,39 @@ def settle(claims: Sequence[Claim], targets: Mapping[str, Target], pool: float) 
     One of two trainings has everything. It is lowered first; the other has to wait until it has answered.
 
     >>> has = Ceiling(2.0, grant=4)
-    >>> one = Claim("one", "training", 0, 60, 0, 10, 0.1, 2, 0.05, held=2.0, taken=4, ceiling=has, outlook=None)
-    >>> two = Claim("two", "waiting", 9, 60, 9, 10, 0.1, 2, 0.05, held=0.0, taken=0, ceiling=None, outlook=None)
-    >>> wanted = {"one": Target(1.5), "two": Target(0.5)}
+    >>> one = DeviceRequest("one", "training", 0, 60, 0, 10, 0.1, 2, 0.05, held=2.0, taken=4, ceiling=has)
+    >>> two = DeviceRequest("two", "waiting", 9, 60, 9, 10, 0.1, 2, 0.05, held=0.0, taken=0, ceiling=None)
+    >>> wanted = {"one": DesiredCeiling(1.5), "two": DesiredCeiling(0.5)}
     >>> [(grant.key, grant.ceiling.devices, grant.ceiling.at_most) for grant in settle([one, two], wanted, pool=2)]
     [('one', 1.5, 2.0)]
     """
-    free = pool - sum(claim.committed for claim in claims)
-    grants = list(_lower(claims, targets))
-    for claim in claims:
-        target = targets.get(claim.key)
-        if target is None or claim.ended or target.devices <= claim.granted + _ROUNDING:
+    free = pool - sum(request.committed for request in requests)
+    grants = list(_lower(requests, targets))
+    for request in requests:
+        target = targets.get(request.key)
+        if target is None or request.ended or target.devices <= request.granted + _ROUNDING:
             continue
-        room = max(free, 0.0) + claim.committed
-        devices = _whole(min(target.devices, room), claim.quantum)
-        if devices < claim.least - _ROUNDING or devices <= claim.granted + _ROUNDING:
+        room = max(free, 0.0) + request.committed
+        devices = _whole(min(target.devices, room), request.quantum)
+        if devices < request.least - _ROUNDING or devices <= request.granted + _ROUNDING:
             continue
-        free -= max(devices - claim.committed, 0.0)
-        grants.append(_grant(claim, devices, target.reason))
+        free -= max(devices - request.committed, 0.0)
+        grants.append(_grant(request, devices, target.reason))
     return grants
 
 
-def _lower(claims: Iterable[Claim], targets: Mapping[str, Target]) -> Iterable[Grant]:
-    for claim in claims:
-        target = targets.get(claim.key)
-        if target is not None and not claim.ended and target.devices < claim.granted - _ROUNDING:
-            yield _grant(claim, target.devices, target.reason)
+def _lower(requests: Iterable[DeviceRequest], targets: Mapping[str, DesiredCeiling]) -> Iterable[Grant]:
+    for request in requests:
+        target = targets.get(request.key)
+        if target is not None and not request.ended and target.devices < request.granted - _ROUNDING:
+            yield _grant(request, target.devices, target.reason)
 
 
-def _grant(claim: Claim, devices: float, reason: str) -> Grant:
-    before = claim.ceiling
-    number = 1 + max(before.grant if before else 0, claim.taken or 0)
-    ceiling = Ceiling(devices, number, at_most=max(claim.committed, devices), reason=reason)
-    return Grant(claim.key, ceiling, before.devices if before else None)
+def _grant(request: DeviceRequest, devices: float, reason: str) -> Grant:
+    before = request.ceiling
+    number = 1 + max(before.grant if before else 0, request.taken or 0)
+    ceiling = Ceiling(devices, number, at_most=max(request.committed, devices), reason=reason)
+    return Grant(request.key, ceiling, before.devices if before else None)
 
 
 def _whole(devices: float, quantum: float) -> float:

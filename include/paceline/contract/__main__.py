@@ -11,7 +11,7 @@ from paceline.contract import PaceSample, StoredHistory
 from paceline.contract.record import Record
 
 
-class LiveState(Record):
+class LiveStateSchema(Record):
     """What the pages read of a training's live state."""
 
     pace: PaceSample
@@ -40,7 +40,7 @@ def schema() -> dict[str, Any]:
     >>> sorted(schema()["$defs"])
     ['PaceSample', 'Remaining', 'RunEvent', 'StoredHistory']
     """
-    return LiveState.model_json_schema(mode="serialization", schema_generator=_ForTypeScript)
+    return LiveStateSchema.model_json_schema(mode="serialization", schema_generator=_ForTypeScript)
 
 
 if __name__ == "__main__":

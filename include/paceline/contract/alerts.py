@@ -14,12 +14,12 @@ AlertKind = Literal["in_danger", "infeasible", "missed"]
 class SentAlerts(Record):
     """Alerts sent for one deadline. A retry reads it and sends none twice.
 
-    >>> SentAlerts.read({"told": ["missed"], "deadline_s": 60.0}).told
+    >>> SentAlerts.read({"sent": ["missed"], "deadline_s": 60.0}).sent
     ['missed']
-    >>> SentAlerts.read({"told": "all"}) is None
+    >>> SentAlerts.read({"sent": "all"}) is None
     True
     """
 
     version: int = 1
-    told: list[AlertKind] = Field(default_factory=list)
+    sent: list[AlertKind] = Field(default_factory=list)
     deadline_s: float | None = None

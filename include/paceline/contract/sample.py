@@ -97,7 +97,7 @@ class PaceSample(Record):
     earliest_s: Seconds | None = None
     """The end with every device that is allowed."""
     feasible: bool = True
-    outlook: Annotated[Remaining | None, WrapValidator(_or_none)] = None
+    remaining: Annotated[Remaining | None, WrapValidator(_or_none)] = None
     epoch: int | None = None
     epochs: int | None = None
     loss: float | None = None

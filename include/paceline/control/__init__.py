@@ -8,10 +8,10 @@ from paceline.control.controller import Controller, Decision, Observation, aim
 from paceline.control.deadline import DeadlineController
 from paceline.control.limits import CPU_QUANTUM, GPU_QUANTUM, Limits
 from paceline.control.make import CONTROLLERS, make_controller
-from paceline.control.outlook import Outlook
 from paceline.control.paper import PAPER_GAINS, PaperController
 from paceline.control.past import PastRun
 from paceline.control.pi import Gains, PIController
+from paceline.control.remaining import RemainingWork
 from paceline.control.setpoint import Ramp
 from paceline.control.speed import SpeedModel
 
@@ -26,7 +26,7 @@ __all__ = [
     "Gains",
     "Limits",
     "Observation",
-    "Outlook",
+    "RemainingWork",
     "PAPER_GAINS",
     "PIController",
     "PaperController",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from paceline.control.limits import Limits
-from paceline.control.outlook import Outlook
+from paceline.control.remaining import RemainingWork
 from paceline.errors import InvalidInputError
 
 
@@ -16,7 +16,7 @@ class Decision:
 
     ``devices`` is the allocation from now on, for ``next_s`` seconds. ``finish_s`` forecasts the end at the present
     speed, ``earliest_s`` the end with every device that is allowed; both are ``None`` until the job has shown its
-    speed. ``feasible`` says whether the deadline can still be met. ``outlook`` says what others would take.
+    speed. ``feasible`` says whether the deadline can still be met. ``remaining`` says what others would take.
     """
 
     devices: float
@@ -26,7 +26,7 @@ class Decision:
     earliest_s: float | None
     feasible: bool
     next_s: float
-    outlook: Outlook | None = None
+    remaining: RemainingWork | None = None
 
 
 class Observation(NamedTuple):

@@ -10,8 +10,8 @@ from typing import Any
 
 from paceline.control.controller import Decision, Observation, aim, check_target
 from paceline.control.limits import Limits
-from paceline.control.outlook import Outlook
 from paceline.control.past import PastRun
+from paceline.control.remaining import RemainingWork
 from paceline.control.setpoint import Ramp
 from paceline.control.speed import SpeedModel
 
@@ -201,8 +201,8 @@ class DeadlineController:
         feasible = (now_s if earliest_s is None else earliest_s) <= self.deadline_s + _FORECAST_SD * self._time_s
         soon_s = max(left_s / _STEPS_TO_GO, _SHORTEST_STEP_S) if left_s > 0 else self.period_s  # late: all is given
         next_s = min(self.period_s, soon_s)
-        outlook = self._outlook(left, seen.pauses_left_s)
-        return Decision(devices, setpoint_pct, progress_pct, finish_s, earliest_s, feasible, next_s, outlook)
+        remaining = self._remaining(left, seen.pauses_left_s)
+        return Decision(devices, setpoint_pct, progress_pct, finish_s, earliest_s, feasible, next_s, remaining)
 
     def _step_before_any_report(self, seen: Observation) -> Decision:
         if not seen.pending and self._wanted is not None:
@@ -321,11 +321,11 @@ class DeadlineController:
             earliest_s = None
         return now_s + left / speed + tail_s if speed > 0 else None, earliest_s
 
-    def _outlook(self, left: float, pauses_left_s: float) -> Outlook | None:
+    def _remaining(self, left: float, pauses_left_s: float) -> RemainingWork | None:
         if not self._speed.known or self._speed.sd(max(self._held[1], self.limits.quantum)) > _VAGUE_SD:
             return None
         usable = round(self._usable, 3) if math.isfinite(self._usable) else None
-        return Outlook(left / self._speed.at(1.0), self._speed.exponent, pauses_left_s + self._tail_s, usable)
+        return RemainingWork(left / self._speed.at(1.0), self._speed.exponent, pauses_left_s + self._tail_s, usable)
 
     def state(self) -> dict[str, Any]:
         """What ``restore`` needs to go on without a bump in another process, JSON-safe."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from paceline.control.outlook import Outlook
+from paceline.control.remaining import RemainingWork
 
 
 @dataclass(frozen=True)
@@ -84,17 +84,17 @@ class PastRun:
         positive = all(values.get(name, 1) > 0 for name in _POSITIVE)
         return past if sound and positive else None
 
-    def outlook(self) -> Outlook | None:
+    def remaining(self) -> RemainingWork | None:
         """Return what the same job would take, from before its start; ``None`` for a run of another task.
 
-        >>> PastRun(600, 2.5, 0.4, 1.2, 9.0, 1.0, 0.1).outlook()
-        Outlook(work_s=80.0, exponent=1.0, after_s=3.0, usable_devices=None)
+        >>> PastRun(600, 2.5, 0.4, 1.2, 9.0, 1.0, 0.1).remaining()
+        RemainingWork(work_s=80.0, exponent=1.0, after_s=3.0, usable_devices=None)
         """
         if self.related:  # its number of batches says nothing about this job
             return None
         one_device = self.batches_per_s / math.pow(self.devices, self.exponent)
         after_s = self.startup_s + self.pauses_s + self.tail_s
-        return Outlook(self.batches / one_device, self.exponent, round(after_s, 3), self.usable_devices)
+        return RemainingWork(self.batches / one_device, self.exponent, round(after_s, 3), self.usable_devices)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-safe."""

@@ -4,6 +4,7 @@ Knows nothing of Airflow; ``paceline.sensors`` brings it there.
 """
 
 from paceline.drift.compare import compare
+from paceline.drift.page import to_html
 from paceline.drift.report import Change, ConceptDrift, DriftReport, FeatureDrift, Histogram
 
-__all__ = ["Change", "ConceptDrift", "DriftReport", "FeatureDrift", "Histogram", "compare"]
+__all__ = ["Change", "ConceptDrift", "DriftReport", "FeatureDrift", "Histogram", "compare", "to_html"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from paceline.drift.columns import check_column, check_window, choose_columns
 from paceline.drift.concept import DETECTORS, ERROR_KINDS, Detector, ErrorKind, errors_of, watch
-from paceline.drift.features import Limits, Measured, measure, verdicts
+from paceline.drift.features import Measured, Thresholds, measure, verdicts
 from paceline.drift.report import ConceptDrift, DriftReport, FeatureDrift, Verdict
 from paceline.errors import InvalidInputError
 
@@ -164,7 +164,7 @@ def check_settings(
     error: object,
     prediction: object,
     actual: object,
-) -> Limits:
+) -> Thresholds:
     """Raise ``InvalidInputError`` for settings of ``compare`` that cannot be used; needs no data."""
     _share("error_threshold", error_threshold)
     for field, value, accepted in (("detector", detector, DETECTORS), ("error", error, ERROR_KINDS)):
@@ -173,7 +173,7 @@ def check_settings(
     if (prediction is None) != (actual is None):
         field = "actual" if actual is None else "prediction"
         raise InvalidInputError(field, None, "a column name, as prediction and actual go together")
-    return Limits(
+    return Thresholds(
         _share("significance", significance),
         _at_least_zero("psi_threshold", psi_threshold),
         _share("effect_threshold", effect_threshold),
@@ -190,7 +190,7 @@ def _concept(
     time: str | None,
     detector: Detector,
     error: ErrorKind,
-    limits: Limits,
+    limits: Thresholds,
     error_threshold: float,
 ) -> ConceptDrift:
     if time is not None:

@@ -32,7 +32,7 @@ LABELS = 10
 
 
 @dataclass(frozen=True)
-class Limits:
+class Thresholds:
     """What counts as drift; the parameters of ``compare``."""
 
     significance: float
@@ -52,7 +52,7 @@ class Measured:
     too_few: bool = False
 
 
-def measure(column: Column, reference: pd.DataFrame, current: pd.DataFrame, limits: Limits) -> Measured:
+def measure(column: Column, reference: pd.DataFrame, current: pd.DataFrame, limits: Thresholds) -> Measured:
     """Test one column: its values, and the share of them that is missing."""
     before, after = reference[column.name], current[column.name]
     feature = FeatureDrift(
@@ -76,7 +76,7 @@ def measure(column: Column, reference: pd.DataFrame, current: pd.DataFrame, limi
     return Measured(feature, values, missing, too_few)
 
 
-def verdicts(measured: Sequence[Measured], limits: Limits) -> list[FeatureDrift]:
+def verdicts(measured: Sequence[Measured], limits: Thresholds) -> list[FeatureDrift]:
     """Judge all features with the false discovery rate held over all their tests; the most severe first.
 
     A feature without missing values in either window asks one question, not two: its second test could never
@@ -105,7 +105,7 @@ def _severity(feature: FeatureDrift) -> float:
     return max(feature.effect or 0.0, gap)
 
 
-def _judge(item: Measured, p_values: float | None, p_missing: float | None, limits: Limits) -> FeatureDrift:
+def _judge(item: Measured, p_values: float | None, p_missing: float | None, limits: Thresholds) -> FeatureDrift:
     feature = replace(item.feature, adjusted_p_value=p_values, missing_adjusted_p_value=p_missing)
     words = []
     if p_values is not None and p_values <= limits.significance:
@@ -134,7 +134,7 @@ def _moved(feature: FeatureDrift) -> str:
 
 
 def _numeric(
-    feature: FeatureDrift, before: NDArray[np.float64], after: NDArray[np.float64], limits: Limits
+    feature: FeatureDrift, before: NDArray[np.float64], after: NDArray[np.float64], limits: Thresholds
 ) -> tuple[FeatureDrift, TestResult | None]:
     if len(before) and len(after):
         feature = replace(
@@ -153,7 +153,7 @@ def _numeric(
 
 
 def _categorical(
-    feature: FeatureDrift, before: pd.Series[Any], after: pd.Series[Any], limits: Limits
+    feature: FeatureDrift, before: pd.Series[Any], after: pd.Series[Any], limits: Thresholds
 ) -> tuple[FeatureDrift, TestResult | None]:
     r, c = labels_of(before), labels_of(after)
     new = sorted((label for label in c if label not in r), key=lambda label: -c[label]) if r else []
@@ -180,7 +180,7 @@ def _tested(feature: FeatureDrift, test: str, result: TestResult, psi: float) ->
     )
 
 
-def _too_few(reference: int, current: int, limits: Limits) -> str:
+def _too_few(reference: int, current: int, limits: Thresholds) -> str:
     return f"{reference} and {current} values, at least {limits.minimum_samples} are needed in each window"
 
 

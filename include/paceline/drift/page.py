@@ -1,6 +1,6 @@
 """A drift report as one self-contained HTML page: the verdict in words, then each feature, worst first.
 
-Called by ``DriftReport.to_html``. No scripts, no fonts, nothing loaded from elsewhere.
+Called by the drift sensor. No scripts, no fonts, nothing loaded from elsewhere.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _SIGN = {"drift": "▲ drift", "no drift": "✓ no drift", "skipped": "· skippe
 _TITLE = {"drift": "The data has drifted", "no drift": "No drift", "not enough data": "Not enough data to tell"}
 
 
-def render(report: DriftReport) -> str:
+def to_html(report: DriftReport) -> str:
     """Render the page.
 
-    >>> page = render(DriftReport("no drift", "No drift in 3 features.", 500, 400, current="May <2013>"))
+    >>> page = to_html(DriftReport("no drift", "No drift in 3 features.", 500, 400, current="May <2013>"))
     >>> "May &lt;2013&gt;" in page, "<script" in page
     (True, False)
     """

@@ -215,12 +215,6 @@ class DriftReport:
             concept = _build(ConceptDrift, concept, changes=changes, curve=curve)
         return _build(cls, data, features=features, concept=concept)
 
-    def to_html(self) -> str:
-        """One self-contained page with pictures, readable in light and dark."""
-        from paceline.drift.page import render
-
-        return render(self)
-
 
 T = TypeVar("T")
 

@@ -5,9 +5,9 @@
 ``team`` of containers, of which ``meter`` makes samples; ``nodes`` is what each of them is started as.
 """
 
-from paceline.elastic.configuration import Configuration as Configuration
+from paceline.elastic.configuration import TeamConfiguration as TeamConfiguration
 from paceline.elastic.options import Options as Options
 from paceline.elastic.scaling import Scaling as Scaling
 from paceline.elastic.step import Decider as Decider
 from paceline.elastic.step import Step as Step
-from paceline.elastic.window import Sample as Sample
+from paceline.elastic.window import TeamSample as TeamSample

@@ -11,7 +11,7 @@ _FIRST_NODES = 3  # one parameter server and two workers, section IV
 
 
 @dataclass(frozen=True)
-class Configuration:
+class TeamConfiguration:
     """The DT-config of Nearchus, section IV, with the cores of every single node.
 
     Parameters
@@ -23,9 +23,9 @@ class Configuration:
 
     Examples
     --------
-    >>> first = Configuration.first(3.0)
+    >>> first = TeamConfiguration.first(3.0)
     >>> first
-    Configuration(servers=(1.0,), workers=(1.0, 1.0))
+    TeamConfiguration(servers=(1.0,), workers=(1.0, 1.0))
     >>> str(first.with_workers(4)), first.times(1.5).cores
     ('1 parameter server on 1 core, 4 workers on 2 cores', 4.5)
     """
@@ -39,7 +39,7 @@ class Configuration:
                 raise InvalidInputError(field, cores, "the cores of at least one, each greater than 0")
 
     @classmethod
-    def first(cls, cores: float) -> Configuration:
+    def first(cls, cores: float) -> TeamConfiguration:
         """One parameter server and two workers on ``cores``, equally."""
         each = cores / _FIRST_NODES
         return cls((each,), (each, each))
@@ -55,11 +55,11 @@ class Configuration:
         named = (("ps", self.servers), ("worker", self.workers))
         return {f"{kind}-{number}": one for kind, cores in named for number, one in enumerate(cores)}
 
-    def times(self, factor: float) -> Configuration:
+    def times(self, factor: float) -> TeamConfiguration:
         """Every node with so many times its cores."""
-        return Configuration(*(tuple(one * factor for one in cores) for cores in (self.servers, self.workers)))
+        return TeamConfiguration(*(tuple(one * factor for one in cores) for cores in (self.servers, self.workers)))
 
-    def with_servers(self, number: int, least_cores: float = 0.0) -> Configuration:
+    def with_servers(self, number: int, least_cores: float = 0.0) -> TeamConfiguration:
         """So many parameter servers, on the same cores in all, which they share equally.
 
         Where each would have less than ``least_cores``, workers give what is missing.
@@ -67,13 +67,13 @@ class Configuration:
         servers = _equally(self.servers, number)
         missing = max(number * least_cores - sum(servers), 0.0)
         left = 1 - missing / sum(self.workers)
-        return Configuration(
+        return TeamConfiguration(
             tuple(one + missing / number for one in servers), tuple(one * left for one in self.workers)
         )
 
-    def with_workers(self, number: int) -> Configuration:
+    def with_workers(self, number: int) -> TeamConfiguration:
         """So many workers, on the same cores in all, which they share equally."""
-        return Configuration(self.servers, _equally(self.workers, number))
+        return TeamConfiguration(self.servers, _equally(self.workers, number))
 
     def __str__(self) -> str:
         return f"{_words(self.servers, 'parameter server')}, {_words(self.workers, 'worker')}"

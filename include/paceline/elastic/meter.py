@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from paceline.elastic.configuration import is_worker
-from paceline.elastic.window import Sample, either
+from paceline.elastic.window import TeamSample, either
 from paceline.runtime.base import Usage
 from paceline.train.progress import Progress
 
@@ -38,7 +38,7 @@ class Meter:
     ...     steps = Progress(done=int(20 * second), total=99, wall_s=second)
     ...     sample = meter.take({"ps-0": usage, "worker-0": usage}, {"worker-0": steps})
     >>> sample
-    Sample(speed=20.0, used={'ps-0': 0.5, 'worker-0': 0.5}, network={'ps-0': 1.0})
+    TeamSample(speed=20.0, used={'ps-0': 0.5, 'worker-0': 0.5}, network={'ps-0': 1.0})
     """
 
     def __init__(self, link_mbit_s: float | None = None) -> None:
@@ -49,7 +49,7 @@ class Meter:
         """Begin anew: nodes or their cores have changed."""
         self._last = None
 
-    def take(self, usages: Mapping[str, Usage], progress: Mapping[str, Progress]) -> Sample | None:
+    def take(self, usages: Mapping[str, Usage], progress: Mapping[str, Progress]) -> TeamSample | None:
         """Take in the newest figures of all nodes, and the newest report of each worker."""
         now = _Reading(dict(usages), dict(progress))
         last = self._last
@@ -64,7 +64,7 @@ class Meter:
         if sum(steps.values()) < _LEAST_STEPS or min(steps.values()) < _LEAST_STEPS_EACH:
             return None
         self._last = now
-        return Sample(
+        return TeamSample(
             speed=sum(steps[name] / reported_s[name] for name in steps),
             used={name: (one.cpu_s - last.usages[name].cpu_s) / passed_s[name] for name, one in now.usages.items()},
             network={

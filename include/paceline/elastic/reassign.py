@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from paceline.elastic.configuration import Configuration
+from paceline.elastic.configuration import TeamConfiguration
 from paceline.elastic.options import Options
 from paceline.runtime.cgroups import PERIOD_US
 
@@ -22,8 +22,8 @@ class Floors:
 
 
 def reassign(
-    now: Configuration, used: Mapping[str, float], speed: float, options: Options, floors: Floors
-) -> Configuration:
+    now: TeamConfiguration, used: Mapping[str, float], speed: float, options: Options, floors: Floors
+) -> TeamConfiguration:
     """Adjust first among nodes of the same kind, then between the kinds; Nearchus, section IV.
 
     A node that uses less than ``options.node_efficiency`` of its cores keeps as many as bring it there; the rest goes
@@ -50,12 +50,12 @@ def reassign(
 
     Returns
     -------
-    Configuration
+    TeamConfiguration
         As many nodes and cores; ``now`` itself where there is nothing to adjust.
 
     Examples
     --------
-    >>> now = Configuration(servers=(1.0,), workers=(1.0, 1.0))
+    >>> now = TeamConfiguration(servers=(1.0,), workers=(1.0, 1.0))
     >>> str(reassign(now, {"ps-0": 0.4, "worker-0": 1.0, "worker-1": 1.0}, 40.0, Options(), Floors()))
     '1 parameter server on 0.5 cores, 2 workers on 2.5 cores'
     """
@@ -74,7 +74,7 @@ def reassign(
         servers, workers = servers.give(workers, max(kept, servers.used / efficient), efficient)
     elif workers.wasteful(efficient) and not servers.wasteful(efficient):
         workers, servers = workers.give(servers, now.cores - max(by_root, servers.used / efficient), efficient)
-    return Configuration(tuple(servers.cores), tuple(workers.cores))
+    return TeamConfiguration(tuple(servers.cores), tuple(workers.cores))
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.elastic.configuration import Configuration, count, is_worker
+from paceline.elastic.configuration import TeamConfiguration, count, is_worker
 from paceline.elastic.meter import Meter
 from paceline.elastic.nodes import FIRST, LABEL_NODE, LABEL_TEAM, node_spec, write_plan
 from paceline.elastic.options import Options
 from paceline.elastic.scaling import Scaling
 from paceline.elastic.step import Decider, Step
-from paceline.elastic.team import Node, TeamJob
+from paceline.elastic.team import TeamJob, TeamMember
 from paceline.errors import JobLostError, PacelineError
 from paceline.runtime.base import Job, JobSpec
 from paceline.runtime.checks import check_labels
@@ -48,7 +48,7 @@ class TeamRuntime:
         training: Callable[[Path], JobSpec],
         *,
         options: Options | None = None,
-        decider: Callable[[float, Configuration | None], Decider] | None = None,
+        decider: Callable[[float, TeamConfiguration | None], Decider] | None = None,
     ) -> None:
         self._containers, self._training, self._options = containers, training, options or Options()
         self._decider = decider or self._scaling
@@ -74,10 +74,10 @@ class TeamRuntime:
         if found is not None:
             found.resume(spec.devices)
             return found
-        nodes: dict[str, Node] = {}
+        nodes: dict[str, TeamMember] = {}
         try:
             for name, cores in scaling.configuration.nodes.items():
-                nodes[name] = Node(self._start(spec, name, cores), cores)
+                nodes[name] = TeamMember(self._start(spec, name, cores), cores)
         except BaseException:
             with contextlib.suppress(PacelineError):  # why it could not start is what people need to know
                 self._remove(spec.name)
@@ -106,7 +106,7 @@ class TeamRuntime:
     def _found(self, name: str) -> TeamJob | None:
         """The team of that name, if it can go on; what is left of one that cannot is removed."""
         nodes = {
-            labels[LABEL_NODE]: Node(job, cores)
+            labels[LABEL_NODE]: TeamMember(job, cores)
             for job, labels, cores in self._containers.labelled({LABEL_TEAM: name})
             if LABEL_NODE in labels
         }
@@ -123,7 +123,7 @@ class TeamRuntime:
         budget = max(configuration.cores, self._options.fewest_cores)
         return self._team(name, nodes, self._decider(budget, configuration))
 
-    def _team(self, name: str, nodes: dict[str, Node], scaling: Decider) -> TeamJob:
+    def _team(self, name: str, nodes: dict[str, TeamMember], scaling: Decider) -> TeamJob:
         def start(node: str, cores: float) -> Job:
             return self._start(self._spec(), node, cores)
 
@@ -144,7 +144,7 @@ class TeamRuntime:
             plan = write_plan(Path(scratch), self._options.most_workers)
             return self._containers.start(node_spec(training, name, cores, plan))
 
-    def _scaling(self, budget: float, configuration: Configuration | None) -> Decider:
+    def _scaling(self, budget: float, configuration: TeamConfiguration | None) -> Decider:
         return Scaling(budget, self._options, configuration=configuration)
 
 
@@ -154,8 +154,8 @@ def _has_left(job: Job) -> bool:
     return status.state == "exited" and status.exit_code in (0, EXIT_TERMINATED)
 
 
-def _as_found(nodes: dict[str, Node]) -> Configuration:
+def _as_found(nodes: dict[str, TeamMember]) -> TeamConfiguration:
     """The configuration of nodes that run already, in the order of their numbers."""
     names = sorted(nodes, key=lambda name: int(name.rpartition("-")[2]))
     servers = tuple(nodes[name].cores for name in names if not is_worker(name))
-    return Configuration(servers, tuple(nodes[name].cores for name in names if is_worker(name)))
+    return TeamConfiguration(servers, tuple(nodes[name].cores for name in names if is_worker(name)))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from paceline.elastic.configuration import Configuration, count, is_worker
+from paceline.elastic.configuration import TeamConfiguration, count, is_worker
 from paceline.elastic.options import Options
 from paceline.elastic.reassign import Floors, reassign
 from paceline.elastic.step import Kind, Step
-from paceline.elastic.window import Sample, Window
+from paceline.elastic.window import TeamSample, Window
 from paceline.errors import InvalidInputError
 
 _NOTABLE = 0.02  # of all cores: to move fewer is not worth a step
@@ -23,7 +23,7 @@ class _Trial:
     """A step that has to show that it was worth while."""
 
     step: Step
-    before: Configuration
+    before: TeamConfiguration
     speed: float
     least_gain: float
 
@@ -63,8 +63,8 @@ class Scaling:
     --------
     >>> scaling = Scaling(budget=12.0)
     >>> scaling.configuration
-    Configuration(servers=(1.0,), workers=(1.0, 1.0))
-    >>> all_used = Sample(10.0, {"ps-0": 0.98, "worker-0": 1.0, "worker-1": 0.99}, {"ps-0": 0.3})
+    TeamConfiguration(servers=(1.0,), workers=(1.0, 1.0))
+    >>> all_used = TeamSample(10.0, {"ps-0": 0.98, "worker-0": 1.0, "worker-1": 0.99}, {"ps-0": 0.3})
     >>> steps = [scaling.look(all_used) for _ in range(5)]
     >>> steps[-1].kind, steps[-1].configuration.cores, steps[-1].reason
     ('up', 4.5, '99 % of 3 cores are used: 1.5 more')
@@ -75,14 +75,14 @@ class Scaling:
         budget: float,
         options: Options | None = None,
         *,
-        configuration: Configuration | None = None,
+        configuration: TeamConfiguration | None = None,
     ) -> None:
         self._options = options or Options()
         fewest = self._options.fewest_cores
         if not fewest <= budget < float("inf"):
             raise InvalidInputError("budget", budget, f"a number of cores of at least {fewest:g}: for three nodes")
         self.budget = budget
-        self.configuration = configuration or Configuration.first(max(self._options.start_share * budget, fewest))
+        self.configuration = configuration or TeamConfiguration.first(max(self._options.start_share * budget, fewest))
         self.settled = False
         self._window = Window(self._options)
         self._trial: _Trial | None = None
@@ -90,7 +90,7 @@ class Scaling:
         self._floors = Floors()
         self._settled_at = (0.0, 0.0)  # budget, and share of the cores in use
 
-    def look(self, sample: Sample) -> Step | None:
+    def look(self, sample: TeamSample) -> Step | None:
         """Take in what was measured since the last call, of a configuration that has been in force all the time."""
         now = self.configuration
         self._window.add(sample)
@@ -194,7 +194,7 @@ class Scaling:
         least_gain = min(self._options.improvement, (target / now.cores - 1) / 2)
         return self._try(step, least_gain=-math.inf if certain else least_gain)
 
-    def _out(self, why: str, *larger: Configuration) -> Step | None:
+    def _out(self, why: str, *larger: TeamConfiguration) -> Step | None:
         """More nodes: the first of these that has more, and was not tried in vain."""
         for after in larger:
             if len(after.nodes) > len(self.configuration.nodes):
@@ -211,7 +211,7 @@ class Scaling:
         half_as_many_again = math.ceil(len(workers) * (1 + options.scale_up))
         return min(max(to_use_all, half_as_many_again), 2 * len(workers), self._most_workers(self.configuration))
 
-    def _most_workers(self, among: Configuration) -> int:
+    def _most_workers(self, among: TeamConfiguration) -> int:
         return min(self._options.most_workers, int(sum(among.workers) / self._options.least_cores + _SAME))
 
     def _more_servers(self) -> int:
@@ -237,7 +237,7 @@ class Scaling:
         what = step.reason.rpartition(": ")[2]
         return self._make(Step("back", self._within(before), f"{what}: {100 * gain:+.1f} % speed; taken back"))
 
-    def _within(self, configuration: Configuration) -> Configuration:
+    def _within(self, configuration: TeamConfiguration) -> TeamConfiguration:
         """What was before, in the budget that there is now."""
         return configuration.times(min(self.budget / configuration.cores, 1.0))
 
@@ -254,7 +254,7 @@ class Scaling:
         return step
 
 
-def _out_step(before: Configuration, after: Configuration, why: str) -> Step:
+def _out_step(before: TeamConfiguration, after: TeamConfiguration, why: str) -> Step:
     more = {
         "parameter server": len(after.servers) - len(before.servers),
         "worker": len(after.workers) - len(before.workers),
@@ -271,7 +271,7 @@ def _essence(step: Step) -> tuple[object, ...]:
     return step.kind, len(after.servers), len(after.workers), round(share / _SLIGHT), round(size)
 
 
-def _raised(floors: Floors, needed: Configuration, too_few: Configuration) -> Floors:
+def _raised(floors: Floors, needed: TeamConfiguration, too_few: TeamConfiguration) -> Floors:
     """Nodes of a kind that had to give keep what they had."""
     servers, workers = (
         [have for have, less in zip(before, after, strict=True) if less < have]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from paceline.elastic.configuration import Configuration
-from paceline.elastic.window import Sample
+from paceline.elastic.configuration import TeamConfiguration
+from paceline.elastic.window import TeamSample
 
 Kind = Literal["begin", "budget", "up", "server", "worker", "nodes", "reassign", "back", "settled"]
 
@@ -29,7 +29,7 @@ class Step:
     """
 
     kind: Kind
-    configuration: Configuration
+    configuration: TeamConfiguration
     reason: str
 
 
@@ -40,10 +40,10 @@ class Decider(Protocol):
     """The most cores that the training may have."""
 
     @property
-    def configuration(self) -> Configuration:
+    def configuration(self) -> TeamConfiguration:
         """What is to be now."""
 
-    def look(self, sample: Sample) -> Step | None:
+    def look(self, sample: TeamSample) -> Step | None:
         """Take in what was measured since the last call, of a configuration that has been in force all the time."""
 
     def allow(self, budget: float) -> Step | None:

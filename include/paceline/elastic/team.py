@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.elastic.configuration import Configuration, is_worker
+from paceline.elastic.configuration import TeamConfiguration, is_worker
 from paceline.elastic.meter import Meter
 from paceline.elastic.nodes import FIRST
 from paceline.elastic.step import Decider, Step
@@ -34,7 +34,7 @@ _FOR_GOOD = (EXIT_LEFT_OUT, EXIT_SENT_AWAY)
 
 
 @dataclass
-class Node:
+class TeamMember:
     """A job of the team, and the cores that it has."""
 
     job: Job
@@ -64,7 +64,7 @@ class TeamJob:
 
     def __init__(
         self,
-        nodes: Mapping[str, Node],
+        nodes: Mapping[str, TeamMember],
         start: Callable[[str, float], Job],
         sweep: Callable[[], None],
         scaling: Decider,
@@ -87,7 +87,7 @@ class TeamJob:
         return self._first.id
 
     @property
-    def configuration(self) -> Configuration:
+    def configuration(self) -> TeamConfiguration:
         """What is to be now."""
         return self._scaling.configuration
 
@@ -292,7 +292,7 @@ class TeamJob:
     def _begin(self, name: str, cores: float) -> bool:
         """Start a node; returns whether it runs. A training goes on without one that cannot be started."""
         try:
-            self._nodes[name] = Node(self._start(name, cores), cores)
+            self._nodes[name] = TeamMember(self._start(name, cores), cores)
         except RuntimeUnavailableError:
             raise
         except (PacelineError, OSError) as error:
@@ -366,7 +366,7 @@ class TeamJob:
             raise TrainingFailedError(f"{name}: {reason}", status.exit_code)
         self._take(step)
 
-    def _note(self, node: Node, line: str) -> None:
+    def _note(self, node: TeamMember, line: str) -> None:
         if MARKER in line:
             with contextlib.suppress(ValueError, RecursionError):  # the loop tells of those of the whole
                 told = parse_line(line)

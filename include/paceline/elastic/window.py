@@ -15,7 +15,7 @@ _SURE, _TREMBLE = 3.0, 0.02
 
 
 @dataclass(frozen=True)
-class Sample:
+class TeamSample:
     """What was measured over one interval.
 
     Parameters
@@ -53,7 +53,7 @@ class Window:
     --------
     >>> window = Window(Options(stable_samples=2))
     >>> for speed in (5.0, 10.0, 10.1):
-    ...     window.add(Sample(speed, {"ps-0": 0.5, "worker-0": 1.0}, {"ps-0": 0.95}))
+    ...     window.add(TeamSample(speed, {"ps-0": 0.5, "worker-0": 1.0}, {"ps-0": 0.95}))
     >>> window.stable, window.speed, window.used["ps-0"]
     (True, 10.05, 0.5)
     >>> window.saturated("ps-0")
@@ -62,7 +62,7 @@ class Window:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._samples: deque[Sample] = deque(maxlen=max(options.network_samples, options.stable_samples))
+        self._samples: deque[TeamSample] = deque(maxlen=max(options.network_samples, options.stable_samples))
 
     def __len__(self) -> int:
         return len(self._samples)
@@ -71,7 +71,7 @@ class Window:
         """Forget all: the configuration has changed."""
         self._samples.clear()
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: TeamSample) -> None:
         """Take in what was measured."""
         self._samples.append(sample)
 
@@ -135,7 +135,7 @@ class Window:
                 return together
         return None
 
-    def _newest(self) -> list[Sample]:
+    def _newest(self) -> list[TeamSample]:
         return list(self._samples)[-self._options.stable_samples * (self._together or 1) :]
 
 

@@ -2,6 +2,6 @@
 
 from paceline.fleet.check import Reached, check
 from paceline.fleet.file import load
-from paceline.fleet.worker import BackgroundApp, Fleet, Link, Worker
+from paceline.fleet.machine import BackgroundApp, Fleet, Link, Machine
 
-__all__ = ["BackgroundApp", "Fleet", "Link", "Reached", "Worker", "check", "load"]
+__all__ = ["BackgroundApp", "Fleet", "Link", "Reached", "Machine", "check", "load"]

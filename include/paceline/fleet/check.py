@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.fleet.worker import Fleet, Worker
+from paceline.fleet.machine import Fleet, Machine
 
 _AT_ONCE = 16
 
@@ -28,7 +28,7 @@ class Reached:
         return not self.problems
 
 
-def check(fleet: Fleet, connect: Callable[[Worker], Any], image: str | None = None) -> Iterator[Reached]:
+def check(fleet: Fleet, connect: Callable[[Machine], Any], image: str | None = None) -> Iterator[Reached]:
     """Reach the engine of each machine, several at a time; in the order of the fleet, the parameter server last.
 
     Parameters
@@ -40,14 +40,14 @@ def check(fleet: Fleet, connect: Callable[[Worker], Any], image: str | None = No
     image:
         An image that has to be there.
     """
-    machines = list(fleet.workers)
+    machines = list(fleet.machines)
     if fleet.parameter_server not in machines:
         machines.append(fleet.parameter_server)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         yield from pool.map(lambda worker: _reach(worker, connect, image), machines)
 
 
-def _reach(worker: Worker, connect: Callable[[Worker], Any], image: str | None) -> Reached:
+def _reach(worker: Machine, connect: Callable[[Machine], Any], image: str | None) -> Reached:
     try:
         client = connect(worker)
         version, info = client.version()["Version"], client.info()
@@ -60,7 +60,7 @@ def _reach(worker: Worker, connect: Callable[[Worker], Any], image: str | None) 
     return Reached(worker.name, version, info["NCPU"], round(info["MemTotal"] / 2**30, 1), tuple(problems))
 
 
-def _differences(worker: Worker, info: dict[str, Any]) -> Iterator[str]:
+def _differences(worker: Machine, info: dict[str, Any]) -> Iterator[str]:
     if info["NCPU"] < worker.cores:
         yield f"has {info['NCPU']} cores, described with {worker.cores:g}"
     if info["MemTotal"] < 0.9 * worker.memory_gib * 2**30:  # the system keeps some of it for itself

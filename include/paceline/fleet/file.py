@@ -9,15 +9,14 @@ import yaml
 from pydantic import ValidationError
 
 from paceline.errors import InvalidInputError
-from paceline.fleet.worker import Fleet
+from paceline.fleet.machine import Fleet
 
 
 def load(path: str | Path) -> Fleet:
     """Read a fleet.
 
-    The file is YAML: ``workers``, a list with the fields of :class:`Worker` each, and ``parameter_server``, either the
-    name of a worker or a machine of its own. What stands in ``defaults`` holds for every machine that does not say
-    otherwise.
+    The file is YAML: ``machines``, a list of :class:`Machine` fields, and ``parameter_server``, the name of one of
+    them or another machine. ``defaults`` has values of fields for all machines that do not name their own.
 
     Parameters
     ----------
@@ -36,13 +35,13 @@ def load(path: str | Path) -> Fleet:
     ...     file = Path(folder, "fleet.yaml")
     ...     _ = file.write_text(textwrap.dedent('''
     ...         defaults: {kind: nano, cores: 4, memory_gib: 4}
-    ...         workers:
+    ...         machines:
     ...           - {name: gate-1}
     ...           - {name: gate-2, memory_gib: 8, background: [{name: stitching, latency_ms: 200}]}
     ...         parameter_server: gate-1
     ...     '''))
     ...     fleet = load(file)
-    >>> [(worker.name, worker.memory_gib) for worker in fleet.workers], fleet.parameter_server.name
+    >>> [(machine.name, machine.memory_gib) for machine in fleet.machines], fleet.parameter_server.name
     ([('gate-1', 4.0), ('gate-2', 8.0)], 'gate-1')
     """
     path = Path(path)
@@ -58,22 +57,22 @@ def load(path: str | Path) -> Fleet:
 def read(content: Any, source: str = "fleet") -> Fleet:
     """Make a fleet of what was read from ``source``."""
     if not isinstance(content, dict):
-        raise InvalidInputError("fleet", source, "a mapping with workers and parameter_server")
+        raise InvalidInputError("fleet", source, 'a mapping with "machines" and "parameter_server"')
     content = dict(content)
     defaults = content.pop("defaults", None) or {}
-    workers = content.get("workers")
+    machines = content.get("machines")
     if not isinstance(defaults, dict):
         raise InvalidInputError("fleet.defaults", defaults, "a mapping of fields to values")
-    if not isinstance(workers, list) or not all(isinstance(worker, dict) for worker in workers):
-        raise InvalidInputError("fleet.workers", workers, "a list of machines, each a mapping with at least a name")
-    content["workers"] = workers = [{**defaults, **worker} for worker in workers]
-    server = content.get("parameter_server", workers[0].get("name") if workers else None)
+    if not isinstance(machines, list) or not all(isinstance(machine, dict) for machine in machines):
+        raise InvalidInputError("fleet.machines", machines, "a list of machines, each a mapping with at least a name")
+    content["machines"] = machines = [{**defaults, **machine} for machine in machines]
+    server = content.get("parameter_server", machines[0].get("name") if machines else None)
     if isinstance(server, dict):
         content["parameter_server"] = {**defaults, **server}
     else:
-        content["parameter_server"] = next((worker for worker in workers if worker.get("name") == server), None)
+        content["parameter_server"] = next((machine for machine in machines if machine.get("name") == server), None)
         if content["parameter_server"] is None:
-            names = ", ".join(str(worker.get("name")) for worker in workers)
+            names = ", ".join(str(machine.get("name")) for machine in machines)
             raise InvalidInputError("fleet.parameter_server", server, f"a machine, or the name of one of {names}")
     try:
         return Fleet.model_validate(content)

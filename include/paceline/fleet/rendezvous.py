@@ -7,7 +7,7 @@ import hmac
 from dataclasses import dataclass, field, replace
 
 from paceline.errors import InvalidInputError
-from paceline.fleet.worker import Fleet, Worker
+from paceline.fleet.machine import Fleet, Machine
 from paceline.runtime.base import JobSpec
 from paceline.train.asynchronous.plan import PORT
 from paceline.train.job import ENV_SERVER, ENV_SERVER_KEY, ENV_WORKER
@@ -38,8 +38,8 @@ class Rendezvous:
 
     Examples
     --------
-    >>> hall = Worker(name="hall", kind="server", cores=8, memory_gib=32, address="10.0.0.5")
-    >>> gate = Worker(name="gate", kind="nano", cores=4, memory_gib=4, engine_conn_id="gate_docker")
+    >>> hall = Machine(name="hall", kind="server", cores=8, memory_gib=32, address="10.0.0.5")
+    >>> gate = Machine(name="gate", kind="nano", cores=4, memory_gib=4, engine_conn_id="gate_docker")
     >>> meeting = Rendezvous("training-1", hall, open=True, secret="from a connection")
     >>> server = meeting.serve(JobSpec(name="server", command=["python"], devices=1))
     >>> server.published, server.way_out
@@ -49,7 +49,7 @@ class Rendezvous:
     """
 
     network: str
-    server: Worker
+    server: Machine
     open: bool = False
     secret: str = field(default="", repr=False)
 
@@ -69,7 +69,7 @@ class Rendezvous:
         environment = {**spec.environment, ENV_SERVER_KEY: self._key()}
         return replace(spec, way_out=True, published={PORT: self._address()}, environment=environment)
 
-    def join(self, spec: JobSpec, worker: Worker) -> JobSpec:
+    def join(self, spec: JobSpec, worker: Machine) -> JobSpec:
         """A worker's job, on its part of its machine, told where the server is."""
         environment = {**spec.environment, ENV_WORKER: worker.name}
         if self.open:
@@ -84,7 +84,7 @@ class Rendezvous:
         own = f"{self.network}-{worker.name}"
         return replace(spec, environment=environment, own_network=own, alias=worker.name, way_out=True)
 
-    def beside(self, worker: Worker) -> bool:
+    def beside(self, worker: Machine) -> bool:
         """Whether a worker has the server's engine, and so finds it in the network."""
         return worker.engine == self.server.engine
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from paceline.errors import JobLostError
-from paceline.fleet.worker import Worker
+from paceline.fleet.machine import Machine
 from paceline.runtime.base import Usage
 from paceline.runtime.docker_errors import engine_call
 from paceline.runtime.docker_stats import stats_now, usage_of
@@ -30,7 +30,7 @@ class EngineUsage:
         The machine.
     """
 
-    def __init__(self, client: APIClient, machine: Worker) -> None:
+    def __init__(self, client: APIClient, machine: Machine) -> None:
         self._client = client
         self._parent = machine.cgroup_parent
         self._ours: dict[str, bool] = {}

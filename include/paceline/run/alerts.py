@@ -57,7 +57,7 @@ class Alerts:
 
     def __init__(self, stored: object = None) -> None:
         sent = SentAlerts.read(stored) or SentAlerts()
-        self._told: set[AlertKind] = set(sent.told)
+        self._sent: set[AlertKind] = set(sent.sent)
         self._deadline_s = sent.deadline_s
         self._in_a_row: tuple[AlertKind, int] | None = None
 
@@ -65,7 +65,7 @@ class Alerts:
         """Take in one sample, as published under ``pace``; return what is to be told, if anything is new."""
         if sample.deadline_s != self._deadline_s:
             self._deadline_s = sample.deadline_s
-            self._told.clear()
+            self._sent.clear()
         found = self._found(sample)
         if found is None:
             self._in_a_row = None
@@ -74,14 +74,14 @@ class Alerts:
         before = self._in_a_row[1] if self._in_a_row and self._in_a_row[0] == kind else 0
         self._in_a_row = (kind, before + 1)
         lasts = before + 1 >= _IN_A_ROW or kind == "missed"
-        if kind in self._told or not lasts:
+        if kind in self._sent or not lasts:
             return None
-        self._told.add(kind)
+        self._sent.add(kind)
         return Alert(kind, message, sample)
 
     def to_json(self) -> dict[str, Any]:
         """The value of the live state's key ``alerts``."""
-        return SentAlerts(told=sorted(self._told), deadline_s=self._deadline_s).to_json()
+        return SentAlerts(sent=sorted(self._sent), deadline_s=self._deadline_s).to_json()
 
     def _found(self, sample: PaceSample) -> tuple[AlertKind, str] | None:
         now_s, deadline_s, earliest_s = sample.t_s, sample.deadline_s, sample.earliest_s

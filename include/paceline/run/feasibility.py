@@ -44,13 +44,13 @@ class InfeasiblePolicy:
     def forget(self) -> None:
         """Begin anew, after the deadline has moved."""
         self._steps = 0
-        self._told = False
+        self._reported = False
 
     def judge(self, now_s: float, began_s: float, deadline_s: float, decision: Decision) -> float | None:
         """Take in one decision of a training that began at ``began_s``; returns a new deadline if it is extended."""
         self._steps = 0 if decision.feasible else self._steps + 1
         earliest_s = decision.earliest_s
-        if self._steps < _STEPS_TO_BELIEVE or earliest_s is None or self._told:
+        if self._steps < _STEPS_TO_BELIEVE or earliest_s is None or self._reported:
             return None
         if self._choice == "fail":
             raise DeadlineInfeasibleError(
@@ -61,7 +61,7 @@ class InfeasiblePolicy:
             self._event(now_s, "extended", f"extended to {extended_s:.1f} s", deadline_s, earliest_s, extended_s)
             self.forget()
             return extended_s
-        self._told = True
+        self._reported = True
         self._event(now_s, "infeasible", "going on as fast as allowed", deadline_s, earliest_s)
         return None
 

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from paceline.contract import DEADLINE, Ceiling, Outcome, PaceSample, RunTotals, finite
 from paceline.control import Controller, Decision, Observation, PastRun
 from paceline.errors import AskedToEndError, JobLostError, RuntimeUnavailableError, TrainingFailedError
+from paceline.run.allocation import JobAllocation
 from paceline.run.busy import Busy
 from paceline.run.clock import Clock, SystemClock
 from paceline.run.feasibility import InfeasiblePolicy
 from paceline.run.history import History
-from paceline.run.holding import Holding
 from paceline.run.journal import Journal
 from paceline.run.live import Exchange
 from paceline.run.orders import Orders
@@ -29,10 +29,10 @@ from paceline.run.outage import Outage
 from paceline.run.outcome import describe_failure, describe_silence, error_pct
 from paceline.run.output import Output
 from paceline.run.pauses import Pauses
+from paceline.run.preemption import Preemption
 from paceline.run.publishing import Publisher
-from paceline.run.reading import Position, ProgressReader
+from paceline.run.reading import JobPosition, ProgressReader
 from paceline.run.sample import sample
-from paceline.run.standstill import Standstill
 from paceline.run.states import Cause, Course
 from paceline.runtime.base import Job, JobStatus
 
@@ -129,11 +129,11 @@ class PaceLoop:
         self._outage = Outage(job, self._journal, self._clock, self._now, earlier.restarts)
         # The state that another process stored last may be older than its last resize: the first step makes sure.
         perhaps = shared.at_most if shared is not None else held_devices if totals else None
-        self._holding = Holding(job, self._outage, held_devices, earlier, perhaps, team)
+        self._allocation = JobAllocation(job, self._outage, held_devices, earlier, perhaps, team)
         self._course = course or Course()
         if self._course.state is None:
             self._course.becomes("starting", by="task")
-        self._standstill = Standstill(job, self._journal, self._outage)
+        self._preemption = Preemption(job, self._journal, self._outage)
         self._again = False  # started again, and not heard of since
         self._orders = Orders(
             origin, controller.deadline_s, self._journal, least_ceiling=controller.limits.quantum, shared=shared
@@ -183,12 +183,12 @@ class PaceLoop:
         with contextlib.suppress(RuntimeUnavailableError, JobLostError):
             status = self._job.status()
             if status.state == "exited" and status.finished_s is not None:
-                self._holding.ended_s = self._on_our_clock(status.finished_s)
+                self._allocation.ended_s = self._ended_s(status.finished_s)
 
     def _step(self, now_s: float) -> float:
         """Do one control step; returns the seconds until the next."""
-        holding = self._holding
-        holding.account(now_s)
+        allocation = self._allocation
+        allocation.account(now_s)
         position = self._read(now_s)
         if self._orders.hear(self._exchange.newest(), now_s):
             self._move_deadline(now_s)
@@ -197,15 +197,15 @@ class PaceLoop:
         if self._course.state == "paused" and not self._go_on(now_s):
             return self._stand_still(now_s)
         self._take_usage()
-        in_force = holding.in_force(self._reader.newest.devices if self._reader.newest else None, now_s)
+        in_force = allocation.in_force(self._reader.newest.devices if self._reader.newest else None, now_s)
         seen = Observation(
             now_s,
             position.done if position else None,
             position.total if position else 1,
             done_s=position.done_s if position else 0.0,
-            held_devices=holding.devices if in_force is None else in_force,
-            pending=holding.wanted != holding.devices or in_force is not None,
-            ceiling=holding.devices if self._orders.ceiling == 0 else self._orders.ceiling,  # it is about to end
+            held_devices=allocation.devices if in_force is None else in_force,
+            pending=allocation.wanted != allocation.devices or in_force is not None,
+            ceiling=allocation.devices if self._orders.ceiling == 0 else self._orders.ceiling,  # it is about to end
             resting=self._reader.pauses.resting(now_s) or self._outage.lasts or self._again,
             pauses_left_s=self._reader.pauses.left_s(now_s),
             busy=self._busy.share if self._team is None else None,
@@ -213,14 +213,14 @@ class PaceLoop:
         )
         decision = self._controller.step(seen)
         self._decision = decision
-        holding.wanted = decision.devices
+        allocation.wanted = decision.devices
         if self._course.state == "training":
             self._judge(now_s, decision)
         elif position is None and now_s > max(self._controller.deadline_s, self._started_s + _SILENT_AT_LEAST_S):
             raise TrainingFailedError(describe_silence("by its deadline", self._reader.last_malformed))
         if self._again and now_s > self._started_s + _STARTED_AGAIN_AT_MOST_S:
             raise TrainingFailedError(describe_silence("since it was started again", self._reader.last_malformed))
-        holding.resize(now_s)
+        allocation.resize(now_s)
         self._publish(now_s, decision)
         self._output.flush()
         return decision.next_s
@@ -228,13 +228,13 @@ class PaceLoop:
     def _stand_still(self, now_s: float) -> float:
         """A step of a job that has been given nothing; returns the seconds until the next."""
         is_paused = self._course.state == "paused"
-        to_be_stopped = self._orders.ceiling == 0 and (not is_paused or self._standstill.perhaps)
-        if to_be_stopped and self._standstill.begin(now_s, self._has_trained, again=is_paused):
+        to_be_stopped = self._orders.ceiling == 0 and (not is_paused or self._preemption.perhaps)
+        if to_be_stopped and self._preemption.begin(now_s, self._has_trained, again=is_paused):
             self._again = False
             self._course.becomes("paused", by="arbiter")
         period_s = self._controller.period_s
         if self._course.state == "paused":
-            self._holding.have(self._standstill.perhaps, now_s)
+            self._allocation.have(self._preemption.perhaps, now_s)
             self._controller.interrupt(now_s)
             self._decision = replace(self._decision, devices=0.0, finish_s=None, earliest_s=None, next_s=period_s)
             self._publish(now_s, self._decision)
@@ -248,9 +248,9 @@ class PaceLoop:
     def _go_on(self, now_s: float) -> bool:
         """Start a job again that stood still, on all that it may have; returns whether that has been done."""
         devices = self._controller.limits.quantize(self._controller.limits.max_devices, self._orders.ceiling)
-        if not self._standstill.end(now_s, devices):
+        if not self._preemption.end(now_s, devices):
             return False
-        self._holding.have(devices, now_s)
+        self._allocation.have(devices, now_s)
         self._start_again("arbiter")
         return True
 
@@ -258,10 +258,10 @@ class PaceLoop:
         """The job was started in place, and goes on from its checkpoint once it reports."""
         self._course.becomes("starting", by=by)
         self._started_s = self._now()
-        self._holding.ended_s = math.inf
+        self._allocation.ended_s = math.inf
         self._again = True
 
-    def _read(self, now_s: float) -> Position | None:
+    def _read(self, now_s: float) -> JobPosition | None:
         news = [one for one in self._reader.feed(self._job.read_lines(), now_s) if one.event != "report"]
         # Not every program says when it starts; of one that numbers its lines, older ones may still be on their way.
         if any(one.event == "start" or (not one.number and now_s > self._started_s) for one in news):
@@ -296,7 +296,7 @@ class PaceLoop:
         if usage.measured_s != self._measured_s:
             self._measured_s = usage.measured_s
             self._outage.measured()
-        self._busy.take(usage, self._holding.device_s)
+        self._busy.take(usage, self._allocation.device_s)
         for step in self._team.take_steps() if self._team is not None else ():
             now, nodes = step.configuration, {name: round(cores, 3) for name, cores in step.configuration.nodes.items()}
             self._journal.event(self._now(), "scaled", "%s. Now %s", step.reason, now, why=step.reason, nodes=nodes)
@@ -317,9 +317,9 @@ class PaceLoop:
         if self._course.state in ("finished", "failed"):  # that has been said
             return
         now_s = self._now()
-        self._holding.account(now_s)
+        self._allocation.account(now_s)
         if stopped:
-            self._holding.have(0.0, now_s)
+            self._allocation.have(0.0, now_s)
         self._course.becomes(state, by=by)
         self._publish(now_s, self._decision)
 
@@ -335,15 +335,15 @@ class PaceLoop:
                 self._controller,
                 decision,
                 self._reader.newest,
-                held_devices=self._holding.most,
+                held_devices=self._allocation.most,
                 used_devices=self._busy.cores,
                 ceiling=self._orders.ceiling,
                 grant=self._orders.grant if self._orders.shared else None,
                 restarts=self._outage.restarts,
-                resizes=self._holding.resizes,
+                resizes=self._allocation.resizes,
                 step_ms=self._step_ms,
             ),
-            lambda: self._holding.totals(self._began_s, self._outage.restarts, self._reader.reported()),
+            lambda: self._allocation.totals(self._began_s, self._outage.restarts, self._reader.reported()),
         )
 
     def _malformed(self, line: str, reason: str) -> None:
@@ -377,14 +377,14 @@ class PaceLoop:
         self._output.flush(everything=True)
         newest = self._reader.newest
         deadline_s = self._controller.deadline_s
-        finished_s = self._on_our_clock(status.finished_s) if status.finished_s else self._now()
-        self._holding.account(finished_s)
+        finished_s = self._ended_s(status.finished_s) if status.finished_s else self._now()
+        self._allocation.account(finished_s)
         problem = describe_failure(status, self._output.last)
         if problem is None and self._total is None:
             problem = describe_silence("at all", self._reader.last_malformed)
         progress_pct = newest.percent if newest and self._total else 0.0
         setpoint_pct, met = min(progress_pct, 100.0), finished_s <= deadline_s
-        last = Decision(self._holding.devices, setpoint_pct, progress_pct, finished_s, finished_s, met, next_s=0.0)
+        last = Decision(self._allocation.devices, setpoint_pct, progress_pct, finished_s, finished_s, met, next_s=0.0)
         self._course.becomes("failed" if problem else "finished", by="job")
         self._publish(finished_s, last)
         if status.state == "gone":
@@ -396,9 +396,9 @@ class PaceLoop:
             deadline_s=finite(deadline_s),
             error_pct=None if math.isinf(deadline_s) else error_pct(finished_s, deadline_s),
             met=met,
-            mean_devices=self._holding.device_s / max(finished_s - self._began_s, 1e-9),
-            device_seconds=self._holding.device_s,
-            resizes=self._holding.resizes,
+            mean_devices=self._allocation.device_s / max(finished_s - self._began_s, 1e-9),
+            device_seconds=self._allocation.device_s,
+            resizes=self._allocation.resizes,
             restarts=self._outage.restarts,
             step_ms_mean=1000 * self._steps_sum_s / self._steps,
             step_ms_max=1000 * self._steps_max_s,
@@ -407,6 +407,13 @@ class PaceLoop:
             metrics=newest.metrics if newest else {},
             learned=self._learned(finished_s),
         )
+
+    def _ended_s(self, engine_s: float) -> float:
+        """Return the job's end. An engine's time that cannot be is replaced by now: its clock was set after the job's
+        last line."""
+        now_s, ended_s = self._now(), self._on_our_clock(engine_s)
+        earliest_s = self._reader.trained_s or self._began_s
+        return min(ended_s, now_s) if ended_s > earliest_s - _CLOCK_IS_OFF_S else now_s
 
     def _on_our_clock(self, engine_s: float) -> float:
         """A time of the engine's clock. That may be off, as the job's lines tell; by little, they tell nothing."""
@@ -419,7 +426,7 @@ class PaceLoop:
         reader, speed = self._reader, self._controller.learned()
         if reader.first_s is None or reader.trained_s is None or speed is None:
             return None
-        if not self._total or self._outage.restarts or self._standstill.times:
+        if not self._total or self._outage.restarts or self._preemption.times:
             return None
         return PastRun(
             batches=self._total,

@@ -16,7 +16,7 @@ from paceline.run.live import LiveState
 from paceline.run.sample import sample
 
 if TYPE_CHECKING:
-    from paceline.control import Controller, Outlook
+    from paceline.control import Controller, RemainingWork
 
 _LOOK_EVERY_S = 1.0
 _SAY_EVERY_S = 5.0
@@ -48,7 +48,7 @@ class Queue:
         The task's state store: what the arbiter reads and writes.
     controller:
         The training's own; it hears of deadlines that move meanwhile.
-    outlook:
+    remaining:
         What the training takes, by an earlier run; ``None`` if there was none.
     begin:
         The moment that the deadline counts from.
@@ -66,7 +66,7 @@ class Queue:
         self,
         store: LiveState,
         controller: Controller,
-        outlook: Outlook | None,
+        remaining: RemainingWork | None,
         begin: datetime,
         *,
         on_infeasible: str,
@@ -74,7 +74,7 @@ class Queue:
         asked_to_end: Event,
         log: Any,
     ) -> None:
-        self._store, self._controller, self._outlook, self._begin = store, controller, outlook, begin
+        self._store, self._controller, self._remaining, self._begin = store, controller, remaining, begin
         self._on_infeasible, self._pool, self._log = on_infeasible, pool, log
         self._asked_to_end = asked_to_end
         self._newest: Ceiling | None = None
@@ -158,7 +158,7 @@ class Queue:
             self._controller.begins(now_s)
         earliest_s = newest.earliest_s if newest else None
         feasible = newest is None or newest.fits is not False
-        decision = Decision(0.0, 0.0, 0.0, None, earliest_s, feasible, _LOOK_EVERY_S, self._outlook)
+        decision = Decision(0.0, 0.0, 0.0, None, earliest_s, feasible, _LOOK_EVERY_S, self._remaining)
         value = sample(
             "waiting",
             now_s,

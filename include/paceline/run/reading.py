@@ -15,7 +15,7 @@ _SOURCES = 8  # a job that is started again is another process
 
 
 @dataclass(frozen=True)
-class Position:
+class JobPosition:
     """Where a job is: batches done, when they were, and batches in all."""
 
     done: int
@@ -43,7 +43,7 @@ class ProgressReader:
     >>> _ = reader.feed(["hello", '@paceline {"done": 10, "total": 200, "wall_s": 100.0}'], now_s=100.0)
     hello
     >>> reader.position
-    Position(done=10, done_s=100.0, total=200)
+    JobPosition(done=10, done_s=100.0, total=200)
     """
 
     def __init__(
@@ -95,11 +95,11 @@ class ProgressReader:
         return found
 
     @property
-    def position(self) -> Position | None:
+    def position(self) -> JobPosition | None:
         """Where the job was at its newest report, or ``None`` if there was none yet."""
         if self.newest is None or not self._recent:
             return None
-        return Position(self.newest.done, self._recent[-1][0], self.newest.total)
+        return JobPosition(self.newest.done, self._recent[-1][0], self.newest.total)
 
     def reported(self) -> Reported | None:
         """For the process that reads after this one."""

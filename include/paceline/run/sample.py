@@ -66,7 +66,7 @@ def sample(
         forecast_s=finite(decision.finish_s),
         earliest_s=finite(decision.earliest_s),
         feasible=decision.feasible,
-        outlook=Remaining.read(decision.outlook.to_dict()) if decision.outlook else None,
+        remaining=Remaining.read(decision.remaining.to_dict()) if decision.remaining else None,
         epoch=newest.epoch if newest else None,
         epochs=newest.epochs if newest else None,
         loss=newest.loss if newest else None,

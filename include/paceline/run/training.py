@@ -256,7 +256,7 @@ class Training:
         queue = Queue(
             self._host.store,
             controller,
-            past.outlook() if past else None,
+            past.remaining() if past else None,
             origin,
             on_infeasible=self._settings.on_infeasible,
             pool=self._host.pool,

@@ -44,7 +44,7 @@ class Share(Protocol):
         """The job's processes."""
 
 
-class Crowd:
+class ProcessTree:
     """The processes of a job: who they are, their CPU time and memory.
 
     Parameters
@@ -94,9 +94,9 @@ class Crowd:
 class CgroupShare:
     """The kernel keeps the share: a CFS quota on the job's own cgroup."""
 
-    def __init__(self, group: Group, crowd: Crowd, devices: float) -> None:
+    def __init__(self, group: Group, tree: ProcessTree, devices: float) -> None:
         self._group = group
-        self._crowd = crowd
+        self._tree = tree
         self._devices = devices
         self._lifted = False
 
@@ -115,23 +115,23 @@ class CgroupShare:
     def used_s(self) -> float:
         """See ``Share``."""
         used = self._group.cpu_seconds()
-        return self._crowd.used_s(time.monotonic()) if used is None else used
+        return self._tree.used_s(time.monotonic()) if used is None else used
 
     def memory_bytes(self) -> int:
         """See ``Share``."""
         used = self._group.memory_bytes()
-        return self._crowd.memory_bytes(time.monotonic()) if used is None else used
+        return self._tree.memory_bytes(time.monotonic()) if used is None else used
 
     def members(self) -> list[psutil.Process]:
         """See ``Share``."""
-        return self._crowd.members(time.monotonic())
+        return self._tree.members(time.monotonic())
 
 
 class SignalShare:
     """We keep the share: the whole job is stopped and continued many times a second, by the CPU time it used."""
 
-    def __init__(self, crowd: Crowd, devices: float, period_s: float) -> None:
-        self._crowd = crowd
+    def __init__(self, tree: ProcessTree, devices: float, period_s: float) -> None:
+        self._tree = tree
         self._cycle = DutyCycle(devices, period_s)
         self._stopped = False
         self._lifted = False
@@ -142,7 +142,7 @@ class SignalShare:
             return _LOOK_S
         now = time.monotonic()
         self._cycle.devices = devices
-        pause = self._cycle.update(now, self._crowd.used_s(now))
+        pause = self._cycle.update(now, self._tree.used_s(now))
         if self._cycle.stopped:
             # At every step, not once: whoever left the group while it was being stopped would burn what the others
             # must then pay back, for ever.
@@ -159,21 +159,21 @@ class SignalShare:
 
     def used_s(self) -> float:
         """See ``Share``."""
-        return self._crowd.used_s(time.monotonic())
+        return self._tree.used_s(time.monotonic())
 
     def memory_bytes(self) -> int:
         """See ``Share``."""
-        return self._crowd.memory_bytes(time.monotonic())
+        return self._tree.memory_bytes(time.monotonic())
 
     def members(self) -> list[psutil.Process]:
         """See ``Share``."""
-        return self._crowd.members(time.monotonic())
+        return self._tree.members(time.monotonic())
 
     def _signal(self, number: signal.Signals, now_s: float) -> None:
         # The group at once, so that a worker started a moment ago is not missed; then whoever has left it. Nobody is
         # told twice: a signal to who is at work on another processor costs a virtual machine 0.3 ms.
-        send(-self._crowd.root, number)
-        for process in self._crowd.members(now_s):
+        send(-self._tree.root, number)
+        for process in self._tree.members(now_s):
             with contextlib.suppress(ProcessLookupError):
-                if os.getpgid(process.pid) != self._crowd.root:
+                if os.getpgid(process.pid) != self._tree.root:
                     send(process.pid, number)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.runtime import cgroups, guardian
-from paceline.runtime.enforcers import CgroupShare, Crowd, Share, SignalShare
+from paceline.runtime.enforcers import CgroupShare, ProcessTree, Share, SignalShare
 from paceline.runtime.processes import family, identify, proportional_bytes, send
 from paceline.runtime.scratch import USAGE_BYTES, Scratch, read_json, write_json
 
@@ -149,10 +149,10 @@ class _Launch:
         return group
 
     def _make_share(self, watch: int) -> Share:
-        crowd = Crowd(self._child, frozenset({watch}))
+        tree = ProcessTree(self._child, frozenset({watch}))
         if self._group is not None:
-            return CgroupShare(self._group, crowd, self._devices)
-        return SignalShare(crowd, self._devices, float(self._order["period_s"]))
+            return CgroupShare(self._group, tree, self._devices)
+        return SignalShare(tree, self._devices, float(self._order["period_s"]))
 
     def _spawn(self) -> int:
         us = os.getpid()

@@ -50,7 +50,7 @@ class Candidate:
 
 
 class Estimates(Protocol):
-    """What profiles tell about candidates, for many of them at a time. See :mod:`paceline.profile`."""
+    """What profiles tell about candidates, for many of them at a time. See :mod:`paceline.profiles`."""
 
     def max_batch(self, candidates: Sequence[Candidate]) -> NDArray[np.int64]:
         """The largest batch that fits into each one's memory, ``GetMaxBatchSize``; 0 where not even one sample does."""

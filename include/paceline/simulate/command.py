@@ -14,7 +14,7 @@ from paceline.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from paceline.allocate import Node, Policy
-    from paceline.simulate.cluster import Arrival, Result
+    from paceline.simulate.cluster import Arrival, SimulationResult
 
 _HEADINGS = ("POLICY", "DONE", "ON TIME", "QUEUED", "TOTAL", "IN USE", "CHANGES", "COST", "TOOK")
 _POLICIES = ("fifo", "edf", "ps", "greedy", "milp", "rg", "growing", "on_time")
@@ -77,7 +77,7 @@ def _policies() -> dict[str, Callable[[argparse.Namespace], Policy]]:
 
 
 @dataclass(frozen=True)
-class _Case:
+class _Workload:
     arrivals: list[Arrival]
     nodes: list[Node]
     pue: float = 1.0
@@ -119,7 +119,7 @@ def _simulate(chosen: argparse.Namespace) -> int:
     return 0
 
 
-def _case(chosen: argparse.Namespace) -> _Case:
+def _case(chosen: argparse.Namespace) -> _Workload:
     """The workload and the cluster."""
     from paceline.allocate import Node
     from paceline.simulate.cluster.generate import modelarts
@@ -133,10 +133,10 @@ def _case(chosen: argparse.Namespace) -> _Case:
         arrivals, nodes = heterogeneous(
             nodes=chosen.nodes, jobs=jobs, mix=chosen.trace.removeprefix("andreas-"), seed=chosen.seed
         )
-        return _Case(list(arrivals), list(nodes), PUE)
+        return _Workload(list(arrivals), list(nodes), PUE)
     pool = [Node("pool", chosen.nodes)]
     if chosen.trace in ("modelarts", "modelarts-all"):
-        return _Case(list(modelarts(chosen.seed, all_jobs=chosen.trace.endswith("all")))[: chosen.jobs], pool)
+        return _Workload(list(modelarts(chosen.seed, all_jobs=chosen.trace.endswith("all")))[: chosen.jobs], pool)
     from paceline.simulate.cluster.traces import read, throughputs
 
     file = Path(chosen.trace)
@@ -144,10 +144,10 @@ def _case(chosen: argparse.Namespace) -> _Case:
         raise InvalidInputError("TRACE", chosen.trace, f"a file, or one of {', '.join(_SYNTHETIC)}")
     if chosen.throughputs is None:
         raise InvalidInputError("--throughputs", None, "the folder that says how fast the trace's models are")
-    return _Case(list(read(file, throughputs(chosen.throughputs), jobs=chosen.jobs)), pool)
+    return _Workload(list(read(file, throughputs(chosen.throughputs), jobs=chosen.jobs)), pool)
 
 
-def table(results: Sequence[Result], devices: int, took_s: Sequence[float]) -> str:
+def table(results: Sequence[SimulationResult], devices: int, took_s: Sequence[float]) -> str:
     """The results, for people to read."""
     rows: list[tuple[str, ...]] = [_HEADINGS]
     for result, seconds in zip(results, took_s, strict=True):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from paceline.elastic import Configuration, Sample
+from paceline.elastic import TeamConfiguration, TeamSample
 from paceline.elastic.reassign import PERIOD_S
 from paceline.elastic.window import either
 
@@ -65,7 +65,7 @@ def _takes_s(core_s: float, cores: float) -> float:
     return max(core_s, core_s / cores - (1 - cores) * PERIOD_S)
 
 
-def steady_state(workload: Workload, configuration: Configuration, link_bytes_s: float) -> Sample:
+def steady_state(workload: Workload, configuration: TeamConfiguration, link_bytes_s: float) -> TeamSample:
     """Speed, cores used and load of the links, on average.
 
     Each worker computes, then sends its change to all servers at the same time and has the state back from them. What
@@ -85,16 +85,16 @@ def steady_state(workload: Workload, configuration: Configuration, link_bytes_s:
     Examples
     --------
     >>> work = Workload(compute_core_s=1.0, update_core_s=0.01, state_bytes=1e6)
-    >>> both = steady_state(work, Configuration((1.0,), (1.0, 1.0)), link_bytes_s=1e8)
+    >>> both = steady_state(work, TeamConfiguration((1.0,), (1.0, 1.0)), link_bytes_s=1e8)
     >>> round(both.speed, 2), round(both.used["worker-0"], 2)
     (1.94, 0.97)
     """
-    found: Sample = _steady_state(workload, configuration, link_bytes_s)
+    found: TeamSample = _steady_state(workload, configuration, link_bytes_s)
     return found
 
 
 @lru_cache(maxsize=4096)
-def _steady_state(workload: Workload, configuration: Configuration, link_bytes_s: float) -> Sample:
+def _steady_state(workload: Workload, configuration: TeamConfiguration, link_bytes_s: float) -> TeamSample:
     servers = len(configuration.servers)
     update_s = workload.update_core_s / servers
     carried_s = workload.state_bytes / servers / link_bytes_s
@@ -107,7 +107,7 @@ def _steady_state(workload: Workload, configuration: Configuration, link_bytes_s
     speed = sum(speeds)
     used = {f"ps-{number}": speed * update_s for number in range(servers)}
     used |= {f"worker-{number}": one * workload.compute_core_s for number, one in enumerate(speeds)}
-    return Sample(
+    return TeamSample(
         speed, used, {f"ps-{number}": either(speed * carried_s, speed * carried_s) for number in range(servers)}
     )
 

@@ -14,12 +14,11 @@ from ._checkpoint import put_back
 from ._part import check_divisible, loader_over
 from ._threads import one_on_cpu
 from ._values import say
-from ._wire import Assignment, Wire
+from ._wire import BatchShare, Wire
 
 if TYPE_CHECKING:
-    from ._loop import Loop
+    from ._protocols import BatchLoop, LoopSession
     from ._replica import Replica
-    from ._session import Session
 
 # Set by the lead: the socket to it, and which device is this process's.
 ENV_SOCKET = "PACELINE_LEAD_SOCKET"
@@ -41,7 +40,7 @@ class Follower:
         self._replica = replica
         self._wire = wire
         self._inbox: deque[Any] = deque()  # a go or an order, oldest first
-        self._assigned: deque[Assignment] = deque()
+        self._assigned: deque[BatchShare] = deque()
         self._shares: deque[float] = deque()
         self._epochs = 0  # opened so far
 
@@ -59,7 +58,7 @@ class Follower:
         """Which device is this process's, counted from 0."""
         return int(os.environ.get(ENV_DEVICE, "0"))
 
-    def batches(self, loop: Loop[Any], loader: Any, session: Session) -> Iterator[Any]:
+    def batches(self, loop: BatchLoop, loader: Any, session: LoopSession) -> Iterator[Any]:
         """Give this process's part of each batch, until the lead dismisses it; that ends the process.
 
         A loop that the lead has behind it is passed over.
@@ -116,7 +115,7 @@ class Follower:
 
     def _receive(self) -> None:
         word = self._wire.receive()
-        if isinstance(word, Assignment):
+        if isinstance(word, BatchShare):
             self._assigned.append(word)
             return
         if isinstance(word, dict) and word["order"] == "open":
@@ -124,7 +123,7 @@ class Follower:
             self._epochs += 1
         self._inbox.append(word)
 
-    def _take_place(self, order: dict[str, Any], session: Session) -> None:
+    def _take_place(self, order: dict[str, Any], session: LoopSession) -> None:
         """Become part of the group if the order says so."""
         self._shares.clear()
         if "parts" in order:

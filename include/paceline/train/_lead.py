@@ -24,7 +24,7 @@ from ._part import Division, check_divisible, loader_over
 from ._thread_choice import in_whole
 from ._threads import one_on_cpu
 from ._values import bad_value, say
-from ._wire import Assignment, Wire
+from ._wire import BatchShare, Wire
 from .job import ENV_CHECKPOINT, ENV_OUTPUT
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ class _Process:
                 "Leave the loop, or stop_early(), in all processes or in none: decide by what all of them see"
             ) from None
 
-    def assign(self, assignment: Assignment) -> None:
+    def assign(self, assignment: BatchShare) -> None:
         """Hand out its part of a batch."""
         with self.reached() as wire:
             wire.assign(assignment)

@@ -22,7 +22,7 @@ from .job import EXIT_TERMINATED, run_by_paceline
 from .progress import Progress
 
 if TYPE_CHECKING:
-    from .asynchronous.worker import Worker
+    from .asynchronous.worker import TrainingWorker
 
 T = TypeVar("T")
 
@@ -89,7 +89,7 @@ class Loop(Generic[T]):
         self._stopped = self._used = self._regroup = False
         self._last: bool | None = None  # of its epoch, where a server hands out the batches
         self._lead: Lead | None = None
-        self._worker: Worker | None = None
+        self._worker: TrainingWorker | None = None
         self._look_s = _NOW
         self._next_show_s = self._next_share_s = _NOW
         self._began = (0, 0.0)  # batches done and time when the loop began in this process

@@ -149,7 +149,7 @@ class Monitor:
 
 
 @dataclass(frozen=True)
-class Curve:
+class LossCurve:
     """``ceiling - 1 / (a k + b)`` after ``k`` epochs: what Optimus fits to a loss, upside down."""
 
     ceiling: float
@@ -171,7 +171,7 @@ class Curve:
         return math.inf if value >= self.ceiling else (1 / (self.ceiling - value) - self.b) / self.a
 
 
-def fit(points: Sequence[tuple[float, float]]) -> Curve | None:
+def fit(points: Sequence[tuple[float, float]]) -> LossCurve | None:
     """Fit a curve to values that grow; ``None`` where there are too few, or where they do not grow.
 
     For each ceiling the rest is a straight line through ``1 / (ceiling - value)``, fitted with weights that make its
@@ -188,7 +188,7 @@ def fit(points: Sequence[tuple[float, float]]) -> Curve | None:
     best, spread = max(values), max(values) - min(values)
     if spread < _FLAT * max(1.0, abs(best)):
         return None
-    found: dict[float, Curve] = {}
+    found: dict[float, LossCurve] = {}
     low, high = _LEAST, _MOST
     for step in _STEPS:
         for place in range(round((high - low) / step) + 1):
@@ -203,7 +203,7 @@ def fit(points: Sequence[tuple[float, float]]) -> Curve | None:
     return found[nearest]
 
 
-def _line(points: Sequence[tuple[float, float]], ceiling: float) -> Curve | None:
+def _line(points: Sequence[tuple[float, float]], ceiling: float) -> LossCurve | None:
     sums = [0.0] * 5  # of weights, and of weights times k, y, k k, k y
     for k, value in points:
         short = ceiling - value
@@ -217,8 +217,8 @@ def _line(points: Sequence[tuple[float, float]], ceiling: float) -> Curve | None
     a = (w * wky - wk * wy) / spread
     b = (wy - a * wk) / w
     first = min(k for k, _ in points)
-    return Curve(ceiling, a, b) if a > 0 and a * first + b > 0 else None
+    return LossCurve(ceiling, a, b) if a > 0 and a * first + b > 0 else None
 
 
-def _error(curve: Curve, points: Sequence[tuple[float, float]]) -> float:
+def _error(curve: LossCurve, points: Sequence[tuple[float, float]]) -> float:
     return sum((curve.at(k) - value) ** 2 for k, value in points)

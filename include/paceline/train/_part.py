@@ -8,10 +8,10 @@ from operator import index
 from typing import Any
 
 from ._values import bad_value
-from ._wire import Assignment
+from ._wire import BatchShare
 
 # A process that reads ahead must not wait for what will not come.
-EPOCH_IS_OVER = Assignment([], share=0.0)
+EPOCH_IS_OVER = BatchShare([], share=0.0)
 
 
 class Division:
@@ -37,11 +37,11 @@ class Division:
     >>> mine = Division([[7, 8, 9], [5]], [print])
     >>> for indices in mine:
     ...     print(indices)
-    Assignment(indices=[8, 9], share=0.6666666666666666)
+    BatchShare(indices=[8, 9], share=0.6666666666666666)
     [7]
-    Assignment(indices=[5], share=1.0)
+    BatchShare(indices=[5], share=1.0)
     [5]
-    Assignment(indices=[], share=0.0)
+    BatchShare(indices=[], share=0.0)
     >>> list(mine.shares)
     [0.3333333333333333, 0.0]
     """
@@ -49,7 +49,7 @@ class Division:
     def __init__(
         self,
         whole: Iterable[Sequence[int]],
-        hand_out: Sequence[Callable[[Assignment], None]],
+        hand_out: Sequence[Callable[[BatchShare], None]],
         skip: int = 0,
         quiet_passes: int = 0,
     ) -> None:
@@ -80,7 +80,7 @@ class Division:
         return len(self.sampler)  # type: ignore[arg-type]
 
 
-def divide(batch: Sequence[Any], world: int) -> list[Assignment]:
+def divide(batch: Sequence[Any], world: int) -> list[BatchShare]:
     """Divide a batch's indices evenly among processes.
 
     >>> [part.indices for part in divide([1, 2, 3, 4, 5, 6, 7, 8], world=3)]
@@ -92,7 +92,7 @@ def divide(batch: Sequence[Any], world: int) -> list[Assignment]:
     except TypeError:
         raise bad_value("sampler", batch[0], "whole numbers as indices, for data_parallel()") from None
     parts = [batch[size * rank // world : size * (rank + 1) // world] for rank in range(world)]
-    return [Assignment(part or batch[:1], len(part) / size) for part in parts]
+    return [BatchShare(part or batch[:1], len(part) / size) for part in parts]
 
 
 def loader_over(loader: Any, batch_sampler: Any) -> Any:

@@ -28,8 +28,8 @@ from .progress import Progress
 
 if TYPE_CHECKING:
     from ._lead import Lead
-    from ._loop import Loop
-    from .asynchronous.worker import Worker
+    from ._protocols import BatchLoop
+    from .asynchronous.worker import TrainingWorker
 
 
 class Session:
@@ -37,13 +37,13 @@ class Session:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
-        self.loop: Loop[Any] | None = None  # the one under way
+        self.loop: BatchLoop | None = None  # the one under way
         self.loops_begun = 0  # since the last checkpoint() outside of a loop
         self.last: Progress | None = None  # the newest that was shown
         self.checkpoint: Checkpoint | None = None
         self.parts: dict[str, Stateful] = {}  # what checkpoint() was given
         self.team: Lead | Follower | None = None  # since data_parallel()
-        self.worker: Worker | None = None  # where there is a parameter server, since the loop began
+        self.worker: TrainingWorker | None = None  # where there is a parameter server, since the loop began
         self.terminating = False
         self._values: dict[str, Callable[[], float]] = {}
         self._times: Counter[str] = Counter()
@@ -108,12 +108,12 @@ class Session:
             )
         )
 
-    def join_others(self) -> Worker | None:
+    def join_others(self) -> TrainingWorker | None:
         """This process's part in a training on several machines, if it has one."""
         if is_worker():
-            from .asynchronous.worker import Worker
+            from .asynchronous.worker import TrainingWorker
 
-            self.worker = Worker.in_this_process()
+            self.worker = TrainingWorker.in_this_process()
         return self.worker
 
     def leave_quickly(self) -> None:

@@ -20,7 +20,7 @@ _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
-class Assignment:
+class BatchShare:
     """One process's part of a batch: the indices of its samples, and their share of the batch."""
 
     indices: Sequence[int]
@@ -38,10 +38,10 @@ class Wire:
     Examples
     --------
     >>> here, there = map(Wire, socket.socketpair())
-    >>> here.assign(Assignment([7, 8], share=0.5)), here.go(), here.send({"order": "leave"})
+    >>> here.assign(BatchShare([7, 8], share=0.5)), here.go(), here.send({"order": "leave"})
     (None, None, None)
     >>> there.receive(), there.receive(), there.receive()
-    (Assignment(indices=[7, 8], share=0.5), 'go', {'order': 'leave'})
+    (BatchShare(indices=[7, 8], share=0.5), 'go', {'order': 'leave'})
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -51,7 +51,7 @@ class Wire:
         """Let the other side do its part of the next batch."""
         self._connection.sendall(_GO)
 
-    def assign(self, assignment: Assignment) -> None:
+    def assign(self, assignment: BatchShare) -> None:
         """Tell which samples to read next."""
         packed = array("d", [assignment.share]).tobytes() + array("q", assignment.indices).tobytes()
         self._connection.sendall(_ASSIGNMENT + len(packed).to_bytes(_SIZE_BYTES, "big") + packed)
@@ -65,14 +65,14 @@ class Wire:
         self._connection.sendall(_ORDER + len(buffer.getbuffer()).to_bytes(_SIZE_BYTES, "big"))
         self._connection.sendall(buffer.getbuffer())
 
-    def receive(self) -> Assignment | Literal["go"] | dict[str, Any]:
+    def receive(self) -> BatchShare | Literal["go"] | dict[str, Any]:
         """Wait for what comes next. Raises ``EOFError`` when the other side has gone."""
         kind = self._read(1)
         if kind == _GO:
             return "go"
         packed = self._read(int.from_bytes(self._read(_SIZE_BYTES), "big"))
         if kind == _ASSIGNMENT:
-            return Assignment(array("q", packed[8:]).tolist(), array("d", packed[:8])[0])
+            return BatchShare(array("q", packed[8:]).tolist(), array("d", packed[:8])[0])
         import torch
 
         order: dict[str, Any] = torch.load(io.BytesIO(packed), map_location="cpu", weights_only=True)

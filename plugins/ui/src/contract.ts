@@ -3,7 +3,7 @@
 /**
  * What the pages read of a training's live state.
  */
-export interface LiveState {
+export interface LiveStateSchema {
   pace: PaceSample;
   history: StoredHistory;
 }
@@ -63,7 +63,7 @@ export interface PaceSample {
    */
   earliest_s: number | null;
   feasible: boolean;
-  outlook: Remaining | null;
+  remaining: Remaining | null;
   epoch: number | null;
   epochs: number | null;
   loss: number | null;

@@ -22,7 +22,7 @@ export function aPace(changed: Partial<Pace> = {}): Pace {
     forecast_s: 60,
     earliest_s: 45,
     feasible: true,
-    outlook: null,
+    remaining: null,
     restarts: 0,
     resizes: 0,
     step_ms: 0.4,

@@ -10,8 +10,8 @@ from typing import Any
 import docker
 from tests.waiting import until
 
-from paceline.airflow_api import AirflowApiError
-from paceline.demo.airflow_process import AirflowProcess
+from paceline.airflow.api import AirflowApiError
+from paceline.airflow.demo.airflow_process import AirflowProcess
 
 
 @contextlib.contextmanager

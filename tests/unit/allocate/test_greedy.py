@@ -4,19 +4,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.allocate import Job, Node, Placement, Speeds, check
-from paceline.allocate.greedy import Greedy
+from paceline.allocate import ClusterJob, Node, Placement, Speeds, check
+from paceline.allocate.modelarts.greedy import Greedy
 from paceline.errors import InvalidInputError
 
 SIXTEEN = {"device": Speeds.halving_efficiency(16)}
 
 
 def training(name, nodes, since_s, work=1e5, speeds=SIXTEEN):
-    return Job(name, since_s, work, speeds, held=Placement("pool", nodes), since_s=since_s, started_s=since_s)
+    return ClusterJob(name, since_s, work, speeds, held=Placement("pool", nodes), since_s=since_s, started_s=since_s)
 
 
 def waiting(name, came_s=900.0, speeds=SIXTEEN):
-    return Job(name, came_s, 1e5, speeds, since_s=came_s)
+    return ClusterJob(name, came_s, 1e5, speeds, since_s=came_s)
 
 
 def given_to(jobs, nodes, *, rescale=True, now_s=1000.0, **options):
@@ -122,7 +122,9 @@ def crowds(draw):
         held = speeds["device"].most(min(free, draw(st.integers(0, most))))
         work, began_s = draw(st.floats(1.0, 1e6)), float(draw(st.integers(0, 900)))
         placement = Placement("pool", held) if held else None
-        jobs.append(Job(f"j{number}", began_s, work, speeds, held=placement, started_s=began_s if held else None))
+        jobs.append(
+            ClusterJob(f"j{number}", began_s, work, speeds, held=placement, started_s=began_s if held else None)
+        )
         free -= held
     return sorted(jobs, key=lambda job: job.arrived_s), nodes
 

@@ -6,19 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.allocate import Growing, Job, Node, Placement, Speeds, check
+from paceline.allocate import ClusterJob, Growing, Node, Placement, Speeds, check
 from paceline.errors import InvalidInputError
 
 POOL = Node("pool", 100)
 
 
-def job(name: str, arrived_s: float, held: int | None = None, speeds: Speeds | None = None, budget: int = 60) -> Job:
+def job(
+    name: str, arrived_s: float, held: int | None = None, speeds: Speeds | None = None, budget: int = 60
+) -> ClusterJob:
     placement = Placement("pool", held) if held else None
     known = {"device": speeds or Speeds.linear(100)}
-    return Job(name, arrived_s, 1e4, known, requested=budget, held=placement)
+    return ClusterJob(name, arrived_s, 1e4, known, requested=budget, held=placement)
 
 
-def given_to(jobs: list[Job], *, rescale: bool = True) -> dict[str, int]:
+def given_to(jobs: list[ClusterJob], *, rescale: bool = True) -> dict[str, int]:
     allocation = Growing().allocate(jobs, [POOL], 1000.0, rescale=rescale)
     check(allocation, jobs, [POOL])
     return {name: placed.devices for name, placed in allocation.placements.items()}

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.allocate import Job, Node, OnTime, Placement, Speeds, check, edf, most_on_time
-from paceline.allocate.bound import Need, moore_hodgson
-from paceline.allocate.door import ask
+from paceline.allocate import ClusterJob, Node, OnTime, Placement, Speeds, check, edf, most_on_time
+from paceline.allocate.on_time.bound import Need, moore_hodgson
+from paceline.arbiter.admission import check_admission
 from paceline.errors import InvalidInputError
 from paceline.simulate.cluster import Arrival, Friction, Simulation
 
@@ -19,7 +19,7 @@ TABLE = {"device": Speeds((1, 2, 4, 8), (1.0, 1.9, 2.0, 1.5))}  # eight are wors
 
 def jobs_of(draw, number, curves=(CURVE, TABLE), longest=60.0):
     return [
-        Job(f"j{n}", 0.0, draw.uniform(1, 50), draw.choice(curves), deadline_s=draw.uniform(1, longest))
+        ClusterJob(f"j{n}", 0.0, draw.uniform(1, 50), draw.choice(curves), deadline_s=draw.uniform(1, longest))
         for n in range(number)
     ]
 
@@ -31,7 +31,7 @@ def on_time(jobs, pool=POOL, **options):
 
 
 def test_each_gets_the_fewest_devices_and_the_rest_makes_them_quick_where_it_is_worth_it():
-    jobs = [Job("a", 0.0, 16.0, CURVE, deadline_s=10.0), Job("b", 0.0, 5.0, CURVE, deadline_s=10.0)]
+    jobs = [ClusterJob("a", 0.0, 16.0, CURVE, deadline_s=10.0), ClusterJob("b", 0.0, 5.0, CURVE, deadline_s=10.0)]
     found = on_time(jobs, pool=Node("pool", 3))
     assert {name: one.devices for name, one in found.placements.items()} == {"a": 2, "b": 1}
     assert found.reasons["a"] == "the fewest with which it is done at its deadline"
@@ -39,9 +39,9 @@ def test_each_gets_the_fewest_devices_and_the_rest_makes_them_quick_where_it_is_
 
 def test_who_cannot_be_on_time_runs_on_what_is_left_and_is_told_why():
     jobs = [
-        Job("fits", 0.0, 8.0, CURVE, deadline_s=10.0),
-        Job("alone too late", 0.0, 500.0, CURVE, deadline_s=10.0),
-        Job("whenever", 0.0, 5.0, CURVE),
+        ClusterJob("fits", 0.0, 8.0, CURVE, deadline_s=10.0),
+        ClusterJob("alone too late", 0.0, 500.0, CURVE, deadline_s=10.0),
+        ClusterJob("whenever", 0.0, 5.0, CURVE),
     ]
     found = on_time(jobs)
     assert found.late == {"alone too late"}
@@ -52,8 +52,8 @@ def test_who_cannot_be_on_time_runs_on_what_is_left_and_is_told_why():
 
 def test_a_large_job_gives_way_to_two_small_ones_unless_it_was_promised():
     one_device = {"device": Speeds.linear(1)}
-    large = Job("large", 0.0, 9.0, one_device, deadline_s=10.0)
-    small = [Job(f"small{n}", 1.0, 4.0, one_device, deadline_s=10.0) for n in range(2)]
+    large = ClusterJob("large", 0.0, 9.0, one_device, deadline_s=10.0)
+    small = [ClusterJob(f"small{n}", 1.0, 4.0, one_device, deadline_s=10.0) for n in range(2)]
     pool = Node("pool", 1)
     assert on_time([large, *small], pool).late == {"large"}
     policy = OnTime(change_s=0.0, keep_promises=True)
@@ -65,9 +65,9 @@ def test_a_large_job_gives_way_to_two_small_ones_unless_it_was_promised():
 
 
 def test_devices_that_no_other_job_needs_are_kept_and_useless_ones_never_given():
-    job = Job("a", 0.0, 60.0, CURVE, deadline_s=100.0, held=Placement("pool", 8), speed=4.096)
+    job = ClusterJob("a", 0.0, 60.0, CURVE, deadline_s=100.0, held=Placement("pool", 8), speed=4.096)
     assert OnTime(change_s=30.0).allocate([job], [POOL], 0.0, rescale=True).placements["a"].devices == 8
-    found = on_time([Job("a", 0.0, 50.0, TABLE, deadline_s=1000.0)])
+    found = on_time([ClusterJob("a", 0.0, 50.0, TABLE, deadline_s=1000.0)])
     assert found.placements["a"].devices <= 4
 
 
@@ -117,18 +117,18 @@ def test_promises_are_kept_whoever_comes_later():
 @pytest.mark.parametrize(("takes", "kept"), [(1.03, True), (1.08, True), (1.3, False)])
 def test_where_promised_work_takes_longer_than_it_seemed_all_are_a_little_late_before_one_is_given_up(takes, kept):
     linear = {"device": Speeds.linear(20)}
-    jobs = [Job(name, 0.0, 1000.0, linear, deadline_s=100.0) for name in ("a", "b")]
+    jobs = [ClusterJob(name, 0.0, 1000.0, linear, deadline_s=100.0) for name in ("a", "b")]
     policy, pool = OnTime(change_s=0.0, keep_promises=True), Node("pool", 20)
     policy.allocate(jobs, [pool], 0.0, rescale=True)
-    longer = [Job(job.name, 0.0, 1000.0 * takes, linear, deadline_s=100.0) for job in jobs]
+    longer = [ClusterJob(job.name, 0.0, 1000.0 * takes, linear, deadline_s=100.0) for job in jobs]
     found = policy.allocate(longer, [pool], 1.0, rescale=True)
     check(found, longer, [pool])
     assert len(found.late) == (0 if kept else 1)
     if kept:
         assert [one.devices for one in found.placements.values()] == [10, 10]
         assert found.reasons["a"].startswith("the fewest with which all are at most ")
-    newcomer = Job("c", 1.0, 100.0, linear, deadline_s=60.0)
-    assert ask(newcomer, [job for job in longer if job.name not in found.late], pool, 1.0).fits is not kept
+    newcomer = ClusterJob("c", 1.0, 100.0, linear, deadline_s=60.0)
+    assert check_admission(newcomer, [job for job in longer if job.name not in found.late], pool, 1.0).fits is not kept
 
 
 def test_moore_and_hodgson_are_exact_on_one_machine():
@@ -176,7 +176,10 @@ def test_changes_that_cost_time_are_paid_for_and_still_nobody_planned_is_late():
     [
         (lambda: OnTime(change_s=-1), "change_s"),
         (lambda: OnTime().allocate([], [POOL, Node("other", 1)], 0.0, rescale=True), "nodes"),
-        (lambda: OnTime().allocate([Job("a", 0, 1, {"gpu": CURVE["device"]})], [POOL], 0.0, rescale=True), "a.speeds"),
+        (
+            lambda: OnTime().allocate([ClusterJob("a", 0, 1, {"gpu": CURVE["device"]})], [POOL], 0.0, rescale=True),
+            "a.speeds",
+        ),
     ],
 )
 def test_bad_input_names_the_field(act, field):

@@ -6,10 +6,10 @@ from statistics import mean
 
 import pytest
 
-from paceline.allocate import ImpossibleAllocationError, Job, Node, Placement, Speeds, check
-from paceline.allocate.objective import configurations, objective, postponement_cost
-from paceline.allocate.optimum import optimum
-from paceline.allocate.randomized_greedy import RandomizedGreedy
+from paceline.allocate import ClusterJob, ImpossibleAllocationError, Node, Placement, Speeds, check
+from paceline.allocate.andreas.objective import configurations, objective, postponement_cost
+from paceline.allocate.andreas.optimum import optimum
+from paceline.allocate.andreas.randomized_greedy import RandomizedGreedy
 
 ONE = {"device": Speeds.linear(2)}
 
@@ -31,7 +31,7 @@ def drawn(seed, jobs, nodes, now_s=0.0, euro_per_s=1.0):
             for kind, one in (("V100", 1.0), ("T4", rng.uniform(0.35, 0.5)))
         }
         due_s = now_s + work * rng.uniform(0.2, 5.0) if rng.random() < 0.9 else None
-        waiting.append(Job(f"j{number}", 0.0, work, speeds, due_s, rng.randint(1, 5) * euro_per_s))
+        waiting.append(ClusterJob(f"j{number}", 0.0, work, speeds, due_s, rng.randint(1, 5) * euro_per_s))
     return waiting, cluster
 
 
@@ -68,14 +68,17 @@ def test_no_schedule_is_better(seed, every_node):
 
 
 def test_a_node_costs_what_its_first_ending_job_costs_not_its_cheapest():
-    jobs = [Job("first", 0.0, 60.0, ONE), Job("cheap", 0.0, 80.0, {"device": Speeds((1,), (1.0,))})]
+    jobs = [ClusterJob("first", 0.0, 60.0, ONE), ClusterJob("cheap", 0.0, 80.0, {"device": Speeds((1,), (1.0,))})]
     node = Node("n", 3, cost_per_s=(0.0, 1.0, 5.0, 6.0))
     both = {"first": Placement("n", 2), "cheap": Placement("n", 1)}
     assert objective(both, jobs, [node], 0.0) == 30.0 * 5.0
 
 
 def test_a_late_job_and_a_postponed_one_cost_what_the_paper_says():
-    jobs = [Job("late", 0.0, 100.0, ONE, 1070.0, weight=2.0), Job("postponed", 0.0, 100.0, ONE, 1250.0, weight=3.0)]
+    jobs = [
+        ClusterJob("late", 0.0, 100.0, ONE, 1070.0, weight=2.0),
+        ClusterJob("postponed", 0.0, 100.0, ONE, 1250.0, weight=3.0),
+    ]
     node = Node("n", 2, cost_per_s=(0.0, 1.0, 1.5))
     given = {"late": Placement("n", 1)}
     # 30 s late at a weight of 2, 100 s of the node, and the other is in time even if it is postponed by 60 s
@@ -84,17 +87,19 @@ def test_a_late_job_and_a_postponed_one_cost_what_the_paper_says():
 
 
 def test_a_job_without_a_due_date_runs_where_there_is_room_and_one_that_can_run_nowhere_is_left_out():
-    job = Job("whenever", 0.0, 100.0, ONE)
+    job = ClusterJob("whenever", 0.0, 100.0, ONE)
     node = Node("n", 1, cost_per_s=(0.0, 1.0))
     assert postponement_cost(job, [node], 0.0) == 0.0
     assert optimum([job], [node], 0.0).allocation.placements == {"whenever": Placement("n", 1)}
-    assert not optimum([Job("j", 0.0, 100.0, {"other": Speeds.linear(1)}, 10.0)], [node], 0.0).allocation.placements
+    assert not optimum(
+        [ClusterJob("j", 0.0, 100.0, {"other": Speeds.linear(1)}, 10.0)], [node], 0.0
+    ).allocation.placements
     assert optimum([], [node], 0.0).value == 0.0
 
 
 def test_the_paper_would_use_a_slow_node_although_a_fast_one_has_room():
     speeds = {"fast": Speeds((1,), (1.0,)), "slow": Speeds((1,), (0.1,))}
-    jobs = [Job(name, 0.0, 100.0, speeds, 200.0) for name in "ab"]
+    jobs = [ClusterJob(name, 0.0, 100.0, speeds, 200.0) for name in "ab"]
     nodes = [Node("f", 2, "fast", (0.0, 1.0, 2.0)), Node("s", 1, "slow", (0.0, 1.0))]
     assert {given.node for given in optimum(jobs, nodes, 0.0).allocation.placements.values()} == {"f"}
     assert optimum(jobs, nodes, 0.0).value == 100.0
@@ -102,7 +107,7 @@ def test_the_paper_would_use_a_slow_node_although_a_fast_one_has_room():
 
 
 def test_nodes_that_nobody_can_use_cannot_all_be_used():
-    jobs = [Job(name, 0.0, 100.0, ONE, 200.0) for name in "ab"]
+    jobs = [ClusterJob(name, 0.0, 100.0, ONE, 200.0) for name in "ab"]
     nodes = [Node("n", 2), Node("other", 1, "other")]
     assert len(optimum(jobs, nodes, 0.0).allocation.placements) == 2
     with pytest.raises(ImpossibleAllocationError, match="no schedule"):

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.allocate import Job, Node, Placement, Speeds, check
-from paceline.allocate.objective import objective
-from paceline.allocate.randomized_greedy import RandomizedGreedy
+from paceline.allocate import ClusterJob, Node, Placement, Speeds, check
+from paceline.allocate.andreas.objective import objective
+from paceline.allocate.andreas.randomized_greedy import RandomizedGreedy
 from paceline.errors import InvalidInputError
 from paceline.simulate.cluster import Friction, Simulation
 from paceline.simulate.cluster.heterogeneous import heterogeneous
@@ -17,7 +17,7 @@ COSTS = (0.0, 3.0, 4.0)
 
 
 def waiting(name, work=100.0, due_s=None, weight=1.0, speeds=BOTH, arrived_s=0.0):
-    return Job(name, arrived_s, work, speeds, due_s, weight)
+    return ClusterJob(name, arrived_s, work, speeds, due_s, weight)
 
 
 def running(name, node, devices, **others):

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.allocate import Job, Node, Placement, Speeds, check
-from paceline.allocate.greedy import Greedy
-from paceline.allocate.horizon import Problem
-from paceline.allocate.rolling_horizon import RollingHorizon
-from paceline.allocate.solve import solve
+from paceline.allocate import ClusterJob, Node, Placement, Speeds, check
+from paceline.allocate.modelarts.greedy import Greedy
+from paceline.allocate.modelarts.horizon import HorizonProblem
+from paceline.allocate.modelarts.rolling_horizon import RollingHorizon
+from paceline.allocate.modelarts.solver import solve
 from paceline.errors import InvalidInputError
 from paceline.simulate.cluster import Simulation
 from paceline.simulate.cluster.generate import modelarts
@@ -28,11 +28,11 @@ CURVES = [
 
 
 def job(name, work, speeds=CURVES[0], **more):
-    return Job(name, 0.0, work, {"device": speeds}, **more)
+    return ClusterJob(name, 0.0, work, {"device": speeds}, **more)
 
 
 def problem_of(jobs, nodes, steps=5):
-    return Problem.of(jobs, "device", nodes, 0.0, steps, PERIOD_S)
+    return HorizonProblem.of(jobs, "device", nodes, 0.0, steps, PERIOD_S)
 
 
 @st.composite
@@ -130,7 +130,7 @@ def test_at_regular_moments_everybody_runs_and_the_first_step_is_carried_out(cro
 
 def test_jobs_that_do_not_fit_or_can_never_run_here_are_left_out_with_the_reason():
     jobs = [job("a", 900.0), job("b", 900.0, Speeds((4,), (2.0,))), job("c", 900.0)]
-    jobs.append(Job("stranger", 0.0, 900.0, {"other": Speeds.linear(2)}))
+    jobs.append(ClusterJob("stranger", 0.0, 900.0, {"other": Speeds.linear(2)}))
     allocation = RollingHorizon().allocate(jobs, [Node("pool", 4)], 0.0, rescale=True)
     assert set(allocation.placements) == {"a"}  # c does not overtake b
     assert "came before" in allocation.reasons["b"]

@@ -44,12 +44,12 @@ def test_fields_of_a_newer_version_are_ignored() -> None:
         **a_sample().to_json(),
         "version": 9,
         "mood": "good",
-        "outlook": {"work": 3},
+        "remaining": {"work": 3},
         "metrics": {"auc": 0.7, "best": True},
     }
     sample = PaceSample.read(newer)
     assert sample is not None
-    assert (sample.version, sample.outlook, sample.metrics) == (9, None, {"auc": 0.7})
+    assert (sample.version, sample.remaining, sample.metrics) == (9, None, {"auc": 0.7})
 
 
 def test_whatever_a_job_or_a_user_may_say_can_be_written() -> None:

@@ -4,8 +4,8 @@ import json
 import math
 
 from paceline.control import BudgetController, Limits
-from paceline.simulate.pace import pace
-from paceline.simulate.plant import Plant
+from paceline.testing.plant import Plant
+from paceline.testing.simulated_run import pace
 
 PLANT = Plant(batches=400, batch_s=0.5, startup_s=3.0, tail_s=0.5)
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from paceline.control import DeadlineController, Limits, Observation, PastRun
 from paceline.errors import InvalidInputError
-from paceline.simulate.pace import pace
-from paceline.simulate.plant import Neighbour, Plant, amdahl
+from paceline.testing.plant import Neighbour, Plant, amdahl
+from paceline.testing.simulated_run import pace
 
 LIMITS = Limits(0.1, 2.0)
 STARTUP_S, TAIL_S = 3.0, 0.5
@@ -191,11 +191,11 @@ def test_first_batches_that_are_slow_raise_no_alarm_and_do_not_tell_others_what_
         controller.step(Observation(second, done, 300, done_s=second, held_devices=0.5))
         for second, done in ((4, 1), (6, 4))
     ]
-    assert known or slow[-1].outlook is None
+    assert known or slow[-1].remaining is None
     # Then six batches a second: a twelfth of a second for each on one device, if speed were in proportion.
-    told = [controller.step(Observation(4 + n, 6 * n, 300, done_s=4 + n, held_devices=0.5)).outlook for n in (3, 4, 5)][
-        -1
-    ]
+    told = [
+        controller.step(Observation(4 + n, 6 * n, 300, done_s=4 + n, held_devices=0.5)).remaining for n in (3, 4, 5)
+    ][-1]
     assert told is not None
     assert known or told.work_s / (300 - 30) < 0.13
 

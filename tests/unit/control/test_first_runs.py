@@ -9,9 +9,9 @@ import pytest
 from tests.unit.control.test_deadline_controller import DEADLINES, KINDS, LENGTHS_S, LIMITS, plant_of
 
 from paceline.control import DeadlineController, Limits, Observation, PastRun
-from paceline.simulate.pace import PacedRun, pace
-from paceline.simulate.plant import Plant
-from paceline.simulate.plants import Case, random_case
+from paceline.testing.plant import Plant
+from paceline.testing.random_plants import Case, random_case
+from paceline.testing.simulated_run import PacedRun, pace
 
 CASES = [random_case(seed) for seed in range(100)]
 
@@ -97,8 +97,8 @@ def test_a_wrong_past_speed_is_corrected():
 
 
 def test_a_related_run_says_nothing_about_the_number_of_batches():
-    assert CASES[0].past(off=0.0).outlook() is not None
-    assert CASES[0].past(off=0.3).outlook() is None
+    assert CASES[0].past(off=0.0).remaining() is not None
+    assert CASES[0].past(off=0.3).remaining() is None
 
 
 def test_the_tail_of_a_related_run_is_corrected_by_the_checkpoints_duration():

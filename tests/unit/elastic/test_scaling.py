@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.elastic import Configuration, Options, Sample, Scaling, Step
+from paceline.elastic import Options, Scaling, Step, TeamConfiguration, TeamSample
 from paceline.elastic.reassign import Floors, reassign
 from paceline.elastic.scaling import _raised
 from paceline.errors import InvalidInputError
@@ -28,11 +28,11 @@ KINDS = {
 }
 
 
-def noisy(sample: Sample, rng: random.Random, noise: float) -> Sample:
+def noisy(sample: TeamSample, rng: random.Random, noise: float) -> TeamSample:
     def off(values: dict[str, float]) -> dict[str, float]:
         return {name: value * (1 + rng.gauss(0, noise)) for name, value in values.items()}
 
-    return Sample(sample.speed * (1 + rng.gauss(0, noise)), off(dict(sample.used)), off(dict(sample.network)))
+    return TeamSample(sample.speed * (1 + rng.gauss(0, noise)), off(dict(sample.used)), off(dict(sample.network)))
 
 
 def steps_of(
@@ -51,14 +51,14 @@ def steps_where(scaling, used, *, speed=lambda configuration: 5.0, link=0.1, loo
     steps = []
     for _ in range(looks):
         cores = {name: used * one for name, one in scaling.configuration.nodes.items()}
-        steps.append(scaling.look(Sample(speed(scaling.configuration), cores, dict.fromkeys(cores, link))))
+        steps.append(scaling.look(TeamSample(speed(scaling.configuration), cores, dict.fromkeys(cores, link))))
     return [step for step in steps if step is not None]
 
 
 def best_speed(workload: Workload, budget: float) -> float:
     shares = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6)
     configurations = (
-        Configuration((budget * share / servers,) * servers, (budget * (1 - share) / workers,) * workers)
+        TeamConfiguration((budget * share / servers,) * servers, (budget * (1 - share) / workers,) * workers)
         for servers in (1, 2, 3, 4, 6, 8)
         for workers in (2, 3, 4, 6, 8, 12, 16, 24, 32)
         for share in shares
@@ -83,14 +83,14 @@ def test_a_training_that_uses_all_it_has_gets_half_as_much_again_up_to_its_budge
     assert taken == [("up", 4.5), ("up", 6.75), ("up", 10.125), ("up", 12.0), ("settled", 12.0)]
 
 
-def first_step(workload: Workload, configuration: Configuration) -> Step:
+def first_step(workload: Workload, configuration: TeamConfiguration) -> Step:
     options = Options(most_servers=8, most_workers=32)
     scaling = Scaling(configuration.cores, options, configuration=configuration)
     return next(step for _, step in steps_of(scaling, workload, noise=0.002))
 
 
 def test_workers_with_more_cores_than_their_threads_can_use_become_more():
-    step = first_step(KINDS["more cores than threads"], Configuration((0.1,), (6.0, 6.0)))
+    step = first_step(KINDS["more cores than threads"], TeamConfiguration((0.1,), (6.0, 6.0)))
     assert step.kind == "worker"
     assert len(step.configuration.workers) == 4, "as many as could use the idle cores"
     assert step.configuration.cores == pytest.approx(12.1)
@@ -98,31 +98,31 @@ def test_workers_with_more_cores_than_their_threads_can_use_become_more():
 
 
 def test_a_full_link_of_a_parameter_server_asks_for_another_one():
-    step = first_step(KINDS["network"], Configuration((0.2,), (1.0,) * 16))
+    step = first_step(KINDS["network"], TeamConfiguration((0.2,), (1.0,) * 16))
     assert (step.kind, len(step.configuration.servers)) == ("server", 2)
     assert step.reason.startswith("network of ps-0 at 9")
     assert step.reason.endswith("%: 1 more parameter server")
 
 
 def test_a_parameter_server_short_of_cores_gets_those_that_workers_leave_idle():
-    step = first_step(KINDS["server short of cores"], Configuration((0.5,), (1.5, 1.5, 1.5)))
+    step = first_step(KINDS["server short of cores"], TeamConfiguration((0.5,), (1.5, 1.5, 1.5)))
     assert step.kind == "reassign"
     assert step.configuration.servers[0] > 0.6
     assert step.configuration.cores == pytest.approx(5.0)
 
 
 def test_a_step_that_brings_nothing_is_taken_back_and_not_tried_again():
-    scaling = Scaling(budget=3.0, configuration=Configuration((0.9,), (1.0, 1.0)))
+    scaling = Scaling(budget=3.0, configuration=TeamConfiguration((0.9,), (1.0, 1.0)))
     kinds = [step.kind for step in steps_where(scaling, 0.85, link=0.2)]
     assert kinds == ["up", "back", "worker", "back", "server", "back", "settled"]
-    assert scaling.configuration == Configuration((0.9,), (1.0, 1.0))
+    assert scaling.configuration == TeamConfiguration((0.9,), (1.0, 1.0))
 
 
 def test_where_a_link_is_busy_and_neither_kind_of_node_helps_alone_both_are_tried_together():
-    def speed(now: Configuration) -> float:
+    def speed(now: TeamConfiguration) -> float:
         return 6.0 if len(now.servers) > 1 and len(now.workers) > 2 else 5.0
 
-    scaling = Scaling(budget=3.0, configuration=Configuration((1.0,), (1.0, 1.0)))
+    scaling = Scaling(budget=3.0, configuration=TeamConfiguration((1.0,), (1.0, 1.0)))
     steps = steps_where(scaling, 0.85, speed=speed, link=0.75)
     kinds = [step.kind for step in steps]
     assert kinds[:5] == ["worker", "back", "server", "back", "nodes"]
@@ -168,7 +168,7 @@ def test_a_budget_that_changes_a_little_all_the_time_is_followed_and_the_search_
 @pytest.fixture
 def on_trial() -> Scaling:
     """Two workers have come to two, and have not shown yet what they bring."""
-    scaling = Scaling(3.0, Options(stable_samples=2), configuration=Configuration((1.0,), (1.0, 1.0)))
+    scaling = Scaling(3.0, Options(stable_samples=2), configuration=TeamConfiguration((1.0,), (1.0, 1.0)))
     assert [step.kind for step in steps_where(scaling, 0.5, looks=2)] == ["worker"]
     return scaling
 
@@ -192,26 +192,26 @@ def test_a_newcomer_that_cannot_live_is_done_without_whatever_has_become_of_the_
 
 def test_servers_whose_cores_were_moved_in_vain_keep_theirs_and_workers_may_still_give():
     floors = Floors()
-    needed, too_few = Configuration((1.0, 1.0), (1.0, 1.0)), Configuration((0.8, 1.2), (1.0, 1.0))
+    needed, too_few = TeamConfiguration((1.0, 1.0), (1.0, 1.0)), TeamConfiguration((0.8, 1.2), (1.0, 1.0))
     assert _raised(floors, needed, too_few) == Floors(server=1.0, worker=0.0)
-    now = Configuration((1.0, 1.0, 1.0), (1.0, 1.0))
+    now = TeamConfiguration((1.0, 1.0, 1.0), (1.0, 1.0))
     used = {"ps-0": 0.2, "ps-1": 0.5, "ps-2": 1.0, "worker-0": 1.0, "worker-1": 1.0}
     assert reassign(now, used, 10.0, Options(), Floors(server=1.0)) == now, "who is idle at its floor takes nothing"
 
 
 def test_a_server_of_less_than_a_core_keeps_what_it_uses_and_gets_more_than_that_where_it_is_too_little():
-    def after(now: Configuration, worker: float, speed: float) -> float:
+    def after(now: TeamConfiguration, worker: float, speed: float) -> float:
         used = {"ps-0": 0.1, "worker-0": worker, "worker-1": worker}
         return reassign(now, used, speed, Options(), Floors()).servers[0]
 
-    idle = Configuration((0.4,), (0.6, 0.6))
+    idle = TeamConfiguration((0.4,), (0.6, 0.6))
     assert after(idle, 0.6, 60.0) == pytest.approx(0.125), "a part of a core is all of it for a part of the time"
     assert after(idle, 0.6, 4.0) > 0.2, "a step of 25 ms does not fit into an eighth of 100 ms"
-    assert after(Configuration((0.1,), (0.7, 0.7)), 0.2, 60.0) > 0.3
+    assert after(TeamConfiguration((0.1,), (0.7, 0.7)), 0.2, 60.0) > 0.3
 
 
 def test_no_step_is_taken_where_nothing_holds_a_training_up():
-    scaling = Scaling(12.0, configuration=Configuration((0.1,), (5.95, 5.95)))
+    scaling = Scaling(12.0, configuration=TeamConfiguration((0.1,), (5.95, 5.95)))
     healthy = Workload(compute_core_s=10.0, update_core_s=0.001, state_bytes=1e6)
     assert [step.kind for _, step in steps_of(scaling, healthy, noise=0.02)] == ["settled"]
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from paceline.elastic import Configuration, Options, Sample, Scaling
+from paceline.elastic import Options, Scaling, TeamConfiguration, TeamSample
 from paceline.elastic.meter import Meter
-from paceline.elastic.team import Node, TeamJob
+from paceline.elastic.team import TeamJob, TeamMember
 from paceline.errors import InvalidInputError, JobLostError, RuntimeUnavailableError, TrainingFailedError
 from paceline.runtime.base import JobStatus, Usage
 from paceline.train.job import EXIT_BROKEN, EXIT_LEFT_OUT
@@ -71,12 +71,12 @@ class Team:
     """A team of stand-ins: a parameter server and so many workers, each on one core."""
 
     def __init__(self, workers: int = 2, budget: float | None = None) -> None:
-        configuration = Configuration((1.0,), (1.0,) * workers)
+        configuration = TeamConfiguration((1.0,), (1.0,) * workers)
         self.scaling = Scaling(budget or configuration.cores, Options(stable_samples=2), configuration=configuration)
         self.jobs = {name: Stub(cores) for name, cores in configuration.nodes.items()}
         self.cannot_start: Exception | None = None
         self.swept = 0
-        nodes = {name: Node(job, job.cores) for name, job in self.jobs.items()}
+        nodes = {name: TeamMember(job, job.cores) for name, job in self.jobs.items()}
         self.job = TeamJob(nodes, self.start, self.sweep, self.scaling, Meter())
 
     def start(self, name: str, cores: float) -> Stub:
@@ -92,7 +92,7 @@ class Team:
         """Let scaling decide, as if nodes had used so much of their cores."""
         for _ in range(2):
             cores = self.scaling.configuration.nodes
-            step = self.scaling.look(Sample(5.0, {name: used * one for name, one in cores.items()}, {"ps-0": 0.1}))
+            step = self.scaling.look(TeamSample(5.0, {name: used * one for name, one in cores.items()}, {"ps-0": 0.1}))
             if step is not None:
                 self.job._take(step)
         self.job.usage()
@@ -209,7 +209,7 @@ def test_code_after_the_loop_may_take_its_time_if_the_parameter_server_has_ended
 
 def test_a_parameter_server_that_joins_too_late_does_not_block_the_end(team: Team) -> None:
     late = Stub(1.0)
-    team.job._nodes["ps-1"] = Node(late, 1.0)
+    team.job._nodes["ps-1"] = TeamMember(late, 1.0)
     for name in ("ps-0", "worker-0", "worker-1"):
         team.jobs[name].exit_code = 0
     assert team.job.wait(0.0)
@@ -278,7 +278,7 @@ def test_a_node_that_was_on_its_way_out_when_a_team_stood_still_is_removed_after
 def test_a_training_goes_on_without_a_node_that_cannot_be_started(team: Team) -> None:
     team.cannot_start = InvalidInputError("inputs", "s3://gone", "something that can be read")
     team.step(used=0.5)
-    assert team.job.configuration == Configuration((1.0,), (1.0, 1.0))
+    assert team.job.configuration == TeamConfiguration((1.0,), (1.0, 1.0))
     assert [step.kind for step in team.job.take_steps()] == ["worker", "back"]
     team.job.usage()
     assert team.cores == pytest.approx(3.0)
@@ -290,7 +290,7 @@ def test_a_training_goes_on_without_a_worker_that_has_come_and_dies_again_and_ag
     for _ in range(4):
         team.jobs["worker-3"].exit_code = 137
         team.job.usage()
-    assert team.job.configuration == Configuration((1.0,), (1.0, 1.0))
+    assert team.job.configuration == TeamConfiguration((1.0,), (1.0, 1.0))
     assert comes_true(lambda: team.jobs["worker-2"].removed and team.jobs["worker-3"].removed)
     team.job.usage()
     assert team.cores == pytest.approx(3.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.elastic import Options, Sample
+from paceline.elastic import Options, TeamSample
 from paceline.elastic.window import Window
 
 OPTIONS = Options()
@@ -14,7 +14,7 @@ def first_complete(loads: list[float]) -> int:
     """After so many samples it can be said that no network is the bottleneck."""
     window = Window(OPTIONS)
     for number in range(1, 100):
-        window.add(Sample(5.0, {"ps-0": 1.0}, {"ps-0": loads[number % len(loads)], "ps-1": 0.1}))
+        window.add(TeamSample(5.0, {"ps-0": 1.0}, {"ps-0": loads[number % len(loads)], "ps-1": 0.1}))
         if window.complete:
             return number
     raise AssertionError("never")
@@ -38,7 +38,7 @@ def test_a_link_that_stays_below_its_limit_needs_fewer_samples_than_one_near_to_
 @pytest.mark.parametrize(("load", "busy"), [(0.6, False), (0.7, True)])
 def test_a_link_is_busy_before_it_is_full(load: float, busy: bool) -> None:
     window = Window(OPTIONS)
-    window.add(Sample(5.0, {"ps-0": 1.0}, {"ps-0": load, "ps-1": 0.1}))
+    window.add(TeamSample(5.0, {"ps-0": 1.0}, {"ps-0": load, "ps-1": 0.1}))
     assert window.busy is busy
     assert not window.saturated("ps-0")
 
@@ -57,7 +57,7 @@ def test_samples_that_vary_are_taken_together_until_they_are_alike_but_not_those
     window = Window(OPTIONS)
     stable = []
     for number in range(60):
-        window.add(Sample(speeds[number % len(speeds)], {"ps-0": 1.0}, {"ps-0": 0.1}))
+        window.add(TeamSample(speeds[number % len(speeds)], {"ps-0": 1.0}, {"ps-0": 0.1}))
         stable += [number + 1] if window.stable else []
     assert (stable[0] if stable else None) == samples
     assert samples is None or window.speed == pytest.approx(10.0)

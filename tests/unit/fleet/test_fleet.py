@@ -2,14 +2,14 @@
 
 import pytest
 
-from paceline.cli import main
+from paceline.airflow.cli import main
 from paceline.errors import InvalidInputError
 from paceline.fleet import BackgroundApp, Link, check, load
 from paceline.fleet.file import read
 
 FLEET = """
 defaults: {kind: nano, tier: edge, cores: 4, memory_gib: 4, link: {mbit_per_s: 100, delay_ms: 2}}
-workers:
+machines:
   - name: gate-1
     engine_conn_id: gate_1_docker
     queue: gate-1
@@ -35,15 +35,15 @@ def write(tmp_path):
 
 def test_a_fleet_is_read_with_its_defaults(write):
     fleet = load(write(FLEET))
-    gate, _, hall = fleet.workers
+    gate, _, hall = fleet.machines
     assert gate.background == (BackgroundApp(name="stitching", latency_ms=200),)
     assert gate.link == Link(mbit_per_s=100, delay_ms=2)
     assert (gate.cores, gate.tier, gate.queue, hall.gpus, hall.tier) == (4.0, "edge", "gate-1", 2, "cloud")
     assert fleet.parameter_server.name == "store"
     assert fleet.kinds == ["nano", "server"]
-    assert fleet.worker("gate-2").data == ("frames",)
+    assert fleet.machine("gate-2").data == ("frames",)
     with pytest.raises(KeyError):
-        fleet.worker("gate-3")
+        fleet.machine("gate-3")
 
 
 def test_the_parameter_server_may_be_a_worker_and_is_the_first_by_default(write):
@@ -63,23 +63,26 @@ def background(*latencies_ms):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([], "fleet: got 'fleet', expected a mapping with workers"),
-        ({"workers": []}, "fleet.parameter_server: got None, expected a machine, or the name of one of"),
-        ({"workers": {}}, r"fleet.workers: got \{\}, expected a list of machines"),
-        ({"workers": ["a"]}, r"fleet.workers: got \['a'\], expected a list of machines, each a mapping"),
-        ({"workers": [MACHINE], "defaults": 3}, "fleet.defaults: got 3, expected a mapping"),
-        ({"workers": [MACHINE], "parameter_server": "b"}, "fleet.parameter_server: got 'b', expected a machine, or"),
-        ({"workers": [MACHINE | {"cores": 0}]}, "fleet.workers.a.cores: got 0, expected .* greater than 0"),
-        ({"workers": [MACHINE | {"cores": float("nan")}]}, "fleet.workers.a.cores: got nan, expected"),
-        ({"workers": [MACHINE | {"coers": 2}]}, "fleet.workers.a.coers: got 2, expected .* extra inputs are not"),
-        ({"workers": [MACHINE | {"tier": "fog"}]}, "fleet.workers.a.tier: got 'fog', expected .*'edge' or 'cloud'"),
-        ({"workers": [MACHINE | {"name": "A b"}]}, "fleet.workers.A b.name: got 'A b', expected"),
-        ({"workers": [MACHINE, MACHINE]}, "fleet: got .*, expected a fleet that is sound: two workers are called 'a'"),
-        ({"workers": [MACHINE | background(-1)]}, "fleet.workers.a.background.x.latency_ms: got -1, expected"),
-        ({"workers": [MACHINE | background(1, 1)]}, "fleet.workers.a: got .* two applications are called 'x'"),
-        ({"workers": [MACHINE | {"idle_watts": 5}]}, "fleet.workers.a: got .*busy_watts is 0, less than idle_watts"),
-        ({"workers": [{"name": "a", "kind": "nano", "cores": 1}]}, "fleet.workers.a.memory_gib: got 'nothing'"),
-        ({"workers": [MACHINE], "parameter_server": {"name": "s"}}, "fleet.parameter_server.kind: got 'nothing'"),
+        ([], 'fleet: got .fleet., expected a mapping with "machines"'),
+        ({"machines": []}, "fleet.parameter_server: got None, expected a machine, or the name of one of"),
+        ({"machines": {}}, r"fleet.machines: got \{\}, expected a list of machines"),
+        ({"machines": ["a"]}, r"fleet.machines: got \['a'\], expected a list of machines, each a mapping"),
+        ({"machines": [MACHINE], "defaults": 3}, "fleet.defaults: got 3, expected a mapping"),
+        ({"machines": [MACHINE], "parameter_server": "b"}, "fleet.parameter_server: got 'b', expected a machine, or"),
+        ({"machines": [MACHINE | {"cores": 0}]}, "fleet.machines.a.cores: got 0, expected .* greater than 0"),
+        ({"machines": [MACHINE | {"cores": float("nan")}]}, "fleet.machines.a.cores: got nan, expected"),
+        ({"machines": [MACHINE | {"coers": 2}]}, "fleet.machines.a.coers: got 2, expected .* extra inputs are not"),
+        ({"machines": [MACHINE | {"tier": "fog"}]}, "fleet.machines.a.tier: got 'fog', expected .*'edge' or 'cloud'"),
+        ({"machines": [MACHINE | {"name": "A b"}]}, "fleet.machines.A b.name: got 'A b', expected"),
+        (
+            {"machines": [MACHINE, MACHINE]},
+            "fleet: got .*, expected a fleet that is sound: two machines are called 'a'",
+        ),
+        ({"machines": [MACHINE | background(-1)]}, "fleet.machines.a.background.x.latency_ms: got -1, expected"),
+        ({"machines": [MACHINE | background(1, 1)]}, "fleet.machines.a: got .* two applications are called 'x'"),
+        ({"machines": [MACHINE | {"idle_watts": 5}]}, "fleet.machines.a: got .*busy_watts is 0, less than idle_watts"),
+        ({"machines": [{"name": "a", "kind": "nano", "cores": 1}]}, "fleet.machines.a.memory_gib: got 'nothing'"),
+        ({"machines": [MACHINE], "parameter_server": {"name": "s"}}, "fleet.parameter_server.kind: got 'nothing'"),
     ],
 )
 def test_what_is_wrong_is_named(content, message):
@@ -134,14 +137,14 @@ def test_every_engine_is_reached_and_what_does_not_fit_is_told(write):
 
 def test_the_command_shows_who_is_there_and_fails_when_somebody_is_not(write, capsys, monkeypatch):
     monkeypatch.setattr(
-        "paceline.fleet.command._connect", lambda worker: Engine(64, 256.0, runtimes=("runc", "nvidia"))
+        "paceline.airflow.fleet_command._connect", lambda worker: Engine(64, 256.0, runtimes=("runc", "nvidia"))
     )
     assert main(["fleet", "check", str(write(FLEET))]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["MACHINE", "KIND", "TIER", "ENGINE", "CORES", "MEMORY"]
     assert lines[1].split() == ["gate-1", "nano", "edge", "28.2.2", "64", "256", "GiB", "ok"]
     assert len(lines) == 5
-    monkeypatch.setattr("paceline.fleet.command._connect", lambda worker: 1 / 0)
+    monkeypatch.setattr("paceline.airflow.fleet_command._connect", lambda worker: 1 / 0)
     assert main(["fleet", "check", str(write(FLEET))]) == 1
     assert "its engine does not answer: division by zero" in capsys.readouterr().out
     assert main(["fleet", "check", "nowhere.yaml"]) == 1

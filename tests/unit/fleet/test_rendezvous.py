@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from paceline.errors import InvalidInputError
-from paceline.fleet import Fleet, Worker
+from paceline.fleet import Fleet, Machine
 from paceline.fleet.rendezvous import Rendezvous, check_open
 from paceline.runtime import JobSpec
 
-HALL = Worker(name="hall", kind="server", cores=8, memory_gib=32, address="10.0.0.5:7000", cgroup_parent="/hall")
-GATE = Worker(name="gate", kind="nano", cores=4, memory_gib=4, engine_conn_id="gate_docker", cgroup_parent="/gate")
-BESIDE = Worker(name="beside", kind="nano", cores=4, memory_gib=4)
+HALL = Machine(name="hall", kind="server", cores=8, memory_gib=32, address="10.0.0.5:7000", cgroup_parent="/hall")
+GATE = Machine(name="gate", kind="nano", cores=4, memory_gib=4, engine_conn_id="gate_docker", cgroup_parent="/gate")
+BESIDE = Machine(name="beside", kind="nano", cores=4, memory_gib=4)
 SPEC = JobSpec(name="job", command=["python"], devices=1)
 
 
@@ -53,10 +53,10 @@ def test_what_could_not_be_reached_or_by_everybody_is_refused():
         meeting(server=HALL.model_copy(update={"address": None}))
     with pytest.raises(InvalidInputError, match=r"fleet.key_conn_id: got None"):
         meeting(secret="")
-    check_open(Fleet(workers=(BESIDE,), parameter_server=HALL))
+    check_open(Fleet(machines=(BESIDE,), parameter_server=HALL))
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "0.0.0.0:29500", "hall.example", "10.0.0.5:0", "10.0.0.5:x", "10.0.0"])
 def test_an_address_is_one_of_the_machine(address):
     with pytest.raises(ValueError, match="address"):
-        Worker(name="hall", kind="server", cores=8, memory_gib=32, address=address)
+        Machine(name="hall", kind="server", cores=8, memory_gib=32, address=address)

@@ -7,12 +7,12 @@ from datetime import timedelta
 
 import pytest
 
-from paceline.airflow_api import AirflowApiError
-from paceline.arbiter import Arbiter, Claim, Grant
+from paceline.airflow.api import AirflowApiError
+from paceline.arbiter import Arbiter, DeviceRequest, Grant
 from paceline.contract import Ceiling
 from paceline.errors import InvalidInputError
 from paceline.operators import ArbiterOperator
-from paceline.operators.arbitrate import POLICIES, _claim, _key, _policy, _Told
+from paceline.operators.arbitrate import POLICIES, _key, _policy, _PoolLog, _request
 
 GOOD = {"task_id": "arbiter", "pool": "trainings", "devices": 2, "conn_id": "airflow_api"}
 
@@ -52,7 +52,7 @@ def sample(**changed):
     return {
         "state": "waiting", "t_s": 5.0, "updated_at": "2030-01-01T12:00:05+00:00", "progress_pct": 0.0,
         "setpoint_pct": 0.0, "devices": 0.0, "min_devices": 0.1, "max_devices": 2.0, "quantum": 0.05,
-        "deadline_s": 6e9, "grant": 0, "metrics": {}, "outlook": None, **changed,
+        "deadline_s": 6e9, "grant": 0, "metrics": {}, "remaining": None, **changed,
     }  # fmt: skip
 
 
@@ -62,18 +62,18 @@ def test_mapped_tasks_have_different_keys():
 
 
 def test_a_task_that_has_said_nothing_holds_nothing_and_a_lost_one_all_that_it_was_granted():
-    assert _claim("a", row(), "on_time") is None
+    assert _request("a", row(), "on_time") is None
     granted = Ceiling(0.5, 3, at_most=1.0).to_json()
-    silent = _claim("a", row(ceiling=granted), "on_time")
+    silent = _request("a", row(ceiling=granted), "on_time")
     assert (silent.lost, silent.committed) == (True, 1.0)
     pace = sample(state="training", devices=0.8, deadline_s=60.0, grant=3)
-    heard = _claim("a", row(ceiling=granted, pace=pace), "on_time")
+    heard = _request("a", row(ceiling=granted, pace=pace), "on_time")
     assert (heard.lost, heard.committed) == (False, 0.8)
-    lost = _claim("a", row(ceiling=granted, pace=pace, lost=True), "on_time")
+    lost = _request("a", row(ceiling=granted, pace=pace, lost=True), "on_time")
     assert (lost.lost, lost.committed) == (True, 1.0)
-    alone = _claim("a", row(pace={**pace, "grant": None}, lost=True), "on_time")
+    alone = _request("a", row(pace={**pace, "grant": None}, lost=True), "on_time")
     assert (alone.lost, alone.committed) == (True, 2.0), "one that shares nothing may hold all that it may have"
-    over = _claim("a", row(ceiling=granted, pace={**pace, "state": "finished"}, lost=True), "on_time")
+    over = _request("a", row(ceiling=granted, pace={**pace, "state": "finished"}, lost=True), "on_time")
     assert over.committed == 0.0
 
 
@@ -95,10 +95,10 @@ class Api:
 
 def test_a_run_that_was_deleted_meanwhile_keeps_nobody_else_waiting(caplog):
     api = Api([row(run_id=name, pace=sample()) for name in ("r1", "r2", "r3")], gone=("r1",))
-    told = _Told(logging.getLogger("test"))
+    told = _PoolLog(logging.getLogger("test"))
     ArbiterOperator(**GOOD)._look(api, Arbiter(2.0), told)
     assert {run_id: devices > 0 for run_id, (_, devices) in api.told.items()} == {"r2": True, "r3": True}
-    assert caplog.text.count("night r1 train cannot be told its ceiling") == 1
+    assert caplog.text.count("night r1 train could not be sent its ceiling") == 1
     assert told.summary()["grants"] == 2
 
 
@@ -109,15 +109,15 @@ def test_every_policy_decides_and_airflows_priority_weight_counts_under_the_one_
     important = row(run_id="important", pace=pace, started_at="2030-01-01T12:01:00Z", priority_weight=7)
     api = Api([early, important])
     operator = ArbiterOperator(**{**GOOD, "policy": policy})
-    operator._look(api, Arbiter(2.0, policy=_policy(policy, 60.0)), _Told(logging.getLogger("test")))
+    operator._look(api, Arbiter(2.0, policy=_policy(policy, 60.0)), _PoolLog(logging.getLogger("test")))
     assert [run_id for run_id, (_, devices) in api.told.items() if devices > 0] == [
         "important" if policy == "priority" else "early"
     ]
 
 
 def test_grants_of_somebody_else_are_told_once(caplog):
-    told = _Told(logging.getLogger("test"))
-    mine, theirs = (Claim.of_a_lost_one("a", Ceiling(0.5, number)) for number in (3, 4))
+    told = _PoolLog(logging.getLogger("test"))
+    mine, theirs = (DeviceRequest.of_a_lost_one("a", Ceiling(0.5, number)) for number in (3, 4))
     told.take(Grant("a", mine.ceiling, None))
     told.look([mine])
     assert "Somebody else" not in caplog.text

@@ -13,15 +13,15 @@ from sklearn.linear_model import LinearRegression
 from upath import UPath
 
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
-from paceline.fleet import BackgroundApp, Fleet, Worker
+from paceline.fleet import BackgroundApp, Fleet, Machine
 from paceline.operators import ProfileOperator, ScheduleOperator
-from paceline.profile import FUNCTIONS, DeviceProfile, Origin
-from paceline.profile.learn import Learned
-from paceline.profile.store import ProfileStore
+from paceline.profiles import FUNCTIONS, DeviceProfile, Origin
+from paceline.profiles.learn import Learned
+from paceline.profiles.store import ProfileStore
 
-GATE = Worker(name="gate", kind="nano", cores=1, memory_gib=1, cgroup_parent="/gate")
+GATE = Machine(name="gate", kind="nano", cores=1, memory_gib=1, cgroup_parent="/gate")
 SERVER = GATE.model_copy(update={"name": "server", "cgroup_parent": "/server"})
-FLEET = Fleet(workers=(GATE,), parameter_server=SERVER)
+FLEET = Fleet(machines=(GATE,), parameter_server=SERVER)
 CONTEXT = {"ti": SimpleNamespace(dag_id="dag", run_id="run", task_id="task", map_index=-1)}
 
 
@@ -126,7 +126,7 @@ def test_an_application_that_comes_or_changes_makes_the_profile_anew(profiles, s
     app_script.write_text("first")
 
     def fingerprint(*apps):
-        fleet = Fleet(workers=(GATE.model_copy(update={"background": apps}),), parameter_server=SERVER)
+        fleet = Fleet(machines=(GATE.model_copy(update={"background": apps}),), parameter_server=SERVER)
         task = ProfileOperator(task_id="profile", fleet=fleet, profiles=profiles, script=str(script))
         return task._fingerprint(task._training(tmp_path), "nano")
 
@@ -143,14 +143,14 @@ def test_a_machine_with_every_application_of_a_kind_is_measured(profiles, script
         return GATE.model_copy(update={"name": name, "cgroup_parent": f"/{name}", "background": background})
 
     machines = [machine("a"), machine("b", "one"), machine("c", "one"), machine("d", "two")]
-    fleet = Fleet(workers=machines, parameter_server=SERVER)
+    fleet = Fleet(machines=machines, parameter_server=SERVER)
     task = ProfileOperator(task_id="profile", fleet=fleet, profiles=profiles, script=str(script))
     assert {chosen.name for chosen in task._chosen(["nano"])} == {"a", "b", "d"}
 
 
 def test_machines_of_one_engine_that_cannot_be_told_apart_are_refused(profiles, script):
     twin = GATE.model_copy(update={"name": "twin"})
-    fleet = Fleet(workers=(GATE, twin), parameter_server=GATE)
+    fleet = Fleet(machines=(GATE, twin), parameter_server=GATE)
     for operator in (ProfileOperator, ScheduleOperator):
         more = {"script": str(script)} if operator is ProfileOperator else {"samples": 10}
         with pytest.raises(InvalidInputError, match=r"fleet.twin.cgroup_parent: got '/gate', expected .* gate has"):

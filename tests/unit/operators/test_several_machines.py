@@ -10,7 +10,7 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from paceline.errors import InvalidInputError, TrainingFailedError
-from paceline.fleet import Fleet, Worker
+from paceline.fleet import Fleet, Machine
 from paceline.operators import (
     DeadlineTrainingOperator,
     FleetResultOperator,
@@ -20,10 +20,10 @@ from paceline.operators import (
 )
 from paceline.train.job import EXIT_LEFT_OUT, EXIT_NO_SERVER, EXIT_SENT_AWAY
 
-GATE = Worker(name="gate", kind="nano", cores=1, memory_gib=1)
+GATE = Machine(name="gate", kind="nano", cores=1, memory_gib=1)
 HALL = GATE.model_copy(update={"name": "hall"})
 ELSEWHERE = GATE.model_copy(update={"name": "hall", "engine_conn_id": "hall_docker"})
-FLEET = Fleet(workers=(GATE, HALL), parameter_server=GATE)
+FLEET = Fleet(machines=(GATE, HALL), parameter_server=GATE)
 PLAN = {"workers": {"gate": {"samples": 10, "batch_size": 2}}, "left_out": {"hall": "it is too busy"}}
 
 
@@ -48,17 +48,17 @@ def test_a_server_that_would_listen_to_everybody_is_refused(runtime):
 
 
 def test_machines_of_several_engines_need_an_address_and_a_key():
-    fleet = Fleet(workers=(GATE, ELSEWHERE), parameter_server=GATE)
+    fleet = Fleet(machines=(GATE, ELSEWHERE), parameter_server=GATE)
     with pytest.raises(InvalidInputError, match=r"fleet.gate.address: got None, expected an address of it"):
         train_on_fleet(fleet=fleet, plan=PLAN, deadline="1m")
     server = GATE.model_copy(update={"address": "10.0.0.5"})
     with pytest.raises(InvalidInputError, match=r"fleet.key_conn_id: got None, expected a connection whose password"):
-        train_on_fleet(fleet=Fleet(workers=(GATE, ELSEWHERE), parameter_server=server), plan=PLAN, deadline="1m")
+        train_on_fleet(fleet=Fleet(machines=(GATE, ELSEWHERE), parameter_server=server), plan=PLAN, deadline="1m")
 
 
 def test_tasks_run_where_their_machine_says():
     machine = GATE.model_copy(update={"queue": "site", "executor": "EdgeExecutor", "engine_conn_id": "site_docker"})
-    fleet = Fleet(workers=(machine,), parameter_server=machine)
+    fleet = Fleet(machines=(machine,), parameter_server=machine)
     with DAG("edge", schedule=None):
         group = train_on_fleet(fleet=fleet, plan=PLAN, script="train.py", deadline="1m")
     for task in (one for one in group if not isinstance(one, FleetResultOperator)):

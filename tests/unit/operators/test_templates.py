@@ -15,7 +15,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 
 from paceline import operators
 from paceline.errors import InvalidInputError
-from paceline.fleet import Fleet, Worker
+from paceline.fleet import Fleet, Machine
 from paceline.operators import (
     ArbiterOperator,
     DeadlineTrainingOperator,
@@ -29,8 +29,8 @@ from paceline.operators import (
 )
 from paceline.operators._values import is_template
 
-GATE = Worker(name="gate", kind="nano", cores=1, memory_gib=1, cgroup_parent="/gate")
-FLEET = Fleet(workers=(GATE,), parameter_server=GATE)
+GATE = Machine(name="gate", kind="nano", cores=1, memory_gib=1, cgroup_parent="/gate")
+FLEET = Fleet(machines=(GATE,), parameter_server=GATE)
 PLAN = {"workers": {"gate": {"samples": 10, "batch_size": 2}}}
 TRAIN = {"script": "train.py", "deadline": "1m"}
 GOOD = {

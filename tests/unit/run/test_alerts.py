@@ -57,7 +57,7 @@ def test_a_retry_tells_nothing_twice() -> None:
     assert all(second.judge(hopeless) is None for _ in range(4))
 
 
-@pytest.mark.parametrize("nonsense", ["missed", 3, [1], {"told": 1}, {"told": ["late"]}, {"deadline_s": "soon"}])
+@pytest.mark.parametrize("nonsense", ["missed", 3, [1], {"sent": 1}, {"sent": ["late"]}, {"deadline_s": "soon"}])
 def test_invalid_stored_alerts_are_ignored(nonsense: object) -> None:
     alerts, hopeless = Alerts(nonsense), a_sample(earliest_s=110.0, feasible=False)
     assert [alerts.judge(hopeless) is None for _ in range(3)] == [True, True, False]

@@ -16,8 +16,8 @@ from paceline.errors import (
     TrainingFailedError,
 )
 from paceline.run import History, MemoryState
+from paceline.run.allocation import JobAllocation
 from paceline.run.busy import Busy
-from paceline.run.holding import Holding
 from paceline.run.live import Exchange
 from paceline.runtime.base import Usage
 
@@ -169,6 +169,17 @@ def test_an_engine_whose_clock_is_off_or_is_set_on_the_way_changes_nothing(make_
     assert outcome.learned["tail_s"] == pytest.approx(expected.learned["tail_s"], abs=0.3)
 
 
+@pytest.mark.parametrize("set_to_s", [-3600.0, 3600.0])
+def test_engine_clock_set_after_the_last_line_does_not_move_the_end(make_job, run, set_to_s):
+    expected, exchange = run(make_job(core_s=60), 80)
+    tail_s, took_s = expected.learned["tail_s"], expected.finished_s - exchange.samples[0]["t_s"]
+    job = make_job(core_s=60)
+    job.at = [(took_s - tail_s / 2, lambda: setattr(job, "clock_is_off_s", set_to_s))]
+    outcome, exchange = run(job, 80 + expected.finished_s)
+    assert outcome.finished_s - exchange.samples[0]["t_s"] == pytest.approx(took_s, abs=2.0)
+    assert outcome.mean_devices == pytest.approx(expected.mean_devices, rel=0.1)
+
+
 def test_a_script_silent_until_its_deadline_does_not_hold_its_worker_for_ever(make_job, run):
     with pytest.raises(TrainingFailedError, match="reported no progress by its deadline"):
         run(make_job(core_s=60, start_up_s=1000), 90)
@@ -201,12 +212,12 @@ class Team:
 def test_what_a_team_had_while_nobody_controlled_it_counts_as_what_it_had_before(make_job):
     team = Team()
     job = make_job(core_s=60)
-    first = Holding(job, None, 1.0, RunTotals(began_s=0.0), team=team)
+    first = JobAllocation(job, None, 1.0, RunTotals(began_s=0.0), team=team)
     first.account(0.0)
     first.account(10.0)
     stored = first.totals(0.0, 0, None)
     team.cores = 1.0  # it was given more as soon as it was found again
-    second = Holding(job, None, 1.0, stored, team=team)
+    second = JobAllocation(job, None, 1.0, stored, team=team)
     second.account(70.0)
     assert second.device_s == pytest.approx(70 * 0.3)
     second.account(80.0)

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from paceline.contract import Ceiling, PaceSample
-from paceline.control import DeadlineController, Limits, Outlook
+from paceline.control import DeadlineController, Limits, RemainingWork
 from paceline.errors import AskedToEndError, DeadlineInfeasibleError
 from paceline.run import MemoryState
 from paceline.run import queue as waiting_line
@@ -20,7 +20,7 @@ from paceline.run.queue import Queue
 def queue(monkeypatch):
     monkeypatch.setattr(waiting_line, "_LOOK_EVERY_S", 0.001)
 
-    def make(says, *, on_infeasible="best_effort", outlook=None, waited_s=0.0):
+    def make(says, *, on_infeasible="best_effort", remaining=None, waited_s=0.0):
         """A queue whose arbiter says one thing after the other, each time something was published."""
         waiting = list(says)
 
@@ -38,7 +38,7 @@ def queue(monkeypatch):
         controller = DeadlineController(Limits(0.1, 2.0), 60.0)
         options = {"pool": "trainings", "asked_to_end": killed, "log": logging.getLogger("test")}
         began = datetime.now(timezone.utc) - timedelta(seconds=waited_s)
-        made = Queue(store, controller, outlook, began, on_infeasible=on_infeasible, **options)
+        made = Queue(store, controller, remaining, began, on_infeasible=on_infeasible, **options)
         made.samples, made.store, made.killed = samples, store, killed  # for tests to look at
         return made
 
@@ -48,12 +48,12 @@ def queue(monkeypatch):
 def test_it_says_what_it_needs_until_it_is_given_devices(queue):
     waits = queue(
         [{"ceiling": Ceiling(0.0, 1, reason="others come first").to_json()}, {"ceiling": Ceiling(0.5, 2).to_json()}],
-        outlook=Outlook(30.0, 0.9, 2.0),
+        remaining=RemainingWork(30.0, 0.9, 2.0),
     )
     assert waits.wait().devices == 0.5
     assert {PaceSample.model_validate(sample).state for sample in waits.samples} == {"waiting"}
     assert [sample["grant"] for sample in waits.samples] == [0, 1]
-    assert waits.samples[0]["outlook"]["work_s"] == 30.0
+    assert waits.samples[0]["remaining"]["work_s"] == 30.0
     assert waits.samples[0]["devices"] == 0.0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.run.reading import Position, ProgressReader
+from paceline.run.reading import JobPosition, ProgressReader
 from paceline.train.progress import Progress
 
 
@@ -25,7 +25,7 @@ def reader():
 def test_lines_that_are_read_twice_are_news_once(reader):
     assert [one.done for one in reader.feed(FIRST, 20.5)] == [10, 20]
     assert reader.feed(FIRST, 21.5) == []
-    assert reader.position == Position(20, 20.5, 100)
+    assert reader.position == JobPosition(20, 20.5, 100)
     assert [one.done for one in reader.feed([*FIRST, line(30, 4)], 31.0)] == [30]
 
 

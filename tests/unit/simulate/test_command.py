@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from paceline.cli import main
+from paceline.airflow.cli import main
 
 
 def simulate(*arguments):

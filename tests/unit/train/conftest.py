@@ -6,7 +6,7 @@ import pytest
 
 from paceline.train import _session
 
-from .machines import Training
+from .machines import TrainingOfMachines
 
 
 class ManualClock:
@@ -79,7 +79,7 @@ def train(tmp_path, fork):
     trainings = []
 
     def begin(*names, **options):
-        trainings.append(Training(fork, tmp_path, names, **options))
+        trainings.append(TrainingOfMachines(fork, tmp_path, names, **options))
         return trainings[-1]
 
     yield begin

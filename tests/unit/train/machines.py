@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
-from paceline.train.asynchronous.shards import Part
-from paceline.train.asynchronous.training import Training as Kept
+from paceline.train.asynchronous.shards import SampleShare
+from paceline.train.asynchronous.training import SharedTraining as Kept
 from paceline.train.progress import parse_line
 
 HERE = Path(__file__).parent
@@ -106,7 +106,7 @@ class Machine:
         (self.output / "hold").unlink(missing_ok=True)
 
 
-class Training:
+class TrainingOfMachines:
     """The machines of a training; none starts by itself but the parameter server."""
 
     def __init__(self, fork, folder, names, epochs=4, options=()):
@@ -174,7 +174,7 @@ class Training:
 
 def joined(names, batch_size, numbers=3, epochs=1):
     """Return the state that a server keeps, of ``numbers`` numbers; workers have joined it as its guests 0, 1, 2."""
-    training = Kept({name: Part(1, batch_size) for name in names}, stuck_s=60.0)
+    training = Kept({name: SampleShare(1, batch_size) for name in names}, stuck_s=60.0)
     training.begin_with(torch.zeros(numbers))
     for guest, name in enumerate(names):
         assert training.why_not(name, epochs, numbers) is None

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline.train import _session, checkpoint, track
-from paceline.train.asynchronous import reception
+from paceline.train.asynchronous import handshake
 from paceline.train.asynchronous import worker as worker_module
 from paceline.train.asynchronous.peer import reach
 from paceline.train.asynchronous.plan import read_plan
@@ -243,8 +243,8 @@ def test_who_has_not_the_key_is_not_let_in_and_who_talks_nonsense_harms_nobody(t
 
 
 def test_strangers_who_say_nothing_are_waited_for_though_not_for_long(monkeypatch):
-    monkeypatch.setattr(reception, "_INTRODUCTION_S", 0.5)
-    desk = reception.Reception("127.0.0.1", 0, b"", lambda peer, words, guest: peer.send({"kind": "welcome"}))
+    monkeypatch.setattr(handshake, "_INTRODUCTION_S", 0.5)
+    desk = handshake.Handshake("127.0.0.1", 0, b"", lambda peer, words, guest: peer.send({"kind": "welcome"}))
     desk.open()
     with ExitStack() as closing:
         silent = [  # more than may come at the same time
@@ -257,7 +257,7 @@ def test_strangers_who_say_nothing_are_waited_for_though_not_for_long(monkeypatc
                 peer = reach("127.0.0.1", desk.port, b"")
                 peer.send({"worker": "a"})
                 answer = peer.receive()
-            except reception.GoneError:  # there is no room yet: a worker tries again, too
+            except handshake.GoneError:  # there is no room yet: a worker tries again, too
                 continue
         for connection in silent:
             while connection.recv(1000):

@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from paceline.train.asynchronous.part import Part, PartServer
+from paceline.train.asynchronous.part import HeldShard, PartServer
 from paceline.train.asynchronous.peer import reach
 from paceline.train.job import EXIT_BROKEN
 
@@ -114,7 +114,7 @@ def test_a_part_that_is_killed_sends_all_back_to_what_was_saved_and_the_rest_is_
 
 
 def test_what_is_sent_for_a_part_counts_once_when_it_is_asked_to():
-    part = Part()
+    part = HeldShard()
     with pytest.raises(ValueError, match="change: got 2 numbers, expected 0 at most"):
         part.room(2)
     part.hold(1, torch.zeros(2), whole=4)
@@ -156,7 +156,7 @@ def test_a_part_that_finds_no_server_says_so(capsys):
 def test_a_server_ends_with_its_code_whatever_its_guests_threads_are_at(fork):
     program = """
 import threading
-from paceline.train.asynchronous.reception import end_process
+from paceline.train.asynchronous.handshake import end_process
 
 threading.Thread(target=threading.Event().wait).start()  # Python's own way out would wait for it, for ever
 print("its last word", end="")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.train.asynchronous.shards import Lease, Part, Shards
+from paceline.train.asynchronous.shards import Lease, SampleShare, Shards
 
 NAMES = "abc"
 
@@ -25,7 +25,7 @@ NAMES = "abc"
     ),
 )
 def test_no_sample_is_lost_or_done_twice(samples, epochs, weights, sizes, moves):
-    parts = {name: Part(weight, size) for name, weight, size in zip(NAMES, weights, sizes, strict=True)}
+    parts = {name: SampleShare(weight, size) for name, weight, size in zip(NAMES, weights, sizes, strict=True)}
     shards = Shards(parts, epochs)
     held: dict[str, list[Lease]] = {name: [] for name in NAMES}
     done: Counter[tuple[int, int]] = Counter()
@@ -82,7 +82,7 @@ def test_no_sample_is_lost_or_done_twice(samples, epochs, weights, sizes, moves)
     assert done == Counter({(epoch, index): 1 for epoch in range(epochs) for index in range(samples)})
 
 
-def begun(parts: dict[str, Part], samples: int, epochs: int, *, fixed: bool = False) -> Shards:
+def begun(parts: dict[str, SampleShare], samples: int, epochs: int, *, fixed: bool = False) -> Shards:
     """Shards that all workers have joined, in their first epoch."""
     shards = Shards(parts, epochs, fixed=fixed)
     for name in parts:
@@ -92,12 +92,12 @@ def begun(parts: dict[str, Part], samples: int, epochs: int, *, fixed: bool = Fa
 
 
 def test_parts_are_in_proportion_to_what_the_schedule_gives():
-    shards = begun({"a": Part(30, 1), "b": Part(10, 1)}, samples=8, epochs=3)
+    shards = begun({"a": SampleShare(30, 1), "b": SampleShare(10, 1)}, samples=8, epochs=3)
     assert (shards.total("a"), shards.total("b")) == (18, 6)
 
 
 def test_who_is_through_takes_over_from_who_has_most_left_and_the_straggler_gets_less_in_the_next_epoch():
-    shards = begun({"quick": Part(1, 1), "slow": Part(1, 1)}, samples=100, epochs=2)
+    shards = begun({"quick": SampleShare(1, 1), "slow": SampleShare(1, 1)}, samples=100, epochs=2)
     held = shards.lease("slow")
     for _ in range(99):
         lease = shards.lease("quick")
@@ -112,7 +112,7 @@ def test_who_is_through_takes_over_from_who_has_most_left_and_the_straggler_gets
 
 @pytest.mark.parametrize("samples", [97, 100, 129])
 def test_all_batches_of_an_epoch_but_the_last_are_full(samples):
-    shards = begun({"a": Part(5, 16), "b": Part(3, 16), "c": Part(1, 16)}, samples, epochs=1)
+    shards = begun({"a": SampleShare(5, 16), "b": SampleShare(3, 16), "c": SampleShare(1, 16)}, samples, epochs=1)
     sizes = []
     while lease := shards.lease("abc"[len(sizes) % 3]):
         sizes.append(len(lease.indices))
@@ -122,12 +122,12 @@ def test_all_batches_of_an_epoch_but_the_last_are_full(samples):
 
 @pytest.mark.parametrize(("fixed", "each"), [(False, 47), (True, 60)])
 def test_what_a_worker_will_have_done_counts_its_batches_as_they_will_be(fixed, each):
-    shards = begun(dict.fromkeys("abc", Part(1, 16)), samples=100, epochs=20, fixed=fixed)
+    shards = begun(dict.fromkeys("abc", SampleShare(1, 16)), samples=100, epochs=20, fixed=fixed)
     assert [shards.total(name) for name in "abc"] == pytest.approx([each] * 3, abs=1)
 
 
 def test_the_part_of_who_is_lost_goes_to_the_others_at_once_and_some_of_it_back_when_it_comes_again():
-    shards = begun(dict.fromkeys("ab", Part(1, 1)), samples=10, epochs=1)
+    shards = begun(dict.fromkeys("ab", SampleShare(1, 1)), samples=10, epochs=1)
     shards.lease("b")
     assert shards.lose("b") == 1
     assert shards.total("a") == 10
@@ -136,7 +136,7 @@ def test_the_part_of_who_is_lost_goes_to_the_others_at_once_and_some_of_it_back_
 
 
 def test_the_next_epoch_begins_while_the_last_batches_of_one_are_under_way_but_not_the_one_after():
-    shards = begun({"a": Part(1, 2)}, samples=2, epochs=3)
+    shards = begun({"a": SampleShare(1, 2)}, samples=2, epochs=3)
     first = shards.lease("a")
     assert shards.wants_order
     shards.begin_epoch([1, 0])
@@ -147,7 +147,7 @@ def test_the_next_epoch_begins_while_the_last_batches_of_one_are_under_way_but_n
 
 
 def test_an_epoch_that_is_not_wanted_any_more_does_not_begin():
-    shards = begun({"a": Part(1, batch_size=2)}, samples=2, epochs=9)
+    shards = begun({"a": SampleShare(1, batch_size=2)}, samples=2, epochs=9)
     lease = shards.lease("a")
     assert shards.wants_order  # somebody draws the next order
     shards.set_epochs(1)
@@ -158,7 +158,7 @@ def test_an_epoch_that_is_not_wanted_any_more_does_not_begin():
 
 
 def test_with_fixed_parts_nobody_takes_over_but_from_who_is_lost():
-    shards = begun(dict.fromkeys("ab", Part(2, batch_size=2)), samples=4, epochs=2, fixed=True)
+    shards = begun(dict.fromkeys("ab", SampleShare(2, batch_size=2)), samples=4, epochs=2, fixed=True)
     mine = shards.lease("a")
     assert shards.finish("a", mine.number)
     assert shards.lease("a") is None, "what is left is b's"

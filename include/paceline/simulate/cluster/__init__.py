@@ -1,7 +1,7 @@
 """A cluster that many jobs share, simulated under any policy of :mod:`paceline.allocate`."""
 
-from paceline.simulate.cluster.result import Outcome, Result, Sample
+from paceline.simulate.cluster.result import ClusterSample, JobOutcome, SimulationResult
 from paceline.simulate.cluster.simulator import Simulation
 from paceline.simulate.cluster.workload import Arrival, Friction
 
-__all__ = ["Arrival", "Friction", "Outcome", "Result", "Sample", "Simulation"]
+__all__ = ["Arrival", "Friction", "JobOutcome", "SimulationResult", "ClusterSample", "Simulation"]

@@ -6,12 +6,12 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from paceline.simulate.cluster.result import Result
+from paceline.simulate.cluster.result import SimulationResult
 
 _COLOURS = ("#1f6feb", "#2da44e", "#cf222e", "#9a6700", "#8250df", "#24292f", "#bf3989")
 
 
-def draw(results: Sequence[Result], devices: int, path: str | os.PathLike[str], *, title: str = "") -> Path:
+def draw(results: Sequence[SimulationResult], devices: int, path: str | os.PathLike[str], *, title: str = "") -> Path:
     """Draw jobs that wait, the share of devices in use, and jobs done over time, a line for each policy.
 
     Parameters

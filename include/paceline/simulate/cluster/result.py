@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _SAMPLES = 2000  # of the picture, at most
 
 
-class Outcome(NamedTuple):
+class JobOutcome(NamedTuple):
     """One job that has left: how ("done", "broken", "cancelled"), and when it came, began and left."""
 
     name: str
@@ -25,7 +25,7 @@ class Outcome(NamedTuple):
     met: bool | None  # its deadline; None if it had none
 
 
-class Sample(NamedTuple):
+class ClusterSample(NamedTuple):
     """The cluster at one moment."""
 
     now_s: float
@@ -35,7 +35,7 @@ class Sample(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Result:
+class SimulationResult:
     """What became of a workload under a policy.
 
     Means are over the jobs that were done; ``deadlines_met_pct`` is of all jobs that had a deadline.
@@ -55,7 +55,7 @@ class Result:
     device_s: float
     ended_s: float
     changes: int
-    samples: tuple[Sample, ...]
+    samples: tuple[ClusterSample, ...]
 
     @property
     def deadlines_met_pct(self) -> float:
@@ -77,14 +77,14 @@ class Result:
 class Ledger:
     """Counts what happens, as it happens."""
 
-    def __init__(self, nodes: Sequence[Node], pue: float, on_outcome: Callable[[Outcome], None] | None) -> None:
+    def __init__(self, nodes: Sequence[Node], pue: float, on_outcome: Callable[[JobOutcome], None] | None) -> None:
         self.left = self.done = self.broken = self.cancelled = self.changes = 0
         self._with_deadline = self._met = 0
         self._queue_s = self._total_s = self._tardiness = 0.0
         self._energy = self._device_s = 0.0
         self._nodes, self._pue = nodes, pue
         self._accounted_s: float | None = None
-        self._samples: list[Sample] = []
+        self._samples: list[ClusterSample] = []
         self._stride, self._skipped = 1, 0
         self._on_outcome = on_outcome
 
@@ -117,7 +117,7 @@ class Ledger:
             if how == "done":
                 self._tardiness += arrival.weight * max(0.0, late_s)
         if self._on_outcome is not None:
-            self._on_outcome(Outcome(arrival.name, how, arrival.arrives_s, started_s, now_s, met))
+            self._on_outcome(JobOutcome(arrival.name, how, arrival.arrives_s, started_s, now_s, met))
 
     def look(self, now_s: float, active: Mapping[str, Running], used: Mapping[str, int]) -> None:
         """Keep a sample, or not: each time there are too many, every second one goes."""
@@ -126,15 +126,15 @@ class Ledger:
             return
         self._skipped = 0
         queued = sum(job.shown.held is None for job in active.values())
-        self._samples.append(Sample(now_s, queued, sum(used.values()), self.done))
+        self._samples.append(ClusterSample(now_s, queued, sum(used.values()), self.done))
         if len(self._samples) > _SAMPLES:
             self._samples = self._samples[::2]
             self._stride *= 2
 
-    def result(self, policy: str, now_s: float) -> Result:
+    def result(self, policy: str, now_s: float) -> SimulationResult:
         """All of it."""
         done = max(self.done, 1)
-        return Result(
+        return SimulationResult(
             policy=policy,
             jobs=self.left,
             done=self.done,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from paceline.allocate import Job, Node, Placement
+from paceline.allocate import ClusterJob, Node, Placement
 from paceline.simulate.cluster.workload import Arrival, Friction
 
 
@@ -26,7 +26,7 @@ class Running:
         self.settles_s = inf
         self.trained_s = 0.0  # with devices
         self.stretch_s = 0.0  # trained since its last snapshot
-        self.shown = Job(
+        self.shown = ClusterJob(
             name=arrival.name,
             arrived_s=arrival.arrives_s,
             work=arrival.work * arrival.estimated,

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from math import floor, inf
 
-from paceline.allocate import Allocation, ImpossibleAllocationError, Job, Node, Placement, Policy
+from paceline.allocate import Allocation, ClusterJob, ImpossibleAllocationError, Node, Placement, Policy
 from paceline.errors import InvalidInputError
-from paceline.simulate.cluster.result import Ledger, Outcome, Result
+from paceline.simulate.cluster.result import JobOutcome, Ledger, SimulationResult
 from paceline.simulate.cluster.running import Running
 from paceline.simulate.cluster.workload import Arrival, Friction
 
@@ -57,7 +57,7 @@ class Simulation:
         period_s: float | None = None,
         pue: float = 1.0,
         on_event: Callable[[Simulation], None] | None = None,
-        on_outcome: Callable[[Outcome], None] | None = None,
+        on_outcome: Callable[[JobOutcome], None] | None = None,
     ) -> None:
         if period_s is not None and not 0 < period_s < inf:
             raise InvalidInputError("period_s", period_s, "more than 0 seconds, or None")
@@ -82,7 +82,7 @@ class Simulation:
         self._next = self._read()
         self._came = 0
 
-    def run(self, progress: Callable[[int], object] | None = None) -> Result:
+    def run(self, progress: Callable[[int], object] | None = None) -> SimulationResult:
         """Simulate until all have left; ``progress`` is told how many of them just have."""
         while (now_s := self._next_s()) < inf:
             self.now_s = now_s
@@ -189,7 +189,7 @@ class Simulation:
         self.ledger.close(job, how, self.now_s)
 
     def _ask(self, *, rescale: bool) -> Allocation:
-        jobs: list[Job] = [job.shown for job in self.active.values()]
+        jobs: list[ClusterJob] = [job.shown for job in self.active.values()]
         return self._policy.allocate(jobs, self._nodes, self.now_s, rescale=rescale)
 
     def _apply(self, allocation: Allocation) -> None:

@@ -18,8 +18,8 @@ from paceline.train._store import Store
 from paceline.train._values import say
 from paceline.train.job import ENV_SERVER_KEY
 
+from .handshake import end_process
 from .plan import PORT, read_plan
-from .reception import end_process
 from .server import Server
 
 _STUCK_S, _PATIENCE_S = 60.0, 600.0

@@ -21,15 +21,15 @@ import torch
 from paceline.train._values import bad_value, say
 from paceline.train.job import ENV_SERVER, ENV_SERVER_KEY, ENV_WORKER, EXIT_NO_SERVER
 
+from .handshake import Handshake, end_process
 from .peer import GoneError, Peer, address, reach
-from .reception import Reception, end_process
 
 _PATIENCE_S, _AGAIN_S = 120.0, 0.5
 _MOST_WORKERS = 256
 _LEAVE_AGAIN_S = 0.5
 
 
-class Part:
+class HeldShard:
     """The part, and what workers have sent for it that does not count yet.
 
     A worker has one batch on its way at a time: what it sends replaces what it sent before.
@@ -103,11 +103,11 @@ class PartServer:
 
     def __init__(self, name: str, server: str, host: str, key: bytes = b"", patience_s: float = _PATIENCE_S) -> None:
         self._name, self._server, self._key, self._patience_s = name, address(server), key, patience_s
-        self._part = Part()
+        self._part = HeldShard()
         self._leaving, self._ended = threading.Event(), threading.Event()
-        self._reception = Reception(host, 0, key, self._serve)
-        self.port = self._reception.port
-        self._reception.open()
+        self._handshake = Handshake(host, 0, key, self._serve)
+        self.port = self._handshake.port
+        self._handshake.open()
 
     def run(self) -> int:
         """Hold what there is to hold until the training ends, or it has left; returns the exit code."""

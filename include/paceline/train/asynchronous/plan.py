@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from paceline.train._values import bad_value
 
-from .shards import Part
+from .shards import SampleShare
 
 PORT = 29500
 # How the server is run beside its plan, and a process that holds a part of its state: on all addresses of their own
@@ -20,11 +20,11 @@ PART_COMMAND = ("python", "-m", "paceline.train.asynchronous.part", *_EVERYWHERE
 NOTHING = {"samples": 0.0, "batches": 0.0, "compute_s": 0.0, "update_s": 0.0}
 
 
-def read_plan(plan: object) -> dict[str, Part]:
+def read_plan(plan: object) -> dict[str, SampleShare]:
     """Read a schedule, a mapping or JSON: worker to its part. Raises ``ValueError`` for anything else.
 
     >>> read_plan('{"workers": {"gate-1": {"samples": 600, "batch_size": 32}}}')
-    {'gate-1': Part(samples=600.0, batch_size=32)}
+    {'gate-1': SampleShare(samples=600.0, batch_size=32)}
     """
     accepted = '{"workers": {NAME: {"samples": a number, "batch_size": a whole number}}} with at least one worker'
     content = plan
@@ -36,7 +36,7 @@ def read_plan(plan: object) -> dict[str, Part]:
     workers = content.get("workers") if isinstance(content, Mapping) else None
     if not isinstance(workers, Mapping) or not workers or not all(map(_is_part, workers.values())):
         raise bad_value("plan", plan, accepted)
-    return {str(name): Part(float(part["samples"]), part.get("batch_size")) for name, part in workers.items()}
+    return {str(name): SampleShare(float(part["samples"]), part.get("batch_size")) for name, part in workers.items()}
 
 
 def _is_part(part: object) -> bool:

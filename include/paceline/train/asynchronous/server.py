@@ -15,11 +15,11 @@ from paceline.train._store import Store
 from paceline.train._values import bad_value, say
 from paceline.train.job import EXIT_BROKEN, EXIT_NOBODY, EXIT_TERMINATED
 
+from .handshake import Handshake, why
 from .peer import Peer
-from .reception import Reception, why
-from .shards import STRIKES, Part
+from .shards import STRIKES, SampleShare
 from .spread import Holder
-from .training import NOT_FINITE, Training
+from .training import NOT_FINITE, SharedTraining
 
 _LOOK_S = 0.05
 # Saving takes at most this share of the time; what a server that is killed has taken in since is trained again.
@@ -57,7 +57,7 @@ class Server:
 
     def __init__(
         self,
-        parts: dict[str, Part],
+        parts: dict[str, SampleShare],
         host: str,
         port: int,
         *,
@@ -68,13 +68,13 @@ class Server:
         patience_s: float,
         fixed: bool = False,
     ) -> None:
-        self._training = Training(parts, stuck_s, fixed=fixed)
+        self._training = SharedTraining(parts, stuck_s, fixed=fixed)
         self._store = store
         self._display = display
         self._patience_s = patience_s
         self._leaves = False
-        self._reception = Reception(host, port, key, self._serve)
-        self.port = self._reception.port
+        self._handshake = Handshake(host, port, key, self._serve)
+        self.port = self._handshake.port
         found = store.load() if store is not None else None
         if found is not None:
             content, path = found
@@ -88,7 +88,7 @@ class Server:
         next_save_s = next_show_s = 0.0
         since_s: float | None = None  # it has been over, or nobody has been there
         self._display.show(training.progress("start"))
-        self._reception.open()
+        self._handshake.open()
         while True:
             now_s = time.monotonic()
             training.take_back_stuck()
@@ -153,7 +153,7 @@ class Server:
                 buffer: list[torch.Tensor] = []
                 while self._answer(peer, worker, guest, buffer):
                     pass
-        except Exception as error:  # as in ``reception``, and what it was lent goes to the others
+        except Exception as error:  # as in ``handshake``, and what it was lent goes to the others
             self._training.lost(worker, guest, why(error))
         return False
 

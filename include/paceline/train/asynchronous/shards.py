@@ -18,7 +18,7 @@ _NEWEST = 0.5
 
 
 @dataclass(frozen=True)
-class Part:
+class SampleShare:
     """What a schedule gives to a worker: so many of the samples, and so many of them at a time.
 
     Without a ``batch_size`` it is that of the worker's own loader.
@@ -73,7 +73,7 @@ class Shards:
 
     Examples
     --------
-    >>> shards = Shards({"a": Part(2, batch_size=2), "b": Part(1, batch_size=2)}, epochs=1)
+    >>> shards = Shards({"a": SampleShare(2, batch_size=2), "b": SampleShare(1, batch_size=2)}, epochs=1)
     >>> shards.join("a"), shards.join("b")
     (None, None)
     >>> shards.begin_epoch([9, 8, 7, 6, 5, 4])
@@ -83,7 +83,7 @@ class Shards:
     (2, [7, 6])
     """
 
-    def __init__(self, parts: Mapping[str, Part], epochs: int, *, fixed: bool = False) -> None:
+    def __init__(self, parts: Mapping[str, SampleShare], epochs: int, *, fixed: bool = False) -> None:
         self.epochs = epochs
         self._fixed = fixed
         self.strikes = dict.fromkeys(parts, 0)

@@ -19,7 +19,7 @@ from paceline.train._values import say
 from paceline.train.progress import Progress
 
 from .peer import GoneError
-from .shards import STRIKES, Part, Shards
+from .shards import STRIKES, SampleShare, Shards
 from .spread import Holder, Spread
 
 NOT_FINITE = "what it has learned is not finite: is its learning rate too high, or its data damaged?"
@@ -29,7 +29,7 @@ _WAIT_S = 0.5
 _STUCK = 10.0
 
 
-class Training:
+class SharedTraining:
     """One training, shared by the threads of a server.
 
     Workers are told apart by their name and by the number of the connection that they came with (``guest``): what an
@@ -45,7 +45,7 @@ class Training:
         Nobody takes over what is another's, see :class:`~paceline.train.asynchronous.shards.Shards`.
     """
 
-    def __init__(self, parts: dict[str, Part], stuck_s: float, *, fixed: bool = False) -> None:
+    def __init__(self, parts: dict[str, SampleShare], stuck_s: float, *, fixed: bool = False) -> None:
         self._parts = parts
         self._fixed = fixed
         self._stuck_s = stuck_s

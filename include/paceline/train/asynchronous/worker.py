@@ -29,9 +29,8 @@ from .shards import Lease
 from .vector import StateVector
 
 if TYPE_CHECKING:
-    from paceline.train._loop import Loop
     from paceline.train._monitor import Converged
-    from paceline.train._session import Session
+    from paceline.train._protocols import BatchLoop, LoopSession
 
 # A server that was lost is started again by somebody; who has waited so long for it gives up.
 _PATIENCE_S = 120.0
@@ -40,7 +39,7 @@ _AGAIN_S = 1.0
 _TRIES, _MOMENT_S = 20, 0.1
 
 
-class Worker:
+class TrainingWorker:
     """This process's part in a training that others take part in.
 
     Parameters
@@ -85,7 +84,7 @@ class Worker:
         """Where the time has gone, as of the last batch; see :class:`~paceline.train.progress.Progress`."""
 
     @classmethod
-    def in_this_process(cls, environ: Mapping[str, str] = os.environ) -> Worker | None:
+    def in_this_process(cls, environ: Mapping[str, str] = os.environ) -> TrainingWorker | None:
         """The worker that this process is to be; ``None`` if it trains alone."""
         server = environ.get(ENV_SERVER)
         key = environ.get(ENV_SERVER_KEY, "").encode()
@@ -97,7 +96,7 @@ class Worker:
         """Whether it trains to be measured: for as long as that takes, whatever the training code thinks is enough."""
         return self._epochs is not None
 
-    def batches(self, loop: Loop[Any], loader: Any, session: Session) -> Iterator[Any]:
+    def batches(self, loop: BatchLoop, loader: Any, session: LoopSession) -> Iterator[Any]:
         """Give the batches that the server lends to this worker, and send what was learned from each."""
         check_divisible(loader, "a training on several machines")
         self._loader, self._session, self._vector = loader, session, StateVector(session.parts)
@@ -298,7 +297,7 @@ class Worker:
 class _Lent:
     """A batch sampler of what the server lends."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: TrainingWorker) -> None:
         self._worker = worker
 
     def __iter__(self) -> Iterator[Sequence[int]]:

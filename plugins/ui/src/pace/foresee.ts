@@ -25,7 +25,7 @@ export type Foreseen =
 /** What would come of a deadline, `deadlineS` seconds after the moment that it counts from. */
 export function foresee(pace: Pace, deadlineS: number): Foreseen {
   if (deadlineS <= pace.t_s) return { kind: "passed" };
-  const rest = pace.outlook;
+  const rest = pace.remaining;
   if (!rest) return { kind: "unknown" };
   const most = Math.min(pace.max_devices, pace.ceiling ?? Infinity);
   const left = deadlineS - pace.t_s;

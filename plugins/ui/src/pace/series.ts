@@ -104,7 +104,7 @@ export function together(workers: Training[]): Pace | null {
     forecast_s: latest((pace) => pace.forecast_s),
     earliest_s: latest((pace) => pace.earliest_s),
     feasible: counted.every(({ pace }) => pace.feasible),
-    outlook: null,
+    remaining: null,
   };
 }
 

@@ -1,0 +1,298 @@
+"""A real Airflow of one's own: scheduler, DAG processor, triggerer and API server as child processes on loopback.
+
+Called by ``make demo``, ``make up`` and the integration tests; each gets its own home folder, database and ports.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import httpx
+
+from paceline.airflow.api import AirflowApi
+from paceline.airflow.demo.signals import end_on_sigterm, signals_held
+from paceline.errors import PacelineError
+
+# The serving of logs over the network is left out: every process here reads the same folder, and Airflow's
+# log server would listen on all interfaces.
+_COMPONENTS: Mapping[str, Sequence[str]] = {
+    "api-server": ("api-server",),
+    "scheduler": ("scheduler", "--skip-serve-logs"),
+    "dag-processor": ("dag-processor",),
+    "triggerer": ("triggerer", "--skip-serve-logs"),
+}
+# Not `python -m airflow`: that puts the current folder first on the path, and home/ may hold a folder named like a
+# package of somebody's.
+_AIRFLOW = (sys.executable, str(Path(sysconfig.get_path("scripts")) / "airflow"))
+_USERS = {"admin": "admin", "viewer": "viewer"}
+_DATABASE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
+# How many seconds a component waits for SQLite's lock. Airflow's API server commits its audit log on its event loop. If
+# another of its requests holds the lock, that request needs the event loop to commit: both wait until the first times
+# out. So the API server times out soon and its clients retry; the scheduler, which ends if it times out, waits longer.
+_LOCK_TIMEOUT = "timeout=60"
+_API_SERVER_LOCK_TIMEOUT = "timeout=2"
+
+
+class AirflowStartError(PacelineError):
+    """Airflow did not come up. The message ends with the last lines of the component that failed."""
+
+
+class AirflowProcess(AirflowApi):
+    """A real Airflow below one folder, for as long as a ``with`` block lasts.
+
+    Parameters
+    ----------
+    home:
+        Folder for everything (created): database, logs, passwords, and ``dags/`` unless ``dags_folder`` says otherwise.
+    dags_folder:
+        Where DAG files are read from.
+    config:
+        More Airflow settings or changed ones, as ``{"section.key": value}``.
+    environment:
+        More environment variables for every process. Inherited ``AIRFLOW_*`` variables are dropped.
+    port:
+        Port of the API server on 127.0.0.1; a free one by default.
+    users:
+        Further ``{name: role}`` of the simple auth manager beside ``admin`` and ``viewer``.
+
+    Attributes
+    ----------
+    env:
+        The environment of every component: what an ``airflow`` command needs to talk to the same database.
+    passwords:
+        User name to password. Also in ``home/passwords.json``, which only its owner can read.
+    processes:
+        Component name to its running process.
+
+    Examples
+    --------
+    >>> with AirflowProcess(tmp) as airflow:  # doctest: +SKIP
+    ...     run_id = airflow.run_dag("retrain_on_drift", {"deadline": "PT2M"})
+    ...     airflow.wait("retrain_on_drift", run_id, timeout_s=300)
+    'success'
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        dags_folder: Path | None = None,
+        config: Mapping[str, object] | None = None,
+        environment: Mapping[str, str] | None = None,
+        port: int | None = None,
+        users: Mapping[str, str] | None = None,
+    ) -> None:
+        self.home = Path(home).absolute()
+        self.dags_folder = Path(dags_folder).absolute() if dags_folder else self.home / "dags"
+        self.port = port or free_port()
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        roles = {**_USERS, **(users or {})}
+        self.home.mkdir(parents=True, exist_ok=True)
+        self.dags_folder.mkdir(parents=True, exist_ok=True)
+        super().__init__(f"http://127.0.0.1:{self.port}", self._passwords(roles))
+        self.env = self._environment(roles, config or {}, environment or {})
+
+    def start(self, timeout_s: float = 600.0) -> AirflowProcess:
+        """Migrate the database, start every component and wait until all are healthy.
+
+        Raises ``AirflowStartError`` (and leaves nothing running) if that does not happen within ``timeout_s``, or
+        immediately if a component exits. The limit is long because a busy machine needs minutes.
+        """
+        (self.home / "logs").mkdir(exist_ok=True)
+        atexit.register(self.stop)
+        end_on_sigterm()
+        try:
+            migration = self.cli("db", "migrate", timeout_s=timeout_s)
+            if migration.returncode != 0:
+                raise AirflowStartError(f"airflow db migrate failed:\n{migration.stdout[-2000:]}")
+            for name, arguments in _COMPONENTS.items():
+                self.start_component(name, arguments)
+            self._wait_healthy(timeout_s)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def start_component(
+        self, name: str, arguments: Sequence[str] | None = None, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Start a component: again after a test has killed it, or one more, such as an edge worker.
+
+        What is none of the four is told what to do by ``arguments``, and by more ``environment`` where it needs it.
+        """
+        own = {}
+        if name == "api-server":
+            own[_DATABASE] = self.env[_DATABASE].replace(_LOCK_TIMEOUT, _API_SERVER_LOCK_TIMEOUT)
+        with self.log_path(name).open("ab") as log, signals_held():
+            # A session of its own: Ctrl-C reaches this process alone, which then stops them in order.
+            self.processes[name] = subprocess.Popen(
+                [*_AIRFLOW, *(arguments or _COMPONENTS[name])],
+                env={**self.env, **own, **(environment or {})},
+                cwd=self.home,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def stop(self, grace_s: float = 5.0) -> None:
+        """End every component: SIGTERM, after ``grace_s`` seconds SIGKILL to its process group. Safe to call again."""
+        atexit.unregister(self.stop)
+        running = [process for process in self.processes.values() if process.poll() is None]
+        for process in running:
+            process.terminate()
+        end = time.monotonic() + grace_s
+        for process in running:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, end - time.monotonic()))
+        for process in self.processes.values():
+            # The group may outlive its leader (an executor's children), so it is ended in every case.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        self.processes.clear()
+        end = time.monotonic() + grace_s
+        while (left := list(self._tasks())) and time.monotonic() < end:  # to end a job takes a moment
+            time.sleep(0.05)
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _tasks(self) -> Iterator[int]:
+        """Processes of tasks: each leads a group of its own, so what ends a component's does not reach it."""
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                here = (process / "cwd").readlink().is_relative_to(self.home.resolve())
+                if here and (process / "cmdline").read_bytes().startswith(b"airflow worker"):
+                    yield int(process.name)
+
+    def cli(self, *arguments: str, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
+        """Run an ``airflow`` command against this Airflow; standard output and error come back together."""
+        return subprocess.run(
+            [*_AIRFLOW, *arguments],
+            env=self.env,
+            cwd=self.home,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    def log_path(self, component: str) -> Path:
+        """Where the output of a component goes."""
+        return self.home / "logs" / f"{component}.log"
+
+    def __enter__(self) -> AirflowProcess:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _passwords(self, roles: Mapping[str, str]) -> dict[str, str]:
+        path = self.home / "passwords.json"
+        known: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+        passwords = {name: known.get(name) or secrets.token_urlsafe(12) for name in roles}
+        _write_private(path, json.dumps(passwords))
+        return passwords
+
+    def _kept(self, name: str, make: Callable[[], str]) -> str:
+        """A secret made at the first start and used again at the next ones: the database depends on it."""
+        path = self.home / f"{name}.secret"
+        if not path.exists():
+            _write_private(path, make())
+        return path.read_text()
+
+    def _environment(
+        self, roles: Mapping[str, str], config: Mapping[str, object], environment: Mapping[str, str]
+    ) -> dict[str, str]:
+        settings: dict[str, object] = {
+            "core.dags_folder": self.dags_folder,
+            "core.load_examples": False,
+            "core.executor": "LocalExecutor",
+            "core.parallelism": 4,
+            "core.execution_api_server_url": f"{self.url}/execution/",
+            "core.simple_auth_manager_users": ",".join(f"{name}:{role}" for name, role in roles.items()),
+            "core.simple_auth_manager_passwords_file": self.home / "passwords.json",
+            "core.fernet_key": self._kept("fernet_key", lambda: urlsafe_b64encode(secrets.token_bytes(32)).decode()),
+            "core.min_serialized_dag_update_interval": 0,
+            "database.sql_alchemy_conn": f"sqlite:///{self.home / 'airflow.db'}?{_LOCK_TIMEOUT}",
+            "workers.execution_api_timeout": 30,
+            "api.host": "127.0.0.1",
+            "api.port": self.port,
+            "api.base_url": self.url,
+            "api.workers": 1,
+            "api.secret_key": self._kept("secret_key", lambda: secrets.token_urlsafe(64)),
+            "api_auth.jwt_secret": self._kept("jwt_secret", lambda: secrets.token_urlsafe(64)),
+            # One machine and one user: what a large installation saves by looking rarely is only waiting here.
+            "scheduler.scheduler_idle_sleep_time": 0.5,
+            "scheduler.job_heartbeat_sec": 2,
+            "scheduler.scheduler_heartbeat_sec": 1,
+            "scheduler.trigger_timeout_check_interval": 2,
+            "scheduler.task_instance_heartbeat_timeout": 30,
+            "scheduler.task_instance_heartbeat_timeout_detection_interval": 2,
+            "triggerer.job_heartbeat_sec": 2,
+            "dag_processor.refresh_interval": 2,
+            "dag_processor.bundle_refresh_check_interval": 1,
+            "logging.base_log_folder": self.home / "logs",
+            **config,
+        }
+        env = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}
+        env["AIRFLOW_HOME"] = str(self.home)
+        for name, value in settings.items():
+            section, key = name.split(".", 1)
+            env[f"AIRFLOW__{section.upper()}__{key.upper()}"] = str(value)
+        # Airflow's own children look for `airflow` and `python` on the path.
+        env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
+        env["NO_PROXY"] = env["no_proxy"] = "127.0.0.1,localhost"
+        env["PYTHONUNBUFFERED"] = "1"
+        return {**env, **environment}
+
+    def _wait_healthy(self, timeout_s: float) -> None:
+        end = time.monotonic() + timeout_s
+        while late := [name for name, state in self.health().items() if state != "healthy"]:
+            for name, process in self.processes.items():
+                if process.poll() is not None:
+                    raise AirflowStartError(f"{name} ended with {process.returncode}:\n{self._tail(name)}")
+            if time.monotonic() > end:
+                # One that failed may hang while it ends, and then only its log tells.
+                logs = dict.fromkeys([*(name.replace("_", "-") for name in late), "api-server"])
+                said = "\n".join(self._tail(name) for name in logs if name in self.processes)
+                raise AirflowStartError(f"after {timeout_s:g} s not healthy: {', '.join(late)}\n{said}")
+            time.sleep(0.2)
+        # Airflow builds its execution API at the first call, for longer than a task waits for an answer; that
+        # would cost the first task a time-out and a retry.
+        httpx.get(f"{self.url}/execution/health", timeout=timeout_s, trust_env=False)
+
+    def _tail(self, component: str, lines: int = 30) -> str:
+        return "\n".join(self.log_path(component).read_text(errors="replace").splitlines()[-lines:])
+
+
+def _write_private(path: Path, text: str) -> None:
+    path.touch(mode=0o600)
+    path.write_text(text)
+
+
+def free_port() -> int:
+    """Return a TCP port on 127.0.0.1 that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port

@@ -1,0 +1,107 @@
+"""The demo of a fleet: one run of ``retrain_on_edge`` on machines that are parts of this one, cameras at work on them.
+
+Called by ``python -m paceline.airflow.demo edge``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from paceline.airflow.demo.screen import Screen
+from paceline.airflow.demo.signals import end_on_sigterm
+from paceline.airflow.demo.story import IMAGE, Demo, check_machine, docker_host, docker_runtime, play
+from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
+from paceline.fleet import Fleet, Machine, load
+from paceline.profiles.neighbours import BACKGROUND
+from paceline.profiles.neighbours import IMAGE as NEIGHBOUR_IMAGE
+from paceline.runtime import DockerRuntime, JobSpec
+from paceline.runtime.docker_errors import engine_call
+from paceline.runtime.docker_job import DockerJob
+from paceline.testing.emulated_device import emulate
+from paceline.testing.emulated_link import emulate_links
+
+DAG = "retrain_on_edge"
+LABEL = "paceline.airflow.demo"
+TRAINING = "train.result"
+
+
+def run_edge(demo: Demo, screen: Screen) -> dict[str, Any]:
+    """Run the demo and return its summary, also in ``summary.json``. Stops what it started, whatever happens."""
+    check_machine(demo)
+    _check_engine()
+    end_on_sigterm()  # from here on there is something to be removed
+    fleet = load(demo.dags / "edge" / "fleet.yaml")
+    for left in ({LABEL: "edge"}, {"paceline.dag": DAG}):  # by a demo that was killed
+        _remove(left)
+    with emulate(fleet), emulate_links(_client(), fleet), _cameras(fleet, demo) as started:
+        machines = ", ".join(f"{one.name} ({one.cores:g} of a core)" for one in fleet.machines)
+        screen.step("Machines", f"{machines}; on each a camera's pictures are put together ({started} applications)")
+        try:
+            return play(demo, screen, {})
+        finally:
+            _remove({"paceline.dag": DAG})  # what tasks have left that were killed with Airflow
+
+
+def _check_engine() -> None:
+    runtime = docker_runtime()
+    for image, target in ((IMAGE, "image"), (NEIGHBOUR_IMAGE, "neighbour-image")):
+        try:
+            runtime.check(JobSpec(name="check", command=["python"], devices=0.1, image=image))
+        except RuntimeUnavailableError:
+            accepted = "an engine that answers; `docker/engine start DIR` starts a private one"
+            raise InvalidInputError("DOCKER_HOST", docker_host(), accepted) from None
+        except InvalidInputError:
+            raise PacelineError(f"the engine has no image {image}: `make {target}` builds it") from None
+    with engine_call("ask the engine what it is"):
+        driver = _client().info()["CgroupDriver"]
+    if os.geteuid() != 0 or driver != "cgroupfs":
+        raise PacelineError(
+            "machines are made as control groups of this one: that needs root and an engine with the driver cgroupfs "
+            f"(this is user {os.geteuid()}, driver {driver}); as root, `docker/engine start DIR` starts such an engine"
+        )
+
+
+@contextlib.contextmanager
+def _cameras(fleet: Fleet, demo: Demo) -> Iterator[int]:
+    """What the machines are there for, at work until the block ends."""
+    runtime = DockerRuntime(_client)
+    started: list[DockerJob] = []
+    try:
+        for machine in fleet.machines:
+            for spec in _applications(machine, demo):
+                started.append(runtime.start(spec))
+        yield len(started)
+    finally:
+        for job in started:
+            job.remove()
+
+
+def _applications(machine: Machine, demo: Demo) -> Iterator[JobSpec]:
+    for app in machine.background:
+        script = demo.dags / str(app.script)
+        yield JobSpec(
+            name=f"{DAG}-{machine.name}-{app.name}".replace("_", "-"),
+            command=["python", script.name],
+            devices=machine.cores,
+            image=app.image,
+            files={script.name: script},
+            memory_bytes=int(machine.memory_gib * 2**30),
+            cgroup_parent=machine.cgroup_parent,
+            labels={BACKGROUND: app.name, LABEL: "edge"},
+        )
+
+
+def _remove(labels: Mapping[str, str]) -> None:
+    """Remove the containers with these labels, if there are any left."""
+    runtime = DockerRuntime(_client)
+    with contextlib.suppress(PacelineError):
+        runtime.remove_all(labels)
+
+
+def _client() -> Any:
+    from docker import APIClient
+
+    return APIClient(base_url=docker_host(), version="auto", timeout=60)

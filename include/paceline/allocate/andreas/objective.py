@@ -1,0 +1,149 @@
+"""What a schedule of this moment is worth, by the proxy that ANDREAS minimises each time it decides (equation 1).
+
+Called by :mod:`paceline.allocate.andreas.randomized_greedy`, which searches for a small value, and by
+:mod:`paceline.allocate.andreas.optimum`, which finds the smallest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf
+from typing import NamedTuple
+
+from paceline.allocate.model import ClusterJob, Node, Placement
+
+RHO = 100.0  # weight of postponed jobs, section V-B
+PERIOD_S = 300.0  # scheduling interval H, appendix B
+
+
+class JobConfiguration(NamedTuple):
+    """A job on so many devices of a node (or of any of its equals)."""
+
+    devices: int
+    seconds: float  # t_jng: how long the rest of the job takes
+    cost: float  # pi_jn: what the node costs in that time
+
+
+def configurations(job: ClusterJob, node: Node, now_s: float) -> list[JobConfiguration]:
+    """All configurations of a job on an empty node; more devices than make it faster are not among them.
+
+    Parameters
+    ----------
+    job, node:
+        What runs, and where.
+    now_s:
+        The time: what is left of the job is counted from here.
+
+    Examples
+    --------
+    >>> from paceline.allocate import Speeds
+    >>> job = ClusterJob("j", 0.0, 90.0, {"V100": Speeds((1, 2), (1.0, 1.8))})
+    >>> configurations(job, Node("n", 2, "V100", (0.0, 3.0, 5.0)), 0.0)[1]
+    JobConfiguration(devices=2, seconds=50.0, cost=250.0)
+    """
+    speeds = job.speeds.get(node.kind)
+    if speeds is None:
+        return []
+    left = job.left(now_s)
+    # (4k) multiplies by what the node costs with the job's own number of devices in use, whoever else is there.
+    return [
+        JobConfiguration(count, left / speeds.at(count), left / speeds.at(count) * node.cost(count))
+        for count in speeds.useful
+        if count <= node.devices
+    ]
+
+
+def due_in_s(job: ClusterJob, now_s: float) -> float:
+    """Seconds until its due date, negative if that has passed; infinite without one."""
+    return inf if job.deadline_s is None else job.deadline_s - now_s
+
+
+def tardiness_cost(job: ClusterJob, seconds: float, now_s: float) -> float:
+    """omega · tau: what it costs that a job is late if it ends in so many seconds, constraint (4i)."""
+    late_s = seconds - due_in_s(job, now_s)
+    return job.weight * late_s if late_s > 0 else 0.0
+
+
+def postponement_cost(
+    job: ClusterJob, nodes: Iterable[Node], now_s: float, rho: float = RHO, period_s: float = PERIOD_S
+) -> float:
+    """rho · omega · tau_hat: what it costs not to run a job now, constraint (4j).
+
+    It could then begin one scheduling interval from now and get the slowest configuration that there is.
+
+    Parameters
+    ----------
+    job, nodes:
+        Who is postponed, and all nodes.
+    now_s:
+        The time; due dates are relative to it.
+    rho:
+        The weight of postponed jobs.
+    period_s:
+        The scheduling interval H.
+    """
+    if job.deadline_s is None:
+        return 0.0
+    slowest_s = max((one.seconds for node in nodes for one in configurations(job, node, now_s)), default=0.0)
+    return rho * tardiness_cost(job, period_s + slowest_s, now_s)
+
+
+def objective(
+    placements: Mapping[str, Placement],
+    jobs: Sequence[ClusterJob],
+    nodes: Sequence[Node],
+    now_s: float,
+    rho: float = RHO,
+    period_s: float = PERIOD_S,
+) -> float:
+    """f_OBJ of ANDREAS: tardiness, postponements, and the cost of each node until its first job ends.
+
+    Jobs without a deadline are never late, so they add nothing but the cost of the nodes on which they end first.
+    Among jobs that end at the same time, the cheapest is the first.
+
+    Parameters
+    ----------
+    placements:
+        Who runs, where and on how many devices, by name; the others are postponed.
+    jobs, nodes:
+        All of them.
+    now_s:
+        The time; due dates are relative to it.
+    rho:
+        The weight of postponed jobs.
+    period_s:
+        The scheduling interval H: seconds after which a postponed job may begin, in the worst case.
+
+    Returns
+    -------
+    float
+        In the unit of ``Node.cost_per_s`` and of ``ClusterJob.weight``, in seconds.
+
+    References
+    ----------
+    Filippini et al., ANDREAS: Artificial intelligence training scheduler for accelerated resource clusters,
+    equation (1) and appendix A.
+
+    Examples
+    --------
+    >>> from paceline.allocate import Speeds
+    >>> jobs = [ClusterJob(name, 0.0, 100.0, {"device": Speeds.linear(2)}, deadline_s=80.0) for name in "ab"]
+    >>> node = Node("n", 2, cost_per_s=(0.0, 3.0, 4.0))
+    >>> objective({"a": Placement("n", 1), "b": Placement("n", 1)}, jobs, [node], 0.0)  # each 20 s late, and 100 s · 3
+    340.0
+    >>> objective({"a": Placement("n", 2)}, jobs, [node], 0.0)  # 50 s · 4, and the other 300 + 100 - 80 s, 100 times
+    32200.0
+    """
+    where = {node.name: node for node in nodes}
+    total = 0.0
+    first: dict[str, tuple[float, float]] = {}
+    for job in jobs:
+        given = placements.get(job.name)
+        if given is None:
+            total += postponement_cost(job, nodes, now_s, rho, period_s)
+            continue
+        node = where[given.node]
+        seconds = job.seconds(node, given.devices, now_s)
+        total += tardiness_cost(job, seconds, now_s)
+        first[given.node] = min(first.get(given.node, (inf, inf)), (seconds, seconds * node.cost(given.devices)))
+    return total + sum(cost for _, cost in first.values())

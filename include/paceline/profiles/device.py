@@ -1,0 +1,193 @@
+"""The profile of one kind of device: its learned functions, where they come from, and whether they still hold."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from paceline.errors import InvalidInputError, PacelineError
+from paceline.profiles.functions import FUNCTIONS, Function, execution
+from paceline.profiles.learn import Learned, learn
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORMAT = 2
+_MAX_AGE = timedelta(days=90)
+# What scikit-learn's own models hold besides numbers, and what skops would not take unasked.
+_TRUSTED = [
+    "sklearn.gaussian_process.kernels.ConstantKernel",
+    "sklearn.gaussian_process.kernels.Matern",
+    "sklearn.gaussian_process.kernels.Product",
+    "sklearn.gaussian_process.kernels.Sum",
+    "sklearn.gaussian_process.kernels.WhiteKernel",
+    "sklearn.tree._tree.Tree",
+    "sklearn.utils._bunch.Bunch",
+]
+
+
+class NoProfileError(PacelineError):
+    """There is no profile of a kind of device, or none of an application that runs there."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What was measured, and when.
+
+    Parameters
+    ----------
+    training:
+        Fingerprint of the training code, the model and the image.
+    cores, memory_gib, gpus:
+        The machine that it was measured on.
+    measured_at:
+        When, in ISO 8601 with a zone.
+    """
+
+    training: str
+    cores: float
+    memory_gib: float
+    gpus: int
+    measured_at: str
+
+
+@dataclass(frozen=True)
+class DeviceProfile:
+    """What is known of a kind of device.
+
+    Parameters
+    ----------
+    kind:
+        The kind.
+    learned:
+        Function name to function.
+    batch_sizes:
+        The batch sizes that were measured, ascending; a scheduler chooses among them.
+    origin:
+        Where it comes from.
+    """
+
+    kind: str
+    learned: Mapping[str, Learned]
+    batch_sizes: Sequence[int]
+    origin: Origin
+
+    @classmethod
+    def fit(
+        cls, kind: str, measurements: pd.DataFrame, origin: Origin, *, apps: Sequence[str] = (), seed: int = 0
+    ) -> DeviceProfile:
+        """Learn all functions of a kind from its measurements, those of background applications included."""
+        functions = [*FUNCTIONS, *map(execution, apps)]
+        # An application may have had no execution within a measurement.
+        learned = {
+            one.name: learn(one, measurements.dropna(subset=list({one.target} & set(measurements))), seed=seed)
+            for one in functions
+        }
+        sizes = sorted({int(size) for size in measurements["batch_size"]})
+        return cls(kind, learned, sizes, origin)
+
+    def __getitem__(self, function: Function) -> Learned:
+        """The learned function. Raises ``NoProfileError`` if it was not learned."""
+        try:
+            return self.learned[function.name]
+        except KeyError:
+            known = ", ".join(self.learned)
+            raise NoProfileError(f"the profile of {self.kind} has no {function.name}, only {known}") from None
+
+    def stale(
+        self, now: datetime, *, training: str, cores: float, memory_gib: float, gpus: int, max_age: timedelta = _MAX_AGE
+    ) -> str | None:
+        """Why the profile does not hold any more, as a phrase for people; ``None`` if it does.
+
+        >>> origin = Origin("a1", cores=4, memory_gib=4, gpus=0, measured_at="2030-01-01T00:00:00+00:00")
+        >>> profile = DeviceProfile("nano", {}, (8,), origin)
+        >>> from datetime import timezone
+        >>> now = datetime(2030, 1, 2, tzinfo=timezone.utc)
+        >>> profile.stale(now, training="a1", cores=4, memory_gib=4, gpus=0) is None
+        True
+        >>> profile.stale(now, training="b2", cores=4, memory_gib=4, gpus=0)
+        'it was measured with another training (a1, now b2)'
+        """
+        origin = self.origin
+        age = now - datetime.fromisoformat(origin.measured_at)
+        if age > max_age:
+            return f"it was measured {age.days} days ago, more than {max_age.days}"
+        if origin.training != training:
+            return f"it was measured with another training ({origin.training}, now {training})"
+        for name, then, is_now in (
+            ("cores", origin.cores, cores),
+            ("GiB of memory", origin.memory_gib, memory_gib),
+            ("GPUs", origin.gpus, gpus),
+        ):
+            if then != is_now:
+                return f"it was measured on a machine with {then:g} {name}, now {is_now:g}"
+        return None
+
+    def report(self) -> list[dict[str, Any]]:
+        """A row for each function, as in the paper's Table I."""
+        return [
+            {
+                "device": self.kind,
+                "function": one.function.name,
+                "points": one.points,
+                "regression": one.regression,
+                "mape_pct": one.mape_pct,
+                "mape_sd_pct": one.mape_sd_pct,
+            }
+            for one in self.learned.values()
+        ]
+
+    def dumps(self) -> bytes:
+        """The profile as bytes: scikit-learn's models in the format of skops, which is read without running code."""
+        about = {
+            "format": FORMAT,
+            "kind": self.kind,
+            "batch_sizes": list(self.batch_sizes),
+            "origin": asdict(self.origin),
+            "functions": [
+                {
+                    **asdict(one.function),
+                    "regression": one.regression,
+                    "points": one.points,
+                    "mape_pct": one.mape_pct,
+                    "mape_sd_pct": one.mape_sd_pct,
+                    "low": one.low,
+                    "high": one.high,
+                }
+                for one in self.learned.values()
+            ],
+        }
+        models = {name: one.model for name, one in self.learned.items()}
+        return bytes(_skops().dumps({"about": json.dumps(about), "models": models}))
+
+    @classmethod
+    def loads(cls, data: bytes) -> DeviceProfile:
+        """Read what ``dumps`` wrote. Raises ``InvalidInputError`` for anything else."""
+        try:
+            content = _skops().loads(data, trusted=_TRUSTED)
+            about, models = json.loads(content["about"]), content["models"]
+            if about["format"] != FORMAT:
+                raise ValueError(f"format {about['format']}")
+            learned = {}
+            for one in about["functions"]:
+                function = Function(one["name"], one["target"], tuple(one["features"]), one["share"])
+                quality = one["regression"], one["points"], one["mape_pct"], one["mape_sd_pct"]
+                limits = tuple(map(float, one["low"])), tuple(map(float, one["high"]))
+                learned[function.name] = Learned(function, models[function.name], *quality, *limits)
+            return cls(about["kind"], learned, about["batch_sizes"], Origin(**about["origin"]))
+        except Exception as error:  # a file from anywhere may be wrong in any way
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            accepted = f"a device profile of this version ({reason})"
+            raise InvalidInputError("profile", f"{len(data)} bytes", accepted) from None
+
+
+def _skops() -> Any:
+    """``skops.io``. Where it is imported first, it looks into every module there is, deprecated parts included."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import skops.io
+    return skops.io

@@ -1,0 +1,48 @@
+"""Where profiles are kept: a folder or an object store, a file for each kind of device."""
+
+from __future__ import annotations
+
+from upath import UPath
+
+from paceline.errors import InvalidInputError
+from paceline.profiles.device import DeviceProfile
+from paceline.registry import storage
+from paceline.registry.registry import Place
+
+
+class ProfileStore:
+    """The profiles of a fleet.
+
+    Parameters
+    ----------
+    root:
+        Path or URL. Airflow code passes an ``ObjectStoragePath``, which brings its connection along.
+
+    Examples
+    --------
+    >>> from upath import UPath
+    >>> ProfileStore(UPath("memory://profiles")).load("nano") is None
+    True
+    """
+
+    def __init__(self, root: Place) -> None:
+        self._root = root if isinstance(root, UPath) else UPath(root)
+
+    def load(self, kind: str) -> DeviceProfile | None:
+        """The profile of a kind; ``None`` if there is none. Raises ``InvalidInputError`` for a file that is not one."""
+        path = self._path(kind)
+        data = storage.read(path)
+        if data is None:
+            return None
+        try:
+            return DeviceProfile.loads(data)
+        except InvalidInputError as error:
+            accepted = f"{error.accepted}: remove it, and it is made anew"
+            raise InvalidInputError("profiles", str(path), accepted) from None
+
+    def save(self, profile: DeviceProfile) -> None:
+        """Keep a profile; one of the same kind that was there before is replaced at once or not at all."""
+        storage.put(self._path(profile.kind), profile.dumps())
+
+    def _path(self, kind: str) -> UPath:
+        return self._root / f"{kind}.skops"

@@ -1,0 +1,117 @@
+"""One simulated job under one controller, from its start to its end, in no time. Tests and benchmarks call it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from paceline.control import Controller, Observation
+from paceline.testing.plant import Plant, Run
+
+_GIVE_UP = 200  # times the deadline
+
+
+@dataclass(frozen=True)
+class PacedRun:
+    """How a simulated run went. ``samples`` has (time, percent done, devices held) for each control step."""
+
+    finished_s: float
+    deadline_s: float
+    device_seconds: float
+    resizes: int
+    steps: int
+    infeasible_s: float | None
+    samples: list[tuple[float, float, float]] = field(repr=False)
+
+    @property
+    def error_pct(self) -> float:
+        """Deviation from the deadline, equation (7) of DECOR-NN."""
+        return 100.0 * (self.finished_s - self.deadline_s) / self.deadline_s
+
+
+def pace(
+    plant: Plant,
+    controller: Controller,
+    *,
+    seed: int = 0,
+    moves: Mapping[float, float] | None = None,
+    ceilings: Mapping[float, float | None] | None = None,
+    pauses_known: bool = False,
+) -> PacedRun:
+    """Run ``plant`` to its end under ``controller``.
+
+    Parameters
+    ----------
+    plant, controller:
+        What is steered, and what steers it.
+    seed:
+        Of the plant's noise.
+    moves:
+        New deadlines: moment to deadline, in seconds.
+    ceilings:
+        The most devices allowed from a moment on; ``None`` lifts the ceiling.
+    pauses_known:
+        The pauses between epochs are known from an earlier run.
+
+    Examples
+    --------
+    >>> from paceline.control import DeadlineController, Limits
+    >>> plant = Plant(batches=1000, batch_s=0.05, startup_s=3.0, tail_s=0.8)
+    >>> result = pace(plant, DeadlineController(Limits(0.1, 4.0), deadline_s=60.0))
+    >>> abs(result.error_pct) < 0.5
+    True
+    """
+    moves_left = sorted((moves or {}).items())
+    ceilings_left = sorted((ceilings or {}).items())
+    ceiling: float | None = None
+    run = Run(plant, controller.start(0.0), seed)
+    device_s = last_s = 0.0
+    resizes, infeasible_s = 0, None
+    wanted = run.devices
+    samples: list[tuple[float, float, float]] = []
+    next_s = 0.0
+    while True:
+        run.advance(next_s)
+        device_s += run.devices * (run.now_s - last_s)
+        last_s = run.now_s
+        if run.finished_s is not None:
+            break
+        now_s = run.now_s
+        while moves_left and moves_left[0][0] <= now_s:
+            controller.move_deadline(now_s, moves_left.pop(0)[1])
+        while ceilings_left and ceilings_left[0][0] <= now_s:
+            ceiling = ceilings_left.pop(0)[1]
+        seen = Observation(
+            now_s,
+            run.reported[0] if run.reported else None,
+            run.total,
+            done_s=run.reported[1] if run.reported else 0.0,
+            held_devices=run.devices,
+            pending=run.resizing,
+            ceiling=ceiling,
+            resting=run.resting,
+            pauses_left_s=run.pauses_left_s(known=pauses_known),
+            busy=run.busy,
+            save_s=plant.save_s if run.done else None,
+        )
+        decision = controller.step(seen)
+        if not decision.feasible and infeasible_s is None and run.trained_s is None:
+            infeasible_s = now_s
+        if decision.devices != wanted:
+            resizes += 1
+            wanted = decision.devices
+            run.resize(wanted)
+        samples.append((now_s, decision.progress_pct, run.devices))
+        next_s = now_s + decision.next_s
+        if now_s > _GIVE_UP * controller.deadline_s:
+            raise RuntimeError(f"the job was not done after {now_s:.0f} s")
+    assert run.trained_s is not None
+    return PacedRun(
+        finished_s=run.finished_s,
+        deadline_s=controller.deadline_s,
+        device_seconds=device_s,
+        resizes=resizes,
+        steps=len(samples),
+        infeasible_s=infeasible_s,
+        samples=samples,
+    )

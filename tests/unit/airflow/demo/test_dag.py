@@ -1,0 +1,95 @@
+"""The example DAG: light to parse, its form checks what is typed, and its tasks are in the right order."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import ParamValidationError
+
+DAGS = Path(__file__).parents[4] / "dags"
+
+_PARSE = """
+import json, runpy, sys
+# What every DAG file and the DAG processor bring in anyway.
+import airflow.sdk, airflow.sdk.definitions.decorators
+from airflow.sdk import DAG, Asset, BaseHook, BaseSensorOperator, ObjectStoragePath, Param, ResumableJobMixin, task
+from airflow.triggers.base import BaseEventTrigger
+before = set(sys.modules)
+for path in sys.argv[1:]:
+    runpy.run_path(path)
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+
+
+def _read(name: str) -> DAG:
+    found: DAG = runpy.run_path(str(DAGS / f"{name}.py"))["dag"]
+    return found
+
+
+def test_parsing_imports_nothing_heavy() -> None:
+    paths = [DAGS / f"{name}.py" for name in ("retrain_on_drift", "retrain_on_edge", "watch_for_drift")]
+    done = subprocess.run([sys.executable, "-c", _PARSE, *paths], capture_output=True, text=True, check=True)
+    modules = json.loads(done.stdout.splitlines()[-1])
+    heavy = {"torch", "pandas", "numpy", "sklearn", "scipy", "river", "matplotlib", "docker", "pyarrow"}
+    assert heavy & {name.split(".")[0] for name in modules} == set()
+
+
+def test_the_tasks_are_in_the_right_order() -> None:
+    dag, edge = _read("retrain_on_drift"), _read("retrain_on_edge")
+    order = ["drift", "prepare", "train", "evaluate", "promote"]
+    assert set(dag.task_ids) == set(order)
+    on_edge = ["drift", "prepare", "profile", "schedule", "train.parameter_server", "train.result", *order[-2:]]
+    workers = {"train.ewr", "train.jfk", "train.lga"}
+    assert set(edge.task_ids) == {*on_edge, *workers}
+    for found, tasks in ((dag, order), (edge, on_edge)):
+        for before, after in itertools.pairwise(tasks):
+            assert after in found.get_task(before).downstream_task_ids
+    assert all("train.result" in edge.get_task(name).downstream_task_ids for name in workers)
+
+
+@pytest.mark.parametrize("name", ["retrain_on_drift", "retrain_on_edge"])
+def test_every_param_has_a_title_for_the_form_and_the_defaults_are_valid(name: str) -> None:
+    dag = _read(name)
+    for param in dag.params:
+        assert dag.params.get_param(param).schema.get("title"), param
+    dag.params.validate()
+
+
+REFUSED = {
+    "deadline": (None, ["60s"]),
+    "alpha": (0, 1.2),
+    "min_devices": (0,),
+    "max_devices": (-1, "two"),
+    "on_infeasible": ("panic",),
+    "runtime": ("kubernetes",),
+    "current_window": ("2013-07' OR 1=1 --",),
+    "reference_window": ("July",),
+    "hold_out_days": (0,),
+    "epochs": (0.5,),
+    "min_improvement": (-0.1,),
+}
+ACCEPTED = {"deadline": ("20m", 90, "2030-01-31T18:00:00Z"), "alpha": (1,), "max_devices": (1.5,)}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in REFUSED.items() for value in values])
+def test_the_form_refuses_what_the_operator_refuses(name: str, value: object) -> None:
+    with pytest.raises(ParamValidationError):
+        _read("retrain_on_drift").params.get_param(name).resolve(value)
+
+
+def test_the_form_takes_what_the_operator_takes() -> None:
+    params = _read("retrain_on_drift").params
+    for name, values in ACCEPTED.items():
+        assert [params.get_param(name).resolve(value) for value in values] == list(values)
+
+
+def test_its_storage_can_be_moved_to_an_object_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PACELINE_STORAGE", "s3://aws_default@bucket/paceline")
+    assert _read("retrain_on_drift").get_task("promote").registry == "s3://aws_default@bucket/paceline/registry"

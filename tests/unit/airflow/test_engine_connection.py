@@ -1,0 +1,48 @@
+"""An Airflow connection says where an engine is."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from airflow.sdk import Connection
+
+from paceline.airflow.engine_connection import engine_address
+from paceline.errors import InvalidInputError
+
+TLS = {"tls_ca_cert": "/ca.pem", "tls_client_cert": "/cert.pem", "tls_client_key": "/key.pem"}
+FILES = {"ca_cert": "/ca.pem", "client_cert": "/cert.pem", "client_key": "/key.pem"}
+
+
+def connection(extra="", **fields):
+    return Connection(conn_id="gate", conn_type="generic", extra=extra, **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "url"),
+    [
+        ({"host": "unix:///run/gate.sock"}, "unix:///run/gate.sock"),
+        ({"host": "/run/gate.sock"}, "unix:///run/gate.sock"),
+        ({"host": "ssh://ml@gate"}, "ssh://ml@gate"),
+        ({"host": "gate"}, "tcp://gate:2375"),
+        ({"host": "gate", "port": 4000}, "tcp://gate:4000"),
+    ],
+)
+def test_the_host_is_a_url_a_socket_or_a_name(fields, url):
+    assert engine_address("gate", connection(**fields)) == (url, None)
+
+
+def test_tls_comes_from_the_extras_and_is_verified_unless_they_say_otherwise():
+    found = engine_address("gate", connection(json.dumps(TLS), host="gate"))
+    assert found == ("tcp://gate:2376", {**FILES, "verify": True})
+    unverified = engine_address("gate", connection(json.dumps({**TLS, "tls_verify": False}), host="gate"))
+    assert unverified[1]["verify"] is False
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [({}, "a connection with a host"), ({"host": "gate", "extra": '{"tls_ca_cert": "/ca.pem"}'}, "tls_client_key")],
+)
+def test_a_connection_that_says_too_little_is_refused(fields, message):
+    with pytest.raises(InvalidInputError, match=message):
+        engine_address("gate", connection(**fields))

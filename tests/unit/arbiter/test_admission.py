@@ -1,0 +1,56 @@
+"""A promise at the door is one that can be kept, and an earliest deadline is one that would be promised."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.allocate import ClusterJob, Node, Placement, Speeds
+from paceline.arbiter.admission import check_admission
+from paceline.errors import InvalidInputError
+
+POOL = Node("pool", 8)
+CURVE = {"device": Speeds.halving_efficiency(8)}
+
+
+def test_a_job_has_an_empty_pool_to_itself():
+    answer = check_admission(ClusterJob("a", 0.0, 40.96, CURVE, deadline_s=20.0), [], POOL, 0.0)
+    assert answer.fits
+    assert answer.devices == 4  # 2.56 in a second: 16 s; two would need 25.6
+    assert (answer.earliest_s, answer.alone_s) == pytest.approx((10.0, 10.0))
+    without_deadline = check_admission(ClusterJob("a", 0.0, 4.096, CURVE), [], POOL, 5.0)
+    assert (without_deadline.fits, without_deadline.earliest_s) == (True, pytest.approx(6.0))
+
+
+def test_whose_promise_is_lost_anyway_keeps_nobody_out():
+    lost = [ClusterJob("a", 0.0, 4000.0, CURVE, deadline_s=10.0)]
+    assert check_admission(ClusterJob("b", 0.0, 40.0, CURVE, deadline_s=10.0), lost, POOL, 0.0).fits
+
+
+def test_what_has_been_done_counts():
+    running = ClusterJob("a", 0.0, 40.96, CURVE, deadline_s=10.0, held=Placement("pool", 8), since_s=0.0, speed=4.096)
+    assert check_admission(ClusterJob("b", 0.0, 4.0, CURVE, deadline_s=10.0), [running], POOL, 9.9).fits is False
+    assert check_admission(ClusterJob("b", 0.0, 0.1, CURVE, deadline_s=12.0), [running], POOL, 9.9).earliest_s < 10.2
+
+
+@settings(max_examples=50)
+@given(seed=st.integers(0, 10_000), number=st.integers(0, 12), change_s=st.sampled_from([0.0, 2.0]))
+def test_the_earliest_deadline_would_be_promised_and_what_is_promised_is_not_before_it(seed, number, change_s):
+    draw = random.Random(seed)
+    promised = [
+        ClusterJob(f"j{n}", 0.0, draw.uniform(1, 60), CURVE, deadline_s=draw.uniform(2, 60)) for n in range(number)
+    ]
+    work, wanted_s = draw.uniform(1, 60), draw.uniform(1, 80)
+    answer = check_admission(ClusterJob("new", 0.0, work, CURVE, deadline_s=wanted_s), promised, POOL, 0.0, change_s)
+    assert answer.earliest_s >= answer.alone_s - 1e-9
+    again = check_admission(
+        ClusterJob("new", 0.0, work, CURVE, deadline_s=answer.earliest_s), promised, POOL, 0.0, change_s
+    )
+    assert again.fits
+    assert answer.fits == (answer.earliest_s <= wanted_s) == (answer.devices is not None)
+
+
+def test_a_job_that_cannot_run_on_the_pool_is_refused():
+    with pytest.raises(InvalidInputError, match=r"a\.speeds"):
+        check_admission(ClusterJob("a", 0.0, 1.0, {"gpu": Speeds.linear(1)}), [], POOL, 0.0)

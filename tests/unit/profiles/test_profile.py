@@ -1,0 +1,215 @@
+"""Profiles are learned from few points, kept without pickle, known to be stale, and answer schedulers' questions."""
+
+import json
+import pickle
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+import numpy as np
+import pandas as pd
+import pytest
+import skops.io
+
+from paceline.errors import InvalidInputError
+from paceline.profiles import (
+    FUNCTIONS,
+    Axes,
+    DeviceProfile,
+    NoProfileError,
+    Origin,
+    ProfileEstimates,
+    choose_more,
+    execution,
+    first_points,
+    learn,
+)
+from paceline.profiles.learn import errors_pct
+from paceline.schedule import Candidate, Problem, State, deep_edge, schedule
+
+AXES = Axes(
+    {
+        "cpu": (0.0, 0.2, 0.4, 0.6, 0.8),
+        "memory": (0.1, 0.4, 0.7),
+        "batch_size": (1, 4, 16, 64),
+        "workers": (1, 2, 4),
+        "server_cpu": (0.0, 0.5),
+    }
+)
+ORIGIN = Origin("train-1", cores=4, memory_gib=4, gpus=0, measured_at="2030-01-01T00:00:00+00:00")
+NOW = datetime(2030, 1, 10, tzinfo=timezone.utc)
+
+
+def measured(points, *, speed=0.02, noise=0.02, seed=0):
+    """What a machine would show at those points."""
+    rnd = np.random.default_rng(seed)
+    frame = pd.DataFrame(points)
+    frame["gpu"], frame["new_gpu"] = 0.0, 0.0
+    frame["pushes_per_s"] = frame.workers / frame.batch_size
+    rough = lambda: np.exp(rnd.normal(0, noise, len(frame)))  # noqa: E731
+    frame["compute_s"] = speed * (1 + 0.5 / frame.batch_size) / (1 - 0.7 * frame.cpu) * rough()
+    contention = 1 + 0.4 * (frame.workers - 1) + frame.server_cpu
+    frame["update_s"] = 0.01 * contention * (1 + 0.5 * frame.cpu) * rough()
+    frame["new_cpu"] = np.clip((0.3 + 0.7 * frame.cpu) * rough(), 0, 1)
+    frame["new_memory"] = np.clip((0.1 + frame.memory + 0.003 * frame.batch_size) * rough(), 0, 1)
+    frame["execution_s.sift"] = 0.05 / (1.1 - frame.new_cpu) * rough()
+    return frame
+
+
+@pytest.fixture(scope="module")
+def profile():
+    points = first_points(AXES, 30)
+    return DeviceProfile.fit("nano", measured(points), ORIGIN, apps=["sift"])
+
+
+def test_each_function_is_learned_to_about_the_noise_there_is(profile):
+    rows = {row["function"]: row for row in profile.report()}
+    assert list(rows) == [*(one.name for one in FUNCTIONS), "EstExecTime[sift]"]
+    assert all(row["mape_pct"] < 6 for row in rows.values()), rows
+    assert rows["EstState^gpu"]["mape_pct"] == 0.0  # a machine without one: nothing varies
+    test = measured(AXES.grid, noise=0.0)
+    for function in [*FUNCTIONS, execution("sift")]:
+        predicted = profile[function](test[list(function.features)].to_numpy(dtype=float))
+        assert np.mean(errors_pct(function, predicted, test[function.target].to_numpy())) < 6, function.name
+    learned = profile[FUNCTIONS[0]]
+    inside, outside = np.array([[learned.high[0], 0.0, learned.high[2]]]), np.array([[9.0, 0.0, 1e6]])
+    assert learned(outside) == learned(inside), "beyond what was measured, the edge counts"
+
+
+def test_the_mean_of_several_regressions_is_taken_only_where_it_is_nearer():
+    cpu = np.linspace(0.0, 0.9, 60)
+    frame = pd.DataFrame({"cpu": cpu, "gpu": 0.0, "batch_size": 8.0})
+    straight = learn(FUNCTIONS[0], frame.assign(compute_s=0.02 * np.exp(cpu)))
+    assert "+" not in straight.regression
+    rough = 0.02 * np.exp(cpu + 0.3 * (cpu > 0.4) + np.random.default_rng(0).normal(0, 0.05, len(cpu)))
+    bent = learn(FUNCTIONS[0], frame.assign(compute_s=rough))
+    assert "+" in bent.regression  # neither smooth nor a staircase
+    test = frame.assign(cpu=cpu + 0.007)
+    truth = 0.02 * np.exp(test.cpu + 0.3 * (test.cpu > 0.4))
+    predicted = bent(test[["cpu", "gpu", "batch_size"]].to_numpy())
+    assert np.mean(errors_pct(FUNCTIONS[0], predicted, truth.to_numpy())) < 5
+
+
+def test_points_chosen_by_doubt_teach_more_than_as_many_at_random():
+    function, test = FUNCTIONS[0], measured(AXES.grid, noise=0.0)
+    truth, features = test["compute_s"].to_numpy(), test[list(function.features)].to_numpy(dtype=float)
+
+    def error(points):
+        return np.mean(errors_pct(function, learn(function, measured(points, seed=3))(features), truth))
+
+    points = first_points(AXES, 12)
+    while len(points) < 30:
+        points += choose_more(AXES, measured(points), FUNCTIONS, 6)
+    rnd = np.random.default_rng(0)
+    by_chance = [error([AXES.grid[index] for index in rnd.choice(len(AXES.grid), 30, replace=False)]) for _ in range(2)]
+    assert error(points) <= 1.1 * np.mean(by_chance)
+    assert len({tuple(point.values()) for point in points}) == len(points)
+
+
+def test_a_grid_that_is_used_up_has_no_more_points():
+    small = Axes({"cpu": (0.0, 0.5), "memory": (0.1,), "batch_size": (1, 4), "workers": (1,), "server_cpu": (0.0,)})
+    assert len(first_points(small, 4)) == 4
+    assert choose_more(small, measured(small.grid), FUNCTIONS[:1], 3) == []
+    assert len(choose_more(small, measured(small.grid[:3]), FUNCTIONS[:1], 3)) == 1
+    with pytest.raises(InvalidInputError, match="count: got 5, expected a number from 1 to the 4 points of the grid"):
+        first_points(small, 5)
+    with pytest.raises(InvalidInputError, match=r"axes.cpu: got \[1, 1\], expected at least one value, each once"):
+        Axes({"cpu": (1, 1)})
+
+
+def test_a_profile_is_kept_and_read_again(profile):
+    again = DeviceProfile.loads(profile.dumps())
+    assert again.report() == profile.report()
+    assert (again.kind, again.origin, list(again.batch_sizes)) == ("nano", ORIGIN, [1, 4, 16, 64])
+    features = np.array([[0.3, 0.0, 16.0]])
+    assert np.array_equal(again[FUNCTIONS[0]](features), profile[FUNCTIONS[0]](features))
+    json.dumps(again.report())
+
+
+class Evil:
+    def __reduce__(self):
+        return (print, ("run",))
+
+
+FOREIGN = {
+    "empty": b"",
+    "text": b"nonsense",
+    "pickle": pickle.dumps(Evil()),
+    "of another kind": skops.io.dumps({"about": "{}", "models": {}}),
+}
+
+
+@pytest.mark.parametrize("data", FOREIGN.values(), ids=FOREIGN)
+def test_anything_else_is_refused_and_not_run(data, capsys):
+    with pytest.raises(InvalidInputError, match=r"profile: got '\d+ bytes', expected a device profile of this version"):
+        DeviceProfile.loads(data)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({}, None),
+        ({"training": "train-2"}, "it was measured with another training (train-1, now train-2)"),
+        ({"cores": 2}, "it was measured on a machine with 4 cores, now 2"),
+        ({"gpus": 1}, "it was measured on a machine with 0 GPUs, now 1"),
+        ({"max_age": timedelta(days=5)}, "it was measured 9 days ago, more than 5"),
+    ],
+)
+def test_it_is_known_when_a_profile_is_stale(profile, change, reason):
+    same = {"training": "train-1", "cores": 4, "memory_gib": 4, "gpus": 0}
+    assert profile.stale(NOW, **(same | change)) == reason
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda frame: frame.drop(columns="cpu"), "measurements: got .*, expected the columns cpu as well"),
+        (lambda frame: frame.head(5), "measurements: got '5 points', expected at least 8 for EstComputeTime"),
+        (lambda frame: frame.assign(cpu="busy"), "measurements: got .*, expected numbers in cpu, gpu"),
+        (lambda frame: frame.assign(cpu=np.nan), "cpu in row 0: got .*nan.*, expected a finite number"),
+        (lambda frame: frame.assign(compute_s=0.0), "compute_s in row 0: got 0.0, expected seconds, more than 0"),
+    ],
+)
+def test_measurements_that_cannot_be_learned_from_are_refused(spoil, message):
+    with pytest.raises(InvalidInputError, match=message):
+        learn(FUNCTIONS[0], spoil(measured(AXES.grid[:40])))
+
+
+def test_estimates_answer_for_many_candidates_of_several_kinds(profile):
+    computes = learn(FUNCTIONS[0], measured(first_points(AXES, 40), speed=0.005))
+    quick = replace(profile, kind="tx2", learned={**profile.learned, FUNCTIONS[0].name: computes})
+    estimates = ProfileEstimates({"nano": profile, "tx2": quick})
+    candidates = [
+        Candidate("a", "nano", State(0.1, 0, 0.2), {"sift": 0.2}),
+        Candidate("b", "tx2", State(0.1, 0, 0.2)),
+        Candidate("c", "nano", State(0.1, 0, 0.75)),
+    ]
+    assert list(estimates.max_batch(candidates)) == [64, 64, 16]
+    compute_s = estimates.compute_s(candidates, np.array([16.0, 16.0, 16.0]))
+    assert compute_s[0] / compute_s[1] == pytest.approx(4.0, rel=0.1)
+    assert estimates.update_s(candidates, np.full(3, 16.0), State()).shape == (3,)
+    times = estimates.execution_s(candidates)
+    assert times[1] == times[2] == {}
+    assert times[0]["sift"] == pytest.approx(0.05 / (1.1 - 0.37), rel=0.15)
+    problem = Problem(1000, candidates)
+    assert schedule(problem, estimates).total_s <= deep_edge(problem, estimates).total_s * 1.01
+
+
+def test_a_kind_or_an_application_without_a_profile_is_named(profile):
+    estimates = ProfileEstimates({"nano": profile})
+    with pytest.raises(NoProfileError, match=r"kind: got 'pi', expected one that was profiled \(nano\)"):
+        estimates.max_batch([Candidate("a", "pi")])
+    with pytest.raises(NoProfileError, match=r"the profile of nano has no EstExecTime\[radar\], only EstComputeTime"):
+        estimates.execution_s([Candidate("a", "nano", latency_s={"radar": 0.1})])
+
+
+def test_many_candidates_are_told_the_same_as_few(profile):
+    estimates = ProfileEstimates({"nano": profile})
+    rnd = np.random.default_rng(0)
+    many = [Candidate(f"w{number}", "nano", State(cpu=rnd.uniform(0, 0.8), memory=0.2)) for number in range(100)]
+    batch = rnd.choice([4.0, 8.0, 16.0], len(many))
+    one_by_one = np.concatenate(
+        [estimates.compute_s([one], size) for one, size in zip(many, batch[:, None], strict=True)]
+    )
+    # Between the table's points some regressions have steps.
+    assert np.mean(np.abs(estimates.compute_s(many, batch) / one_by_one - 1)) < 0.02

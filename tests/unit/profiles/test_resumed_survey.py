@@ -1,0 +1,65 @@
+"""The benchmark's survey goes on where it was interrupted, and measures the points that it would have measured."""
+
+from __future__ import annotations
+
+import json
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+from benchmarks.edge.measured import _Resumed
+
+from paceline.errors import PacelineError
+from paceline.fleet import Machine
+from paceline.profiles.survey import Survey, default_axes
+
+MACHINES = [Machine(name=name, kind=name[:4], cores=0.2, memory_gib=1) for name in ("nano1", "nano2", "tx21")]
+POINTS, HELD_OUT, REPEATS = 24, 2, 2
+
+
+class Bench:
+    """Measures numbers that follow from how often it has measured."""
+
+    def __init__(self, measured: int) -> None:
+        self.measured = measured
+        self.batch = None
+
+    def train(self, batch):
+        self.batch = batch
+
+    def measure(self, loads, *, active, server):
+        assert self.batch is not None, "no training was begun"
+        self.measured += 1
+        draw = np.random.default_rng(self.measured)
+        same = {"server_stress": server.cpu, "workers": float(len(active)), "server_cpu": 0.1, "pushes_per_s": 3.0}
+        return [
+            {
+                "machine": name, "kind": name[:4], "batch_size": float(self.batch[name]), **same,
+                "stress_cpu": loads[name].cpu, "stress_memory": loads[name].memory,
+                "cpu": loads[name].cpu, "gpu": 0.0, "memory": 0.2,
+                "compute_s": 1 + draw.random(), "update_s": 1 + draw.random(),
+            }
+            for name in active
+        ]  # fmt: skip
+
+
+def survey(bench):
+    measurements = []
+    Survey(bench, MACHINES, default_axes(3), on_rows=measurements.append).run(POINTS, HELD_OUT, REPEATS)
+    return json.loads(json.dumps(measurements))
+
+
+def test_it_ends_with_the_same_rows_wherever_it_was_interrupted():
+    whole = survey(Bench(0))
+    for cut in (1, 11, len(whole)):
+        bench = Bench(cut)
+        assert survey(_Resumed(bench, [*chain(*whole[:cut])], Path("kept"))) == whole
+        assert bench.measured == len(whole)
+
+
+def test_rows_of_another_survey_are_refused():
+    rows = [*chain(*survey(Bench(0)))]
+    rows[0]["batch_size"] += 1
+    with pytest.raises(PacelineError, match="kept is of another survey"):
+        survey(_Resumed(Bench(0), rows, Path("kept")))

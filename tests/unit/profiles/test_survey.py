@@ -1,0 +1,154 @@
+"""A survey chooses what to measure: on machines that are formulas, so that nobody waits."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from paceline.errors import InvalidInputError
+from paceline.fleet import BackgroundApp, Machine
+from paceline.profiles import FUNCTIONS, DeviceProfile, Origin, execution
+from paceline.profiles.learn import errors_pct, learn
+from paceline.profiles.neighbours import Load
+from paceline.profiles.survey import BATCH, CPU, MEMORY, SERVER, WORKERS, Survey, default_axes
+
+ORIGIN = Origin("train-1", cores=4, memory_gib=4, gpus=0, measured_at="2030-01-01T00:00:00+00:00")
+SPEED = {"tx2": 0.01, "nano": 0.02}
+APP = BackgroundApp(name="sift", latency_ms=200)
+MACHINES = [
+    Machine(name=name, kind=kind, cores=1, memory_gib=1, background=(APP,))
+    for name, kind in (("tx2", "tx2"), ("nano-1", "nano"), ("nano-2", "nano"))
+]
+
+
+class Formulas:
+    """What a bench would show, were machines as simple as this."""
+
+    def __init__(self, noise=0.01):
+        self._rnd = np.random.default_rng(7)
+        self._noise = noise
+        self.kinds = {machine.name: machine.kind for machine in MACHINES}
+        self.trainings = []
+        self.asked = []
+
+    def train(self, batch):
+        self.trainings.append(dict(batch))
+
+    def measure(self, loads, *, active, server):
+        self.asked.append((loads, tuple(active), server))
+        batch, workers = self.trainings[-1], len(active)
+        rows = []
+        for name in active:
+            load, size, speed = loads[name], batch[name], SPEED[self.kinds[name]]
+            rough = lambda: float(np.exp(self._rnd.normal(0, self._noise)))  # noqa: E731
+            point = {
+                "machine": name, "kind": self.kinds[name], CPU: load.cpu, MEMORY: load.memory, SERVER: server.cpu,
+                BATCH: float(size), WORKERS: float(workers), "pushes_per_s": sum(1 / batch[one] for one in active),
+            }  # fmt: skip
+            rows.append(
+                {
+                    **point,
+                    "server_cpu": server.cpu,
+                    "cpu": min(0.2 + 0.8 * load.cpu, 1.0) * rough(),
+                    "gpu": 0.0,
+                    "memory": load.memory,
+                    "new_cpu": 1.0,
+                    "new_gpu": 0.0,
+                    "new_memory": load.memory + 0.2 + 0.002 * size,
+                    "compute_s": speed * (1 + 0.5 / size) * (1 + load.cpu) * rough(),
+                    "update_s": 0.01 * (1 + 0.3 * (workers - 1)) * (1 + server.cpu) * rough(),
+                    "execution_s.sift": 0.08 * (1 + 0.6 * load.cpu) * rough(),
+                }
+            )
+        return rows
+
+
+def survey(points, held_out=0, seed=0):
+    bench = Formulas()
+    run = Survey(bench, MACHINES, default_axes(workers=3), seed=seed)
+    return bench, run.run(points, held_out)
+
+
+@pytest.fixture(scope="module")
+def surveyed():
+    return survey(points=60, held_out=20)
+
+
+def test_so_many_points_are_measured_with_a_training_for_each_batch_size_and_round(surveyed):
+    bench, measured = surveyed
+    assert len(bench.asked) == 80
+    assert len(bench.trainings) == 8
+    sizes = Counter((name, size) for training in bench.trainings for name, size in training.items())
+    assert set(sizes.values()) == {2}  # every machine has every size as often
+    assert measured.held_out.sum() == sum(len(active) for _, active, _ in bench.asked) - (~measured.held_out).sum()
+
+
+def test_what_is_measured_lies_on_the_grid_and_everybody_leads_now_and_then(surveyed):
+    bench, _ = surveyed
+    values = default_axes(workers=3).values
+    for loads, active, server in bench.asked:
+        assert set(active) <= set(loads) == {machine.name for machine in MACHINES}
+        assert len(set(active)) == len(active)
+        assert server.cpu in values[SERVER]
+        assert all(load.cpu in values[CPU] and load.memory in values[MEMORY] for load in loads.values())
+    assert {active[0] for _, active, _ in bench.asked} == {machine.name for machine in MACHINES}
+    assert {len(active) for _, active, _ in bench.asked} == {1, 2, 3}
+
+
+def test_from_a_part_of_the_grid_what_takes_time_is_learned_for_all_of_it(surveyed):
+    _, measured = surveyed
+    of_kind = measured[measured.kind == "nano"]
+    learned_from, tested = of_kind[~of_kind.held_out], of_kind[of_kind.held_out]
+    assert len(learned_from) < len(default_axes(workers=3).grid) / 2
+    for function in [*FUNCTIONS[:2], execution("sift")]:  # those that decide which points are measured
+        predicted = learn(function, learned_from)(tested[list(function.features)].to_numpy(dtype=float))
+        assert np.mean(errors_pct(function, predicted, tested[function.target].to_numpy())) < 3.4
+
+
+def test_the_same_seed_measures_the_same():
+    assert survey(points=24, seed=3)[0].asked == survey(points=24, seed=3)[0].asked
+
+
+def test_machines_of_a_kind_need_not_run_the_same_applications_and_one_without_an_execution_costs_a_row(monkeypatch):
+    bench, formulas = Formulas(), Formulas.measure
+
+    def measure(loads, *, active, server):
+        rows = formulas(bench, loads, active=active, server=server)
+        for row in rows:
+            if row["machine"] == "nano-2":
+                del row["execution_s.sift"]
+        return rows
+
+    bench.measure = measure
+    monkeypatch.setattr("paceline.profiles.survey.choose_more", lambda *chosen, **options: [])  # points at random
+    machines = [*MACHINES[:2], MACHINES[2].model_copy(update={"background": ()})]
+    measured = Survey(bench, machines, default_axes(workers=3)).run(points=60)
+    ran = measured.index[(measured.machine == "nano-1") & measured["execution_s.sift"].notna()]
+    measured.loc[ran[:3], "execution_s.sift"] = np.nan
+    monkeypatch.setattr("paceline.profiles.device.FUNCTIONS", FUNCTIONS[:1])  # the others are as the first
+    profile = DeviceProfile.fit("nano", measured[measured.kind == "nano"], ORIGIN, apps=["sift"])
+    assert profile[execution("sift")].points == len(ran) - 3 < profile[FUNCTIONS[0]].points
+    assert profile[execution("sift")].mape_pct < 5
+
+
+def test_more_batch_sizes_than_points_are_no_reason_to_fail():
+    bench = Formulas()
+    survey = Survey(bench, MACHINES[:1], default_axes(workers=1, batch_sizes=range(1, 17)))
+    assert len(survey.run(points=8)) == 8
+
+
+def test_too_many_workers_or_too_few_points_are_refused_before_anything_is_measured():
+    bench = Formulas()
+    with pytest.raises(InvalidInputError, match=r"axes.workers: got 4, expected at most 3"):
+        Survey(bench, MACHINES, default_axes(workers=4))
+    with pytest.raises(InvalidInputError, match=r"points: got 23, expected at least 24: 8 for each of 3 machines"):
+        Survey(bench, MACHINES, default_axes(workers=3)).run(points=23)
+    assert bench.trainings == []
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
+def test_a_load_is_a_share(share):
+    with pytest.raises(InvalidInputError, match=r"load.cpu: got"):
+        Load(cpu=share)

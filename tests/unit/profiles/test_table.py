@@ -1,0 +1,40 @@
+"""A table of a learned function says what the function says, only sooner."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from paceline.profiles import FUNCTIONS
+from paceline.profiles.learn import Learned
+from paceline.profiles.table import Table
+
+COMPUTE, NEW_CPU = FUNCTIONS[0], FUNCTIONS[2]
+
+
+def learned(function, formula, low, high):
+    """A function of which we know what it is, as if it had been learned."""
+    model = SimpleNamespace(predict=lambda rows: formula(*rows.T))
+    return Learned(function, model, "formula", 30, 0.0, 0.0, low, high)
+
+
+def test_its_values_are_those_of_the_function_on_its_points_and_lie_on_a_line_between_them():
+    # Functions of seconds are learned by their logarithms, which is where a table draws its lines.
+    function = learned(COMPUTE, lambda cpu, gpu, batch: cpu + np.log1p(1 / batch), (0.0, 0.0, 1.0), (0.8, 0.0, 64.0))
+    table = Table(function, {})
+    states = np.random.default_rng(0).uniform(0.0, 0.8, 50)
+    for batch in (1.0, 2.0, 64.0):
+        rows = np.column_stack([states, np.zeros(50), np.full(50, batch)])
+        assert table(rows) == pytest.approx(function(rows), rel=1e-9)
+    between, ends = np.array([[0.4, 0.0, 1.5]]), np.array([[0.4, 0.0, 1.0], [0.4, 0.0, 2.0]])
+    assert table(between)[0] == pytest.approx(np.sqrt(np.prod(function(ends))))
+
+
+def test_beyond_what_was_measured_the_edge_counts_and_fixed_axes_count_for_nothing():
+    function = learned(
+        NEW_CPU, lambda cpu, gpu, memory, batch: 0.2 + 0.5 * cpu + 0.1 * memory, (0.1, 0, 0.2, 8), (0.9, 0, 0.6, 8)
+    )
+    rows = np.array([[0.0, 0.0, 0.3, 8.0], [0.5, 0.7, 0.1, 1.0], [1.0, 0.0, 0.5, 99.0]])
+    assert Table(function, {"memory": 0.5})(rows) == pytest.approx([0.2 + 0.5 * cpu + 0.05 for cpu in (0.1, 0.5, 0.9)])
+    constant = learned(NEW_CPU, lambda cpu, *_: cpu, (0.3, 0, 0.4, 8), (0.3, 0, 0.4, 8))
+    assert Table(constant, {})(rows) == pytest.approx([0.3] * 3)

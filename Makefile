@@ -1,49 +1,51 @@
-# What a person does with Paceline from a clone. Everything goes below .venv/ and build/; `make` alone explains itself.
+# Commands for work with a clone of Paceline. They write to .venv/ and build/ only; `make` alone lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-# Python >= 3.10 that the environment is made with.
+# Python >= 3.10 of the environment.
 PYTHON ?= python3
-# Another package index for torch alone, for instance https://download.pytorch.org/whl/cpu: without CUDA, a tenth of the size.
+# Package index for torch only, for example https://download.pytorch.org/whl/cpu: without CUDA, a tenth of the size.
 TORCH_INDEX ?=
-# The trainer image: what it is built on, its name, and a folder of wheels if the build must not ask an index.
+# The trainer image: its base, its name, and a folder of wheels for builds without a package index.
 BASE ?= python:3.11-slim
 IMAGE ?= paceline-trainer:latest
 NEIGHBOUR ?= paceline-neighbour:latest
 WHEELS ?=
 IMAGE_PYTHON ?= 3.11
-# Compose v2 where the engine has it, else the older program.
+# Compose v2 if the engine has it, otherwise the older program.
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
-# More arguments for pytest, for instance ARGS="tests/unit -k drift".
+# Arguments for pytest, for example ARGS="tests/unit -k drift".
 ARGS ?=
-# How many processes share the tests. Two of them have an Airflow and often wait for it; the others compute meanwhile.
+# Number of test processes. Two of them have an Airflow and often wait for it; the others compute meanwhile.
 WORKERS ?= 3
-# How long `make soak` goes on, and the seed of its order, to repeat one.
+# Minutes of `make soak`, and the seed that repeats its order.
 MINUTES ?= 30
 SEED ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-# A Python that is asked for by name gets an environment of its own: `make test PYTHON=python3.13`.
+# A Python given on the command line gets a new environment: `make test PYTHON=python3.13`.
 STAMP := $(VENV)/.installed$(if $(filter command line,$(origin PYTHON)),-$(notdir $(PYTHON)))
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-# pip says a thousand things when all is well; when something is not, its last words are shown.
+# pip's output goes to a log; on failure, show its end.
 QUIETLY := >>build/install.log 2>&1 || { tail -n 30 build/install.log; exit 1; }
 TORCH := 2.13.0
 OPENCV := 5.0.0.93
 NODE := 24.19.0
-# Of all that tests draw, what the guides show.
+# Draws the diagrams of the site, in the reader's browser.
+MERMAID := 11.12.1
+# Pictures of the tests that the guides show.
 PICTURES := pace-light retraining-light drift-light scaling-light sharing
-# Node: the machine's own, or the one that `make ui` has put into the environment.
+# Node: the machine's, or the one that `make ui` has installed into the environment.
 PAGES := PATH=$(abspath $(BIN)):$$PATH npm --silent --prefix plugins/ui
-# The pages' types of the live state, and how they are made.
+# The pages' types of the live state, and the command that generates them.
 PACKAGES := plugins/ui/node_modules/.package-lock.json
 CONTRACT := plugins/ui/src/contract.ts
 TYPES = { $(BIN)/python -m paceline.contract >build/contract.schema.json && \
   $(PAGES) run types -- --input $(abspath build/contract.schema.json) --output $(abspath $(1)); } $(QUIETLY)
 CHECKED := include/paceline operators sensors plugins
 
-.PHONY: help install demo demo-edge up ui types pictures test soak check format image neighbour-image wheels compose-wheels compose-data env lock wheel clean
+.PHONY: help install demo demo-edge up ui types pictures test soak check docs format image neighbour-image wheels compose-wheels compose-data env lock wheel clean
 
 help: ## Show this list
 	@echo "Paceline: retrain models when they drift, by the time you need them"
@@ -52,7 +54,7 @@ help: ## Show this list
 	@echo
 	@echo "Settings: PYTHON, TORCH_INDEX, BASE, IMAGE, WHEELS, ARGS (see the head of the Makefile)"
 
-install: $(STAMP) ## Make .venv from pinned versions (the targets below do it by themselves)
+install: $(STAMP) ## Create .venv from pinned versions (the targets below do it if needed)
 
 $(STAMP): constraints.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
@@ -71,18 +73,18 @@ $(STAMP): constraints.txt pyproject.toml
 	@touch $(VENV)/.installed $@
 	@echo "==> environment ready"
 
-demo: $(STAMP) ## Run the whole story once on a real Airflow: drift, retraining by a deadline, promotion
+demo: $(STAMP) ## Run the demo on a real Airflow: drift, retraining by a deadline, promotion
 	@$(BIN)/python -m paceline.airflow.demo
 
-demo-edge: $(STAMP) ## Run the story of a fleet: machines are measured, chosen, and train one model (images: below)
+demo-edge: $(STAMP) ## Run the fleet demo: profile and select machines, train one model on them (images: below)
 	@$(BIN)/python -m paceline.airflow.demo edge --deadline 120s
 
-up: $(STAMP) ui ## Keep an Airflow with the example DAGs running, until Ctrl-C
+up: $(STAMP) ui ## Run an Airflow with the example DAGs until Ctrl-C
 	@$(BIN)/python -m paceline.airflow.demo up
 
-ui: plugins/static/pages.js ## Make the pages that Airflow shows (Node comes from the package index if need be)
+ui: plugins/static/pages.js ## Build the pages for Airflow (Node comes from the package index if needed)
 
-# Depends on the environment: where the machine has no Node, it is installed there.
+# Depends on the environment, because Node is installed there if the machine has none.
 $(PACKAGES): plugins/ui/package-lock.json $(STAMP)
 	@echo "==> npm packages for the pages"
 	@mkdir -p build
@@ -94,22 +96,22 @@ $(PACKAGES): plugins/ui/package-lock.json $(STAMP)
 plugins/static/pages.js: $(shell find plugins/ui -name node_modules -prune -o -type f -print) $(wildcard include/paceline/contract/*.py) $(PACKAGES)
 	@echo "==> pages (a minute or less)"
 	@$(call TYPES,build/contract.ts)
-	@cmp -s build/contract.ts $(CONTRACT) || { echo "$(CONTRACT): not what paceline.contract says; run make types"; exit 1; }
+	@cmp -s build/contract.ts $(CONTRACT) || { echo "$(CONTRACT): differs from paceline.contract; run make types"; exit 1; }
 	@$(PAGES) run build $(QUIETLY)
 	@touch $@
 
-types: $(PACKAGES) ## Make the pages' types anew from paceline.contract
+types: $(PACKAGES) ## Generate the pages' types from paceline.contract
 	@$(call TYPES,$(CONTRACT))
 
-test: $(STAMP) ui ## Run every test this machine can run; Docker tests use DOCKER_HOST
+test: $(STAMP) ui ## Run all tests that this machine can run; Docker tests use DOCKER_HOST
 	@echo "==> pytest; Docker engine: $${DOCKER_HOST:-unix:///var/run/docker.sock}"
 	@mkdir -p build
 	@$(BIN)/python -m pytest --durations=10 --junitxml=build/tests.xml $(or $(ARGS),-n $(WORKERS) --dist loadfile --no-loadscope-reorder)
 
-soak: $(STAMP) ui ## Repeat what needs real time, faults above all, in a random order, for MINUTES=30
+soak: $(STAMP) ui ## Repeat the long tests, mostly of faults, in random order for MINUTES=30
 	@$(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
-pictures: $(STAMP) ui ## Make the guides' pictures anew: the pages', and the sharing of cores
+pictures: $(STAMP) ui ## Draw the guides' pictures: of the pages, and of core sharing
 	@rm -rf build/pictures
 	@PACELINE_PICTURES=$(abspath build/pictures) $(BIN)/python -m pytest tests/browser
 	@$(BIN)/python -m benchmarks.promises --only crash --folder build/pictures
@@ -123,12 +125,23 @@ check: $(STAMP) ui ## Check format, style and types (ruff, mypy, tsc, prettier),
 	echo "==> pages: tsc, prettier, vitest"; $(PAGES) run check || failed=1; $(PAGES) test || failed=1; \
 	exit $$failed
 
-format: $(STAMP) ## Put the code into the house format
+docs: $(STAMP) $(PACKAGES) build/mermaid/$(MERMAID) ## Build the site into build/docs; a broken link or reference is an error
+	@echo "==> site (build/docs/index.html)"
+	@$(PIP) install --no-compile -c constraints.txt --group docs $(QUIETLY)
+	@PATH=$(abspath $(BIN)):$$PATH $(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs build/docs
+
+build/mermaid/$(MERMAID): $(PACKAGES)
+	@mkdir -p $@
+	@cd $@ && PATH=$(abspath $(BIN)):$$PATH npm pack --silent mermaid@$(MERMAID) >/dev/null
+	@tar -x -C $@ --strip-components=2 -f $@/*.tgz package/dist/mermaid.esm.min.mjs package/dist/chunks/mermaid.esm.min
+	@ln -sfn $(MERMAID) build/mermaid/dist
+
+format: $(STAMP) ## Format the code
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-image: ## Build the trainer image (BASE=..., WHEELS=... where no registry or index is reached)
-	@command -v docker >/dev/null || { echo "no docker command here; on Debian: apt-get install docker.io"; exit 1; }
+image: ## Build the trainer image (BASE=..., WHEELS=... without a registry or package index)
+	@command -v docker >/dev/null || { echo "docker is not installed; on Debian: apt-get install docker.io"; exit 1; }
 	@echo "==> $(IMAGE) on $(BASE)$(if $(WHEELS), with wheels from $(WHEELS))"
 	@add=(); \
 	if [ -n "$(WHEELS)" ]; then \
@@ -140,8 +153,8 @@ image: ## Build the trainer image (BASE=..., WHEELS=... where no registry or ind
 	    --build-arg TORCH=$(TORCH) --tag $(IMAGE) --file trainer.Dockerfile -
 	@docker run --rm --network none $(IMAGE) python -c 'import torch; print("==> trainer image has torch", torch.__version__)'
 
-neighbour-image: ## Build the image of what runs beside a training while devices are profiled (BASE, WHEELS as for image)
-	@command -v docker >/dev/null || { echo "no docker command here; on Debian: apt-get install docker.io"; exit 1; }
+neighbour-image: ## Build the image of the neighbour applications for profiling (BASE, WHEELS as for image)
+	@command -v docker >/dev/null || { echo "docker is not installed; on Debian: apt-get install docker.io"; exit 1; }
 	@echo "==> $(NEIGHBOUR) on $(BASE)$(if $(WHEELS), with wheels from $(WHEELS))"
 	@add=(); \
 	if [ -n "$(WHEELS)" ]; then \
@@ -155,22 +168,22 @@ neighbour-image: ## Build the image of what runs beside a training while devices
 	  python -c "import cv2; cv2.SIFT_create(); print(\"==> neighbour image has OpenCV\", cv2.__version__)"'
 
 wheels: FOLDER = $(or $(WHEELS),build/wheels)
-wheels: $(STAMP) ## Fetch what the images install into build/wheels (or WHEELS), for make image WHEELS=build/wheels
+wheels: $(STAMP) ## Download the wheels of the images into build/wheels (or WHEELS), for make image WHEELS=build/wheels
 	@mkdir -p build $(FOLDER)
 	@$(PIP) download --only-binary :all: --python-version $(IMAGE_PYTHON) --dest $(FOLDER) torch==$(TORCH) opencv-python-headless==$(OPENCV) numpy -c constraints.txt $(QUIETLY)
 	@ls $(FOLDER) | sed 's/^/  /'
 
-compose-wheels: $(STAMP) ## Fetch what the Airflow image installs into build/compose-wheels, for docker compose without an index
+compose-wheels: $(STAMP) ## Build the wheels of the Airflow image in build/compose-wheels, for docker compose without an index
 	@mkdir -p build/compose-wheels
 	@$(PIP) wheel -c constraints.txt --wheel-dir build/compose-wheels ".[compose,demo]" setuptools $(QUIETLY)
 	@rm -f build/compose-wheels/airflow_paceline-*.whl
 	@echo "==> $$(ls build/compose-wheels | wc -l) wheels in build/compose-wheels"
 
-compose-data: $(STAMP) ## Put the example's flights and first champion into the volume of docker compose
+compose-data: $(STAMP) ## Store the example's flights and first champion in the volume of docker compose
 	@mkdir -p build/compose
 	@echo "==> reading the flights and training the first champion"
 	@$(BIN)/python -c 'from pathlib import Path; from paceline.airflow.demo.story import Demo; \
-	  print("   ", Demo(folder=Path("build/compose").absolute(), dags=Path("dags").absolute()).begin().result())'
+	  print("   ", Demo(folder=Path("build/compose").absolute(), dags=Path("dags").absolute()).start_seeding().result())'
 	@tar -C build/compose -c flights.db storage | $(COMPOSE) run --rm --no-deps -T --entrypoint "tar -x --no-same-owner -C /opt/airflow/data" worker
 	@rm -rf build/compose
 
@@ -185,12 +198,12 @@ env: .env ## Write .env with random secrets for docker compose
 	    *) echo "$$line" ;; \
 	  esac; \
 	done <.env.example >.env
-	@echo "==> wrote .env, readable by you alone; look it over, then: docker compose up"
+	@echo "==> wrote .env, readable by you only; check it, then: docker compose up"
 
-lock: $(STAMP) ## Resolve constraints.txt anew (all Python versions at once)
+lock: $(STAMP) ## Resolve constraints.txt again (for all Python versions)
 	@$(PIP) install --quiet uv
 	@head -n 2 constraints.txt >build/constraints.txt && echo "torch==$(TORCH)" >build/torch.txt
-	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 pyproject.toml --all-extras --group dev \
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.10 pyproject.toml --all-extras --group dev --group docs \
 	  --constraint build/torch.txt --no-header --no-annotate | grep -vE '^(cuda|nvidia|triton)-?' >>build/constraints.txt
 	@mv build/constraints.txt constraints.txt && git --no-pager diff --stat constraints.txt
 

@@ -1,1 +1,1 @@
-"""One module for each headline table; each prints it and writes the same as JSON."""
+"""Benchmarks: one module per headline table, which it prints and writes as JSON."""

@@ -1,4 +1,4 @@
-"""How often the drift tests are wrong, how often they see a real shift, and a run on a long real stream.
+"""False-alarm and detection rates of the drift tests, and a run on a long real stream.
 
 Run it as ``python -m benchmarks.drift [--data weather.csv] [--json FILE] [--windows 200]``.
 """
@@ -17,13 +17,13 @@ import numpy as np
 import pandas as pd
 
 from paceline.drift import compare
-from paceline.drift.concept import DETECTORS, WRONG, watch
+from paceline.drift.concept import DETECTORS, WRONG, detect_concept_drift
 
 Maker = Callable[[np.random.Generator, int], pd.DataFrame]
 
 
 def ten_features(rng: np.random.Generator, n: int) -> pd.DataFrame:
-    """Ten features as production has them: bell-shaped, skewed, mostly zero, whole numbers, categories, gaps."""
+    """Return ten features: normal, skewed, mostly zero, integer, categorical, and with missing values."""
     frame = pd.DataFrame({f"normal_{i}": rng.normal(size=n) for i in range(4)})
     frame["delay"] = rng.exponential(size=n)
     frame["rain"] = np.where(rng.random(n) < 0.9, 0.0, rng.exponential(size=n))
@@ -35,13 +35,13 @@ def ten_features(rng: np.random.Generator, n: int) -> pd.DataFrame:
 
 
 def false_alarms(make: Maker, windows: int, n: int, seed: int = 0) -> float:
-    """Share of windows without drift that raise an alarm, at the default settings."""
+    """Return the share of drift-free windows that raise an alarm at the default settings."""
     rng = np.random.default_rng(seed)
     return sum(compare(make(rng, n), make(rng, n)).drifted for _ in range(windows)) / windows
 
 
 def detection(make: Maker, windows: int, n: int, shift: float, seed: int = 1) -> float:
-    """Share of windows in which a shift of one feature, in standard deviations, is found in that feature."""
+    """Return the share of windows in which a shift of one feature (in standard deviations) is found in it."""
     rng = np.random.default_rng(seed)
     found = 0
     for _ in range(windows):
@@ -53,7 +53,7 @@ def detection(make: Maker, windows: int, n: int, shift: float, seed: int = 1) ->
 
 
 def detectors(windows: int, history: int = 1000, n: int = 1000) -> list[dict[str, Any]]:
-    """Each detector on streams of right and wrong predictions whose error is 15 %, then more from half-way on."""
+    """Test each detector on prediction streams with an error rate of 15 %, which rises half-way."""
     rows = []
     for detector in DETECTORS:
         for worse in (0.15, 0.20, 0.25, 0.35):
@@ -62,7 +62,7 @@ def detectors(windows: int, history: int = 1000, n: int = 1000) -> list[dict[str
             for _ in range(windows):
                 reference = (rng.random(history) < 0.15).astype(np.float64)
                 current = (rng.random(n) < np.where(np.arange(n) < n // 2, 0.15, worse)).astype(np.float64)
-                report = watch(reference, current, measure=WRONG, detector=detector)
+                report = detect_concept_drift(reference, current, measure=WRONG, detector=detector)
                 found += report.verdict == "drift"
                 delays += [c.detected_row - n // 2 for c in report.changes if c.rose and c.detected_row >= n // 2][:1]
             delay = float(np.median(delays)) if worse > 0.15 and delays else None
@@ -71,7 +71,7 @@ def detectors(windows: int, history: int = 1000, n: int = 1000) -> list[dict[str
 
 
 def weather(path: Path, windows: int) -> dict[str, Any]:
-    """Run on a long stream of daily records: a model from the first year, then every year against years 2 and 3."""
+    """Run on a long stream of daily records: a model of year 1, then each year against years 2 and 3."""
     from sklearn.ensemble import HistGradientBoostingClassifier  # type: ignore[import-untyped,unused-ignore]
 
     data = pd.read_csv(path)
@@ -84,7 +84,7 @@ def weather(path: Path, windows: int) -> dict[str, Any]:
     for start in range(730, len(rest) - 364, 365):
         current = rest[start : start + 365].reset_index(drop=True)
         report = compare(reference, current, prediction="predicted", actual="target")
-        assert report.concept is not None  # both columns were named
+        assert report.concept is not None  # both columns are given
         years.append(
             {
                 "year": (start + 365) // 365 + 1,
@@ -98,7 +98,7 @@ def weather(path: Path, windows: int) -> dict[str, Any]:
     wrong = ((rest["predicted"] >= 0.5) != (rest["target"] == 1)).to_numpy(dtype=float)
     changes = {}
     for detector in DETECTORS:
-        found = watch(wrong[:730], wrong[730:], measure=WRONG, detector=detector)
+        found = detect_concept_drift(wrong[:730], wrong[730:], measure=WRONG, detector=detector)
         changes[detector] = [(c.row, c.detected_row, c.error_before, c.error_after) for c in found.changes]
 
     def shuffled(rng: np.random.Generator, n: int) -> pd.DataFrame:
@@ -115,10 +115,10 @@ def weather(path: Path, windows: int) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the tables; write the JSON if asked to."""
+    """Print the tables and write them as JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.drift", description=__doc__)
     parser.add_argument("--data", type=Path, help="CSV of daily weather records with a 0/1 column `target`")
-    parser.add_argument("--json", type=Path, help="also write the figures here")
+    parser.add_argument("--json", type=Path, help="also write the figures as JSON")
     parser.add_argument("--windows", type=int, default=200, help="windows for each figure (200)")
     options = parser.parse_args(arguments)
     started = time.monotonic()

@@ -1,4 +1,4 @@
-"""The engine that benchmarks run their containers on."""
+"""The Docker engine of the benchmarks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 
 def connect() -> Any:
-    """A client of the engine that ``$DOCKER_HOST`` names."""
+    """Return a client of the engine at ``$DOCKER_HOST``."""
     import docker
 
-    # To start a container on a part of a processor that others keep busy has taken more than a minute.
+    # Starting a container on a fraction of a busy processor can take more than a minute.
     return docker.APIClient(os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock", version="auto", timeout=300)

@@ -1,8 +1,8 @@
-"""Workers of a training on three machines are killed at random moments: what becomes of the samples and the deadline.
+"""Effect of killed containers on the samples and the deadline of a training on three machines.
 
-``python -m benchmarks.failures`` (about 15 minutes) runs a DAG in a real Airflow: ten times one of three containers is
-killed, once the same one three times, once that of the parameter server. The model counts how often each sample was
-trained on.
+``python -m benchmarks.failures`` (about 15 minutes) runs a DAG in a real Airflow. In ten runs it kills one of three
+workers' containers at a random time, in one run the same container three times, and in one the parameter server's. The
+model counts how often each sample was trained on.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from paceline.runtime import DockerRuntime
 
 HERE = Path(__file__).parent
 DAG, WORKERS = "failures", ("a", "b", "c")
-# Enough work that each of three needs more than the least a worker can hold: with less, they end early in any case.
+# Enough work that each worker needs more than the minimum allocation: with less, all end early in any case.
 SAMPLES, EPOCHS, ROUNDS = 600, 8, 60
 DEADLINE_S = 60.0
-_LOOK_S = 0.2
+_POLL_S = 0.2
 _DAG = """
 from airflow.sdk import DAG
 from paceline.fleet import Fleet, Machine
@@ -49,7 +49,7 @@ with DAG({dag!r}, schedule=None):
 
 
 class Failures:
-    """Runs of the DAG, in which containers are killed."""
+    """Runs the DAG and kills containers of its tasks."""
 
     def __init__(self, airflow: AirflowProcess) -> None:
         self._airflow = airflow
@@ -67,7 +67,7 @@ class Failures:
         (airflow.dags_folder / "failures.py").write_text(text)
 
     def run(self, kills: Sequence[tuple[str, float]]) -> dict[str, Any]:
-        """One run, in which the container of a task is killed once it has come so much further (percent), and so on."""
+        """Run the DAG; kill each task's container after so much further progress (percent), in this order."""
         run_id = self._airflow.run_dag(DAG)
         killed: list[tuple[str, float]] = []
         for task, further_pct in kills:
@@ -81,7 +81,7 @@ class Failures:
             "state": state,
             "workers": {name: states[f"train.{name}"] for name in WORKERS},
             "error_pct": result.get("error_pct"),
-            "wrong_samples": _wrong(result.get("model")),
+            "wrong_samples": _wrong_samples(result.get("model")),
         }
 
     def _kill(self, run_id: str, task: str, at_pct: float) -> tuple[str, float]:
@@ -90,10 +90,10 @@ class Failures:
             running = self._container(task)
             return float(pace.get("progress_pct") or 0.0) >= at_pct and bool(running) and self._trains(running[0])
 
-        _wait(far_enough, f"{task} does not come to {at_pct:.0f} %")
+        _wait(far_enough, f"{task} does not reach {at_pct:.0f} %")
         (container,) = self._container(task)
         self._engine.kill(container)
-        # The next kill is for the container that comes after this one.
+        # The next kill is for the next container of the task.
         _wait(lambda: not self._runs(container), f"{task} does not end")
         pace = self._airflow.task_state(DAG, run_id, f"train.{task}", "pace") or {}
         return task, float(pace.get("progress_pct") or 0.0)
@@ -103,7 +103,7 @@ class Failures:
         return [str(found["Id"]) for found in self._engine.containers(filters={"label": labels})]
 
     def _trains(self, container: str) -> bool:
-        """Whether it has said since its last start that it trains: one killed before that has failed nobody."""
+        """Return whether the container has reported progress since its start; an earlier kill fails no worker."""
         started = self._engine.inspect_container(container)["State"]["StartedAt"]
         since_s = int(datetime.fromisoformat(started[:19] + "+00:00").timestamp())
         return b'"event":"progress"' in self._engine.logs(container, since=since_s)
@@ -112,16 +112,16 @@ class Failures:
         return any(found["Id"] == container for found in self._engine.containers())
 
 
-def _wait(true: Callable[[], bool], otherwise: str) -> None:
+def _wait(condition: Callable[[], bool], error: str) -> None:
     give_up_s = time.monotonic() + 180
-    while not true():
+    while not condition():
         if time.monotonic() > give_up_s:
-            raise TimeoutError(otherwise)
-        time.sleep(_LOOK_S)
+            raise TimeoutError(error)
+        time.sleep(_POLL_S)
 
 
-def _wrong(model: str | None) -> int | None:
-    """How many samples were not trained on exactly once in every epoch."""
+def _wrong_samples(model: str | None) -> int | None:
+    """Return how many samples were not trained on exactly once in every epoch."""
     import torch
 
     if model is None:
@@ -131,10 +131,10 @@ def _wrong(model: str | None) -> int | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Kill, print and write it."""
+    """Run the benchmark, print its summary and write it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.failures", description=__doc__)
-    parser.add_argument("--runs", type=int, default=10, help="in which one worker is killed (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments (%(default)s)")
+    parser.add_argument("--runs", type=int, default=10, help="runs in which one worker is killed (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random times (%(default)s)")
     parser.add_argument("--folder", type=Path, default=Path("build/failures"))
     parser.add_argument("--json", type=Path, default=None, metavar="FILE")
     chosen = parser.parse_args(arguments)
@@ -150,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 done[name] = failures.run(kills)
                 tqdm.write(f"{name}: {json.dumps(done[name])}")
     finally:
-        DockerRuntime(connect).remove_all({"paceline.dag": DAG})  # of a run that was ended in its middle
+        DockerRuntime(connect).remove_all({"paceline.dag": DAG})  # of an interrupted run
     one = [done[name] for name in plans if name.startswith("a worker, ") and "times" not in name]
     summary = {
         "runs": len(done),

@@ -1,4 +1,4 @@
-"""Deviation of first runs from their deadline, by what is known beforehand. Simulated.
+"""Simulated deviation of first runs from their deadline, by prior knowledge of the job.
 
 Run it as ``python -m benchmarks.first_runs [--jobs N] [--json FILE]``; half a minute for 240 jobs.
 """
@@ -21,18 +21,21 @@ from paceline.testing.simulated_run import PacedRun, pace
 
 _NOTHING = "nothing"
 KNOWN: dict[str, Callable[[Case], tuple[Case, PastRun | None]]] = {
-    _NOTHING: lambda case: (_silent(case), None),
+    _NOTHING: lambda case: (_without_reports(case), None),
     "checkpoints": lambda case: (case.with_reports(validation=False), None),
     "checkpoints, validation": lambda case: (case.with_reports(validation=True), None),
-    "a related run": lambda case: (case, case.past(off=0.3)),
-    "the task's last run": lambda case: (case, case.past(off=0.0)),
+    "a related run": lambda case: (case, case.past(speed_sd=0.3)),
+    "the task's last run": lambda case: (case, case.past(speed_sd=0.0)),
 }
-"""Name to the job with what it reports, and the measurements of an earlier run."""
+"""Prior knowledge to a function that returns the job with its reports, and the measurements of an earlier run."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """``cost``: device-seconds relative to the best constant allocation, without jobs whose deadline changes."""
+    """Figures of all jobs with the same prior knowledge.
+
+    ``cost``: device-seconds relative to the best constant allocation, without jobs whose deadline changes.
+    """
 
     known: str
     jobs: int
@@ -54,9 +57,9 @@ def run(case: Case, past: PastRun | None) -> PacedRun:
 
 
 def figures(known: str, cases: Sequence[Case], constant: Sequence[float | None]) -> Figures:
-    """Run all jobs. ``constant`` has the device-seconds of the best constant allocation of each."""
-    told = [KNOWN[known](case) for case in cases]
-    runs = [run(case, past) for case, past in tqdm(told, desc=known, unit="job", leave=False)]
+    """Run all jobs; ``constant`` has the device-seconds of each job on its best constant allocation."""
+    jobs = [KNOWN[known](case) for case in cases]
+    runs = [run(case, past) for case, past in tqdm(jobs, desc=known, unit="job", leave=False)]
     costs = [one.device_seconds / best for one, best in zip(runs, constant, strict=True) if best]
     return Figures(
         known=known,
@@ -68,15 +71,15 @@ def figures(known: str, cases: Sequence[Case], constant: Sequence[float | None])
     )
 
 
-def _silent(case: Case) -> Case:
+def _without_reports(case: Case) -> Case:
     return replace(case, plant=replace(case.plant, save_s=None))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print."""
+    """Run the benchmark and print its table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.first_runs", description=__doc__)
     parser.add_argument("--jobs", type=between(1, 100_000), default=240, metavar="N", help="(%(default)s)")
-    parser.add_argument("--json", type=writable, metavar="FILE", help="the same figures")
+    parser.add_argument("--json", type=writable, metavar="FILE", help="also write the figures as JSON")
     chosen = parser.parse_args(arguments)
     cases = [random_case(seed) for seed in range(int(chosen.jobs))]
     constant = [None if case.moves else case.best_constant() for case in tqdm(cases, desc="constant", leave=False)]

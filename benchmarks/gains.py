@@ -1,6 +1,6 @@
-"""The best fixed gains of the paper's controller: every pair of a grid on the same simulated jobs.
+"""The best fixed gains of the paper's controller, from a grid search on simulated jobs.
 
-Run it as ``python -m benchmarks.gains``. The winner is ``paceline.control.PAPER_GAINS``.
+Run it as ``python -m benchmarks.gains``. The best pair is ``paceline.control.PAPER_GAINS``.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from paceline.testing.simulated_run import pace
 
 GAINS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 WEIGHTS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
-# The cells of the paper's tables I and III that can be met, on jobs as long as those of `benchmarks.deadline`.
+# The feasible cells of the paper's tables I and III, on jobs as long as those of `benchmarks.deadline`.
 DEADLINES = [(1.2, None), (1.5, None), (1.8, None), (1.5, 1.2), (1.8, 1.44)]
 LIMITS = Limits(0.1, 2.0)
 
 
 def plants() -> list[Plant]:
-    """Jobs of 45 to 120 s on two cores: almost parallel ones, others much less so, and some with slow batches."""
+    """Return jobs of 45 to 120 s on two cores: nearly parallel, less parallel, and with slow batches."""
     kinds = [(length_s, *kind) for length_s in (45, 60, 90, 120) for kind in [(0.25, 0.1), (0.25, 0.5), (1.0, 0.1)]]
     return [
         Plant(int((length_s - 4) * amdahl(serial)(2.0) / batch_s), batch_s, amdahl(serial), 3.0, 1.0, noise=0.05)
@@ -29,7 +29,7 @@ def plants() -> list[Plant]:
 
 
 def mean_error_pct(gains: Gains) -> float:
-    """Mean deviation from the deadline over all jobs and deadlines."""
+    """Return the mean absolute deviation from the deadline over all jobs and deadlines."""
     errors = []
     for seed, plant in enumerate(plants()):
         shortest_s = plant.shortest_s(2.0)

@@ -1,4 +1,4 @@
-"""What many control loops cost in one process: real loops on the machine's clock, simulated jobs.
+"""CPU cost of many control loops in one process: real loops and clock, simulated jobs.
 
 Run it as ``python -m benchmarks.loops [--loops 1000] [--seconds 30] [--json FILE]``.
 """
@@ -16,34 +16,34 @@ from pathlib import Path
 from typing import Any
 
 from paceline.control import DeadlineController, Decision, Limits, Observation
-from paceline.errors import AskedToEndError
+from paceline.errors import TaskStoppedError
 from paceline.run import Exchange, MemoryState, PaceLoop
 from paceline.run.clock import SystemClock
 from paceline.testing.plant import Plant
 from paceline.testing.simulated_job import SimulatedJob
 
-MISSED = 1.5  # periods between two steps
+MISSED = 1.5  # a longer gap between two steps, in periods, is a missed period
 
 
 class Timed(DeadlineController):
-    """Remembers when it was asked."""
+    """A controller that records the time of each step."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.asked_s: list[float] = []
+        self.step_times_s: list[float] = []
 
     def step(self, seen: Observation) -> Decision:
-        """One step, remembered."""
-        self.asked_s.append(seen.now_s)
+        """Record the time and take a step."""
+        self.step_times_s.append(seen.now_s)
         return super().step(seen)
 
 
 def measure(loops: int, seconds: float) -> dict[str, float]:
-    """Run so many loops for so long; returns cores used, steps done and periods missed."""
+    """Run ``loops`` loops for ``seconds``; return the cores used, steps done and periods missed."""
     stop = threading.Event()
     controllers: list[Timed] = []
     threads: list[threading.Thread] = []
-    # Far longer than the benchmark, so that every loop is in the middle of its run.
+    # Far longer than the benchmark: every loop is in the middle of its run.
     plant = Plant(batches=50_000, batch_s=0.2, noise=0.05)
     for number in range(loops):
         clock = SystemClock()
@@ -63,13 +63,13 @@ def measure(loops: int, seconds: float) -> dict[str, float]:
         threads.append(threading.Thread(target=_until_stopped, args=(loop, exchange, number / loops)))
     for thread in threads:
         thread.start()
-    time.sleep(3.0)  # all have begun
+    time.sleep(3.0)  # until all loops have started
     for controller in controllers:
-        controller.asked_s.clear()
+        controller.step_times_s.clear()
     began_s, cpu_s = time.monotonic(), time.process_time()
     time.sleep(seconds)
     took_s, used_s = time.monotonic() - began_s, time.process_time() - cpu_s
-    gaps = [b - a for each in controllers for a, b in zip(each.asked_s, each.asked_s[1:], strict=False)]
+    gaps = [b - a for each in controllers for a, b in zip(each.step_times_s, each.step_times_s[1:], strict=False)]
     stop.set()
     for thread in threads:
         thread.join()
@@ -77,24 +77,24 @@ def measure(loops: int, seconds: float) -> dict[str, float]:
         "loops": loops,
         "seconds": round(took_s, 1),
         "cores": round(used_s / took_s, 3),
-        "steps": sum(len(each.asked_s) for each in controllers),
+        "steps": sum(len(each.step_times_s) for each in controllers),
         "missed_periods": sum(gap > MISSED for gap in gaps),
         "longest_gap_s": round(max(gaps), 3),
     }
 
 
-def _until_stopped(loop: PaceLoop, exchange: Exchange, later_s: float) -> None:
-    time.sleep(later_s)  # as jobs are, spread over the second
+def _until_stopped(loop: PaceLoop, exchange: Exchange, delay_s: float) -> None:
+    time.sleep(delay_s)  # spread the loops over the second, like real jobs
     try:
         loop.run()
-    except AskedToEndError:
-        pass  # it was asked to end
+    except TaskStoppedError:
+        pass  # the benchmark is over
     finally:
         exchange.close()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print and write."""
+    """Run the benchmark, print its result and write it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.loops", description=__doc__)
     parser.add_argument("--loops", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=30.0)

@@ -1,10 +1,10 @@
-"""How well the functions of Deep-Edge are learned from few points: its Table I on an emulated fleet.
+"""Accuracy of Deep-Edge's functions when learned from few points: its Table I on an emulated fleet.
 
 ``python -m benchmarks.models`` (more than an hour; ``--quick``: a third of it) measures real trainings, with SIFT
 beside them, in containers that compete for the cores of an emulated device. The points to learn from are a part of the
-full grid; the points to test with are drawn from all of it, and measured among the others, four times each: their mean
-is what a prediction is compared with, and how far they are from it tells the error of a measurement. What is measured
-is kept in ``build/models/measured.jsonl``: an interrupted survey goes on from there, a whole one is not made again.
+full grid. The points to test are drawn from the whole grid and measured four times each, among the others: predictions
+are compared with their mean, and their spread is the measurement error. The measurements are stored in
+``build/models/measured.jsonl``: an interrupted survey resumes from there, a complete one is not repeated.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from paceline.profiles.functions import Function
 
 POINTS, HELD_OUT, REPEATS = 96, 18, 4
-# What makes a point, for one machine.
+# The columns that identify a point of one machine.
 POINT = ["stress_cpu", "stress_memory", "batch_size", "workers", "server_stress"]
 
 
 def table(measured: pd.DataFrame) -> list[dict[str, Any]]:
-    """Learn each function of each kind, and test it on the points that were held out."""
+    """Learn each function for each kind of device, and test it on the held-out points."""
     rows = []
-    functions = [one for one in FUNCTIONS if not one.name.endswith("gpu")]  # there is none
+    functions = [one for one in FUNCTIONS if not one.name.endswith("gpu")]  # the devices have no GPU
     for kind, of_kind in measured.groupby("kind"):
         train, all_tests = of_kind[~of_kind.held_out], of_kind[of_kind.held_out]
         same = all_tests.groupby(["machine", *POINT])
@@ -58,16 +58,16 @@ def table(measured: pd.DataFrame) -> list[dict[str, Any]]:
                     "regression": learned.regression,
                     "mape_pct": round(float(np.mean(errors)), 3),
                     "sd_pct": round(float(np.std(errors)), 3),
-                    "measurement_pct": _apart_pct(function, same[function.target]),
+                    "measurement_pct": _spread_pct(function, same[function.target]),
                 }
             )
     return rows
 
 
-def _apart_pct(function: Function, same: SeriesGroupBy[float, tuple[object, ...]]) -> float | None:
-    """How far measurements of the same point are from their mean, on average; ``None`` where there is one of each."""
-    several = same.transform("count") > 1
-    means, values = same.transform("mean")[several], same.obj[several]
+def _spread_pct(function: Function, same: SeriesGroupBy[float, tuple[object, ...]]) -> float | None:
+    """Return the mean deviation of repeated measurements of a point from their mean; ``None`` without repeats."""
+    repeated = same.transform("count") > 1
+    means, values = same.transform("mean")[repeated], same.obj[repeated]
     errors = errors_pct(function, values.to_numpy(dtype=float), means.to_numpy(dtype=float))
     return round(float(np.mean(errors)), 3) if len(errors) else None
 
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="a third of the points")
     parser.add_argument("--points", type=int, default=None, help=f"measurements to learn from ({POINTS})")
     parser.add_argument("--held-out", type=int, default=None, help=f"points to test, {REPEATS} times each ({HELD_OUT})")
-    parser.add_argument("--measured", type=Path, default=None, metavar="FILE", help="learn from what was measured then")
+    parser.add_argument("--measured", type=Path, default=None, metavar="FILE", help="learn from these measurements")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE")
     chosen = parser.parse_args(arguments)
     end_on_sigterm()

@@ -1,4 +1,4 @@
-"""What the options of benchmarks accept. As argparse types, they refuse a bad value before anything is measured."""
+"""Argparse types for the benchmarks' options: they reject a bad value before the first measurement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Number = TypeVar("Number", int, float)
 
 
 def between(least: Number, most: Number) -> Callable[[str], Number]:
-    """Accept a number from ``least`` to ``most``, a whole one if these are.
+    """Return a parser of numbers from ``least`` to ``most``; of integers if these are integers.
 
     >>> between(1, 9)("9"), between(0.5, 9.0)("0.5")
     (9, 0.5)
@@ -26,7 +26,7 @@ def between(least: Number, most: Number) -> Callable[[str], Number]:
     def read(text: str) -> Number:
         with contextlib.suppress(ValueError):
             value = kind(text)
-            if least <= value <= most:  # not true of nan
+            if least <= value <= most:  # false for nan
                 return value
         whole = "whole " if kind is int else ""
         raise argparse.ArgumentTypeError(f"got {text!r}, expected a {whole}number from {least:g} to {most:g}")
@@ -35,14 +35,14 @@ def between(least: Number, most: Number) -> Callable[[str], Number]:
 
 
 def writable(text: str) -> Path:
-    """Accept a file that can be written; what is in it stays until then.
+    """Return the path of a file that can be written, without changing its content.
 
-    Opening the file is the only certain test: root may write everywhere, but not on a read-only disk.
+    Opening the file is the only reliable test: root has all permissions, but cannot write to a read-only disk.
     """
-    path, was_there = Path(text), os.path.lexists(text)
+    path, existed = Path(text), os.path.lexists(text)
     try:
         path.open("a").close()
-        if not was_there:
+        if not existed:
             path.unlink()
     except OSError as error:
         accepted = f"a file that can be written, in a folder that exists ({error.strerror})"

@@ -1,7 +1,7 @@
-"""What it takes to send a state to the parameter server and get the newest back, against gloo.
+"""Round-trip time of a model's state to the parameter server and back, compared with gloo.
 
-Run it as ``python -m benchmarks.peers [--json FILE]``: for several sizes of a model, the time for a round trip between
-two processes, by Paceline's own connection and by a pair of torch's gloo, by turns in one run.
+Run it as ``python -m benchmarks.peers [--json FILE]``: for several model sizes, it measures the round trip between two
+processes, alternately over Paceline's own connection and over torch's gloo.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ import torch.distributed as dist
 
 from paceline.train.asynchronous.peer import GoneError, Peer, listen, reach
 
-SIZES = (1_000, 100_000, 1_000_000, 25_000_000)  # numbers of four bytes; ResNet-50 has the last
-ROUNDS, TURNS = 20, 5
+SIZES = (1_000, 100_000, 1_000_000, 25_000_000)  # four-byte numbers; ResNet-50 has 25 million
+ROUNDS, REPEATS = 20, 5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print a table, write it."""
+    """Run the benchmark, print its table and write it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("--json", type=Path, default=None, metavar="FILE")
     chosen = parser.parse_args(arguments)
     rows = []
     print(f"{'numbers':>12} {'own, ms':>10} {'gloo, ms':>10} {'own / gloo':>10}")
     for size in SIZES:
-        own, gloo = _by_turns(size)
+        own, gloo = _round_trips_ms(size)
         rows.append({"numbers": size, "own_ms": own, "gloo_ms": gloo, "ratio": own / gloo})
         print(f"{size:12,} {own:10.2f} {gloo:10.2f} {own / gloo:10.2f}")
     if chosen.json:
@@ -42,16 +42,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _by_turns(size: int) -> tuple[float, float]:
-    """Median milliseconds of a round trip, by each."""
+def _round_trips_ms(size: int) -> tuple[float, float]:
+    """Return the median milliseconds of a round trip over Paceline's connection and over gloo."""
     context = multiprocessing.get_context("spawn")
     listener = listen("127.0.0.1", 0)
     with tempfile.TemporaryDirectory() as folder:
-        meeting = str(Path(folder) / "gloo")
-        other = context.Process(target=_answer, args=(listener.address[1], meeting, size), daemon=True)
+        rendezvous = str(Path(folder) / "gloo")
+        other = context.Process(target=_answer, args=(listener.address[1], rendezvous, size), daemon=True)
         other.start()
         peer = Peer(listener.accept())
-        group = _pair(meeting, 0)
+        group = _pair(rendezvous, 0)
         row = torch.ones(size)
 
         def own() -> None:
@@ -63,30 +63,30 @@ def _by_turns(size: int) -> tuple[float, float]:
             group.recv([row], 1, 0).wait()
 
         times: dict[str, list[float]] = {"own": [], "gloo": []}
-        for _ in range(TURNS):
-            for name, go in (("own", own), ("gloo", gloo)):
+        for _ in range(REPEATS):
+            for name, round_trip in (("own", own), ("gloo", gloo)):
                 peer.send({"kind": name})
-                times[name] += _timed(go)
+                times[name] += _timed(round_trip)
         peer.close()
         other.join(10)
     return statistics.median(times["own"]), statistics.median(times["gloo"])
 
 
-def _timed(go: Callable[[], None]) -> list[float]:
-    go()
+def _timed(round_trip: Callable[[], None]) -> list[float]:
+    round_trip()
     times = []
     for _ in range(ROUNDS):
         began_s = time.perf_counter()
-        go()
+        round_trip()
         times.append(1000 * (time.perf_counter() - began_s))
     return times
 
 
-def _answer(port: int, meeting: str, size: int) -> None:
-    """The other process."""
+def _answer(port: int, rendezvous: str, size: int) -> None:
+    """Answer the round trips in the second process."""
     torch.set_num_threads(1)
     peer = reach("127.0.0.1", port, b"")
-    group = _pair(meeting, 1)
+    group = _pair(rendezvous, 1)
     row = torch.ones(size)
     try:
         while True:
@@ -102,10 +102,10 @@ def _answer(port: int, meeting: str, size: int) -> None:
         pass
 
 
-def _pair(meeting: str, rank: int) -> Any:
+def _pair(rendezvous: str, rank: int) -> Any:
     options = dist.ProcessGroupGloo._Options()
     options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
-    return dist.ProcessGroupGloo(dist.FileStore(meeting, 2), rank, 2, options)
+    return dist.ProcessGroupGloo(dist.FileStore(rendezvous, 2), rank, 2, options)
 
 
 if __name__ == "__main__":

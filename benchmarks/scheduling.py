@@ -1,8 +1,8 @@
-"""What a schedule that knows the machines gains over one that is fair: section V-C of Deep-Edge.
+"""Gain of a schedule that knows the machines over the fair schedule: section V-C of Deep-Edge.
 
-``python -m benchmarks.scheduling`` draws states of a fleet, every one of them bearable for its applications, and
-compares the epoch that the schedulers expect (seconds), then trains by some of the schedules on an emulated fleet, with
-SIFT and stress-ng beside it (about an hour). Needs what ``python -m benchmarks.models`` has measured.
+``python -m benchmarks.scheduling`` draws states of a fleet in which its applications meet their latency limits, and
+compares the schedulers' predicted epochs (seconds). Then it trains by some of the schedules on an emulated fleet, with
+SIFT and stress-ng beside the training (about an hour). Needs the measurements of ``python -m benchmarks.models``.
 """
 
 from __future__ import annotations
@@ -37,36 +37,36 @@ if TYPE_CHECKING:
 EXPERIMENTS, REAL = 120, 12
 SAMPLES = 3855  # as in the paper
 FLEET = {name: kind for name, (kind, _, _) in DEVICES.items()}
-# An answer is due after so many times what it takes on the slowest device at rest: in milliseconds the same limit would
-# be another one on a quicker machine. The others show what the gain would be if answers were due sooner.
+# Latency limit as a multiple of an execution's time on the slowest idle device: a limit in milliseconds would depend on
+# the machine's speed. The other multiples show the gain under tighter limits.
 PATIENCE, OTHER_PATIENCE = 5.0, (3.0, 4.0)
 SCHEDULERS = {"default": schedule, "deep_edge": deep_edge, "fair": fair}
-# Stress that is drawn: shares of a device's cores and of its memory, and of the parameter server's cores.
+# Stress levels: shares of a device's cores and of its memory, and of the parameter server's cores.
 CPU, MEMORY, SERVER = (0.0, 0.25, 0.5, 0.75, 1.0), (0.0, 0.25, 0.5), (0.0, 0.5)
 
 
 def predicted(
     measured: pd.DataFrame, known: ProfileEstimates, number: int, limit_s: float, seed: int = 0
 ) -> dict[str, Any]:
-    """Compare the schedulers' epochs in so many states of the fleet, drawn from those that were measured."""
+    """Compare the schedulers' predicted epochs in ``number`` states of the fleet, drawn from the measured ones."""
     draw = np.random.default_rng(seed)
-    bearable = {kind: rows[rows[f"alone_s.{APP}"] <= limit_s] for kind, rows in measured.groupby("kind")}
+    feasible = {kind: rows[rows[f"alone_s.{APP}"] <= limit_s] for kind, rows in measured.groupby("kind")}
     speedups: dict[str, list[float]] = {"default": [], "deep_edge": []}
-    over_fit: list[float] = []
-    violations = impossible = 0
+    over_fair_among_feasible: list[float] = []
+    violations = infeasible_states = 0
     while len(speedups["default"]) < number:
-        candidates = [_drawn(name, bearable[kind], draw, limit_s) for name, kind in FLEET.items()]
+        candidates = [_drawn(name, feasible[kind], draw, limit_s) for name, kind in FLEET.items()]
         server = State(cpu=float(draw.choice(measured["server_cpu"])))
         problem = Problem(SAMPLES, candidates, server)
         try:
             plans = {name: choose(problem, known) for name, choose in SCHEDULERS.items()}
         except NoFeasibleWorkerError:
-            impossible += 1
+            infeasible_states += 1
             continue
         for name, gained in speedups.items():
             gained.append(plans["fair"].epoch_s / plans[name].epoch_s)
         violations += _violations(plans["default"], candidates, known)
-        over_fit.append(_fair_among_fit(problem, known).epoch_s / plans["default"].epoch_s)
+        over_fair_among_feasible.append(_fair_among_feasible(problem, known).epoch_s / plans["default"].epoch_s)
     gained = speedups["default"]
     return {
         "experiments": number,
@@ -74,15 +74,15 @@ def predicted(
         "p10_speedup": round(float(np.percentile(gained, 10)), 3),
         "violations": violations,
         "mean_speedup_deep_edge": round(float(np.mean(speedups["deep_edge"])), 3),
-        "mean_speedup_over_fair_among_fit": round(float(np.mean(over_fit)), 3),
-        "no_machine_bears_it": impossible,
+        "mean_speedup_over_fair_among_fit": round(float(np.mean(over_fair_among_feasible)), 3),
+        "no_machine_bears_it": infeasible_states,
     }
 
 
 def at_rest_s(measured: pd.DataFrame) -> float:
-    """What an execution takes on the slowest kind of device when nothing else runs there (median)."""
-    calm = measured[(measured["stress_cpu"] == 0) & (measured["stress_memory"] == 0)]
-    return float(calm.groupby("kind")[f"alone_s.{APP}"].median().max())
+    """Return the median seconds of an execution on the slowest kind of device when idle."""
+    idle = measured[(measured["stress_cpu"] == 0) & (measured["stress_memory"] == 0)]
+    return float(idle.groupby("kind")[f"alone_s.{APP}"].median().max())
 
 
 def _drawn(name: str, rows: pd.DataFrame, draw: np.random.Generator, limit_s: float) -> Candidate:
@@ -98,8 +98,8 @@ def _violations(plan: Plan, candidates: Sequence[Candidate], known: ProfileEstim
     )
 
 
-def _fair_among_fit(problem: Problem, known: ProfileEstimates) -> Plan:
-    """The fair schedule of those whose applications bear a training; the paper's takes the others as well."""
+def _fair_among_feasible(problem: Problem, known: ProfileEstimates) -> Plan:
+    """Return the fair schedule of the feasible machines; the paper's fair schedule includes the others."""
     unfit = infeasible(problem, known)
     return fair(replace(problem, candidates=[one for one in problem.candidates if one.name not in unfit]), known)
 
@@ -107,7 +107,7 @@ def _fair_among_fit(problem: Problem, known: ProfileEstimates) -> Plan:
 def solver_ms(
     measured: pd.DataFrame, known: ProfileEstimates, limit_s: float, workers: int = 1000, repeats: int = 5
 ) -> float:
-    """Milliseconds to schedule so many workers, the median."""
+    """Return the median milliseconds of a schedule for ``workers`` workers."""
     draw = np.random.default_rng(1)
     kinds = dict(list(measured.groupby("kind")))
     names = sorted(kinds)
@@ -122,7 +122,7 @@ def solver_ms(
 
 @dataclass(frozen=True)
 class Drawn:
-    """A state of the emulated fleet that its applications bear."""
+    """A state of the emulated fleet in which its applications meet their latency limits."""
 
     number: int
     loads: Mapping[str, Load]
@@ -133,17 +133,17 @@ class Drawn:
 
 
 def real(known: ProfileEstimates, wanted: int, limit_s: float, keep: Path, seed: int = 0) -> dict[str, Any]:
-    """Train by the schedules on the emulated fleet; every experiment is written down at once."""
+    """Train by the schedules on the emulated fleet; append every experiment to ``keep`` at once."""
     keep.parent.mkdir(parents=True, exist_ok=True)
     kept = [json.loads(line) for line in keep.read_text().splitlines()] if keep.exists() else []
-    done = [one for one in kept if one.get("limit_s") == limit_s]  # with another limit they were other experiments
+    done = [one for one in kept if one.get("limit_s") == limit_s]  # another limit makes another experiment
     with (
         emulated_fleet() as fleet,
         bench_of(fleet) as bench,
         tqdm(total=wanted, initial=min(len(done), wanted), unit="experiment") as bar,
         keep.open("a") as file,
     ):
-        states = _bearable(bench, fleet, limit_s, seed, skip=max((one["number"] for one in done), default=0))
+        states = _feasible_states(bench, fleet, limit_s, seed, skip=max((one["number"] for one in done), default=0))
         while len(done) < wanted:
             drawn = next(states)
             try:
@@ -175,14 +175,14 @@ def real(known: ProfileEstimates, wanted: int, limit_s: float, keep: Path, seed:
     }
 
 
-def _bearable(bench: Bench, fleet: EmulatedFleet, limit_s: float, seed: int, skip: int) -> Iterator[Drawn]:
-    """States of the fleet, drawn until every application bears them."""
+def _feasible_states(bench: Bench, fleet: EmulatedFleet, limit_s: float, seed: int, skip: int) -> Iterator[Drawn]:
+    """Yield random states of the fleet in which every application meets its latency limit."""
     for number in count(skip + 1):
         draw = np.random.default_rng([seed, number])
         loads = {one.name: Load(float(draw.choice(CPU)), float(draw.choice(MEMORY))) for one in fleet.machines}
         server_load = Load(float(draw.choice(SERVER)))
-        seen, times = bench.look(loads, server=server_load)
-        states = {name: State(cpu=one.mean_cpu, memory=one.most_memory) for name, one in seen.items()}
+        seen, times = bench.measure_without_training(loads, server=server_load)
+        states = {name: State(cpu=one.mean_cpu, memory=one.max_memory) for name, one in seen.items()}
         alone = {one.name: times[one.name].get(APP, []) for one in fleet.machines}
         if all(percentile(seconds) <= limit_s for seconds in alone.values()):
             candidates = [Candidate(one.name, one.kind, states[one.name], {APP: limit_s}) for one in fleet.machines]
@@ -192,12 +192,13 @@ def _bearable(bench: Bench, fleet: EmulatedFleet, limit_s: float, seed: int, ski
 
 
 def _experiment(bench: Bench, known: ProfileEstimates, drawn: Drawn) -> dict[str, Any]:
-    """Train by the fair schedule and by the default one; then as trainings really run: workers help each other."""
+    """Train by the fair and the default schedule with fixed parts, and by the default with parts that may move."""
     plans = {name: SCHEDULERS[name](drawn.problem, known) for name in ("fair", "default")}
     runs = [("fair", "fair", True), ("default", "default", True), ("as_in_use", "default", False)]
     took_s: dict[str, float] = {}
     executions: dict[str, list[float]] = {}
-    for run, name, fixed in runs if drawn.number % 2 else reversed(runs):  # what changes with time changes for all
+    # Alternate the order, because the machine's speed drifts.
+    for run, name, fixed in runs if drawn.number % 2 else reversed(runs):
         plan = plans[name].to_dict()["workers"]
         took_s[run], times = bench.epoch(
             plan, drawn.loads, samples=SAMPLES, server=drawn.server_load, fixed_parts=fixed
@@ -220,17 +221,17 @@ def _experiment(bench: Bench, known: ProfileEstimates, drawn: Drawn) -> dict[str
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compare, print and write it."""
+    """Run the benchmark, print its result and write it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scheduling", description=__doc__)
     parser.add_argument("--measured", type=Path, default=FOLDER / "measured.jsonl", metavar="FILE")
     parser.add_argument("--experiments", type=int, default=EXPERIMENTS, help="states to draw (%(default)s)")
-    parser.add_argument("--real", type=int, default=REAL, help="states to train in for real (%(default)s)")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where real experiments are kept, to go on from")
+    parser.add_argument("--real", type=int, default=REAL, help="states to train in (%(default)s)")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="record of real experiments, to resume from")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE")
     chosen = parser.parse_args(arguments)
     end_on_sigterm()
     if not chosen.measured.exists():
-        parser.error(f"{chosen.measured} is not there: run python -m benchmarks.models first")
+        parser.error(f"{chosen.measured} does not exist: run python -m benchmarks.models first")
     measured = read(chosen.measured)
     known = estimates(measured)
     rest_s = at_rest_s(measured)

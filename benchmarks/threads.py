@@ -1,7 +1,7 @@
-"""What the right number of threads saves: core-seconds for the same batches, on the same share of the processor.
+"""Core-seconds saved by the right number of threads, for the same batches on the same share of the processor.
 
 ``python -m benchmarks.threads [--quick] [--json FILE]`` trains real models in containers on constant allocations, with
-torch's own thread count (one for each core of the machine), with the share rounded up, and with what ``track`` chooses.
+torch's own thread count (one for each core of the machine), with the share rounded up, and with ``track``'s choice.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BATCHES = 100
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark and print its table."""
+    """Run the benchmark, print its table and write it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.threads", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one model, two shares: about three minutes")
     parser.add_argument("--image", default="paceline-trainer:latest", help="image with Python and torch")

@@ -1,7 +1,7 @@
-"""Retrain the model of flight delays when the weather of production is not that of its training, by a deadline.
+"""Retrain the flight-delay model by a deadline when the production data has drifted from the training data.
 
-drift -> prepare -> train -> evaluate -> promote. Runs as it is: `make demo`, or `make up` and the trigger form.
-Production is the table ``flights`` behind the connection ``paceline_store``.
+drift -> prepare -> train -> evaluate -> promote. Try it with `make demo`, or with `make up` and the trigger form.
+The production data is the table ``flights`` of the connection ``paceline_store``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from airflow.sdk import (
 from paceline.operators import DeadlineTrainingOperator, EvaluateOperator, LogNotifier, PromoteOperator
 from paceline.sensors import DriftSensor
 
-# Where runs, reports and models are kept. With workers on several machines: a shared folder, or s3://conn_id@bucket/...
+# Storage of runs, reports and models. With workers on several machines: a shared folder, or s3://conn_id@bucket/...
 HOME = os.path.expanduser(os.environ.get("AIRFLOW_HOME", "~/airflow"))
 STORAGE = os.environ.get("PACELINE_STORAGE", f"file://{HOME}/paceline-data")
 RUN = STORAGE + "/runs/{{ run_id }}"
@@ -41,9 +41,9 @@ PARAMS = {
         "60s",
         type=["string", "number"],
         title="Deadline",
-        description_md="When training has to be done, counted from the start of this run: `90s`, `20m`, `PT20M`, a "
-        "number of seconds, or a time such as `2030-01-31T18:00:00Z`. While it trains, change it on the run's page "
-        "Pace, or with `paceline deadline set retrain_on_drift RUN train 15m`.",
+        description_md="End of the training, counted from the start of this run: `90s`, `20m`, `PT20M`, a number of "
+        "seconds, or a time such as `2030-01-31T18:00:00Z`. During training, change it on the run's page Pace, or "
+        "with `paceline deadline set retrain_on_drift RUN train 15m`.",
     ),
     "alpha": Param(
         0.98,
@@ -51,35 +51,35 @@ PARAMS = {
         exclusiveMinimum=0,
         maximum=1,
         title="Safety factor",
-        description_md="Training is steered to `alpha` times the deadline: 1 uses all the time there is.",
+        description_md="The target end is `alpha` times the deadline; 1 uses all of the time.",
     ),
-    "min_devices": Param(0.1, type="number", minimum=0.05, title="Fewest cores", description="Never less than this."),
+    "min_devices": Param(0.1, type="number", minimum=0.05, title="Minimum cores", description="Smallest allocation."),
     "max_devices": Param(
         None,
         type=["null", "number"],
         minimum=0.05,
-        title="Most cores",
-        description="Never more than this. Empty: as many as there are.",
+        title="Maximum cores",
+        description="Largest allocation. Empty: all cores.",
     ),
     "on_infeasible": Param(
         "best_effort",
         enum=["best_effort", "fail", "extend"],
         title="If the deadline cannot be met",
-        description_md="`best_effort` goes on with all cores, `fail` ends the run, `extend` moves the deadline.",
+        description_md="`best_effort` continues on all cores, `fail` ends the run, `extend` moves the deadline.",
     ),
     "runtime": Param(
         "auto",
         enum=["auto", "docker", "process"],
         title="Runtime",
-        description_md="`auto`: a container where an engine answers and has the image, else a local process.",
+        description_md="`auto`: a container if a Docker engine with the image is reachable, else a local process.",
     ),
-    "reference_window": Param("2013-02", type="string", pattern=r"^\d{4}-\d{2}$", title="Month to compare with"),
+    "reference_window": Param("2013-02", type="string", pattern=r"^\d{4}-\d{2}$", title="Reference month"),
     "current_window": Param("2013-07", type="string", pattern=r"^\d{4}-\d{2}$", title="Month to check for drift"),
     "hold_out_days": Param(
-        7, type="integer", minimum=1, maximum=20, title="Days held out", description="The last days of that month."
+        7, type="integer", minimum=1, maximum=20, title="Held-out days", description="The last days of that month."
     ),
     "epochs": Param(9, type="integer", minimum=1, title="Epochs", description="Passes over the training data."),
-    "min_improvement": Param(0.0, type="number", minimum=0, title="Least improvement of AUC for a promotion"),
+    "min_improvement": Param(0.0, type="number", minimum=0, title="Minimum improvement of AUC for a promotion"),
 }
 
 with DAG(
@@ -87,7 +87,7 @@ with DAG(
     schedule=None,
     params=PARAMS,
     max_active_runs=1,
-    # Airflow's own watch, on the run as a whole: somebody should look at one that takes an hour.
+    # Airflow's own deadline for the whole run: notify if it takes longer than an hour.
     deadline=DeadlineAlert(
         name="the whole run",
         reference=DeadlineReference.DAGRUN_QUEUED_AT,
@@ -112,7 +112,7 @@ with DAG(
 
     @task
     def prepare(folder: str, window: str, hold_out_days: str) -> dict[str, str]:
-        """Everything up to the last days of the window is for training; those days are for the comparison."""
+        """Write the training data, and the window's last days as the hold-out set for the evaluation."""
         store = BaseHook.get_hook("paceline_store")
         newest = f'SELECT max(day) FROM flights WHERE "window" = {store.placeholder}'  # noqa: S608
         (last,) = store.get_first(newest, [window])

@@ -1,11 +1,11 @@
-"""Retrain the model of flight delays on the machines at the airports, beside the cameras that they are there for.
+"""Retrain the flight-delay model on the machines at the airports, beside their camera applications.
 
-drift -> prepare -> profile -> schedule -> train -> evaluate -> promote. Machines that nobody knows yet are measured
-first, with the real training and the real application; then those are chosen that bear it, each for its part of the
-flights. Runs as it is: `make demo-edge`. Needs a Docker engine with the images of `make image neighbour-image`.
+drift -> prepare -> profile -> schedule -> train -> evaluate -> promote. `profile` measures new machines with the real
+training and the real application. `schedule` selects the machines with capacity to train, and a shard of the flights
+for each. Try it with `make demo-edge`. Needs a Docker engine with the images of `make image neighbour-image`.
 
-The machines are those of `edge/fleet.yaml`, or of the file that `$PACELINE_FLEET` names. The training code is that of
-`retrain_on_drift`: one machine or several makes no difference to it.
+The fleet is `edge/fleet.yaml`, or the file that `$PACELINE_FLEET` names. The training code is that of
+`retrain_on_drift`; it is the same for one machine and for several.
 """
 
 from __future__ import annotations
@@ -44,27 +44,27 @@ PARAMS = {
         "120s",
         type=["string", "number"],
         title="Deadline",
-        description_md="When training has to be done, counted from its start on each machine: `90s`, `20m`, `PT20M`, "
-        "a number of seconds, or a time such as `2030-01-31T18:00:00Z`.",
+        description_md="End of the training, counted from its start on each machine: `90s`, `20m`, `PT20M`, a number "
+        "of seconds, or a time such as `2030-01-31T18:00:00Z`.",
     ),
     "scheduler": Param(
         "default",
         enum=["default", "deep_edge", "fair"],
-        title="Who trains on how much",
-        description_md="`default`: whatever is done soonest; `deep_edge`: Algorithm 1 of the paper; `fair`: everybody "
-        "the same, whatever else runs there.",
+        title="Scheduler",
+        description_md="`default`: earliest end; `deep_edge`: Algorithm 1 of the paper; `fair`: equal shards, "
+        "regardless of neighbours.",
     ),
-    "points": Param(24, type="integer", minimum=24, title="Measurements of machines that nobody knows yet"),
-    "reference_window": Param("2013-02", type="string", pattern=r"^\d{4}-\d{2}$", title="Month to compare with"),
+    "points": Param(24, type="integer", minimum=24, title="Measurements of new machines"),
+    "reference_window": Param("2013-02", type="string", pattern=r"^\d{4}-\d{2}$", title="Reference month"),
     "current_window": Param("2013-07", type="string", pattern=r"^\d{4}-\d{2}$", title="Month to check for drift"),
     "train_days": Param(
-        112, type="integer", minimum=1, title="Days to train on", description="A small machine cannot hold a year."
+        112, type="integer", minimum=1, title="Training days", description="A small machine has no memory for a year."
     ),
     "hold_out_days": Param(
-        7, type="integer", minimum=1, maximum=20, title="Days held out", description="The last days of that month."
+        7, type="integer", minimum=1, maximum=20, title="Held-out days", description="The last days of that month."
     ),
     "epochs": Param(7, type="integer", minimum=1, title="Epochs", description="Passes over the training data."),
-    "min_improvement": Param(0.0, type="number", minimum=0, title="Least improvement of AUC for a promotion"),
+    "min_improvement": Param(0.0, type="number", minimum=0, title="Minimum improvement of AUC for a promotion"),
 }
 
 TRAINING: dict[str, Any] = {
@@ -95,7 +95,7 @@ with DAG(
 
     @task
     def prepare(folder: str, window: str, train_days: str, hold_out_days: str) -> dict[str, Any]:
-        """The last days of the window are for the comparison, some weeks before them for training."""
+        """Write the window's last days as the hold-out set, and the ``train_days`` before them as training data."""
         store = BaseHook.get_hook("paceline_store")
         newest = f'SELECT max(day) FROM flights WHERE "window" = {store.placeholder}'  # noqa: S608
         (last,) = store.get_first(newest, [window])

@@ -1,8 +1,8 @@
-"""Share the cores of one machine among all trainings that ask for a share, whichever DAG they are of.
+"""Share the cores of one machine among the trainings of any DAG.
 
-A training takes part with ``DeadlineTrainingOperator(..., pool="trainings", shared=True)``: it begins when it has been
-given some cores, never has more than that, and stands still, its checkpoint kept, while others need them more. Turn
-this DAG on and it runs all the time. It talks to Airflow's own API through the connection ``airflow_api``.
+A training takes part with ``DeadlineTrainingOperator(..., pool="trainings", shared=True)``: it starts when it has a
+grant, never exceeds the grant, and is preempted, with its checkpoint kept, while other trainings need the cores more.
+Once unpaused, this DAG runs continuously. It calls Airflow's API through the connection ``airflow_api``.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ PARAMS = {
         type="number",
         exclusiveMinimum=0,
         title="Cores",
-        description="How many there are to share.",
+        description="Number of cores to share.",
     ),
     "policy": Param(
         "on_time",
         enum=["on_time", "edf", "fifo", "priority", "greedy", "growing", "milp"],
-        title="Who gets how much",
-        description_md="`on_time`: as many deadlines kept as can be; the others are there to compare with.",
+        title="Policy",
+        description_md="`on_time`: meets as many deadlines as possible; the others are for comparison.",
     ),
 }
 

@@ -1,6 +1,6 @@
-"""Start a run when production drifts, with no sensor and no schedule: the triggerer looks, an event starts the DAG.
+"""Start a run when the production data drifts: the triggerer checks for drift, and an asset event starts the DAG.
 
-Watches the newest month of the table ``flights`` behind the connection ``paceline_store``, as ``make demo`` fills it:
+Watches the newest month of the table ``flights`` of the connection ``paceline_store``, as filled by ``make demo``:
 columns ``window`` ('2013-07'), ``day``, the features below, ``predicted`` and the true label ``late``.
 """
 
@@ -31,7 +31,7 @@ flights_watch = Asset(
                 prediction="predicted",
                 actual="late",
                 time="day",
-                fire_on="new_window",  # the data comes in months: each month that has drifted is news, once
+                fire_on="new_window",  # the data comes in months: one event for each month that has drifted
                 poll_interval_s=30,
                 report_dir=STORAGE + "/watch",
             ),
@@ -43,11 +43,11 @@ with DAG("watch_for_drift", schedule=[flights_watch], tags=["paceline", "example
 
     @task
     def what_drifted(triggering_asset_events: Any = None) -> list[str]:
-        """Tell what drifted. In place of this, a DAG of yours would retrain."""
-        finding = triggering_asset_events[flights_watch][-1].extra["payload"]
-        print(finding["reason"])
-        print(f"Report: {finding['report_html']}")
-        drifted: list[str] = finding["drifted_features"]
+        """Print and return the drifted features. Your own DAG would retrain instead."""
+        result = triggering_asset_events[flights_watch][-1].extra["payload"]
+        print(result["reason"])
+        print(f"Report: {result['report_html']}")
+        drifted: list[str] = result["drifted_features"]
         return drifted
 
     what_drifted()

@@ -1,18 +1,18 @@
-# Airflow with Paceline, for docker-compose.yaml. Models are trained in containers of their own, so there is no torch here.
+# Airflow with Paceline, for docker-compose.yaml. Trainings run in other containers, so this image has no torch.
 #
 # BASE    any image with Python >= 3.10 and its venv module
-# build/compose-wheels/ in the build context, if it is there, is used instead of a package index (`make compose-wheels`)
+# build/compose-wheels/ in the build context, if it exists, replaces the package index (`make compose-wheels`)
 ARG BASE=python:3.11-slim
 
 FROM ${BASE} AS build
-# README.md stands in as a source that always exists: COPY refuses a pattern that matches nothing.
+# README.md is a source that always exists, because COPY rejects a pattern without a match.
 COPY README.md build/compose-wheel[s] /wheels/
 COPY pyproject.toml constraints.txt README.md LICENSE /opt/paceline/
 COPY include /opt/paceline/include
 COPY operators /opt/paceline/operators
 COPY plugins /opt/paceline/plugins
 COPY sensors /opt/paceline/sensors
-# Editable, so that the project's folders, mounted over these, are what runs.
+# Editable, so that the project's folders can be mounted over these.
 RUN python3 -m venv /opt/venv \
  && if ls /wheels/*.whl >/dev/null 2>&1; then export PIP_NO_INDEX=1 PIP_FIND_LINKS=/wheels; fi \
  && /opt/venv/bin/pip install --no-cache-dir --disable-pip-version-check --no-compile \
@@ -24,7 +24,7 @@ COPY --from=build /opt/venv /opt/venv
 COPY --from=build /opt/paceline /opt/paceline
 COPY docker/health /usr/local/bin/paceline-health
 ENV PATH=/opt/venv/bin:$PATH AIRFLOW_HOME=/opt/airflow PYTHONUNBUFFERED=1
-# Volumes take the owner of the folder that they are first mounted over.
+# A new volume takes the owner of the folder at its mount point.
 RUN echo 'airflow:x:50000:0:Airflow:/opt/airflow:/bin/sh' >>/etc/passwd \
  && mkdir -p /opt/airflow/logs /opt/airflow/data /opt/airflow/dags \
  && chown -R 50000:0 /opt/airflow && chmod -R g+w /opt/airflow

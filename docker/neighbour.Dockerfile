@@ -1,15 +1,15 @@
-# What runs beside a training while a device is profiled: an application that must stay quick, and load.
+# The image of the neighbours of a training during profiling: an application with a latency limit, and load.
 #
 #   docker build -t paceline-neighbour -f docker/neighbour.Dockerfile docker
 #
-# BASE    any image with Python >= 3.10 and its venv module; stress-ng is installed where it has none (Debian)
-# wheels/ in the build context, if it is there, is used instead of the package index (`make neighbour-image` can fill it)
+# BASE    any image with Python >= 3.10 and its venv module; stress-ng is installed if it is missing (Debian)
+# wheels/ in the build context, if it exists, replaces the package index (`make neighbour-image` can fill it)
 ARG BASE=python:3.11-slim
 FROM ${BASE}
 ARG OPENCV=5.0.0.93
 RUN command -v stress-ng >/dev/null \
  || { apt-get update && apt-get install -y --no-install-recommends stress-ng && rm -rf /var/lib/apt/lists/*; }
-# The Dockerfile stands in as a source that always exists: COPY refuses a pattern that matches nothing.
+# The Dockerfile is a source that always exists, because COPY rejects a pattern without a match.
 COPY neighbour.Dockerfile wheels* /wheels/
 RUN python3 -m venv /opt/neighbour \
  && if ls /wheels/*.whl >/dev/null 2>&1; then from="--no-index --find-links /wheels"; else from=""; fi \

@@ -1,5 +1,5 @@
-# PostgreSQL for docker-compose.yaml: the official image, or any base that has Debian's package `postgresql`
-# (docker/base-image NAME postgresql), started the same way.
+# PostgreSQL for docker-compose.yaml, on the official image or on any base with Debian's package `postgresql`
+# (docker/base-image NAME postgresql).
 ARG BASE=postgres:16
 FROM ${BASE}
 COPY docker/postgres-start /usr/local/bin/paceline-postgres

@@ -1,24 +1,24 @@
-# The image a trainer runs in: Python, torch and numpy, not root, nothing of Paceline
-# (the operator puts the `paceline.train` package into the container when it starts one).
+# The image of trainers: Python, torch and numpy, without root and without Paceline
+# (the operator copies the `paceline.train` package into each container).
 #
 #   docker build -t paceline-trainer -f docker/trainer.Dockerfile docker
 #
 # BASE    any image with Python >= 3.10 and its venv module
-# INDEX   another package index, for instance https://download.pytorch.org/whl/cpu for a torch without CUDA
-# wheels/ in the build context, if it is there, is used instead of any index (`make image` can fill it)
+# INDEX   another package index, for example https://download.pytorch.org/whl/cpu for a torch without CUDA
+# wheels/ in the build context, if it exists, replaces the package index (`make image` can fill it)
 ARG BASE=python:3.11-slim
 
 FROM ${BASE} AS build
 ARG TORCH=2.13.0
 ARG INDEX=
-# The Dockerfile stands in as a source that always exists: COPY refuses a pattern that matches nothing.
+# The Dockerfile is a source that always exists, because COPY rejects a pattern without a match.
 COPY trainer.Dockerfile wheels* /wheels/
 RUN python3 -m venv /opt/trainer \
  && if ls /wheels/*.whl >/dev/null 2>&1; then from="--no-index --find-links /wheels"; \
     elif [ -n "$INDEX" ]; then from="--index-url $INDEX"; else from=""; fi \
  && /opt/trainer/bin/pip install --no-cache-dir --disable-pip-version-check --no-compile $from "torch==$TORCH" numpy \
  && /opt/trainer/bin/pip uninstall --yes --disable-pip-version-check pip
-# The user of the image may not write byte code later, so every import would compile anew: done here, on all cores.
+# Compile byte code now, on all cores: the user of the image cannot write it, so each import would compile again.
 RUN python3 -m compileall -q -j 0 /opt/trainer/lib >/dev/null || true
 
 FROM ${BASE}

@@ -1,4 +1,4 @@
-"""The arguments of a training: checked when the DAG is read, as far as they are known then, and read when it runs."""
+"""Arguments of a training task: checked when the DAG is parsed, where known by then, and read when the task runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paceline.errors import InvalidInputError
 from paceline.run.feasibility import ON_INFEASIBLE
 from paceline.run.settings import Settings
 
-from ._values import is_template, number, one_of, optional_number, optional_place
+from ._values import is_template, number, one_of, optional_number, optional_path_or_url
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -33,7 +33,7 @@ _CHOICES = {
 
 
 class Arguments(Protocol):
-    """A task with the arguments of ``DeadlineTrainingOperator`` that say how its training is steered."""
+    """The arguments of ``DeadlineTrainingOperator`` that define how its training is controlled."""
 
     template_fields: Sequence[str]
     objective: str
@@ -57,35 +57,35 @@ class Arguments(Protocol):
     output_path: Any
 
     def read_templates(self) -> None:
-        """Check and convert what says where and what to run, see ``JobOperator``."""
+        """Check and convert the template fields, see ``JobOperator``."""
 
 
 def check(task: Arguments, *, rendered: bool = False) -> None:
-    """Raise for every argument that is known to be wrong by now; templates are checked when they are rendered."""
+    """Raise InvalidInputError for the first invalid argument; template values are checked only once ``rendered``."""
 
-    def later(field: str) -> bool:
+    def deferred(field: str) -> bool:
         return not rendered and field in task.template_fields and is_template(getattr(task, field))
 
     for field, choices in _CHOICES.items():
-        if not later(field):
+        if not deferred(field):
             one_of(choices)(field, getattr(task, field))
-    budget = None if later("budget") else optional_number("budget", task.budget)
+    budget = None if deferred("budget") else optional_number("budget", task.budget)
     if budget is not None and task.objective == "deadline":
-        accepted = "None, unless the objective is 'throughput': max_devices limits a training by a deadline"
+        accepted = "None, unless the objective is 'throughput'; max_devices limits a training with a deadline"
         raise InvalidInputError("budget", task.budget, accepted)
     if budget is not None and budget <= 0:
         raise InvalidInputError("budget", budget, "a number greater than 0")
-    if not later("deadline") and not (task.deadline is None and task.objective == "throughput"):
+    if not deferred("deadline") and not (task.deadline is None and task.objective == "throughput"):
         Deadline.parse(task.deadline)
-    if not later("alpha") and not 0 < number("alpha", task.alpha, _ALPHA) <= 1:
+    if not deferred("alpha") and not 0 < number("alpha", task.alpha, _ALPHA) <= 1:
         raise InvalidInputError("alpha", task.alpha, _ALPHA)
     if number("control_period", task.control_period, "a number of seconds greater than 0") <= 0:
         raise InvalidInputError("control_period", task.control_period, "a number of seconds greater than 0")
-    least = 0.0 if later("min_devices") else number("min_devices", task.min_devices)
-    most = None if later("max_devices") else optional_number("max_devices", task.max_devices)
+    least = 0.0 if deferred("min_devices") else number("min_devices", task.min_devices)
+    most = None if deferred("max_devices") else optional_number("max_devices", task.max_devices)
     Limits(least, max(least, task.quantum) if most is None else most, task.quantum)
-    if not later("output_path"):
-        task.output_path = optional_place("output", task.output_path)
+    if not deferred("output_path"):
+        task.output_path = optional_path_or_url("output", task.output_path)
     for callback in task.on_deadline_alert:
         if not callable(callback):
             raise InvalidInputError("on_deadline_alert", callback, "a notifier, a function, or several of them")
@@ -97,7 +97,7 @@ def check(task: Arguments, *, rendered: bool = False) -> None:
 
 
 def read(task: Arguments) -> Settings:
-    """The arguments of a task whose templates have been rendered, parsed for good. Raises for each that is wrong."""
+    """Return the settings of a task whose templates are rendered; raise InvalidInputError for an invalid argument."""
     task.read_templates()
     check(task, rendered=True)
     scales = task.objective == "throughput"
@@ -124,14 +124,15 @@ def read(task: Arguments) -> Settings:
         controller=task.controller,
         gains=_gains(task),
         shared=task.shared,
-        most_is=name,
+        max_devices_field=name,
     )
 
 
 def origin(context: Context, deadline_from: str) -> datetime:
-    """The moment that a duration counts from: the start of the DAG run, or of this task.
+    """Return the time from which a duration counts: the start of the DAG run, or of this task.
 
-    ``airflow dags test`` calls the logical date the start of its run; that run is due now, and starts no sooner.
+    ``airflow dags test`` reports the logical date as the run's start. Such a run starts no earlier than it is due, at
+    ``run_after``.
     """
     now = datetime.now(timezone.utc)
     if deadline_from == "task":

@@ -1,4 +1,4 @@
-"""How operators reach a Docker engine: through the Docker provider's hook and its connection."""
+"""Connections to Docker engines, through the Docker provider's hook and its connection type."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOCAL = "unix:///var/run/docker.sock"
 
 
 def docker_hook(conn_id: str | None, url: str | list[str] | None = None, **kwargs: Any) -> DockerHook:
-    """The provider's hook for a connection; without a URL, for ``$DOCKER_HOST``'s engine or the local one."""
+    """Return the provider's hook for a connection; without a URL, for ``$DOCKER_HOST`` or else the local engine."""
     from airflow.providers.docker.hooks.docker import DockerHook
 
     kwargs.setdefault("version", "auto")
@@ -25,20 +25,20 @@ def docker_hook(conn_id: str | None, url: str | list[str] | None = None, **kwarg
 
 
 def client_of(engine_conn_id: str | None, url: str | list[str] | None = None, **kwargs: Any) -> Any:
-    """A client of a connection's engine, else of the one at ``url``; RuntimeUnavailableError where none answers."""
+    """Return a client of the connection's engine, or of the engine at ``url``. Raises as :func:`connect`."""
     if engine_conn_id is None:
         return connect(lambda: docker_hook(None, url, **kwargs), None, url)
     return connect(lambda: engine_hook(engine_conn_id, **kwargs), engine_conn_id)
 
 
 def connect(make: Callable[[], DockerHook], conn_id: str | None, url: str | list[str] | None = None) -> Any:
-    """A client of the engine. Raises RuntimeUnavailableError where none answers."""
+    """Return a client of the engine. Raises RuntimeUnavailableError if no engine answers."""
     try:
         with engine_call("connect to the Docker engine"):
             return make().api_client
     except (InvalidInputError, RuntimeUnavailableError):
         raise
-    except Exception as error:  # the hook wraps what the engine said in an AirflowException without a type
+    except Exception as error:  # the hook reports every engine error as a plain AirflowException
         if "Failed to establish connection" in str(error):
             where = conn_id or url or os.environ.get("DOCKER_HOST") or _LOCAL
             raise RuntimeUnavailableError(f"no Docker engine answers at {where}") from error

@@ -1,4 +1,4 @@
-"""A training's host in Airflow: one try of a task, with its store, its logs, its engine and its output."""
+"""``TaskHost``: connects a training to one try of its Airflow task: state store, log, engine and output."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from paceline.contract import OUTPUT, CollectedOutput
 from paceline.control import PastRun
 from paceline.run import LiveState
-from paceline.run.host import Standing
+from paceline.run.host import TaskStatus
 from paceline.run.within import within
 
 from . import _related_runs
 from ._arguments import origin
 from ._identity import task_labels
-from ._objective import Aimed, team_of, where
-from ._output import collect, default_place
+from ._objective import ObjectiveTask, runtime_for, team_of
+from ._output import collect, default_output_path
 from ._reporting import Callback, SampleReporter
 
 if TYPE_CHECKING:
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from paceline.elastic.team import TeamJob
     from paceline.runtime.base import Job, JobSpec, Runtime
 
-_OVER = ("success", "failed", "skipped", "upstream_failed", "removed", "restarting")  # the last: cleared while it ran
-_ASK_AT_MOST_S = 1.5
-_SAVE_AT_MOST_S = 5.0
+_ENDED_STATES = ("success", "failed", "skipped", "upstream_failed", "removed", "restarting")  # restarting: cleared
+_QUERY_TIMEOUT_S = 1.5
+_SAVE_TIMEOUT_S = 5.0
 
 
-class TrainingTask(Aimed, Protocol):
-    """What is asked of the operator, see ``DeadlineTrainingOperator``."""
+class TrainingTask(ObjectiveTask, Protocol):
+    """The operator as its host sees it, see ``DeadlineTrainingOperator``."""
 
     task_id: str
     pool: str
@@ -44,28 +44,28 @@ class TrainingTask(Aimed, Protocol):
     gpus: int
 
     def code(self) -> tuple[list[str], dict[str, Path]]:
-        """The command and its files."""
+        """Return the command, and the files beside it."""
 
     @property
     def log(self) -> Any:
         """The task's log."""
 
     def make_runtime(self, name: str | None = None) -> Runtime:
-        """Where the job runs."""
+        """Return the job's runtime."""
 
-    def placed(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
-        """The job with what a kind of training needs besides."""
+    def extend_spec(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
+        """Return the job with the additions of this kind of training."""
 
 
 class TaskHost:
-    """See :class:`paceline.run.host.Host` for what each method promises.
+    """The :class:`paceline.run.host.Host` of a training that runs as an Airflow task.
 
     Parameters
     ----------
     task:
         The operator, its templates rendered.
     context:
-        Airflow's context of the try.
+        Airflow's context of the task's try.
     callbacks:
         Called for each alert.
     """
@@ -80,25 +80,25 @@ class TaskHost:
         self.try_number, self.max_tries = ti.try_number or 1, ti.max_tries or 0
 
     def origin(self, earlier: datetime | None) -> datetime:
-        """A retry does not move the deadline."""
+        """Return the time from which durations count. A retry keeps the first try's time, so its deadline stays."""
         if earlier is not None and self._task.deadline_from == "task":
             return earlier
         return origin(self._context, self._task.deadline_from)
 
     def runtime(self, name: str | None) -> Runtime:
-        """Where the operator says."""
-        return where(self._task, self._task.make_runtime(name), self._context)
+        """Return the operator's runtime, for one job or for a team of containers."""
+        return runtime_for(self._task, self._task.make_runtime(name), self._context)
 
     def labels(self) -> dict[str, str]:
-        """Those of the task's containers."""
+        """Return the labels of the task's containers."""
         return task_labels(self._context)
 
     def spec(self, scratch: Path, devices: float) -> JobSpec:
-        """The operator's job."""
-        return self._task.placed(self._context, self._task.job_spec(self._context, scratch, devices), scratch)
+        """Return the operator's job."""
+        return self._task.extend_spec(self._context, self._task.job_spec(self._context, scratch, devices), scratch)
 
     def team(self, job: Job) -> TeamJob | None:
-        """The job, if it is a team."""
+        """Return the job if it is a team, else ``None``."""
         return team_of(job)
 
     def past_run(self) -> PastRun | None:
@@ -111,19 +111,19 @@ class TaskHost:
                 self.log.info(
                     "First run of this task: starting from the measurements of another task with the same code"
                 )
-        except Exception as error:  # without it the start is only a little less accurate
+        except Exception as error:  # the measurements only improve the first forecasts
             self.log.warning("Could not read the measurements of earlier runs: %s", error)
             return None
         return past
 
     def save_measurements(self, past: Mapping[str, Any]) -> None:
-        """Store the measurements for other tasks that run the same code; this task has them in its result."""
+        """Store the measurements for other tasks with the same code; this task finds them in its own result."""
 
         def save() -> bool:
             _related_runs.save(self._code_digest(), past)
             return True
 
-        if not within(_SAVE_AT_MOST_S, save, otherwise=False):
+        if not within(_SAVE_TIMEOUT_S, save, default=False):
             self.log.info("Could not store the measurements of this run for other tasks")
 
     def _code_digest(self) -> str:
@@ -134,40 +134,40 @@ class TaskHost:
         )
 
     def collect(self, job: Job) -> str:
-        """To ``output``, or a folder of this task's run."""
-        place = self._task.output_path or default_place(self._ti)
+        """Copy the job's output to ``output``, or to a folder of this task's run; return that place."""
+        place = self._task.output_path or default_output_path(self._ti)
         earlier = CollectedOutput.read(self.store.get(OUTPUT))
         before = earlier.names if earlier is not None and earlier.place == place else ()
         names = collect(job, place, before)
         self.store.set(OUTPUT, CollectedOutput(place=place, names=names).to_json())
         return place
 
-    def job_is(self, job_id: str) -> None:
-        """For the button that leads to the container's logs."""
+    def set_job(self, job_id: str) -> None:
+        """Record the container for the "Container logs" button."""
         self._task.container_id = job_id
 
-    def take(self, sample: PaceSample) -> None:
-        """To Airflow's metrics, and to the callbacks."""
+    def on_sample(self, sample: PaceSample) -> None:
+        """Send the sample to Airflow's metrics and to the callbacks."""
         if self._reporter is None:
             self._reporter = SampleReporter(self._context, self._callbacks, self.log)
-        self._reporter.take(sample)
+        self._reporter.report(sample)
 
     def wait_for_callbacks(self) -> None:
-        """Callbacks run beside the training."""
+        """Wait for the callbacks, which run in a thread of their own."""
         if self._reporter is not None:
             self._reporter.close()
 
-    def standing(self) -> Standing:
-        """Ask Airflow, which is answered by the task's supervisor as long as that lives; for a moment only."""
+    def task_status(self) -> TaskStatus:
+        """Return whether the task is over, as Airflow reports it; "unknown" without an answer within 1.5 s."""
         if _in_process():
-            return "over"  # `airflow dags test`: nobody would come back to it
-        return within(_ASK_AT_MOST_S, self._ask, otherwise="unknown")
+            return "over"  # `airflow dags test` starts no further process for the task
+        return within(_QUERY_TIMEOUT_S, self._query, default="unknown")
 
-    def _ask(self) -> Standing:
+    def _query(self) -> TaskStatus:
         ti = self._ti
         index = ti.map_index if ti.map_index is not None and ti.map_index >= 0 else None
         found = ti.get_task_states(dag_id=ti.dag_id, map_index=index, task_ids=[ti.task_id], run_ids=[ti.run_id])
-        return "over" if set(found.get(ti.run_id, {}).values()) & set(_OVER) else "goes_on"
+        return "over" if set(found.get(ti.run_id, {}).values()) & set(_ENDED_STATES) else "active"
 
 
 def _in_process() -> bool:

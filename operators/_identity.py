@@ -1,4 +1,4 @@
-"""What tells a task's jobs from all others: on one engine there may be those of several Airflows."""
+"""Labels and names of a task's jobs, unique among the Airflow installations that share an engine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def task_labels(context: Context) -> dict[str, str]:
-    """Labels of the task's containers, the same on every try, also after its run was cleared and has begun again."""
+    """Return the labels of the task's containers: equal on every try, and after the run was cleared and restarted."""
     ti = context["ti"]
     index = ti.map_index if ti.map_index is not None else -1
     return {
@@ -22,19 +22,19 @@ def task_labels(context: Context) -> dict[str, str]:
     }
 
 
-def began(context: Context) -> str:
-    """When the DAG run began: no other Airflow has begun a run of the same name in the same microsecond."""
+def run_start(context: Context) -> str:
+    """Return the start time of the DAG run. It distinguishes equally named runs of several Airflows."""
     run = context.get("dag_run")
     return run.start_date.isoformat() if run is not None and run.start_date is not None else ""
 
 
 def job_labels(context: Context) -> dict[str, str]:
-    """Labels of a container of this run: those of its task, and when the run began."""
-    return {**task_labels(context), "paceline.began": began(context)}
+    """Return the labels of a container of this run: those of its task, and the run's start time."""
+    return {**task_labels(context), "paceline.began": run_start(context)}
 
 
 def unique_name(context: Context, readable: str, *parts: str) -> str:
-    """A name for what belongs to a run: ``readable``, and a digest of ``parts`` and of when the run began."""
-    full = "\0".join([*parts, began(context)])
+    """Return a name for an object of a run: ``readable``, and a digest of ``parts`` and the run's start time."""
+    full = "\0".join([*parts, run_start(context)])
     short = re.sub(r"[^a-z0-9]+", "-", readable.lower()).strip("-")[:40].strip("-")
     return f"{short}-{hashlib.sha256(full.encode()).hexdigest()[:12]}"

@@ -1,7 +1,7 @@
-"""What the operators that run user code have in common: where a job runs, as what, and how it is found again.
+"""``JobOperator``: base of the operators that run user code as a job in a container or a local process.
 
-``DeadlineTrainingOperator`` and ``EvaluateOperator`` are built on it. Names of parameters are those of the Docker
-provider wherever it has the same thing.
+``DeadlineTrainingOperator`` and ``EvaluateOperator`` extend it. Parameters have the Docker provider's names where the
+provider has the same parameter.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from ._identity import job_labels, task_labels, unique_name
 from ._values import (
     NOTHING,
     Reader,
-    listed,
+    command_words,
     local_copies,
     mapping,
     memory_bytes,
     one_of,
     optional_text,
-    place,
+    path_or_url,
     read_fields,
+    sequence,
     text,
-    words,
 )
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 RUNTIMES = ("auto", "docker", "process")
 DEFAULT_IMAGE = "paceline-trainer:latest"
 DEFAULT_USER = "65532:65532"
-# Whoever sets one of these to something else means a container: a local process is never taken in its place.
-_OF_A_CONTAINER: dict[str, object] = {
+# An argument that differs from its default here requires a container: "auto" then never falls back to a local process.
+_CONTAINER_DEFAULTS: dict[str, object] = {
     "command": None,
     "image": DEFAULT_IMAGE,
     "engine_conn_id": None,
@@ -58,72 +58,72 @@ _OF_A_CONTAINER: dict[str, object] = {
 
 
 def _script(field: str, value: object) -> str | None:
-    return None if value in NOTHING else place(field, value, "the path of a Python file")
+    return None if value in NOTHING else path_or_url(field, value, "the path of a Python file")
 
 
 def _command(field: str, value: object) -> object:
     if value in NOTHING:
         return None
-    words(field, value)
-    return value  # Airflow's pages show it as it is written
+    command_words(field, value)
+    return value  # as written, for Airflow's pages
 
 
 def _engine_url(field: str, value: object) -> str | list[str] | None:
     if value in NOTHING or isinstance(value, str):
         return optional_text(field, value)
     accepted = "the URL of an engine, or a list of them"
-    return [text(field, url, accepted) for url in listed(field, value, accepted)]
+    return [text(field, url, accepted) for url in sequence(field, value, accepted)]
 
 
 class JobOperator(BaseOperator):
-    """Runs a script or a command as a sandboxed job: in a container, or as a local process.
+    """A task that runs a script or a command as a sandboxed job, in a container or as a local process.
 
-    Template fields take templates, XComArgs, DAG parameters and functions, also inside lists and dicts. What these
-    become is checked when the task runs; all other values are checked when the DAG is read.
+    Template fields take templates, XComArgs, DAG parameters and functions, also inside lists and dicts. Their values
+    are checked when the task runs, all other values when the DAG is parsed.
 
     Parameters
     ----------
     script:
-        Python file to run; relative paths are taken from the DAG's folder. Either this or ``command``. (templated)
+        Python file to run, relative to the DAG's folder; give either ``script`` or ``command``. (templated)
     arguments:
         Command-line arguments for ``script``. (templated)
     command:
         Command to run in ``image``, as text or as a list. (templated)
     files:
-        More files to place beside the script: name there to local path. (templated)
+        Files to place beside the script: name in the job to local path. (templated)
     inputs:
-        What the job reads: name under ``$PACELINE_INPUT`` to a local path or an object storage URL. (templated)
+        Data that the job reads: name below ``$PACELINE_INPUT`` to a local path or an object storage URL. (templated)
     runtime:
-        ``"docker"``, ``"process"``, or ``"auto"``: containers where an engine answers and has the image, else a local
-        process, unless something is set that means a container: ``command``, ``image``, a connection, ``docker_url``,
-        ``gpus``, ``mem_limit``, ``max_processes``, ``network_mode`` or ``user``. (templated)
+        ``"docker"``, ``"process"`` or ``"auto"``. ``"auto"`` uses a container if an engine answers and has the image,
+        else a local process. It uses no local process if any of these is set: ``command``, ``image``, a connection,
+        ``docker_url``, ``gpus``, ``mem_limit``, ``max_processes``, ``network_mode`` or ``user``. (templated)
     image:
-        Container image with Python and what the script needs; ``paceline-trainer:latest`` by default. (templated)
+        Container image with Python and the script's dependencies; ``paceline-trainer:latest`` by default. (templated)
     engine_conn_id:
         Airflow connection with the engine's address, see :func:`~paceline.airflow.engine_connection.engine_address`;
-        replaces the parameters below. (templated)
+        replaces the next group of parameters. (templated)
     docker_conn_id, docker_url, api_version, timeout, tls_ca_cert, tls_client_cert, tls_client_key, tls_verify:
-        How to reach the engine, as in the Docker provider's ``DockerOperator``; ``docker_conn_id`` is the login to a
-        registry of images.
+        The engine's address, as in the Docker provider's ``DockerOperator``; ``docker_conn_id`` is the login to an
+        image registry.
     force_pull:
-        Pull the image before the job starts, also where the engine has it; a pull that fails is an error. A retry that
-        finds its container again pulls nothing.
+        Pull the image before the job starts, even if the engine has it; a failed pull is an error. A retry that
+        reconnects to its container pulls nothing.
     environment, private_environment:
-        Environment variables for the job; the private ones are neither templated nor shown.
+        Environment variables of the job; Airflow neither templates nor shows the private ones.
     gpus:
-        GPUs that the container gets (NVIDIA's container toolkit beside the engine); a local process sees all there are.
+        Number of GPUs for the container; the engine needs NVIDIA's container toolkit. A local process sees all GPUs.
     mem_limit:
-        Memory limit, in bytes or as ``"2g"``; 4 GiB by default, ``None`` for none.
+        Memory limit, in bytes or as ``"2g"``; 4 GiB by default, ``None`` for no limit.
     network_mode:
-        Network to join. ``None``, the default, means no network at all.
+        Network to join; with ``None``, the default, the container has no network.
     user:
-        ``uid:gid`` in the container; an ordinary user by default.
+        ``uid:gid`` in the container; an unprivileged user by default.
     allow_root:
-        Whether ``user`` may be root, uid 0, which is refused otherwise.
+        Allow root (uid 0) as ``user``.
     max_processes:
-        Limit on processes and threads.
+        Largest number of processes and threads.
     labels:
-        More labels for the container.
+        Additional labels for the container.
     """
 
     template_fields: Sequence[str] = (
@@ -140,10 +140,10 @@ class JobOperator(BaseOperator):
         "environment",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"environment": "json", "inputs": "json"}
-    # How template fields are read, see ``read_templates``. An operator that has more of them adds theirs.
+    # Template field to its reader, see ``read_templates``. Subclasses add the readers of their own template fields.
     readers: ClassVar[Mapping[str, Reader]] = {
         "script": _script,
-        "arguments": listed,
+        "arguments": sequence,
         "command": _command,
         "files": mapping,
         "inputs": mapping,
@@ -221,25 +221,25 @@ class JobOperator(BaseOperator):
             raise InvalidInputError("gpus", gpus, "a whole number of GPUs, 0 for none")
 
     def read_templates(self) -> None:
-        """Check and convert the template fields once they are rendered; the first thing that ``execute`` does.
+        """Check and convert the rendered template fields; ``execute`` calls it first.
 
         Raises
         ------
         InvalidInputError
-            As the constructor does for values that are known when the DAG is parsed.
+            For the values that the constructor rejects.
         """
         read_fields(self, self.readers, rendered=True)
         self._check_script()
 
     def _check_script(self) -> None:
         if (self.script is None) == (self.command is None):
-            raise InvalidInputError("script", self.script, "a Python file, or command=..., and not both")
+            raise InvalidInputError("script", self.script, "a Python file, or command=..., but not both")
 
-    # --- where it runs --------------------------------------------------------------------------------------------
+    # --- runtime --------------------------------------------------------------------------------------------------
 
     @cached_property
     def hook(self) -> DockerHook:
-        """The Docker provider's hook, with this operator's connection."""
+        """The Docker provider's hook for this operator's connection."""
         from airflow.providers.docker.hooks.docker import DockerHook
 
         if self.engine_conn_id is not None:
@@ -255,12 +255,12 @@ class JobOperator(BaseOperator):
         )
 
     def make_runtime(self, name: str | None = None) -> Runtime:
-        """Make the runtime this task uses.
+        """Return a runtime for this task.
 
         Parameters
         ----------
         name:
-            Take this one and no other, for instance because a job already runs there.
+            Runtime to use in place of ``runtime``, for example because a job already runs there.
         """
         name = name or self.runtime
         if name not in RUNTIMES:
@@ -286,19 +286,19 @@ class JobOperator(BaseOperator):
                 JobSpec(name="check", command=["python"], devices=0.1, image=self.image)
             )
         except (RuntimeUnavailableError, InvalidInputError) as error:
-            named = [field for field, default in _OF_A_CONTAINER.items() if getattr(self, field) != default]
+            named = [field for field, default in _CONTAINER_DEFAULTS.items() if getattr(self, field) != default]
             if named:
-                self.log.error("No local process in place of a container: %s is set", ", ".join(named))
+                self.log.error("Not falling back to a local process; a container is required by: %s", ", ".join(named))
                 raise
             self.log.info("Running as a local process: %s", error)
             return "process"
         self.log.info("Running in a container of image %s", self.image)
         return "docker"
 
-    # --- what runs ------------------------------------------------------------------------------------------------
+    # --- job ------------------------------------------------------------------------------------------------------
 
     def job_name(self, context: Context, suffix: str = "") -> str:
-        """The name of this task's job: the same on every try, unlike any other task's."""
+        """Return the name of this task's job: equal on every try, different from any other task's."""
         ti = context["ti"]
         return unique_name(context, f"{ti.dag_id}-{ti.task_id}{suffix}", *task_labels(context).values(), suffix)
 
@@ -311,18 +311,18 @@ class JobOperator(BaseOperator):
         inputs: Mapping[str, str] | None = None,
         suffix: str = "",
     ) -> JobSpec:
-        """Describe this task's job. Raises InvalidInputError for a script, file or input that is not there.
+        """Return this task's job. Raises InvalidInputError for a script, file or input that does not exist.
 
         Parameters
         ----------
         scratch:
-            Folder for local copies of remote inputs; needed until the job has started.
+            Folder for local copies of remote inputs; must exist until the job has started.
         devices:
-            Cores at the start.
+            Allocation at the start, in cores.
         inputs:
-            More inputs than the user's own.
+            Inputs in addition to the user's.
         suffix:
-            Tells several jobs of one task apart.
+            Distinguishes several jobs of one task.
         """
         command, files = self.code()
         return JobSpec(
@@ -349,12 +349,12 @@ class JobOperator(BaseOperator):
         """Return the command, without a script's arguments, and the files beside it: name to local path."""
         files = {name: self._local_file(f"files[{name!r}]", path) for name, path in self.files.items()}
         if self.script is None:
-            return words("command", self.command), files
+            return command_words("command", self.command), files
         script = self._local_file("script", self.script)
         return ["python", script.name], {script.name: script, **files}
 
     def _local_file(self, field: str, path: str) -> Path:
-        found = Path(place(field, path))
+        found = Path(path_or_url(field, path))
         if not found.is_absolute():
             dag = self.get_dag()
             found = Path(dag.folder if dag is not None else ".") / found

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def page(path: str) -> str:
-    """Where a page of Paceline is, from the address that Airflow is reached at.
+    """Return the path of a page of Paceline, with the path prefix of ``[api] base_url``.
 
     >>> page("models/churn")
     '/plugin/retraining/models/churn'
@@ -24,26 +24,26 @@ def page(path: str) -> str:
 
 
 class ModelLink(BaseOperatorLink):
-    """The button "Model": its champion, and the scores of its versions."""
+    """The button "Model": opens the page with the model's champion and the scores of its versions."""
 
     name = "Model"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """The page of the model that the task has evaluated or promoted, "" if that is not known."""
+        """Return the page of the model that the task evaluated or promoted; "" before that."""
         name = getattr(operator, "model", None) or getattr(operator, "promoted_model", None)
         return page(f"models/{quote(str(name), safe='')}") if name else ""
 
 
 class ContainerLogsLink(BaseOperatorLink):
-    """The button "Container logs", where ``[paceline] container_logs_url`` says where a log system keeps them.
+    """The button "Container logs", for an external log system at ``[paceline] container_logs_url``.
 
-    The task's own log has what its container wrote in any case.
+    The task's own log contains the container's output in any case.
     """
 
     name = "Container logs"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """The address of the task's last container in that log system, "" without one."""
+        """Return the URL of the task's last container in the log system; "" without a container or a log system."""
         container = getattr(operator, "container_id", None)
         template = conf.get("paceline", "container_logs_url", fallback="") or ""
         return template.replace("{container}", quote(str(container), safe="")) if container else ""

@@ -1,4 +1,4 @@
-"""A training with ``objective="throughput"``: as a team of containers that scales within its budget."""
+"""The runtime of a training with ``objective="throughput"``: a team of containers that scales within its budget."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ if TYPE_CHECKING:
     from paceline.runtime.base import Job, JobSpec, Runtime
 
 
-class Aimed(Protocol):
-    """A task that says what its training is for, see ``DeadlineTrainingOperator``."""
+class ObjectiveTask(Protocol):
+    """A task with a training objective, see ``DeadlineTrainingOperator``."""
 
     objective: str
     deadline: Any
     scaling: Options | None
 
     def job_spec(self, context: Context, scratch: Path, devices: float) -> JobSpec:
-        """The training's own job."""
+        """Return the job of one container of the training."""
 
 
-def where(task: Aimed, alone: Runtime, context: Context) -> Runtime:
-    """Where the training runs: in one job, or as a team."""
+def runtime_for(task: ObjectiveTask, single: Runtime, context: Context) -> Runtime:
+    """Return ``single`` for a training in one job, or a team runtime on top of it."""
     if task.objective == "deadline":
-        return alone
+        return single
     from paceline.elastic import Options
     from paceline.elastic.runtime import TeamRuntime
     from paceline.runtime import DockerRuntime
 
-    if not isinstance(alone, DockerRuntime):
-        raise InvalidInputError("runtime", alone.name, "'docker': a training that scales is several containers")
+    if not isinstance(single, DockerRuntime):
+        raise InvalidInputError("runtime", single.name, "'docker': a training that scales is several containers")
     options = task.scaling or Options()
-    if task.deadline is not None:  # that says how much there is, from the beginning
+    if task.deadline is not None:  # its controller chooses the budget from the start
         options = replace(options, start_share=1.0)
-    return TeamRuntime(alone, lambda scratch: task.job_spec(context, scratch, 1.0), options=options)
+    return TeamRuntime(single, lambda scratch: task.job_spec(context, scratch, 1.0), options=options)
 
 
 def team_of(job: Job) -> TeamJob | None:
-    """The job, if it is a team."""
+    """Return the job if it is a team, else ``None``."""
     from paceline.elastic.team import TeamJob
 
     return job if isinstance(job, TeamJob) else None

@@ -1,4 +1,4 @@
-"""Where a training's output goes, and how it gets there."""
+"""The destination of a training's output, and the copy from the job to it."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
     from paceline.runtime.base import Job
 
 
-def default_place(ti: Any) -> str:
-    """A folder of this task's run below ``$AIRFLOW_HOME/paceline-data``."""
+def default_output_path(ti: Any) -> str:
+    """Return a folder of this task's run below ``$AIRFLOW_HOME/paceline-data``."""
     home = os.environ.get("AIRFLOW_HOME", os.path.expanduser("~/airflow"))
     mapped = [str(ti.map_index)] if ti.map_index is not None and ti.map_index >= 0 else []
     parts = [ti.dag_id, ti.run_id, ti.task_id, *mapped]
-    # Not plain "paceline": Python takes a folder of that name beside it for the package.
+    # Not "paceline": Python would import a folder of that name as the package.
     return os.path.join(home, "paceline-data", "output", *(part.replace("/", "-") for part in parts))
 
 
-def collect(job: Job, where: str, before: Iterable[str] = ()) -> list[str]:
-    """Copy a job's output to a local path or an object storage URL; returns the names of what it has put there.
+def collect(job: Job, destination: str, previous: Iterable[str] = ()) -> list[str]:
+    """Copy a job's output to a local path or an object storage URL; return the names of its files and folders there.
 
     Parameters
     ----------
     job:
-        The job; it may have been collected before.
-    where:
-        The place. What else is there stays.
-    before:
-        What the task has put there earlier. It is replaced, or removed if the job has left no such thing this time.
+        The job; its output may have been copied before.
+    destination:
+        Local path or object storage URL. Other files there stay.
+    previous:
+        Names that the task copied there earlier. They are replaced, or removed if the job did not write them again.
     """
-    place = storage_path(where)
+    place = storage_path(destination)
     if is_local(place):
         names = job.collect(Path(place.path))
     else:
@@ -47,15 +47,15 @@ def collect(job: Job, where: str, before: Iterable[str] = ()) -> list[str]:
             for name in names:
                 _remove(place / name)
                 storage_path(str(output / name)).copy(place / name, recursive=True)
-    for name in before:
-        # Anybody may have written these: what is no name in the place itself leads to what is not ours.
+    for name in previous:
+        # The stored names can be edited by users: skip names that lead outside the destination.
         if name not in names and name not in ("", ".", "..") and "/" not in name:
             _remove(place / name)
     return names
 
 
 def _remove(target: ObjectStoragePath) -> None:
-    # A folder that is copied to one that exists would land inside of it.
+    # Copying a folder onto an existing folder would place it inside.
     if target.is_dir():
         target.rmdir(recursive=True)
     elif target.exists():

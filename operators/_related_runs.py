@@ -1,7 +1,8 @@
-"""What a training measured about itself, for other tasks that run the same code: a warm start for their first run.
+"""Measurements of a training, for the first run of other tasks with the same code.
 
-One Airflow Variable keeps the newest measurement of the 50 newest codes. It is a hint. If two trainings end at the same
-moment, one entry may be lost; if the Variable is deleted, the next training creates it again.
+One Airflow Variable keeps the newest measurements of the 50 most recent codes. They are optional: if two trainings end
+at the same moment, one entry may be lost; if the Variable is deleted, the next training creates it again.
+
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ VARIABLE = "paceline_related_runs"
 _DESCRIPTION = (
     "Written by Paceline: start-up, speed and pauses of trainings, by a digest of their code. May be deleted."
 )
-_MOST = 50
+_MAX_ENTRIES = 50
 
 
 def code_digest(kind: str, image: str, command: Sequence[str], files: Mapping[str, Path]) -> str:
-    """Return a digest of what a training runs: equal for tasks that differ only in arguments, data and limits.
+    """Return a digest of a training's code: equal for tasks that differ only in arguments, data and limits.
 
     Parameters
     ----------
@@ -48,15 +49,15 @@ def load(digest: str) -> PastRun | None:
 
 
 def save(digest: str, learned: Mapping[str, Any]) -> None:
-    """Store what a run measured, in the form of :meth:`PastRun.to_dict`."""
+    """Store the measurements of a run, in the form of :meth:`PastRun.to_dict`."""
     others = {name: past for name, past in _stored().items() if name != digest}
-    newest = list(others.items())[-(_MOST - 1) :]
+    newest = list(others.items())[-(_MAX_ENTRIES - 1) :]
     Variable.set(VARIABLE, {**dict(newest), digest: dict(learned)}, description=_DESCRIPTION, serialize_json=True)
 
 
 def _stored() -> dict[str, Any]:
     text = Variable.get(VARIABLE, default=None)
-    try:  # here, because Airflow logs a traceback for a Variable that is not JSON
+    try:  # not deserialize_json=True: Airflow logs a traceback for a Variable that is not JSON
         stored = json.loads(text) if text else None
     except ValueError:
         return {}

@@ -1,4 +1,4 @@
-"""Who hears of a running training: Airflow's metrics, at every sample, and the DAG author's callbacks, on alerts."""
+"""Reports of a running training: every sample to Airflow's metrics, alerts to the DAG author's callbacks."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ Callback = Callable[["Context"], Any]
 
 
 class SampleReporter:
-    """Takes in each sample of a run; what is slow is done beside the control loop.
+    """Sends each sample to Airflow's metrics; alerts reach the callbacks in a thread beside the control loop.
 
     Parameters
     ----------
     context:
-        Airflow's context of the task. Callbacks get it with the alert under ``paceline``.
+        Airflow's context of the task. Callbacks get it with the alert as ``paceline``.
     callbacks:
-        Called for each alert, such as notifiers.
+        Called for each alert, for example notifiers.
     log:
-        Where alerts are told, and callbacks that fail.
+        Log for alerts and for failures of callbacks.
     """
 
     def __init__(self, context: Context, callbacks: Sequence[Callback], log: Any) -> None:
@@ -40,37 +40,37 @@ class SampleReporter:
         self._store = context["task_state_store"]
         self._alerts = Alerts(self._store.get(ALERTS))
         self._resizes = 0
-        self._troubled = False
-        self._waiting: SimpleQueue[Alert | None] = SimpleQueue()
+        self._failed = False
+        self._queue: SimpleQueue[Alert | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def take(self, sample: PaceSample) -> None:
-        """Take in a sample, as published under ``pace``. Nothing that goes wrong in here ends a training."""
+    def report(self, sample: PaceSample) -> None:
+        """Report a sample, as published as ``pace``. A failure in here never ends the training."""
         try:
-            self._take(sample)
+            self._report(sample)
         except Exception:
-            if not self._troubled:  # once: samples come every second
-                self._log.exception("This training's metrics or alerts do not work")
-            self._troubled = True
+            if not self._failed:  # once: samples come every second
+                self._log.exception("Could not report metrics or alerts of this training")
+            self._failed = True
 
-    def _take(self, sample: PaceSample) -> None:
-        self._measure(sample)
-        alert = self._alerts.judge(sample)
+    def _report(self, sample: PaceSample) -> None:
+        self._send_metrics(sample)
+        alert = self._alerts.evaluate(sample)
         if alert is None:
             return
         self._log.warning("Deadline of %.1f s %s", sample.deadline_s, alert.message)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._call, name="paceline-alerts", daemon=True)
+            self._thread = threading.Thread(target=self._run_callbacks, name="paceline-alerts", daemon=True)
             self._thread.start()
-        self._waiting.put(alert)
+        self._queue.put(alert)
 
     def close(self, timeout_s: float = 30.0) -> None:
-        """Wait for callbacks under way."""
+        """Wait for running callbacks."""
         if self._thread is not None:
-            self._waiting.put(None)
+            self._queue.put(None)
             self._thread.join(timeout_s)
 
-    def _measure(self, sample: PaceSample) -> None:
+    def _send_metrics(self, sample: PaceSample) -> None:
         from airflow.sdk.observability import stats
 
         for name in ("progress_pct", "setpoint_pct", "devices", "deadline_s"):
@@ -85,14 +85,14 @@ class SampleReporter:
             stats.incr("paceline.resizes", sample.resizes - self._resizes, tags=self._tags)
             self._resizes = sample.resizes
 
-    def _call(self) -> None:
-        while (alert := self._waiting.get()) is not None:
-            with suppress(Exception):  # a store that does not answer: a retry might tell it again
+    def _run_callbacks(self) -> None:
+        while (alert := self._queue.get()) is not None:
+            with suppress(Exception):  # the store does not answer; at worst, a retry repeats the alert
                 self._store.set(ALERTS, self._alerts.to_json())
             context: Any = {**self._context, "paceline": alert.to_dict()}
             for callback in self._callbacks:
                 try:
-                    # A notifier fills its templates in for good: the next alert needs them again.
+                    # A notifier replaces its templates by their values; a copy keeps them for the next alert.
                     copy(callback)(context)
-                except Exception:  # whatever a notifier raises: the training is more important
+                except Exception:  # a notifier may raise anything; the training continues
                     self._log.exception("on_deadline_alert: %r failed", callback)

@@ -1,4 +1,4 @@
-"""What the tasks of a training on several machines have in common: its schedule, its network, where it can run."""
+"""Shared by the tasks of a training on several machines: its plan, its network, the placement of its jobs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from paceline.train.asynchronous.shards import SampleShare
 
 
-def parts_of(plan: object) -> dict[str, SampleShare]:
-    """Worker to its part of the samples; the plan comes from a scheduler, or as JSON out of a template.
+def sample_shares(plan: object) -> dict[str, SampleShare]:
+    """Return each worker's share of the samples. A plan comes from a scheduler, or as JSON from a template.
 
-    >>> parts_of({"workers": {}})
+    >>> sample_shares({"workers": {}})
     Traceback (most recent call last):
     paceline.errors.InvalidInputError: plan: got {'workers': {}}, expected {"workers": {NAME: {"samples": a number, \
 "batch_size": a whole number}}} with at least one worker
@@ -32,21 +32,21 @@ def parts_of(plan: object) -> dict[str, SampleShare]:
         raise InvalidInputError("plan", plan, str(error).partition(", expected ")[2]) from None
 
 
-def plan_of_parts(field: str, value: object) -> object:
-    """Read the ``plan`` of a task, which stays as it is."""
-    parts_of(value)
+def valid_plan(field: str, value: object) -> object:
+    """Read the ``plan`` of a task and return it unchanged."""
+    sample_shares(value)
     return value
 
 
 def network_name(context: Context, training: str) -> str:
-    """The network of one training in one run: the same for all of its tasks, unlike any other's."""
+    """Return the network's name of one training in one run: equal for all its tasks, different from any other's."""
     ti = context["ti"]
     return f"paceline-{unique_name(context, f'{ti.dag_id}-{training}', ti.dag_id, ti.run_id, training)}"
 
 
 def rendezvous(context: Context, fleet: Fleet, plan: object, training: str) -> Rendezvous:
-    """Where the tasks of one training in one run meet; open where a machine that trains has another engine."""
-    is_open = any(name in fleet.elsewhere for name in parts_of(plan))
+    """Return how the tasks of one training find each other; open to the network if they run on several engines."""
+    is_open = any(name in fleet.remote_machines for name in sample_shares(plan))
     secret = _password(fleet.key_conn_id) if is_open and fleet.key_conn_id else ""
     return Rendezvous(network_name(context, training), fleet.parameter_server, open=is_open, secret=secret)
 
@@ -64,38 +64,38 @@ def _password(conn_id: str) -> str:
     return str(found)
 
 
-def reached_from_here(fleet: Fleet) -> None:
-    """Raise for machines whose engine only their own edge worker knows, where it has to be asked from elsewhere."""
+def check_reachable(fleet: Fleet) -> None:
+    """Raise InvalidInputError for a machine whose engine only its own edge worker can reach."""
     for machine in (*fleet.machines, fleet.parameter_server):
         if machine.queue is not None and machine.engine_conn_id is None:
-            accepted = f"a connection: its engine is asked from here as well, not on queue {machine.queue} alone"
+            accepted = f"a connection: the engine is needed from this task too, not only on queue {machine.queue}"
             raise InvalidInputError(f"fleet.{machine.name}.engine_conn_id", None, accepted)
 
 
-def where_to_run(machine: Machine) -> dict[str, Any]:
-    """Operator arguments for a task that runs on a machine's engine."""
+def placement_arguments(machine: Machine) -> dict[str, Any]:
+    """Return the operator arguments of a task that runs on a machine's engine."""
     found = {"engine_conn_id": machine.engine_conn_id, "queue": machine.queue, "executor": machine.executor}
     return {name: value for name, value in found.items() if value is not None}
 
 
-def told_apart(fleet: Fleet) -> None:
-    """Raise for machines of one engine that cannot be told apart by their containers."""
+def check_distinguishable(fleet: Fleet) -> None:
+    """Raise InvalidInputError for machines on one engine whose containers have the same control group."""
     seen: dict[tuple[str | None, str | None], str] = {}
     for machine in {one.name: one for one in (*fleet.machines, fleet.parameter_server)}.values():
         place = (machine.engine_conn_id, machine.cgroup_parent)
         if place in seen:
-            accepted = f"a cgroup_parent of its own: {seen[place]} has the same engine, and would be measured with it"
+            accepted = f"a cgroup_parent of its own: {seen[place]} has the same engine and control group"
             raise InvalidInputError(f"fleet.{machine.name}.cgroup_parent", machine.cgroup_parent, accepted)
         seen[place] = machine.name
 
 
-def in_containers(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Operator arguments for a job in a container: as a local process, a server would listen to everybody."""
+def container_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the operator arguments of a job in a container; a local process would listen on all interfaces."""
     if not is_template(kwargs.get("runtime")):
         only_docker("runtime", kwargs.get("runtime", "docker"))
     objective = kwargs.get("objective", "deadline")
     if objective != "deadline":
-        raise InvalidInputError("objective", objective, "'deadline': who trains on a fleet, its schedule says")
+        raise InvalidInputError("objective", objective, "'deadline': the schedule chooses the machines of a fleet")
     return {"runtime": "docker", **kwargs}
 
 

@@ -1,6 +1,6 @@
-"""Operator arguments, as users write them and as they come out of templates, XComs and DAG parameters.
+"""Readers of operator arguments, as written by users or rendered from templates, XComs and DAG parameters.
 
-A reader, ``read(field, value)``, returns the value in the form that the operator uses, or raises InvalidInputError.
+A reader, ``read(field, value)``, returns the value in the operator's form, or raises InvalidInputError.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-# The base of XComArg, DagParam and the arguments of mapped task groups: it has no public name.
+# The base of XComArg, DagParam and the arguments of mapped task groups; it has no public name.
 from airflow.sdk.definitions._internal.mixins import ResolveMixin
 
 from paceline.errors import InvalidInputError
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
 
 Reader = Callable[[str, Any], Any]
-# What an argument that is not there looks like, also when it comes out of a template.
+# Values of an absent argument, also as rendered from a template.
 NOTHING = (None, "", "None")
 
 
 def is_template(value: object) -> bool:
-    """Tell whether ``value`` is only known when the task runs: a template, an XComArg, a DAG parameter, a function.
+    """Return whether ``value`` is known only at run time: a template, an XComArg, a DAG parameter or a function.
 
     A list, tuple, set or dict is a template if it contains one; Airflow renders the values of a dict, not its keys.
 
@@ -44,15 +44,15 @@ def is_template(value: object) -> bool:
 
 
 def read_fields(task: object, readers: Mapping[str, Reader], *, rendered: bool) -> None:
-    """Replace arguments of a task by what their readers return.
+    """Replace arguments of a task by the results of their readers.
 
     Parameters
     ----------
     readers:
         Attribute to its reader.
     rendered:
-        ``False`` when the DAG is parsed: templates stay as they are, which is also how Airflow finds XComArgs and makes
-        dependencies of them. ``True`` when the task runs: text with braces is a value then.
+        ``False`` when the DAG is parsed: templates stay unchanged, so that Airflow finds XComArgs and derives
+        dependencies from them. ``True`` when the task runs: text with braces is a value then.
     """
     for field, read in readers.items():
         value = getattr(task, field)
@@ -68,16 +68,16 @@ def text(field: str, value: object, accepted: str = "text") -> str:
 
 
 def optional_text(field: str, value: object, accepted: str = "text, or nothing") -> str | None:
-    """Read text; ``None`` for what templates make of nothing."""
+    """Read text; ``None`` if it is absent."""
     return None if value in NOTHING else text(field, value, accepted)
 
 
-def listed(field: str, value: object, accepted: str = "a list or a tuple") -> list[Any]:
-    """Read a list. Text is refused, as are dicts: Airflow's own operators do not split text into a list either.
+def sequence(field: str, value: object, accepted: str = "a list or a tuple") -> list[Any]:
+    """Read a list. Text and dicts are rejected: Airflow's own operators do not split text into a list either.
 
-    >>> listed("arguments", ("--epochs", 3))
+    >>> sequence("arguments", ("--epochs", 3))
     ['--epochs', 3]
-    >>> listed("arguments", "--epochs 3")
+    >>> sequence("arguments", "--epochs 3")
     Traceback (most recent call last):
     paceline.errors.InvalidInputError: arguments: got '--epochs 3', expected a list or a tuple
     """
@@ -87,7 +87,7 @@ def listed(field: str, value: object, accepted: str = "a list or a tuple") -> li
 
 
 def mapping(field: str, value: object) -> dict[str, Any]:
-    """Read a dict with text as keys; an empty one for what templates make of nothing."""
+    """Read a dict with text as keys; an empty dict if it is absent."""
     found = {} if value in NOTHING else value
     if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
         raise InvalidInputError(field, value, "a mapping of names to values")
@@ -95,7 +95,7 @@ def mapping(field: str, value: object) -> dict[str, Any]:
 
 
 def one_of(choices: Sequence[str]) -> Reader:
-    """Return a reader that accepts these values alone."""
+    """Return a reader that accepts only ``choices``."""
 
     def read(field: str, value: object) -> object:
         if value not in choices:
@@ -106,7 +106,7 @@ def one_of(choices: Sequence[str]) -> Reader:
 
 
 def number(field: str, value: object, accepted: str = "a number") -> float:
-    """Read a number that may have come out of a template as text.
+    """Read a number, or text with a number, as templates render it.
 
     >>> number("alpha", "0.95")
     0.95
@@ -125,7 +125,7 @@ def number(field: str, value: object, accepted: str = "a number") -> float:
 
 
 def optional_number(field: str, value: object, accepted: str = "a number, or nothing") -> float | None:
-    """Read a number; ``None`` for what templates make of nothing.
+    """Read a number; ``None`` if it is absent.
 
     >>> optional_number("max_devices", "None") is None, optional_number("max_devices", "1.5")
     (True, 1.5)
@@ -133,7 +133,7 @@ def optional_number(field: str, value: object, accepted: str = "a number, or not
     return None if value in NOTHING else number(field, value, accepted)
 
 
-def whole(field: str, value: object) -> int:
+def positive_integer(field: str, value: object) -> int:
     """Read a whole number of at least 1."""
     accepted = "a whole number of at least 1"
     found = number(field, value, accepted)
@@ -160,10 +160,10 @@ def memory_bytes(field: str, value: object) -> int | None:
     return int(amount)
 
 
-def place(field: str, value: object, accepted: str = "a local path or an object storage URL") -> str:
-    """Read a local path or a URL, as text or as one of the classes for paths.
+def path_or_url(field: str, value: object, accepted: str = "a local path or an object storage URL") -> str:
+    """Read a local path or a URL, as text or as a path object.
 
-    >>> place("registry", Path("/data/models"))
+    >>> path_or_url("registry", Path("/data/models"))
     '/data/models'
     """
     if isinstance(value, os.PathLike):
@@ -175,15 +175,15 @@ def place(field: str, value: object, accepted: str = "a local path or an object 
     return text(field, value, accepted)
 
 
-def optional_place(field: str, value: object) -> str | None:
-    """Read a local path or a URL; ``None`` for what templates make of nothing."""
-    return None if value in NOTHING else place(field, value)
+def optional_path_or_url(field: str, value: object) -> str | None:
+    """Read a local path or a URL; ``None`` if it is absent."""
+    return None if value in NOTHING else path_or_url(field, value)
 
 
-def words(field: str, value: object) -> list[str]:
-    """Read a command as the Docker provider does: a list, or text, which is a list too if it begins with ``[``.
+def command_words(field: str, value: object) -> list[str]:
+    """Read a command as the Docker provider does: a list, or text; text that begins with ``[`` is a list too.
 
-    >>> words("command", "python -m 'my app'"), words("command", "['python', '-m', 'app']")
+    >>> command_words("command", "python -m 'my app'"), command_words("command", "['python', '-m', 'app']")
     (['python', '-m', 'my app'], ['python', '-m', 'app'])
     """
     found: object = value
@@ -192,32 +192,32 @@ def words(field: str, value: object) -> list[str]:
             found = ast.literal_eval(value) if value.lstrip().startswith("[") else shlex.split(value)
         except (ValueError, SyntaxError) as error:
             raise InvalidInputError(field, value, f"a command, as text or as a list ({error})") from None
-    return [str(word) for word in listed(field, found)]
+    return [str(word) for word in sequence(field, found)]
 
 
 def storage_path(value: str) -> ObjectStoragePath:
-    """Read a place that may be local (``/data/x``) or remote (``s3://conn@bucket/x``)."""
+    """Return the path object of a local path (``/data/x``) or a URL (``s3://conn@bucket/x``)."""
     from airflow.sdk import ObjectStoragePath
 
     return ObjectStoragePath(value if "://" in value else f"file://{Path(value).absolute()}")
 
 
-def is_local(place: ObjectStoragePath) -> bool:
-    """Tell whether a place is on this machine's own file system."""
-    return place.protocol in ("file", "local", "")
+def is_local(path: ObjectStoragePath) -> bool:
+    """Return whether a path is on this machine's own file system."""
+    return path.protocol in ("file", "local", "")
 
 
-def local_copies(field: str, places: Mapping[str, Any], scratch: Path) -> dict[str, Path]:
-    """Give local paths for files and folders anywhere; what is remote is copied below ``scratch`` first.
+def local_copies(field: str, sources: Mapping[str, Any], scratch: Path) -> dict[str, Path]:
+    """Return local paths of files and folders; copy remote ones below ``scratch`` first.
 
     Raises
     ------
     InvalidInputError
-        Names the entry and the place that is not there.
+        For an entry that does not exist.
     """
     found: dict[str, Path] = {}
-    for name, value in places.items():
-        source = storage_path(place(f"{field}[{name!r}]", value))
+    for name, value in sources.items():
+        source = storage_path(path_or_url(f"{field}[{name!r}]", value))
         if not source.exists():
             raise InvalidInputError(f"{field}[{name!r}]", str(value), "a file or folder that exists")
         if is_local(source):

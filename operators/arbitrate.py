@@ -1,4 +1,4 @@
-"""``ArbiterOperator``: shares the devices of an Airflow pool among the trainings of all DAGs that run in it."""
+"""``ArbiterOperator``: allocates the devices of an Airflow pool to the trainings of all DAGs that run in it."""
 
 from __future__ import annotations
 
@@ -32,45 +32,45 @@ _READERS: Mapping[str, Reader] = {
     "policy": one_of(POLICIES),
     "conn_id": text,
 }
-_LOOK_EVERY_S = 1.0
-_PATIENCE_S = 120.0
-_SLOTS = 128  # of a pool that is made: as many as Airflow's default pool has
-_REFUSED = (401, 403, 404)  # a wrong password, a user without the right, an API server without Paceline's plugin
+_STEP_S = 1.0
+_OUTAGE_LIMIT_S = 120.0
+_SLOTS = 128  # of a new pool; Airflow's default pool has the same number
+_PERMANENT = (401, 403, 404)  # wrong password, missing permission, API server without Paceline's plugin
 
 
 class ArbiterOperator(BaseOperator):
-    """Shares the devices of a pool among the trainings that run in it, whichever DAG they are of.
+    """A task that allocates the devices of a pool to the trainings that run in it, whichever DAG they belong to.
 
-    Trainings take part with ``DeadlineTrainingOperator(shared=True, pool=...)``. The policy decides when one comes,
-    ends, is late or has its deadline moved, and every few minutes; what it decides becomes each one's ceiling. A
-    training is lowered before another is raised, so no more than ``devices`` are ever given out. What was given out
-    stands with the trainings: an arbiter that fails or is stopped leaves them as they are, and the next one goes on.
+    Trainings take part with ``DeadlineTrainingOperator(shared=True, pool=...)``. The policy decides when a training
+    arrives, ends, is late or gets another deadline, and every few minutes; each training gets the result as its grant.
+    Grants are reduced before others are raised, so together they never exceed ``devices``. They are stored with the
+    trainings: when an arbiter fails or stops, the trainings keep their grants, and the next arbiter continues.
 
     Parameters
     ----------
     pool:
-        The Airflow pool, made if it is not there. Its slots say how many trainings may be there, running or waiting.
+        The Airflow pool; it is created if it does not exist. Its slots limit the trainings that run or wait.
         (templated)
     devices:
-        How many devices there are. (templated)
+        Number of devices to allocate. (templated)
     quantum:
-        The smallest part that is given out: 0.05 of a core; 1 for whole devices.
+        Smallest change of an allocation: 0.05 of a core by default; 1 for whole devices.
     policy:
-        Who decides: ``"on_time"``, or another of :mod:`paceline.allocate` for one pool. ``"priority"`` goes by the
+        ``"on_time"``, or another single-pool policy of :mod:`paceline.allocate`. ``"priority"`` uses the
         ``priority_weight`` of Airflow's tasks. (templated)
     every:
-        Seconds, or a ``timedelta``, between two decisions when nothing has happened.
+        Seconds, or a ``timedelta``, between two decisions without an event.
     lifetime:
-        Seconds, or a ``timedelta``, after which the task ends, for the next run of its DAG to go on: a DAG with
+        Seconds, or a ``timedelta``, until the task ends and the next run of its DAG takes over; the DAG needs
         ``schedule="@continuous"``.
     conn_id:
-        Airflow connection to Airflow's own API: host, port, and login and password of a user who may see and change
-        these trainings. (templated)
+        Airflow connection to Airflow's own API: host, port, login and password of a user with permission to read and
+        edit these trainings. (templated)
 
     Returns
     -------
     dict
-        ``decisions``, ``grants`` and ``trainings`` (how many there were), ``most_given`` (devices at a time).
+        ``decisions``, ``grants`` and ``trainings`` (their numbers), ``most_given`` (most devices allocated at a time).
 
     Examples
     --------
@@ -98,7 +98,7 @@ class ArbiterOperator(BaseOperator):
     ) -> None:
         kwargs.setdefault("retries", 3)
         kwargs.setdefault("retry_delay", timedelta(seconds=5))
-        super().__init__(**kwargs)  # the arbiter itself needs no slot of the pool that it shares
+        super().__init__(**kwargs)  # the arbiter takes no slot of the pool that it shares
         self.pool_name = pool
         self.devices = devices
         self.conn_id = conn_id
@@ -117,7 +117,7 @@ class ArbiterOperator(BaseOperator):
             self._check_devices()
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Share until the lifetime is over."""
+        """Allocate devices until the lifetime is over."""
         try:
             read_fields(self, _READERS, rendered=True)
             self._check_devices()
@@ -137,47 +137,47 @@ class ArbiterOperator(BaseOperator):
             every_s=every_s,
         )
         pool_log = _PoolLog(self.log)
-        over_s = time.monotonic() + _seconds("lifetime", self.lifetime)
-        patient_until_s = time.monotonic() + _PATIENCE_S
+        end_s = time.monotonic() + _seconds("lifetime", self.lifetime)
+        give_up_s = time.monotonic() + _OUTAGE_LIMIT_S
         with contextlib.closing(self._api()) as api:
-            self._make_pool(api)
-            while not self._ended.is_set() and time.monotonic() < over_s:
+            self._create_pool(api)
+            while not self._ended.is_set() and time.monotonic() < end_s:
                 try:
-                    self._look(api, arbiter, pool_log)
-                    patient_until_s = time.monotonic() + _PATIENCE_S
-                except (AirflowApiError, TransportError) as error:  # trainings go on within their ceilings
-                    refused = isinstance(error, AirflowApiError) and error.status in _REFUSED
-                    if refused or time.monotonic() > patient_until_s:
+                    self._step(api, arbiter, pool_log)
+                    give_up_s = time.monotonic() + _OUTAGE_LIMIT_S
+                except (AirflowApiError, TransportError) as error:  # trainings continue with their grants
+                    permanent = isinstance(error, AirflowApiError) and error.status in _PERMANENT
+                    if permanent or time.monotonic() > give_up_s:
                         raise
-                    self.log.warning("Airflow's API did not answer as it should; trying again. %s", error)
-                self._ended.wait(_LOOK_EVERY_S)
+                    self.log.warning("Airflow's API failed; trying again: %s", error)
+                self._ended.wait(_STEP_S)
         return {"decisions": arbiter.decisions, **pool_log.summary()}
 
     def on_kill(self) -> None:
-        """End; trainings keep their ceilings."""
+        """End the task; trainings keep their grants."""
         self._ended.set()
 
-    def _look(self, api: AirflowApi, arbiter: Arbiter, pool_log: _PoolLog) -> None:
+    def _step(self, api: AirflowApi, arbiter: Arbiter, pool_log: _PoolLog) -> None:
         from paceline.airflow.api import AirflowApiError
 
         rows = api.pages(f"/pools/{quote(self.pool_name, safe='')}/trainings")
-        where = {_key(row): row for row in rows}
-        requests = [request for key, row in where.items() if (request := _request(key, row, self.policy)) is not None]
-        for grant in arbiter.look(requests, time.time()):
-            row = where[grant.key]
+        tasks = {_key(row): row for row in rows}
+        requests = [request for key, row in tasks.items() if (request := _request(key, row, self.policy)) is not None]
+        for grant in arbiter.step(requests, time.time()):
+            row = tasks[grant.key]
             task = (row["dag_id"], row["run_id"], row["task_id"])
             try:
                 api.put_task_state(*task, CEILING, grant.ceiling.to_json(), map_index=row["map_index"])
             except AirflowApiError as error:
-                if error.status not in (403, 404):  # deleted meanwhile, or not for this user to change
+                if error.status not in (403, 404):  # deleted meanwhile, or not editable by this user
                     raise
-                pool_log.refused(grant.key, error)
+                pool_log.record_failure(grant.key, error)
             else:
-                pool_log.take(grant)
-        pool_log.look(requests)
+                pool_log.record_grant(grant)
+        pool_log.record_requests(requests)
 
-    def _make_pool(self, api: AirflowApi) -> None:
-        """Airflow starts nothing in a pool that is not there."""
+    def _create_pool(self, api: AirflowApi) -> None:
+        """Create the pool if it does not exist; Airflow starts no task in a missing pool."""
         from paceline.airflow.api import AirflowApiError
 
         try:
@@ -187,14 +187,14 @@ class ArbiterOperator(BaseOperator):
                 raise
             pool = {"name": self.pool_name, "slots": _SLOTS, "description": "Trainings that share devices"}
             api.api("POST", "/pools", pool)
-            self.log.info("The pool %s is made, with room for %d trainings that run or wait", self.pool_name, _SLOTS)
+            self.log.info("Created pool %s with %d slots for running and waiting trainings", self.pool_name, _SLOTS)
 
     def _api(self) -> AirflowApi:
         from paceline.airflow.api import AirflowApi
 
         connection = BaseHook.get_connection(self.conn_id)
         if not connection.host or not connection.login:
-            accepted = "a connection with a host, and a login and password of a user of Airflow's"
+            accepted = "a connection with a host, and the login and password of an Airflow user"
             raise AirflowFailException(str(InvalidInputError("conn_id", self.conn_id, accepted)))
         host = connection.host if "://" in connection.host else f"{connection.schema or 'http'}://{connection.host}"
         url = f"{host}:{connection.port}" if connection.port else host
@@ -207,48 +207,48 @@ class ArbiterOperator(BaseOperator):
 
 
 class _PoolLog:
-    """Record of an arbiter's work, for its log and its result."""
+    """An arbiter's events and numbers, for its log and its result."""
 
     def __init__(self, log: Any) -> None:
         self._log = log
         self._grants = 0
         self._keys: set[str] = set()
-        self._most_given = 0.0
+        self._most_devices = 0.0
         self._lost: set[str] = set()
-        self._refused: set[str] = set()
-        self._newest: dict[str, int] = {}
-        self._alone = True
+        self._failed: set[str] = set()
+        self._latest_grant: dict[str, int] = {}
+        self._only_arbiter = True
 
-    def take(self, grant: Grant) -> None:
+    def record_grant(self, grant: Grant) -> None:
         self._grants += 1
-        self._newest[grant.key] = grant.ceiling.grant
+        self._latest_grant[grant.key] = grant.ceiling.grant
         before, now = grant.before or 0.0, grant.ceiling.devices
         if before != now:
             self._log.info("%s: %g -> %g devices: %s", grant.key, before, now, grant.ceiling.reason)
 
-    def refused(self, key: str, error: Exception) -> None:
-        if key not in self._refused:
-            self._refused.add(key)
-            self._log.warning("%s could not be sent its ceiling: %s", key, error)
+    def record_failure(self, key: str, error: Exception) -> None:
+        if key not in self._failed:
+            self._failed.add(key)
+            self._log.warning("%s: could not send the grant: %s", key, error)
 
-    def look(self, requests: Sequence[DeviceRequest]) -> None:
+    def record_requests(self, requests: Sequence[DeviceRequest]) -> None:
         self._keys.update(request.key for request in requests)
-        self._most_given = max(self._most_given, sum(request.committed for request in requests))
-        if self._alone and any(self._is_of_another(request) for request in requests):
-            self._alone = False
-            self._log.warning("Somebody else gives out devices of this pool, too: it may be given out twice")
+        self._most_devices = max(self._most_devices, sum(request.committed for request in requests))
+        if self._only_arbiter and any(self._is_foreign(request) for request in requests):
+            self._only_arbiter = False
+            self._log.warning("Another arbiter allocates devices of this pool: the pool may be over-allocated")
         for request in requests:
             if request.lost and request.key not in self._lost:
                 self._lost.add(request.key)
-                message = "%s ended without a word: the %g devices that it may hold are given to nobody until its task"
-                self._log.warning(message + " is cleared", request.key, request.committed)
+                message = "%s ended without reporting it: up to %g devices stay reserved until its task is cleared"
+                self._log.warning(message, request.key, request.committed)
 
-    def _is_of_another(self, request: DeviceRequest) -> bool:
+    def _is_foreign(self, request: DeviceRequest) -> bool:
         granted = request.ceiling.grant if request.ceiling is not None else 0
-        return granted > self._newest.get(request.key, granted)
+        return granted > self._latest_grant.get(request.key, granted)
 
     def summary(self) -> dict[str, Any]:
-        return {"grants": self._grants, "trainings": len(self._keys), "most_given": round(self._most_given, 6)}
+        return {"grants": self._grants, "trainings": len(self._keys), "most_given": round(self._most_devices, 6)}
 
 
 def _key(row: Mapping[str, Any]) -> str:
@@ -260,11 +260,11 @@ def _request(key: str, row: Mapping[str, Any], policy: str) -> DeviceRequest | N
     from paceline.arbiter import DeviceRequest
 
     arrived = datetime.fromisoformat(row["started_at"]) if row["started_at"] else None
-    # Airflow adds up what comes after a task: on time, nobody is more important for having more tasks behind it.
+    # Airflow's weight counts downstream tasks by default, which is no measure of importance for other policies.
     weight = float(row["priority_weight"] or 0) if policy == "priority" else 1.0
     request = DeviceRequest.read(key, row["pace"], row["ceiling"], arrived, weight)
     if request is not None and row["lost"] and not request.ended:
-        return DeviceRequest.of_a_lost_one(key, request.ceiling or Ceiling(request.committed), request.held)
+        return DeviceRequest.of_lost_job(key, request.ceiling or Ceiling(request.committed), request.held)
     return request
 
 

@@ -18,7 +18,7 @@ from paceline.run.reading import ProgressReader
 
 from ._job import JobOperator
 from ._links import ModelLink
-from ._values import Reader, mapping, number, place, read_fields, storage_path
+from ._values import Reader, mapping, number, path_or_url, read_fields, storage_path
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -36,43 +36,44 @@ def _data(field: str, value: object) -> dict[str, Any]:
 
 
 class EvaluateOperator(JobOperator):
-    """Scores the challenger and the champion with the user's own script on the same data.
+    """A task that scores challenger and champion with the user's script on the same data.
 
-    The script runs once for each of the two, sandboxed like training. It finds the model in ``$PACELINE_INPUT/model``
-    and the data below ``$PACELINE_INPUT/data``, and calls ``paceline.train.report(auc=..., ...)`` with its scores. The
-    challenger is then registered as the next version of the model; a retry of the same task finds it again.
+    The script runs once for each of the two models, sandboxed like a training. It finds the model in
+    ``$PACELINE_INPUT/model`` and the data below ``$PACELINE_INPUT/data``, and reports its scores with
+    ``paceline.train.report(auc=..., ...)``. The challenger is then registered as the next version of the model; a retry
+    of the same task returns the same version.
 
     Parameters
     ----------
     model:
         Name of the model in the registry. (templated)
     registry:
-        Where the registry is: a local path or an object storage URL. (templated)
+        Path or object storage URL of the registry. (templated)
     challenger:
-        Where the trained model is, for instance ``"{{ ti.xcom_pull('train')['model'] }}"``. (templated)
+        Path or URL of the trained model, for example ``"{{ ti.xcom_pull('train')['model'] }}"``. (templated)
     data:
         Hold-out data: name below ``$PACELINE_INPUT/data`` to a local path or an object storage URL. (templated)
     metric:
-        The reported score that decides.
+        Name of the reported score that is compared.
     greater_is_better:
         ``False`` for losses and errors.
     data_window:
-        Which data the challenger has seen; kept with the version. (templated)
+        Description of the challenger's training data; stored with the version. (templated)
     lineage:
-        More of where it comes from (drift report, training summary, ...). The DAG, run and task, and this evaluation,
-        are added. (templated)
+        Additional provenance of the challenger (drift report, training summary, ...). The operator adds the DAG, run,
+        task and evaluation. (templated)
     devices:
         Cores for the script. (templated)
     **kwargs:
-        Where and what to run, see :class:`~paceline.operators._job.JobOperator`: ``script`` or ``command``,
+        Arguments of :class:`~paceline.operators._job.JobOperator`: ``script`` or ``command``,
         ``files``, ``runtime``, ``image``, ``docker_conn_id``, ...
 
     Returns
     -------
     dict
         ``model``, ``registry``, ``version`` (of the challenger), ``metric``, ``challenger`` and ``champion`` (scores),
-        ``champion_version``, ``better``, ``improvement`` (positive is better); the champion's are ``None`` if there is
-        none yet. Also ``challenger_metrics`` and ``champion_metrics`` with everything that was reported.
+        ``champion_version``, ``better``, ``improvement`` (positive is better), and ``challenger_metrics`` and
+        ``champion_metrics`` with all reported scores. Without a champion, its values and ``improvement`` are ``None``.
 
     Examples
     --------
@@ -110,8 +111,8 @@ the first a letter or digit
     readers: ClassVar[Mapping[str, Reader]] = {
         **JobOperator.readers,
         "model": lambda field, value: check_name(value, field=field),
-        "registry": place,
-        "challenger": place,
+        "registry": path_or_url,
+        "challenger": path_or_url,
         "data": _data,
         "data_window": mapping,
         "lineage": mapping,
@@ -149,15 +150,15 @@ the first a letter or digit
         read_fields(self, self.readers, rendered=False)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Score both, register the challenger, compare."""
+        """Score both models, register the challenger and compare."""
         self._killed.clear()
         try:
             return self._evaluate(context)
         except InvalidInputError as error:
-            raise AirflowFailException(str(error)) from error  # another try would find the same
+            raise AirflowFailException(str(error)) from error  # a retry cannot succeed
         except PacelineError as error:
             if self._killed.is_set():
-                raise AirflowException("The task was asked to end: its job is stopped and removed") from error
+                raise AirflowException("Task stopped: its job is stopped and removed") from error
             raise AirflowException(str(error)) from error
 
     def on_kill(self) -> None:
@@ -166,7 +167,7 @@ the first a letter or digit
         if self._job is not None:
             cleanup = threading.Thread(target=self._job.remove, name="paceline-kill", daemon=True)
             cleanup.start()
-            cleanup.join(4.0)  # Airflow ends the task 5 s after it was asked to go
+            cleanup.join(4.0)  # Airflow kills the task 5 s after its signal
 
     def _evaluate(self, context: Context) -> dict[str, Any]:
         self.read_templates()
@@ -193,7 +194,7 @@ the first a letter or digit
             lineage={**self.lineage, **_origin(context), "evaluation": verdict},
             key=key,
         )
-        self._tell(version, verdict)
+        self._log_verdict(version, verdict)
         return {
             "model": self.model,
             "registry": self.registry,
@@ -204,46 +205,45 @@ the first a letter or digit
         }
 
     def _champion(self, registry: Registry, key: str) -> ModelVersion | None:
-        """The version to beat. When this task runs again after its own challenger was promoted: the one before."""
+        """Return the version to compare with: the champion, or its predecessor if this challenger was promoted."""
         for promotion in reversed(registry.history(self.model)):
             version = registry.version(self.model, promotion.version)
             if version.key != key:
                 return version
         return None
 
-    def _score(self, context: Context, runtime: Runtime, who: str, model: str, scratch: Path) -> dict[str, float]:
-        """Run the script on one model and return what it reported."""
+    def _score(self, context: Context, runtime: Runtime, role: str, model: str, scratch: Path) -> dict[str, float]:
+        """Run the script on one model and return its scores."""
         if self._killed.is_set():
-            raise TrainingFailedError("the task was asked to end")
+            raise TrainingFailedError("the task was stopped")
         inputs = {"model": model, **{f"data/{name}": path for name, path in self.data.items()}}
-        spec = self.job_spec(context, scratch / who, self.devices, inputs=inputs, suffix=f"-{who}")
+        spec = self.job_spec(context, scratch / role, self.devices, inputs=inputs, suffix=f"-{role}")
         runtime.check(spec)
-        self.log.info("Scoring the %s", who)
+        self.log.info("Scoring the %s", role)
         job = self._job = runtime.start(spec)
         try:
-            scores = self._follow(job, who)
+            scores = self._follow(job, role)
         finally:
             job.remove()
             job.close()
             self._job = None
         if self.metric not in scores:
             reported = ", ".join(sorted(scores)) or "nothing"
-            raise InvalidInputError(
-                "metric", self.metric, f"a finite score that the script reports ({who}: it reported {reported})"
-            )
-        self.log.info("The %s: %s", who, ", ".join(f"{name} {score:.6g}" for name, score in scores.items()))
+            accepted = f"a finite score that the script reports (for the {role} it reported {reported})"
+            raise InvalidInputError("metric", self.metric, accepted)
+        self.log.info("The %s: %s", role, ", ".join(f"{name} {score:.6g}" for name, score in scores.items()))
         return scores
 
-    def _follow(self, job: Job, who: str) -> dict[str, float]:
+    def _follow(self, job: Job, role: str) -> dict[str, float]:
         scores: dict[str, float] = {}
         text: list[str] = []
 
         def keep(line: str) -> None:
-            self.log.info("[%s] %s", who, line)
+            self.log.info("[%s] %s", role, line)
             text.append(line)
             del text[:-_LAST_LINES]
 
-        reader = ProgressReader(keep, lambda line, reason: self.log.warning("[%s] %s (%s)", who, line, reason))
+        reader = ProgressReader(keep, lambda line, reason: self.log.warning("[%s] %s (%s)", role, line, reason))
         ended = False
         while not ended:
             ended = job.wait(0.5)
@@ -251,7 +251,7 @@ the first a letter or digit
                 scores.update(progress.metrics)
         failure = describe_failure(job.status(), text)
         if failure:
-            raise TrainingFailedError(f"scoring the {who}: {failure}")
+            raise TrainingFailedError(f"scoring the {role}: {failure}")
         return scores
 
     def _compare(
@@ -270,20 +270,20 @@ the first a letter or digit
             "improvement": improvement,
         }
 
-    def _tell(self, version: ModelVersion, verdict: Mapping[str, Any]) -> None:
+    def _log_verdict(self, version: ModelVersion, verdict: Mapping[str, Any]) -> None:
         if verdict["champion_version"] is None:
-            self.log.info("%s has no champion yet; version %d: %s %.6g", *_head(version, verdict))
+            self.log.info("%s has no champion yet; version %d: %s %.6g", *_challenger_fields(version, verdict))
         else:
             self.log.info(
                 "%s version %d: %s %.6g, against %.6g of champion version %d: %s",
-                *_head(version, verdict),
+                *_challenger_fields(version, verdict),
                 verdict["champion"],
                 verdict["champion_version"],
                 "better" if verdict["better"] else "not better",
             )
 
     def _key(self, context: Context, place: Any) -> str:
-        """What makes this the same registration again: the task of the run, and the very same model."""
+        """Return the registration's key, equal on every try: the task instance and a digest of the model."""
         from paceline.registry.storage import digest_of
 
         ti = context["ti"]
@@ -291,7 +291,7 @@ the first a letter or digit
         return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}/{digest}"
 
 
-def _head(version: ModelVersion, verdict: Mapping[str, Any]) -> tuple[str, int, str, float]:
+def _challenger_fields(version: ModelVersion, verdict: Mapping[str, Any]) -> tuple[str, int, str, float]:
     return version.name, version.version, verdict["metric"], verdict["challenger"]
 
 

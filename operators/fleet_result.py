@@ -1,4 +1,4 @@
-"""``FleetResultOperator``: what a training on several machines has come to, as one result."""
+"""``FleetResultOperator``: combines the results of a training's workers."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from airflow.sdk.exceptions import AirflowFailException
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-# What all workers have in common, and what is of each.
-_OF_ALL = ("model", "deadline_s", "runtime", "loss", "metrics")
-_OF_EACH = ("finished_s", "error_pct", "mean_devices", "device_seconds")
+# Result keys that all workers share, and keys of each worker.
+_COMMON_KEYS = ("model", "deadline_s", "runtime", "loss", "metrics")
+_WORKER_KEYS = ("finished_s", "error_pct", "mean_devices", "device_seconds")
 
 
 class FleetResultOperator(BaseOperator):
-    """Puts together what the workers of a training return, so that what follows needs to know none of them.
+    """A task that combines the results of a training's workers, so that later tasks need not know the workers.
 
-    Made by :func:`~paceline.operators.train_on_fleet` as the group's last task.
+    :func:`~paceline.operators.train_on_fleet` makes it as the group's last task.
 
     Parameters
     ----------
     worker_task_ids:
-        Worker to its task.
+        Worker to the id of its task.
 
     Returns
     -------
     dict
-        As :class:`~paceline.operators.DeadlineTrainingOperator`, of the worker that was done last: every worker ends
-        with the same model. ``met`` is true if each has kept its deadline, ``device_seconds`` and ``mean_devices`` are
-        of all together. ``workers`` has the figures of each.
+        As :class:`~paceline.operators.DeadlineTrainingOperator`, with the values of the worker that ended last; every
+        worker ends with the same model. ``met`` is true if every worker met its deadline. ``device_seconds`` and
+        ``mean_devices`` are sums over the workers; ``workers`` has the values of each worker.
 
     Examples
     --------
@@ -43,49 +43,49 @@ class FleetResultOperator(BaseOperator):
     ui_color = "#e6e0ff"
 
     def __init__(self, *, worker_task_ids: Mapping[str, str], **kwargs: Any) -> None:
-        # Machines that the schedule left out are skipped; what comes after this is not.
+        # Workers that the schedule left out are skipped; downstream tasks are not.
         kwargs.setdefault("trigger_rule", "none_failed_min_one_success")
         super().__init__(**kwargs)
         self.worker_task_ids = dict(worker_task_ids)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Collect the results of those who have trained."""
+        """Combine the results of the workers that trained."""
         results = {}
         for worker, task_id in self.worker_task_ids.items():
             result = context["ti"].xcom_pull(task_ids=task_id, map_indexes=-1)
             if result:
                 results[worker] = result
         if not results:
-            raise AirflowFailException("no worker has trained to the end: their tasks say why")
-        return together(results)
+            raise AirflowFailException("no worker finished the training; see the workers' task logs")
+        return combine(results)
 
 
-def together(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """One result of several.
+def combine(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return one result from the workers' results.
 
     >>> one = {"model": "a", "deadline_s": 60.0, "finished_s": 59.0, "error_pct": -1.7, "device_seconds": 30.0}
-    >>> both = together({"a": one, "b": {**one, "model": "b", "finished_s": 59.5, "error_pct": -0.8}})
+    >>> both = combine({"a": one, "b": {**one, "model": "b", "finished_s": 59.5, "error_pct": -0.8}})
     >>> both["model"], both["finished_s"], both["device_seconds"], sorted(both["workers"])
     ('b', 59.5, 60.0, ['a', 'b'])
     """
     last = max(results.values(), key=_end_s)
     device_s = sum(float(one["device_seconds"]) for one in results.values())
     return {
-        **{name: last[name] for name in _OF_ALL if name in last},
+        **{name: last[name] for name in _COMMON_KEYS if name in last},
         "finished_s": last["finished_s"],
         "error_pct": last["error_pct"],
         "met": all(float(one["error_pct"]) <= 0 for one in results.values()),
         "device_seconds": round(device_s, 3),
         "mean_devices": round(sum(float(one.get("mean_devices") or 0.0) for one in results.values()), 3),
-        "workers": {name: _each(result, _OF_EACH) for name, result in results.items()},
+        "workers": {name: _select(result, _WORKER_KEYS) for name, result in results.items()},
     }
 
 
 def _end_s(result: Mapping[str, Any]) -> float:
-    """When it was done, on one clock: with a deadline from each task's start, each counts from another moment."""
+    """Return a worker's end on a common clock: durations may count from each task's own start."""
     origin = datetime.fromisoformat(result["origin"]).timestamp() if "origin" in result else 0.0
     return origin + float(result["finished_s"])
 
 
-def _each(result: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+def _select(result: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return {name: result[name] for name in names if name in result}

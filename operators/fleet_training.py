@@ -1,4 +1,4 @@
-"""``train_on_fleet``: a training on several machines as a group of tasks, one for each machine."""
+"""``train_on_fleet``: a training on several machines as a group of tasks, one per machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from airflow.sdk import TaskGroup
 
 from paceline.fleet import Fleet
-from paceline.fleet.rendezvous import check_open
+from paceline.fleet.rendezvous import check_rendezvous
 
 from .fleet_result import FleetResultOperator
 from .server import ParameterServerOperator
@@ -26,29 +26,29 @@ def train_on_fleet(
     server: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> TaskGroup:
-    """Make the tasks of a training on the machines of a fleet, so that the graph shows who trains.
+    """Return the tasks of a training on several machines as a group.
 
-    There is a task for the parameter server, one for each machine, and one that puts their results together. Machines
-    that the schedule leaves out are skipped with the reason.
+    The group has a task for the parameter server, one for each machine, and one that combines their results. A machine
+    that the schedule leaves out is skipped with the reason.
 
     Parameters
     ----------
     fleet:
         The machines, see :func:`paceline.fleet.load`.
     plan:
-        The schedule: a mapping, JSON out of a template, or the output of the task that makes it.
+        The schedule: a mapping, JSON from a template, or the output of the :class:`ScheduleOperator` task.
     group_id:
         Name of the group.
     server:
-        Arguments for the :class:`ParameterServerOperator` alone, such as ``{"cores": 2}``.
+        Arguments only for the :class:`ParameterServerOperator`, for example ``{"cores": 2}``.
     **kwargs:
-        Arguments for all: ``deadline`` and what to run, as for :class:`DeadlineTrainingOperator`.
+        Arguments for all tasks, as for :class:`DeadlineTrainingOperator`: ``deadline``, ``script``, ...
 
     Returns
     -------
     TaskGroup
-        The group. The training's result is the XCom of its last task, ``GROUP.result``, see
-        :class:`~paceline.operators.FleetResultOperator`; that of each worker of its own, ``GROUP.MACHINE``.
+        The group. The XCom of its last task, ``GROUP.result``, is the training's result, see
+        :class:`~paceline.operators.FleetResultOperator`; the XCom of ``GROUP.MACHINE`` is that worker's result.
 
     Examples
     --------
@@ -64,15 +64,15 @@ def train_on_fleet(
     >>> sorted(group.children)
     ['train.gate-1', 'train.gate-2', 'train.parameter_server', 'train.result']
     """
-    check_open(fleet)
-    for_all = {name: kwargs.pop(name) for name in _OF_BOTH if name in kwargs}
+    check_rendezvous(fleet)
+    shared = {name: kwargs.pop(name) for name in _SERVER_ARGUMENTS if name in kwargs}
     with TaskGroup(group_id) as group:
-        runs = ParameterServerOperator(
+        parameter_server = ParameterServerOperator(
             task_id=SERVER_TASK,
             fleet=fleet,
             plan=plan,
             training=group_id,
-            **{**for_all, **(server or {})},
+            **{**shared, **(server or {})},
         )
         workers = [
             WorkerTrainingOperator(
@@ -80,17 +80,17 @@ def train_on_fleet(
                 fleet=fleet,
                 worker=worker.name,
                 plan=plan,
-                server_task_id=runs.task_id,
+                server_task_id=parameter_server.task_id,
                 training=group_id,
-                **for_all,
+                **shared,
                 **kwargs,
             )
             for worker in fleet.machines
         ]
         tasks = {task.worker.name: task.task_id for task in workers}
-        [runs, *workers] >> FleetResultOperator(task_id=RESULT_TASK, worker_task_ids=tasks)
+        [parameter_server, *workers] >> FleetResultOperator(task_id=RESULT_TASK, worker_task_ids=tasks)
     return group
 
 
-# What the server has to be told as well; the rest is about the training code.
-_OF_BOTH = ("deadline", "deadline_from", "image", "docker_url", "api_version", "timeout", "labels", "user")
+# Arguments that the parameter server needs as well; the others concern the training code.
+_SERVER_ARGUMENTS = ("deadline", "deadline_from", "image", "docker_url", "api_version", "timeout", "labels", "user")

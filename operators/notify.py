@@ -1,4 +1,4 @@
-"""``LogNotifier``: tells an alert in the log. It stands in for Slack, mail or a pager, whose notifiers work alike."""
+"""``LogNotifier``: writes alerts to the log. Notifiers for Slack, mail or a pager are used the same way."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-# A `DeadlineAlert` of a DAG says nothing of tasks.
+# The context of a DAG's `DeadlineAlert` has no task and no training.
 _MESSAGE = (
     "{% if paceline is defined %}{{ ti.dag_id }}.{{ ti.task_id }}: deadline {{ paceline.message }}"
     "{% else %}a deadline was missed{% endif %}"
@@ -19,12 +19,12 @@ _MESSAGE = (
 
 
 class LogNotifier(BaseNotifier):
-    """Writes a message to the log: of the task, as ``on_deadline_alert``, or of the triggerer, for a ``DeadlineAlert``.
+    """A notifier that logs: to the task's log as ``on_deadline_alert``, to the triggerer's in a ``DeadlineAlert``.
 
     Parameters
     ----------
     message:
-        What to write. ``paceline.message`` says what is wrong with a training's deadline. (templated)
+        Message to log. ``paceline.message`` describes the alert of a training's deadline. (templated)
 
     Examples
     --------
@@ -41,9 +41,9 @@ class LogNotifier(BaseNotifier):
         self.message = message
 
     def notify(self, context: Context) -> None:
-        """Write it."""
+        """Log the message."""
         self.log.warning("%s", self.message)
 
     async def async_notify(self, context: Context) -> None:
-        """Write it, in the triggerer."""
+        """Log the message, in the triggerer."""
         self.notify(context)

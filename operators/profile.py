@@ -1,4 +1,4 @@
-"""``ProfileOperator``: measures how a training, and what runs beside it, behaves on each kind of device."""
+"""``ProfileOperator``: measures how a training and its neighbours behave on each kind of device."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
 from paceline.fleet import BackgroundApp, Fleet, Machine
-from paceline.fleet.rendezvous import check_open
+from paceline.fleet.rendezvous import check_rendezvous
 
 from ._engine import client_of
 from ._identity import job_labels
 from ._job import JobOperator
-from ._team import in_containers, only_docker, reached_from_here, told_apart
-from ._values import Reader, local_copies, place, read_fields, storage_path, whole
+from ._team import check_distinguishable, check_reachable, container_arguments, only_docker
+from ._values import Reader, local_copies, path_or_url, positive_integer, read_fields, storage_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,43 +33,44 @@ if TYPE_CHECKING:
     from paceline.profiles.store import ProfileStore
 
 NEIGHBOUR_IMAGE = "paceline-neighbour:latest"
-# As many machines at a time as there may be workers in the measured trainings.
+# The measured trainings have at most this many workers.
 _MOST_MACHINES = 3
-_KILL_S = 4.0  # Airflow ends a task 5 s after it was asked to go
+_KILL_S = 4.0  # Airflow kills a task 5 s after its signal
 
 
 class ProfileOperator(JobOperator):
-    """Measures each kind of device whose profile is missing or does not hold any more; otherwise it costs nothing.
+    """A task that profiles each kind of device whose profile is missing or outdated; otherwise it does nothing.
 
-    The training is the real one: its script runs on machines of the fleet, with their background applications beside
-    it, under load that is set at will. From what it takes there, the functions of Deep-Edge are learned: how long a
-    sample and an update take, how busy the machine becomes, and how long the applications then take.
+    The measured training is the real one: its script runs on machines of the fleet, beside their background
+    applications and under a controlled load. From these measurements the task learns the functions of Deep-Edge: the
+    time of a sample and of an update, the resulting load of the machine, and the applications' latency.
 
     Parameters
     ----------
     fleet:
         The machines, see :func:`paceline.fleet.load`. Background applications need an ``image`` and a ``script``.
     profiles:
-        Where profiles are kept: a path or an object storage URL. (templated)
+        Path or object storage URL of the profiles. (templated)
     points:
-        How many measurements, at least eight for each machine that is measured. (templated)
+        Number of measurements; at least eight for each measured machine. (templated)
     look_s:
-        Seconds to look at each point, and half as long before it; a measurement takes about two seconds more.
+        Seconds to measure each point with the training, after half as long without it. Each point takes about two
+        seconds more.
     batch_sizes:
         Batch sizes that a schedule may choose among.
     max_age:
-        A profile older than this is made anew.
+        Largest age of a valid profile.
     neighbour_image:
-        Image with stress-ng, which makes the load.
+        Image with stress-ng, which generates the load.
     **kwargs:
-        What is trained, as for :class:`~paceline.operators.DeadlineTrainingOperator`: ``script``, ``arguments``,
-        ``files``, ``inputs``, ``image``, ``environment``, ``user``; and how to reach the engine.
+        Arguments of the training, as for :class:`~paceline.operators.DeadlineTrainingOperator`: ``script``,
+        ``arguments``, ``files``, ``inputs``, ``image``, ``environment``, ``user``; and the connection to the engine.
 
     Returns
     -------
     dict
-        ``profiled`` and ``kept``: kind to the reason; ``report``: a row for each function of the new profiles, with
-        its error in percent as in the paper's Table I.
+        ``profiled`` and ``kept``: kind of device to the reason; ``report``: one row for each function of the new
+        profiles, with its error in percent as in the paper's Table I.
 
     Examples
     --------
@@ -88,8 +89,8 @@ class ProfileOperator(JobOperator):
     readers: ClassVar[Mapping[str, Reader]] = {
         **JobOperator.readers,
         "runtime": only_docker,
-        "profiles": place,
-        "points": whole,
+        "profiles": path_or_url,
+        "points": positive_integer,
     }
     ui_color = "#ffe9d6"
 
@@ -105,10 +106,10 @@ class ProfileOperator(JobOperator):
         neighbour_image: str = NEIGHBOUR_IMAGE,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**in_containers(kwargs))
-        check_open(fleet)
-        reached_from_here(fleet)
-        told_apart(fleet)
+        super().__init__(**container_arguments(kwargs))
+        check_rendezvous(fleet)
+        check_reachable(fleet)
+        check_distinguishable(fleet)
         self.fleet = fleet
         self.profiles = profiles
         self.points: Any = points
@@ -126,7 +127,7 @@ class ProfileOperator(JobOperator):
             raise InvalidInputError("script", self.script, "a Python file: the training that is measured")
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Measure what has to be, learn from it, and keep that."""
+        """Measure the kinds of device without a valid profile, and store their new profiles."""
         from paceline.profiles.store import ProfileStore
 
         try:
@@ -134,9 +135,9 @@ class ProfileOperator(JobOperator):
             with tempfile.TemporaryDirectory() as scratch:
                 training = self._training(Path(scratch))
                 store = ProfileStore(storage_path(self.profiles))
-                stale, kept = self._look_up(store, training)
+                stale, kept = self._check_profiles(store, training)
                 for kind, why in stale.items():
-                    self.log.info("%s is measured: %s", kind, why)
+                    self.log.info("Profiling %s: %s", kind, why)
                 report = []
                 if stale:
                     measured = self._measure(context, training, list(stale))
@@ -149,15 +150,15 @@ class ProfileOperator(JobOperator):
         except (PacelineError, ValueError) as error:
             raise AirflowFailException(str(error)) from error
         for row in report:
-            self.log.info("%(device)s %(function)s: %(mape_pct).1f %% off on %(points)d points, %(regression)s", row)
+            self.log.info("%(device)s %(function)s: error %(mape_pct).1f %% on %(points)d points, %(regression)s", row)
         return {"profiled": stale, "kept": kept, "report": report}
 
     def on_kill(self) -> None:
-        """Leave nothing running."""
+        """Stop and remove all jobs."""
         self._killed.set()
         bench = self._bench
         if bench is not None:
-            # In a thread of its own: what was interrupted by this may hold a lock that is needed.
+            # In a thread: the interrupted code may hold a lock that closing needs.
             ending = threading.Thread(target=bench.close, daemon=True)
             ending.start()
             ending.join(_KILL_S)
@@ -168,7 +169,7 @@ class ProfileOperator(JobOperator):
         return TrainingSpec(
             script=self._local_file("script", self.script),
             image=self.image,
-            arguments=[str(word) for word in self.arguments],
+            arguments=[str(argument) for argument in self.arguments],
             files={name: self._local_file(f"files[{name!r}]", path) for name, path in self.files.items()},
             environment={name: str(value) for name, value in self.environment.items()} | self._private_environment,
             inputs=local_copies("inputs", self.inputs, scratch),
@@ -176,7 +177,7 @@ class ProfileOperator(JobOperator):
         )
 
     def _fingerprint(self, training: TrainingSpec, kind: str) -> str:
-        """Changes with everything that may make the training, or what runs beside it, another."""
+        """Return a digest of everything that defines the training and its neighbours on a kind of device."""
         apps = {app.name: app for machine in self._of_kind(kind) for app in machine.background}
         files = {"": training.script, **training.files}
         files |= {f"background {name}": self._app_script(app) for name, app in apps.items() if app.script is not None}
@@ -184,16 +185,16 @@ class ProfileOperator(JobOperator):
         for name in sorted(files):
             digest.update(f"{name}\0{hashlib.sha256(files[name].read_bytes()).hexdigest()}\0".encode())
         images = {name: app.image for name, app in apps.items()}
-        # Not which data, as each retraining has its own.
+        # Only the names of inputs: each retraining has its own data.
         inputs = sorted(self.inputs)
-        about = [training.image, list(training.arguments), self.environment, inputs, self.batch_sizes, images]
-        digest.update(json.dumps(about, sort_keys=True).encode())
+        definition = [training.image, list(training.arguments), self.environment, inputs, self.batch_sizes, images]
+        digest.update(json.dumps(definition, sort_keys=True).encode())
         return digest.hexdigest()[:16]
 
     def _app_script(self, app: BackgroundApp) -> Path:
         return self._local_file(f"background.{app.name}.script", str(app.script))
 
-    def _look_up(self, store: ProfileStore, training: TrainingSpec) -> tuple[dict[str, str], dict[str, str]]:
+    def _check_profiles(self, store: ProfileStore, training: TrainingSpec) -> tuple[dict[str, str], dict[str, str]]:
         stale, kept = {}, {}
         for kind in self.fleet.kinds:
             profile = store.load(kind)
@@ -221,23 +222,23 @@ class ProfileOperator(JobOperator):
         from paceline.profiles.survey import Survey, default_axes
         from paceline.runtime import DockerRuntime
 
-        machines, server = self._chosen(kinds), self.fleet.parameter_server
+        machines, server = self._select_machines(kinds), self.fleet.parameter_server
         if server.name in {machine.name for machine in machines}:
             server = server.model_copy(update={"name": f"{server.name}-server", "background": ()})
         clients = self._clients([*machines, server])
-        labels = job_labels(context)  # other Airflows may use these engines
+        labels = job_labels(context)  # other Airflow installations may use these engines
         runtimes = {name: DockerRuntime(client, pull=self.force_pull) for name, client in clients.items()}
-        for runtime in runtimes.values():  # what an earlier try of this task, which died, has left
+        for runtime in runtimes.values():  # remove jobs of a failed earlier try
             runtime.remove_all(labels)
         done = 0
 
-        def note(rows: list[dict[str, Any]]) -> None:
+        def on_rows(rows: list[dict[str, Any]]) -> None:
             nonlocal done
             done += 1
             if self._killed.is_set():
-                raise PacelineError("the task was asked to end")
-            what = ", ".join(f"{row['machine']} {1000 * row['compute_s']:.2g} ms a sample" for row in rows)
-            self.log.info("Point %d of %d: %s", done, self.points, what)
+                raise PacelineError("the task was stopped")
+            times = ", ".join(f"{row['machine']} {1000 * row['compute_s']:.2g} ms per sample" for row in rows)
+            self.log.info("Point %d of %d: %s", done, self.points, times)
 
         axes = default_axes(len(machines), self.batch_sizes)
         self._bench = Bench(
@@ -251,10 +252,10 @@ class ProfileOperator(JobOperator):
             labels={**self.labels, **labels},
         )
         with self._bench as bench:
-            return Survey(bench, machines, axes, on_rows=note).run(self.points)
+            return Survey(bench, machines, axes, on_rows=on_rows).run(self.points)
 
     def _clients(self, machines: Sequence[Machine]) -> dict[str, Any]:
-        """Machine to the client of its engine, one for each engine; without a connection, of the operator's own."""
+        """Return each machine's engine client, one per engine; without a connection, the operator's own engine."""
         made: dict[str | None, Any] = {}
         for machine in machines:
             conn_id = machine.engine_conn_id
@@ -279,19 +280,20 @@ class ProfileOperator(JobOperator):
         rows = measured[measured["kind"] == kind]
         return DeviceProfile.fit(kind, rows, origin, apps=apps)
 
-    def _chosen(self, kinds: Sequence[str]) -> list[Machine]:
-        """Machines to measure on, as many as train together: some of each kind in question, with all its applications.
+    def _select_machines(self, kinds: Sequence[str]) -> list[Machine]:
+        """Return the machines to measure on, as many as train together.
 
-        Of the other machines only those are asked to help whose applications can be run, or that have none.
+        They cover each given kind with all its applications. The rest are other machines of these kinds, or of other
+        kinds if their applications can be run.
         """
         chosen: dict[str, Machine] = {}
         for kind in kinds:
             of_kind = self._of_kind(kind)
             chosen[of_kind[0].name] = of_kind[0]
             for app in {app.name for machine in of_kind for app in machine.background}:
-                has_it = [one for one in of_kind if app in {other.name for other in one.background}]
-                if not any(one.name in chosen for one in has_it):
-                    chosen[has_it[0].name] = has_it[0]
+                hosts = [one for one in of_kind if app in {other.name for other in one.background}]
+                if not any(one.name in chosen for one in hosts):
+                    chosen[hosts[0].name] = hosts[0]
         others = [machine for machine in self.fleet.machines if machine.name not in chosen]
         others = [one for one in others if one.kind in kinds or all(app.script for app in one.background)]
         others.sort(key=lambda machine: machine.kind not in kinds)
@@ -299,7 +301,7 @@ class ProfileOperator(JobOperator):
         return [self._with_scripts(machine) for machine in picked]
 
     def _with_scripts(self, machine: Machine) -> Machine:
-        """The machine with whole paths of its applications' scripts: in a fleet they are as in a DAG."""
+        """Return the machine with absolute paths of its applications' scripts, which may be relative to the DAG."""
         apps = tuple(
             app.model_copy(update={"script": str(self._app_script(app))}) if app.script is not None else app
             for app in machine.background

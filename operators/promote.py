@@ -1,4 +1,4 @@
-"""``PromoteOperator``: makes a challenger that is better the champion, and says so when it is not."""
+"""``PromoteOperator``: promotes a challenger that is better than the champion."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paceline.registry import Registry
 from paceline.registry.manifest import check_name
 
 from ._links import ModelLink
-from ._values import Reader, number, place, read_fields, storage_path
+from ._values import Reader, number, path_or_url, read_fields, storage_path
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -29,28 +29,28 @@ def _at_least_zero(field: str, value: object) -> float:
     return least
 
 
-_READERS: Mapping[str, Reader] = {"registry": place, "min_improvement": _at_least_zero}
+_READERS: Mapping[str, Reader] = {"registry": path_or_url, "min_improvement": _at_least_zero}
 
 
 class PromoteOperator(BaseOperator):
-    """Promotes the challenger if it beats the champion by enough; else leaves the champion in place.
+    """A task that promotes the challenger if it is better than the champion by a required amount.
 
-    The task succeeds either way; ``promoted`` in its return value and a line in its log say which. Its ``outlets`` get
-    an asset event only for a promotion, so that what is scheduled on the model's asset runs only for a new champion.
+    The task succeeds either way; ``promoted`` in its result and a line in its log report the decision. Its ``outlets``
+    get an asset event only on promotion: a DAG that is scheduled on the model's asset runs only for a new champion.
 
     Parameters
     ----------
     evaluation:
-        What ``EvaluateOperator`` returned: ``evaluate.output``. (templated)
+        The result of ``EvaluateOperator``: ``evaluate.output``. (templated)
     registry:
-        Where the registry is: a local path or an object storage URL. (templated)
+        Path or object storage URL of the registry. (templated)
     min_improvement:
-        By how much the challenger must beat the champion at least; any improvement does by default. (templated)
+        Smallest improvement for a promotion, in units of the metric; by default any improvement. (templated)
 
     Returns
     -------
     dict
-        ``promoted``, ``reason``, ``model``, ``registry``, ``version``, ``champion_version`` (from now on) and
+        ``promoted``, ``reason``, ``model``, ``registry``, ``version``, ``champion_version`` (after this task) and
         ``previous_version``.
 
     Examples
@@ -75,11 +75,11 @@ class PromoteOperator(BaseOperator):
         read_fields(self, _READERS, rendered=False)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Decide, and promote if it is to be."""
+        """Decide, and promote the challenger if it is better by enough."""
         try:
             result = self._decide()
         except InvalidInputError as error:
-            raise AirflowFailException(str(error)) from error  # another try would find the same
+            raise AirflowFailException(str(error)) from error  # a retry cannot succeed
         self.promoted_model = result["model"]
         self.log.info("%s: %s", "Promoted" if result["promoted"] else "Not promoted", result["reason"])
         if result["promoted"]:
@@ -88,7 +88,7 @@ class PromoteOperator(BaseOperator):
                     {key: result[key] for key in ("model", "version", "previous_version", "reason")}
                 )
         else:
-            # Airflow sends an event for every outlet that a successful task still has when it returns.
+            # Airflow sends an event for every outlet of a task that succeeds.
             self.outlets = []
         return result
 
@@ -108,11 +108,11 @@ class PromoteOperator(BaseOperator):
         }
         if before == version:
             previous = registry.history(name)[-1].previous
-            reason = f"version {version} is the champion already"
+            reason = f"version {version} is already the champion"
             return {"promoted": True, "reason": reason, **result, "previous_version": previous}
         if before != verdict["champion_version"]:
             reason = (
-                f"the champion is version {before} by now; version {version} was compared with "
+                f"the champion is now version {before}; version {version} was compared with "
                 f"{verdict['champion_version'] or 'none'}"
             )
             return {"promoted": False, "reason": reason, **result}
@@ -129,25 +129,25 @@ class PromoteOperator(BaseOperator):
         }
 
 
-def _judge(verdict: Mapping[str, Any], least: float) -> tuple[bool, str]:
+def _judge(verdict: Mapping[str, Any], required: float) -> tuple[bool, str]:
     version, metric, challenger = verdict["version"], verdict["metric"], verdict["challenger"]
     if verdict["champion_version"] is None:
         return True, f"version {version} is the first, {metric} {challenger:.4g}"
     improvement = number("evaluation.improvement", verdict["improvement"])
-    said = (
+    comparison = (
         f"version {version}, {metric} {challenger:.4g}, against {verdict['champion']:.4g} of champion version "
         f"{verdict['champion_version']}: "
     )
     if improvement <= 0:
-        return False, f"{said}not better"
-    if improvement < least:
-        return False, f"{said}better by {improvement:.4g}, at least {least:g} is asked for"
-    return True, f"{said}better by {improvement:.4g}"
+        return False, f"{comparison}not better"
+    if improvement < required:
+        return False, f"{comparison}better by {improvement:.4g}, less than the required {required:g}"
+    return True, f"{comparison}better by {improvement:.4g}"
 
 
 def _read(evaluation: Any) -> Mapping[str, Any]:
-    """Check what came out of XCom or a template, naming the part that cannot be used."""
-    accepted = "what EvaluateOperator returned (evaluation=evaluate.output)"
+    """Return the evaluation from XCom or a template; raise InvalidInputError for the invalid part."""
+    accepted = "the result of EvaluateOperator (evaluation=evaluate.output)"
     if isinstance(evaluation, str):
         try:
             evaluation = json.loads(evaluation)
@@ -159,7 +159,7 @@ def _read(evaluation: Any) -> Mapping[str, Any]:
         *evaluation
     }
     if missing:
-        raise InvalidInputError("evaluation", dict(evaluation), f"{accepted}, without {sorted(missing)}")
+        raise InvalidInputError("evaluation", dict(evaluation), f"{accepted}; missing: {sorted(missing)}")
     check_name(evaluation["model"], field="evaluation.model")
     for part in ("challenger", *(["champion"] if evaluation["champion_version"] is not None else [])):
         number(f"evaluation.{part}", evaluation[part])

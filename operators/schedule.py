@@ -1,4 +1,4 @@
-"""``ScheduleOperator``: chooses the machines that train, and each one's part of the samples."""
+"""``ScheduleOperator``: chooses the machines that train, and each machine's number of samples."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from paceline.errors import PacelineError, RuntimeUnavailableError
 from paceline.fleet import Fleet, Machine
 
 from ._engine import client_of
-from ._team import reached_from_here, told_apart
-from ._values import Reader, number, one_of, optional_text, place, read_fields, storage_path, whole
+from ._team import check_distinguishable, check_reachable
+from ._values import Reader, number, one_of, optional_text, path_or_url, positive_integer, read_fields, storage_path
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 SCHEDULERS = ("default", "deep_edge", "fair")
 _READERS: Mapping[str, Reader] = {
-    "profiles": place,
-    "samples": whole,
-    "epochs": whole,
+    "profiles": path_or_url,
+    "samples": positive_integer,
+    "epochs": positive_integer,
     "sample_bytes": lambda field, value: number(field, value, "a number of bytes"),
     "data": optional_text,
     "scheduler": one_of(SCHEDULERS),
@@ -33,34 +33,34 @@ _READERS: Mapping[str, Reader] = {
 
 
 class ScheduleOperator(BaseOperator):
-    """Looks how busy each machine of a fleet is, and chooses who trains on how many samples.
+    """A task that measures the load of a fleet's machines and distributes the samples of a training among them.
 
-    No machine is taken whose applications would miss their objective beside a training; it needs a profile of each
-    kind of device, see :class:`~paceline.operators.ProfileOperator`. A machine whose engine does not answer is left
-    out.
+    A machine whose applications would miss their latency objective beside the training is left out, and so is a
+    machine whose engine does not answer. Each kind of device needs a profile, see
+    :class:`~paceline.operators.ProfileOperator`.
 
     Parameters
     ----------
     fleet:
         The machines, see :func:`paceline.fleet.load`.
     profiles:
-        Where their profiles are: a path or an object storage URL. (templated)
+        Path or object storage URL of the profiles. (templated)
     samples:
-        How many samples there are. (templated)
+        Number of samples. (templated)
     epochs:
-        How often they are gone through; decides whether a costly transfer is worth it. (templated)
+        Number of epochs; decides whether a costly transfer is worthwhile. (templated)
     sample_bytes:
-        Size of a sample, for what it costs to carry it to machines that do not have it. (templated)
+        Size of a sample in bytes, for the cost of its transfer to machines without the data. (templated)
     data:
-        Name of the data set; machines whose ``data`` has it need no transfer. (templated)
+        Name of the data set; a machine with this name in its ``data`` needs no transfer. (templated)
     initialize_s:
         Seconds from the data's arrival to the first batch.
     scheduler:
         ``"default"``, ``"deep_edge"`` (Algorithm 1 as published) or ``"fair"``. (templated)
     watch_s:
-        How long to look how busy the machines are.
+        Seconds to measure the machines' load.
     docker_url:
-        Engine of machines without a connection, as in the Docker provider's ``DockerOperator``.
+        Engine of the machines without a connection, as in the Docker provider's ``DockerOperator``.
 
     Returns
     -------
@@ -107,12 +107,12 @@ class ScheduleOperator(BaseOperator):
         self.scheduler = scheduler
         self.watch_s = watch_s
         self.docker_url = docker_url
-        reached_from_here(fleet)
-        told_apart(fleet)
+        check_reachable(fleet)
+        check_distinguishable(fleet)
         read_fields(self, _READERS, rendered=False)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Look, choose, and say why."""
+        """Measure the load, choose the machines and log the reasons."""
         try:
             read_fields(self, _READERS, rendered=True)
             plan, states = self._schedule()
@@ -122,7 +122,7 @@ class ScheduleOperator(BaseOperator):
             raise AirflowFailException(str(error)) from error
         for part in plan.assignments:
             self.log.info(
-                "%s trains on %d samples, %d at a time: %.1f s an epoch",
+                "%s trains on %d samples in batches of %d: %.1f s per epoch",
                 part.worker,
                 part.samples,
                 part.batch_size,
@@ -142,15 +142,17 @@ class ScheduleOperator(BaseOperator):
         found = {kind: store.load(kind) for kind in self.fleet.kinds}
         missing = [kind for kind, profile in found.items() if profile is None]
         if missing:
-            raise NoProfileError(f"profiles: {self.profiles} has none of {', '.join(missing)}: run a ProfileOperator")
-        states, silent = self._look()
+            raise NoProfileError(
+                f"profiles: {self.profiles} has no profile of {', '.join(missing)}: run a ProfileOperator"
+            )
+        states, unreachable = self._measure_load()
         answering = [worker for worker in self.fleet.machines if worker.name in states]
         candidates = [self._candidate(worker, states[worker.name]) for worker in answering]
         if not candidates:
-            raise RuntimeUnavailableError("no machine's engine answers: " + "; ".join(silent.values()))
+            raise RuntimeUnavailableError("no machine's engine answers: " + "; ".join(unreachable.values()))
         server = states.get(self.fleet.parameter_server.name)
         if server is None:
-            raise RuntimeUnavailableError(silent[self.fleet.parameter_server.name])
+            raise RuntimeUnavailableError(unreachable[self.fleet.parameter_server.name])
         problem = schedule.Problem(samples=self.samples, candidates=candidates, server=server, epochs=self.epochs)
         choose: Callable[..., Plan] = {
             "default": schedule.schedule,
@@ -158,15 +160,15 @@ class ScheduleOperator(BaseOperator):
             "fair": schedule.fair,
         }[self.scheduler]
         plan = choose(problem, ProfileEstimates({kind: one for kind, one in found.items() if one is not None}))
-        return schedule.Plan(plan.assignments, {**plan.left_out, **silent}, plan.total_s), states
+        return schedule.Plan(plan.assignments, {**plan.left_out, **unreachable}, plan.total_s), states
 
-    def _look(self) -> tuple[dict[str, State], dict[str, str]]:
-        """How busy each machine is; and why nothing is known of the others."""
+    def _measure_load(self) -> tuple[dict[str, State], dict[str, str]]:
+        """Return each machine's load, and the reason for each machine without an answer."""
         from paceline.fleet.usage import EngineUsage
         from paceline.schedule import State
 
         machines = {one.name: one for one in (*self.fleet.machines, self.fleet.parameter_server)}
-        silent: dict[str, str] = {}
+        unreachable: dict[str, str] = {}
         first = {}
         gauges = {}
         for name, machine in machines.items():
@@ -174,33 +176,33 @@ class ScheduleOperator(BaseOperator):
                 gauges[name] = EngineUsage(client_of(machine.engine_conn_id, self.docker_url), machine)
                 first[name] = gauges[name].read()
             except RuntimeUnavailableError as error:
-                silent[name] = f"its engine does not answer: {error}"
+                unreachable[name] = f"its engine does not answer: {error}"
         time.sleep(self.watch_s)
         states = {}
         for name, before in first.items():
             try:
                 after = gauges[name].read()
             except RuntimeUnavailableError as error:
-                silent[name] = f"its engine does not answer: {error}"
+                unreachable[name] = f"its engine does not answer: {error}"
                 continue
             machine = machines[name]
             passed_s = after.measured_s - before.measured_s
             cores = (after.cpu_s - before.cpu_s) / passed_s if passed_s > 0 else 0.0
             memory = after.memory_bytes / (machine.memory_gib * 2**30)
             states[name] = State(cpu=min(max(cores / machine.cores, 0.0), 1.0), memory=min(memory, 1.0))
-        return states, silent
+        return states, unreachable
 
     def _candidate(self, worker: Machine, state: State) -> Any:
         from paceline.schedule import Candidate
 
-        at_hand = self.data is not None and self.data in worker.data
-        # The delay is of the whole transfer, not of each sample.
-        transfer_s = 0.0 if at_hand else worker.link.transfer_s(self.sample_bytes) - worker.link.transfer_s(0)
+        has_data = self.data is not None and self.data in worker.data
+        # The link's delay occurs once in a transfer, not for each sample.
+        transfer_s = 0.0 if has_data else worker.link.transfer_s(self.sample_bytes) - worker.link.transfer_s(0)
         return Candidate(
             worker.name,
             worker.kind,
             state,
             {app.name: app.latency_ms / 1000 for app in worker.background},
             transfer_s,
-            self.initialize_s + (0.0 if at_hand else worker.link.transfer_s(0)),
+            self.initialize_s + (0.0 if has_data else worker.link.transfer_s(0)),
         )

@@ -1,4 +1,4 @@
-"""``ParameterServerOperator``: keeps the state of a training that runs on several machines."""
+"""``ParameterServerOperator``: runs the parameter server of a training on several machines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.train.asynchronous.plan import PLAN, SERVER_COMMAND
 
-from ._team import in_containers, only_docker, parts_of, plan_of_parts, rendezvous, where_to_run
+from ._team import container_arguments, only_docker, placement_arguments, rendezvous, sample_shares, valid_plan
 from ._values import Reader
 from .train import DeadlineTrainingOperator
 
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
 
 
 class ParameterServerOperator(DeadlineTrainingOperator):
-    """Runs the parameter server of a training on several machines, until every sample of every epoch is done.
+    """A task that runs the parameter server of a training on several machines until its last epoch is done.
 
-    It lends batches to the workers, adds up what they learn, and goes on from its last checkpoint when it dies: the
-    retry starts it again, and the workers come back to it by themselves. Beside it runs one
-    :class:`~paceline.operators.WorkerTrainingOperator` for each machine.
+    The server leases batches to the workers and applies their updates. When it fails, the task's retry restarts it
+    from its last checkpoint, and the workers reconnect by themselves. Each machine has its own
+    :class:`~paceline.operators.WorkerTrainingOperator`.
 
     Parameters
     ----------
     fleet:
-        The machines, see :func:`paceline.fleet.load`. It runs on ``fleet.parameter_server``; where machines with other
-        engines train, its port is open at the address of that.
+        The machines, see :func:`paceline.fleet.load`. The server runs on ``fleet.parameter_server``; if machines with
+        other engines take part, its port is open at that machine's address.
     plan:
-        The schedule: which worker trains on how many of the samples, and how many at a time. (templated)
+        The schedule: each worker's number of samples and batch size. (templated)
     training:
-        Tells several trainings of one DAG apart.
+        Name that distinguishes several trainings of one DAG.
     cores:
-        Cores of the server; 1 by default, or what its machine has.
+        The server's allocation in cores; by default 1, or all cores of a smaller machine.
     **kwargs:
-        As for :class:`~paceline.operators.DeadlineTrainingOperator`; ``deadline`` is that of the workers.
+        As for :class:`~paceline.operators.DeadlineTrainingOperator`; ``deadline`` is the workers' deadline.
 
     Returns
     -------
     dict
-        As :class:`~paceline.operators.DeadlineTrainingOperator`; ``metrics`` has how many failures there were.
+        As :class:`~paceline.operators.DeadlineTrainingOperator`; ``metrics`` has the number of failures.
 
     Examples
     --------
@@ -62,7 +62,7 @@ class ParameterServerOperator(DeadlineTrainingOperator):
     readers: ClassVar[Mapping[str, Reader]] = {
         **DeadlineTrainingOperator.readers,
         "runtime": only_docker,
-        "plan": plan_of_parts,
+        "plan": valid_plan,
     }
     ui_color = "#e6e0ff"
 
@@ -78,19 +78,19 @@ class ParameterServerOperator(DeadlineTrainingOperator):
         machine = fleet.parameter_server
         cores = min(1.0, machine.cores) if cores is None else cores
         kwargs.setdefault("mem_limit", int(machine.memory_gib * 2**30))
-        # Workers wait for it: where slots are few, it must not wait for theirs.
+        # Workers wait for the server: it must not queue behind them for a slot.
         kwargs.setdefault("priority_weight", 1000)
-        kwargs = {**where_to_run(machine), **in_containers(kwargs)}
+        kwargs = {**placement_arguments(machine), **container_arguments(kwargs)}
         super().__init__(command=list(SERVER_COMMAND), min_devices=cores, max_devices=cores, **kwargs)
         self.fleet = fleet
         self.plan = plan
         self.training = training
 
-    def placed(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
-        """With its plan, and in the training's own network."""
+    def extend_spec(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
+        """Return the job with its plan, in the training's own network."""
         plan = scratch / PLAN
-        workers = {name: asdict(part) for name, part in parts_of(self.plan).items()}
+        workers = {name: asdict(part) for name, part in sample_shares(self.plan).items()}
         plan.write_text(json.dumps({"workers": workers}, sort_keys=True))
         files = {**spec.files, plan.name: plan}
-        meeting = rendezvous(context, self.fleet, self.plan, self.training)
-        return meeting.serve(replace(spec, files=files))
+        point = rendezvous(context, self.fleet, self.plan, self.training)
+        return point.serve(replace(spec, files=files))

@@ -1,4 +1,4 @@
-"""``DeadlineTrainingOperator``: trains in a job whose devices are controlled so that it ends at the deadline."""
+"""``DeadlineTrainingOperator``: trains in a job whose allocation is controlled to end at the deadline."""
 
 from __future__ import annotations
 
@@ -25,77 +25,75 @@ if TYPE_CHECKING:
     from paceline.elastic import Options
     from paceline.runtime.base import JobSpec
 
-# Until the next process takes up a job, when this one had to go. An executor may say some seconds late that this one
-# has ended: Airflow would take that for an end of the next one.
-_AGAIN_S = 20.0
+# Seconds until the next worker process takes over a job. An executor may report the end of this process some seconds
+# late, and Airflow would count a late report as the end of the next process.
+_RESCHEDULE_S = 20.0
 
 
 class DeadlineTrainingOperator(JobOperator):
-    """Trains a model so that it is done at the deadline, on no more devices than that takes.
+    """A task that trains a model and is done at its deadline, with no more devices than the deadline requires.
 
-    The training code loops over ``paceline.train.track(...)``; everything else happens outside it. While it runs, the
-    deadline can be changed through the task state store key ``deadline``: in the UI, by REST ``PATCH``, or with
-    ``paceline deadline set``.
+    The training code loops over ``paceline.train.track(...)``; Paceline controls the devices from outside. The deadline
+    of a running task can be changed through its task state store key ``deadline``: in the UI, by REST ``PATCH``, or
+    with ``paceline deadline set``.
 
     Parameters
     ----------
     deadline:
-        When training has to be done: a duration (``"20m"``, ``"PT20M"``, seconds, ``timedelta``) or a time with its
-        zone. (templated)
+        Time by which the training has to end: a duration (``"20m"``, ``"PT20M"``, seconds, ``timedelta``) or a point
+        in time with a time zone. (templated)
     deadline_from:
-        What a duration counts from: ``"run"``, the start of the DAG run, or ``"task"``, the start of this task.
-        (templated)
+        Start of a duration: ``"run"``, the start of the DAG run, or ``"task"``, the start of this task. (templated)
     alpha:
-        Safety factor in (0, 1]: the target end is this fraction of the time from the training's start to the deadline;
-        with ``controller="paper"``, of the time from the moment that the deadline counts from. (templated)
+        Safety factor in (0, 1]. The target end is start + ``alpha`` * (deadline - start). The start is the training's
+        start; with ``controller="paper"``, it is the start of a duration (``deadline_from``). (templated)
     min_devices, max_devices:
-        Fewest and most cores, in fractions; as many as there are by default. (templated)
+        Smallest and largest allocation in cores, fractions allowed; by default all cores are the largest. (templated)
     quantum:
-        Step between allocations in cores; 1 for a training that uses ``data_parallel``, whole processes then.
+        Smallest change of the allocation, in cores; 1 for a training with ``data_parallel``, which needs whole cores.
     control_period:
-        Seconds between control steps.
+        Seconds between two steps of the controller.
     on_infeasible:
-        Once the deadline cannot be met: ``"best_effort"`` goes on with everything, ``"fail"`` ends the run,
-        ``"extend"`` moves the deadline to the earliest possible end. (templated)
+        What to do when the deadline is no longer feasible: ``"best_effort"`` continues with all allowed devices,
+        ``"fail"`` fails the task, ``"extend"`` moves the deadline to the earliest possible end. (templated)
     on_drain:
-        When the worker has to go and the task has not (a pod is evicted, a worker restarted): ``"leave"`` lets the job
-        train on with what it has, ``"stop"`` ends it with its checkpoint. Either way the task is scheduled anew, which
-        costs no try, and takes the job up.
+        What to do with the job when the worker process has to end but the task does not (evicted pod, restarted
+        worker): ``"leave"`` keeps it running with its allocation, ``"stop"`` ends it with a checkpoint. In both cases
+        Airflow reschedules the task without counting a try, and the task continues the job.
     objective:
-        ``"throughput"`` in place of ``"deadline"``: the training is done as soon as its ``budget`` allows. It runs as
-        a team of containers, parameter servers and workers, that begins small and is scaled while it runs, see
-        :mod:`paceline.elastic`. If there is a deadline as well, that decides how much of the budget is used.
+        ``"deadline"``, or ``"throughput"`` to train as fast as ``budget`` allows. Such a training is a team of
+        containers, parameter servers and workers, that starts small and is scaled while it runs, see
+        :mod:`paceline.elastic`. With a deadline as well, the deadline decides how much of the budget is used.
     budget:
-        With ``objective="throughput"``, the most cores of all containers together; all there are by default.
-        (templated)
+        With ``objective="throughput"``, the most cores of all containers together; all cores by default. (templated)
     scaling:
-        How it is scaled, see :class:`~paceline.elastic.Options`: how many parameter servers and workers there may be,
-        the capacity of their links.
+        With ``objective="throughput"``, how to scale, see :class:`~paceline.elastic.Options`: the largest number of
+        parameter servers and workers, the capacity of their links, ...
     shared:
-        Whether its devices come from an arbiter (:class:`~paceline.operators.ArbiterOperator`) of its Airflow ``pool``:
-        it begins when it has been given some, never has more, and stands still, its checkpoint kept, when it has none.
-        With ``objective="throughput"`` what it is given is its budget.
+        Let an arbiter (:class:`~paceline.operators.ArbiterOperator`) of the task's Airflow ``pool`` allocate the
+        devices. The job starts with its first grant, never exceeds its grant, and is preempted with its checkpoint
+        while the grant is zero. With ``objective="throughput"`` the grant is the budget.
     output:
-        Where to put what the job left in ``$PACELINE_OUTPUT``: a local path or an object storage URL. By default a
+        Destination of the job's files in ``$PACELINE_OUTPUT``: a local path or an object storage URL. By default a
         folder of this task's run below ``$AIRFLOW_HOME/paceline-data``. (templated)
     on_deadline_alert:
-        Called when the deadline is in danger, cannot be met or is missed, once for each: a notifier, a callable, or
-        several. They get the task's context, with what is wrong under ``paceline`` (``kind``, ``message`` and the
-        newest figures); templates of a notifier may say ``{{ paceline.message }}``.
+        A notifier, a callable, or several, called once each when the deadline is in danger, infeasible or missed. They
+        get the task's context with the alert as ``paceline`` (``kind``, ``message`` and the newest values); templates
+        of a notifier can use ``{{ paceline.message }}``.
     controller:
-        ``"default"`` plans the rest of the run at every step; ``"paper"`` is the controller of DECOR-NN as published.
+        ``"default"`` plans the rest of the training at every step; ``"paper"`` is the published DECOR-NN controller.
     gain, integral_weight:
         ``K`` and ``eta`` of the ``"paper"`` controller.
     **kwargs:
-        Where and what to run, see :class:`~paceline.operators._job.JobOperator`: ``script`` or ``command``,
-        ``inputs``, ``runtime``, ``image``, ``docker_conn_id``, ... Retries reconnect to the running job or resume it
-        from its checkpoint, so there are four by default, 5 s apart at first and twice
-        as long each time: enough for an API server that is away for two minutes.
+        Arguments of :class:`~paceline.operators._job.JobOperator`: ``script`` or ``command``, ``inputs``, ``runtime``,
+        ``image``, ``docker_conn_id``, ... A retry reconnects to the running job, or resumes it from its checkpoint. By
+        default there are four retries; the delay starts at 5 s and doubles, which bridges an API server outage of two
+        minutes.
 
     Returns
     -------
     dict
-        ``model`` (where the output is), ``finished_s``, ``deadline_s``, ``error_pct``, ``met``, ``mean_devices``,
+        ``model`` (path of the output), ``finished_s``, ``deadline_s``, ``error_pct``, ``met``, ``mean_devices``,
         ``device_seconds``, ``runtime``, ``loss``, ``metrics`` and more, see
         :class:`~paceline.contract.TrainingResult`.
 
@@ -174,38 +172,40 @@ class DeadlineTrainingOperator(JobOperator):
         _arguments.check(self)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Train, or go on where an earlier try has left it; see :meth:`paceline.run.Training.live`."""
+        """Train, or continue the training of an earlier try; see :meth:`paceline.run.Training.run`."""
         try:
-            result = self.new_try(context).live()
+            result = self.new_try(context).run()
         except DetachedError as error:
             self.log.warning("%s", error)
-            again_at = datetime.now(timezone.utc) + timedelta(seconds=_AGAIN_S)
-            raise AirflowRescheduleException(again_at) from error  # type: ignore[no-untyped-call]
+            resume_at = datetime.now(timezone.utc) + timedelta(seconds=_RESCHEDULE_S)
+            raise AirflowRescheduleException(resume_at) from error  # type: ignore[no-untyped-call]
         except (InvalidInputError, DeadlineInfeasibleError) as error:
-            raise AirflowFailException(str(error)) from error  # another try would find the same
+            raise AirflowFailException(str(error)) from error  # a retry cannot succeed
         except PacelineError as error:
             raise AirflowException(str(error)) from error
-        steered = result.deadline_s is not None
-        of_deadline = f", {result.error_pct:+.2f} % from its deadline of {result.deadline_s:.1f} s" if steered else ""
+        has_deadline = result.deadline_s is not None
+        deviation = (
+            f", {result.error_pct:+.2f} % from its deadline of {result.deadline_s:.1f} s" if has_deadline else ""
+        )
         self.log.info(
-            "Training was done at %.1f s%s, on %.2f cores on average",
+            "Training ended at %.1f s%s, with %.2f cores on average",
             result.finished_s,
-            of_deadline,
+            deviation,
             result.mean_devices,
         )
         return result.to_json()
 
     def on_kill(self) -> None:
-        """End soon: Airflow calls it in a signal handler, for a task that is over or a worker that has to go."""
+        """Ask the training to end. Airflow calls this in a signal handler, for an ended task or a drained worker."""
         if self._training is not None:
-            self._training.ask_to_end()
+            self._training.request_stop()
 
     def new_try(self, context: Context) -> Training:
-        """This try's part of the training."""
+        """Return the training of this try."""
         settings = _arguments.read(self)
         self._training = Training(settings, TaskHost(self, context, self.on_deadline_alert), on_drain=self.on_drain)
         return self._training
 
-    def placed(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
-        """The job with what a kind of training needs besides; files for it may be made in ``scratch``."""
+    def extend_spec(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
+        """Return the job with the additions of a subclass, which may write files to ``scratch``."""
         return spec

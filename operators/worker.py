@@ -1,4 +1,4 @@
-"""``WorkerTrainingOperator``: one machine's part in a training that runs on several."""
+"""``WorkerTrainingOperator``: one machine's worker in a training on several machines."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from paceline.errors import AskedToEndError, InvalidInputError, RuntimeUnavailableError
-from paceline.train.job import EXIT_LEFT_OUT, EXIT_NO_SERVER, EXIT_SENT_AWAY
+from paceline.errors import InvalidInputError, RuntimeUnavailableError, TaskStoppedError
+from paceline.train.job import EXIT_EXCLUDED, EXIT_NO_SERVER, EXIT_REJECTED
 
-from ._team import in_containers, only_docker, parts_of, plan_of_parts, rendezvous, where_to_run
+from ._team import container_arguments, only_docker, placement_arguments, rendezvous, sample_shares, valid_plan
 from ._values import Reader
 from .train import DeadlineTrainingOperator
 
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
     from paceline.fleet import Fleet
     from paceline.runtime.base import JobSpec
 
-_SERVER_PATIENCE_S = 300.0
+_SERVER_TIMEOUT_S = 300.0
 
 
 class WorkerTrainingOperator(DeadlineTrainingOperator):
-    """Trains one machine's part of the samples, so that it is done at the deadline.
+    """A task that trains on one machine's share of the samples and is done at the deadline.
 
-    The training code is that of a training on one machine: ``track`` takes its batches from the parameter server,
-    which is found by itself. A worker that fails comes back with the task's retry; meanwhile the others do its part.
-    After three failures it is left out, and its task is skipped with the reason.
+    The training code is the same as on one machine: ``track`` finds the parameter server by itself and gets its batches
+    from it. A worker that fails rejoins with the task's retry; meanwhile the other workers train its share. After three
+    failures the machine is left out, and its task is skipped with the reason.
 
     Parameters
     ----------
     fleet:
         The machines, see :func:`paceline.fleet.load`.
     worker:
-        Name of the machine: its engine, its queue, its cores and memory are used.
+        Name of the machine, which sets the task's engine, queue, cores and memory.
     plan:
-        The schedule. A machine that it leaves out is skipped. (templated)
+        The schedule; the task of a machine outside it is skipped. (templated)
     server_task_id:
-        The task of the parameter server.
+        Task id of the parameter server.
     training:
         As for the :class:`~paceline.operators.ParameterServerOperator`.
     **kwargs:
@@ -76,7 +76,7 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
     readers: ClassVar[Mapping[str, Reader]] = {
         **DeadlineTrainingOperator.readers,
         "runtime": only_docker,
-        "plan": plan_of_parts,
+        "plan": valid_plan,
     }
 
     def __init__(
@@ -89,12 +89,12 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
         training: str = "training",
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("retries", 3)  # one more than there are strikes: the last try hears that it is left out
+        kwargs.setdefault("retries", 3)  # one more than failures allowed: the last try skips the task
         machine = fleet.machine(worker)
         kwargs.setdefault("max_devices", machine.cores)
         kwargs.setdefault("gpus", machine.gpus)
         kwargs.setdefault("mem_limit", int(machine.memory_gib * 2**30))
-        super().__init__(**{**where_to_run(machine), **in_containers(kwargs)})
+        super().__init__(**{**placement_arguments(machine), **container_arguments(kwargs)})
         self.fleet = fleet
         self.worker = machine
         self.plan = plan
@@ -104,51 +104,51 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Train, unless the schedule or the server leaves this machine out."""
         try:
-            chosen = self.worker.name in parts_of(self.plan)
+            chosen = self.worker.name in sample_shares(self.plan)
         except InvalidInputError as error:
             raise AirflowFailException(str(error)) from error
         if not chosen:
-            raise AirflowSkipException(f"{self.worker.name} does not train: {self._why_left_out()}")
-        if self._all_is_done(context):
-            self.new_try(context).give_up()  # whatever a try that failed has left: nobody will come back to it
-            raise AirflowSkipException(f"{self.worker.name} does not train: the others were done before it began")
+            raise AirflowSkipException(f"{self.worker.name} does not train: {self._exclusion_reason()}")
+        if self._training_is_done(context):
+            self.new_try(context).discard()  # remove the job of a failed try; no try follows
+            raise AirflowSkipException(f"{self.worker.name} does not train: the training ended before it started")
         try:
             return super().execute(context)
         except AirflowException as error:
             code = getattr(error.__cause__, "exit_code", None)
-            if code == EXIT_LEFT_OUT or (code == EXIT_NO_SERVER and self._all_is_done(context)):
-                self.new_try(context).give_up()
-                raise AirflowSkipException(f"{self.worker.name} trains no more: {error}") from error
-            if code == EXIT_SENT_AWAY:  # another script, another model: another try would find the same
-                self.new_try(context).give_up()
+            if code == EXIT_EXCLUDED or (code == EXIT_NO_SERVER and self._training_is_done(context)):
+                self.new_try(context).discard()
+                raise AirflowSkipException(f"{self.worker.name} has left the training: {error}") from error
+            if code == EXIT_REJECTED:  # another script or model: a retry cannot succeed
+                self.new_try(context).discard()
                 raise AirflowFailException(str(error)) from error
             raise
 
-    def placed(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
-        """In the training's own network, on its part of the machine, and told where the server is."""
-        meeting = rendezvous(context, self.fleet, self.plan, self.training)
-        if meeting.beside(self.worker):
-            self._wait_for(meeting.network)
-        return meeting.join(spec, self.worker)
+    def extend_spec(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
+        """Return the job in the training's network, on its part of the machine, with the server's address."""
+        point = rendezvous(context, self.fleet, self.plan, self.training)
+        if point.shares_engine(self.worker):
+            self._wait_for_network(point.network)
+        return point.join(spec, self.worker)
 
-    def _wait_for(self, network: str) -> None:
-        """The parameter server makes their network; who is elsewhere looks for the server itself."""
+    def _wait_for_network(self, network: str) -> None:
+        """Wait for the network, which the parameter server creates on its engine."""
         from paceline.runtime import DockerRuntime
 
-        assert self._training is not None  # it asks for the job
+        assert self._training is not None  # the training requests the job
         training, runtime = self._training, DockerRuntime(self._connect)
-        give_up_s = time.monotonic() + _SERVER_PATIENCE_S
-        while not training.patiently(lambda: runtime.has_network(network)):
-            if training.asked_to_end.wait(0.5):
-                raise AskedToEndError(f"the task was asked to end while it waited for {self.server_task_id}")
+        give_up_s = time.monotonic() + _SERVER_TIMEOUT_S
+        while not training.call_engine(lambda: runtime.has_network(network)):
+            if training.stop_requested.wait(0.5):
+                raise TaskStoppedError(f"the task was stopped while it waited for {self.server_task_id}")
             if time.monotonic() > give_up_s:
-                raise RuntimeUnavailableError(f"{self.server_task_id} has not begun within {_SERVER_PATIENCE_S:.0f} s")
+                raise RuntimeUnavailableError(f"{self.server_task_id} did not start within {_SERVER_TIMEOUT_S:.0f} s")
 
-    def _why_left_out(self) -> str:
+    def _exclusion_reason(self) -> str:
         plan = json.loads(self.plan) if isinstance(self.plan, str) else self.plan
         return str((plan.get("left_out") or {}).get(self.worker.name, "the schedule does not choose it"))
 
-    def _all_is_done(self, context: Context) -> bool:
+    def _training_is_done(self, context: Context) -> bool:
         ti = context["ti"]
         states = ti.get_task_states(dag_id=ti.dag_id, task_ids=[self.server_task_id], run_ids=[ti.run_id])
         return bool(states.get(ti.run_id, {}).get(self.server_task_id) == "success")

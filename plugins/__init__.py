@@ -1,1 +1,1 @@
-"""What Paceline adds to Airflow's own pages, through Airflow's plugin interface: see ``paceline_plugin``."""
+"""Paceline's Airflow plugin: pages in Airflow's UI and the API behind them. Registered by ``paceline_plugin``."""

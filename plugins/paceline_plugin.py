@@ -1,6 +1,6 @@
-"""Registers Paceline's pages with Airflow: found by entry point, or as a file of the plugins folder.
+"""Registers Paceline's pages with Airflow, through an entry point or as a file in the plugins folder.
 
-Every Airflow process loads plugins when it starts, so nothing else is imported until the API server asks for the pages.
+Every Airflow process loads plugins at startup, so other imports are deferred until the API server needs the pages.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ log = logging.getLogger(__name__)
 
 
 class PacelinePlugin(AirflowPlugin):
-    """Pages in Airflow's own interface, and what they ask Airflow's API server for.
+    """Pages in Airflow's UI, and the API that they call on Airflow's API server.
 
-    "Retraining" is in the navigation, "Pace" is a tab of each DAG run and of each task of it.
+    "Retraining" is in the navigation. "Pace" is a tab of each DAG run and of each task instance.
     """
 
     name = "paceline"
 
     @cached_property
     def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """The application below ``/paceline`` of the API server."""
+        """The application below ``/paceline`` on the API server."""
         try:
             from paceline.plugins.web.app import create_app
-        except ImportError:  # an Airflow whose insides are others: its API server is to start all the same
-            log.exception("Paceline's pages have nobody to ask in this Airflow")
+        except ImportError:  # Airflow's internals differ between versions; its API server must start anyway
+            log.exception("Paceline's API is unavailable: this Airflow version lacks modules that it imports")
             return []
         return [{"app": create_app(), "url_prefix": PREFIX, "name": "Paceline"}]
 
     @cached_property
     def react_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """Where Airflow shows the pages.
+        """The pages and their places in Airflow's UI.
 
-        Airflow knows a loaded bundle by the name of its page, and a bundle by its address: each name has its own.
+        Airflow caches a loaded bundle by page name and by URL, so each page name has its own URL.
         """
         from paceline.plugins.web.bundle import bundle_url
 

@@ -1,6 +1,6 @@
-"""One drift check as a value: where both windows are, what is compared and how. Runs on workers and in triggerers.
+"""``DriftCheck``: the windows of a drift check and how they are compared, as a JSON-safe value.
 
-Made by ``DriftSensor`` and by the triggers, which store it in the database between their lives: it is JSON-safe.
+``DriftSensor`` and the triggers make it, on workers and in triggerers; Airflow stores it with a trigger.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class CheckOptions(TypedDict, total=False):
-    """The parameters of ``DriftCheck``, for the signatures of those who pass them on."""
+    """The parameters of ``DriftCheck``, as a type for keyword arguments."""
 
     reference: str
     current: str
@@ -42,7 +42,7 @@ class CheckOptions(TypedDict, total=False):
 
 @dataclasses.dataclass(frozen=True)
 class DriftCheck:
-    """Where the windows come from (see ``paceline.sensors.windows``) and how they are compared (``paceline.drift``)."""
+    """The sources of both windows (see ``paceline.sensors.windows``) and the settings of ``paceline.drift.compare``."""
 
     reference: str
     current: str
@@ -80,7 +80,7 @@ class DriftCheck:
         )
 
     def run(self) -> DriftReport:
-        """Read both windows and compare them. Blocks: call it in a thread from asynchronous code."""
+        """Read and compare both windows. Blocks: asynchronous code has to call it in a thread."""
         from paceline.drift import compare
 
         reference = read_window("reference", self.reference, conn_id=self.conn_id, parameters=self.reference_parameters)
@@ -106,12 +106,12 @@ class DriftCheck:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``DriftCheck(**…)`` takes, JSON-safe: tuples become lists, so it is equal after a trip through JSON."""
+        """Return the arguments of ``DriftCheck(**…)``, JSON-safe: tuples become lists, which JSON leaves unchanged."""
         loaded: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
         return loaded
 
     def fingerprint(self) -> str:
-        """Short name of this check: the same parameters give the same one.
+        """Return a digest of the check; equal parameters have equal digests.
 
         >>> DriftCheck("a.csv", "b.csv").fingerprint() == DriftCheck("a.csv", "c.csv").fingerprint()
         False

@@ -1,4 +1,4 @@
-"""``DriftSensor``: wait for drift, or look once and let the run go on only if there is some. Users put it in DAGs."""
+"""``DriftSensor``: waits for drift in data, or checks once and continues the DAG run only on drift."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from paceline.errors import InvalidInputError
 
 from .check import CheckOptions, DriftCheck
-from .reports import DriftReportLink, run_folder, short_enough, write_report
+from .reports import DriftReportLink, fit_to_xcom, run_folder, write_report
 from .triggers import DriftTrigger
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from .windows import Parameters
 
 OnNoDrift = Literal["wait", "skip", "succeed"]
-# What template fields are that is known when the DAG is read and needs no look at it, if it is not text.
-_PLAIN: dict[str, tuple[type, ...]] = {
+# Types of template fields with values that need no validation when the DAG is parsed; text for all others.
+_PLAIN_TYPES: dict[str, tuple[type, ...]] = {
     "reference_parameters": (list, tuple, dict),
     "current_parameters": (list, tuple, dict),
     "features": (list, tuple),
@@ -35,54 +35,54 @@ _PLAIN: dict[str, tuple[type, ...]] = {
 
 
 class DriftSensor(BaseSensorOperator):
-    """Compare a current window of data with a reference and report drift.
+    """A sensor that compares a current window of data with a reference window and reports drift.
 
-    On drift the task succeeds, its XCom is the report's summary, and each asset among its outlets gets an event
-    with the summary as ``extra``. Without drift no asset event is emitted, whatever ``on_no_drift`` says.
+    On drift the task succeeds, its XCom is the report's summary, and each asset among its outlets gets an event with
+    the summary as ``extra``. Without drift there is no asset event, whatever ``on_no_drift`` is.
 
     Parameters
     ----------
     reference, current:
-        The windows: each a SQL query (``SELECT`` or ``WITH`` …, run through ``conn_id``; a template file ending in
-        ``.sql`` works too), or the path or URL of a ``.parquet``, ``.csv`` or ``.csv.gz`` file. A URL may name the
-        Airflow connection it needs: ``s3://aws_default@bucket/key.parquet``.
+        The windows. Each is a SQL query (``SELECT`` or ``WITH`` …, or a template file ending in ``.sql``), executed
+        through ``conn_id``, or the path or URL of a ``.parquet``, ``.csv`` or ``.csv.gz`` file. A URL may name its
+        Airflow connection: ``s3://aws_default@bucket/key.parquet``.
     conn_id:
         Database connection for queries.
     reference_parameters, current_parameters:
         Values for the placeholders of the queries.
     features:
-        Columns to compare; by default all columns of the reference but ``prediction``, ``actual`` and ``time``.
+        Columns to compare; by default all columns of the reference except ``prediction``, ``actual`` and ``time``.
     categorical:
-        Columns whose values are labels even where they look like numbers.
+        Columns whose values are labels even if they look like numbers.
     prediction, actual:
-        Columns with the recorded prediction and the label that came in later: the model's error is watched too.
+        Columns with the recorded prediction and its later label; with both, the model's error is monitored too.
     time:
-        Column that orders the rows; names the place where the error changed.
+        Column that orders the rows and locates a change of the error.
     significance, psi_threshold, effect_threshold, missing_threshold, error_threshold, minimum_samples, detector, error:
         See ``paceline.drift.compare``.
     on_no_drift:
-        ``"wait"`` (default): check every ``poke_interval`` until there is drift or ``timeout`` is over, as sensors
-        do. ``"skip"``: check once, and skip this task and what follows if there is none, as a scheduled DAG wants
-        it. ``"succeed"``: check once and go on; the summary tells. Not enough data counts as no drift.
+        ``"wait"`` (default): check every ``poke_interval`` until there is drift or ``timeout`` is over, as other
+        sensors do. ``"skip"``: check once, and without drift skip this task and its downstream tasks, as scheduled DAGs
+        need it. ``"succeed"``: check once and succeed; the summary has the verdict. Not enough data counts as no drift.
     report_dir:
-        Folder, as a path or URL, below which ``report.json`` and ``report.html`` of each run are written.
+        Path or URL of the folder for ``report.json`` and ``report.html`` of each run.
     report_url:
-        How a browser reaches ``report_dir``, if it does: the task's page then has a button "Drift report".
+        URL of ``report_dir`` for browsers; with it, the task's page has a button "Drift report".
     deferrable:
-        Wait in the triggerer and take no worker slot. By default as ``[operators] default_deferrable`` says.
+        Wait in the triggerer, without a worker slot; by default as set in ``[operators] default_deferrable``.
 
     Returns
     -------
     The summary (XCom ``return_value``): ``verdict``, ``reason``, ``drifted_features``, ``concept_drift``,
     ``statistics`` of the drifted features, row counts, and ``report_json`` and ``report_html`` with ``report_dir``.
-    XCom ``report`` has the whole report, which Airflow's pages show; above 48 kB without what did not drift.
+    XCom ``report`` has the whole report, which Airflow's pages show; above 48 kB, features without drift are left out.
 
     Raises
     ------
     InvalidInputError
-        Thresholds out of range when the DAG is read; connection, files, columns and values when the task runs.
+        For thresholds out of range when the DAG is parsed; for connections, files, columns and values at run time.
     AirflowFailException
-        A template field that is rendered to what it cannot be, for instance ``features`` to text.
+        For a template field with an invalid rendered value, for example ``features`` as text.
 
     Examples
     --------
@@ -169,14 +169,14 @@ class DriftSensor(BaseSensorOperator):
             deferrable = conf.getboolean("operators", "default_deferrable", fallback=False)
         self.deferrable = deferrable
         self.report_link = ""
-        # Wrong settings stop the DAG from being read, not a run at night.
+        # Invalid settings fail when the DAG is parsed, not at the first run.
         self._check(rendered=False)
-        plain = {field: (*_PLAIN.get(field, (str,)), type(None)) for field in self.template_fields}
+        plain = {field: (*_PLAIN_TYPES.get(field, (str,)), type(None)) for field in self.template_fields}
         if not all(isinstance(getattr(self, field), kinds) for field, kinds in plain.items()):
             self._read(rendered=False)
 
     def execute(self, context: Context) -> Any:
-        """Check, and go on checking here or in the triggerer if ``on_no_drift="wait"`` asks for it."""
+        """Check; with ``on_no_drift="wait"``, repeat the check here or in the triggerer."""
         if not self.deferrable:
             return super().execute(context)
         try:
@@ -185,7 +185,7 @@ class DriftSensor(BaseSensorOperator):
             raise
         except Exception as error:
             final = isinstance(error, AirflowFailException)
-            # As in a sensor that waits on a worker.
+            # As Airflow does for a sensor that waits on a worker.
             option = "never_fail" if self.never_fail else "soft_fail" if final and self.soft_fail else ""
             if option:
                 raise AirflowSkipException(f"Skipping due to {option} is set to True.") from error
@@ -209,7 +209,7 @@ class DriftSensor(BaseSensorOperator):
         return PokeReturnValue(is_done=True, xcom_value=self._finish(context, report))
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Go on after the trigger has found drift."""
+        """Finish the task after the trigger found drift."""
         from paceline.drift import DriftReport
 
         self._read_templates()
@@ -221,23 +221,23 @@ class DriftSensor(BaseSensorOperator):
         try:
             self._read(rendered=True)
         except InvalidInputError as error:
-            raise AirflowFailException(str(error)) from error  # another try would find the same
+            raise AirflowFailException(str(error)) from error  # a retry cannot succeed
 
     def _read(self, *, rendered: bool) -> None:
-        # Imported here, because that takes long and the values that most DAGs have are known to be right without it.
-        # Another folder's, which mypy does not find below this name.
+        # Imported only here: the import is slow, and most DAGs have values that need no validation.
+        # mypy does not find the operators' folder by this name.
         from paceline.operators import _values as values  # type: ignore[import-not-found]
 
         def window(field: str, value: object) -> Any:
-            return values.place(field, value, "a SQL query, or the path of a Parquet or CSV file")
+            return values.path_or_url(field, value, "a SQL query, or the path of a Parquet or CSV file")
 
         def columns(field: str, value: object) -> Any:
-            return None if value in values.NOTHING else values.listed(field, value, "a list of column names")
+            return None if value in values.NOTHING else values.sequence(field, value, "a list of column names")
 
         def parameters(field: str, value: object) -> Any:
             if value in values.NOTHING:
                 return None
-            return dict(value) if isinstance(value, Mapping) else values.listed(field, value, "a list or a mapping")
+            return dict(value) if isinstance(value, Mapping) else values.sequence(field, value, "a list or a mapping")
 
         readers = {
             "reference": window,
@@ -247,18 +247,18 @@ class DriftSensor(BaseSensorOperator):
             "current_parameters": parameters,
             "features": columns,
             "categorical": lambda field, value: columns(field, value) or [],
-            "report_dir": values.optional_place,
+            "report_dir": values.optional_path_or_url,
             "report_url": values.optional_text,
         }
         values.read_fields(self, readers, rendered=rendered)
 
     def _check(self, *, rendered: bool = True) -> DriftCheck:
-        """The check, or what is known of it while templates are not rendered."""
+        """Return the check; before templates are rendered, without the template fields."""
         names = [name for name in CheckOptions.__annotations__ if rendered or name not in self.template_fields]
         return DriftCheck(**{"reference": "", "current": "", **{name: getattr(self, name) for name in names}})
 
     def _finish(self, context: Context, report: DriftReport) -> dict[str, Any]:
-        """Store the report, tell those who listen, and return the summary; or skip."""
+        """Store the report, set the asset events and return the summary, or skip the task."""
         ti = context["ti"]
         summary = report.summary()
         if self.report_dir:
@@ -268,13 +268,13 @@ class DriftSensor(BaseSensorOperator):
             if self.report_url:
                 inside = summary["report_html"].removeprefix(str(_path(self.report_dir))).lstrip("/")
                 self.report_link = f"{self.report_url.rstrip('/')}/{inside}"
-        ti.xcom_push(key="report", value=short_enough(report.to_dict()))
+        ti.xcom_push(key="report", value=fit_to_xcom(report.to_dict()))
         if report.drifted:
             for outlet in self.outlets:
                 if isinstance(outlet, Asset):
                     context["outlet_events"][outlet].extra = summary
             return summary
-        # Airflow emits an event for every outlet of a task that succeeds; there is nothing to tell here.
+        # Airflow emits an event for every outlet of a task that succeeds; without drift there must be none.
         self.outlets = []
         if self.on_no_drift == "skip":
             ti.xcom_push(key="return_value", value=summary)

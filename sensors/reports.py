@@ -1,6 +1,6 @@
-"""Where a drift report is kept: ``report.json`` and ``report.html`` in one folder for each run, and the link to it.
+"""Storage of drift reports: ``report.json`` and ``report.html`` in one folder for each run, and the link to it.
 
-Called by ``DriftSensor`` and ``DriftEventTrigger``. A retry writes the same two files again, not a second pair.
+Called by ``DriftSensor`` and ``DriftEventTrigger``. A retry overwrites the two files of the earlier try.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ XCOM_LIMIT_BYTES = 48_000
 
 
 def write_report(report: DriftReport, report_dir: str, *parts: str) -> dict[str, str]:
-    """Write both files below ``report_dir/parts…``; return their places as ``report_json`` and ``report_html``."""
+    """Write both files below ``report_dir/parts…``; return their paths as ``report_json`` and ``report_html``."""
     from airflow.sdk import ObjectStoragePath
 
     from paceline.drift import to_html
@@ -37,11 +37,11 @@ def write_report(report: DriftReport, report_dir: str, *parts: str) -> dict[str,
     return written
 
 
-def short_enough(report: dict[str, Any], limit_bytes: int = XCOM_LIMIT_BYTES) -> dict[str, Any]:
-    """A report for XCom, which is no place for much: features that did not drift go first, and a note says so.
+def fit_to_xcom(report: dict[str, Any], limit_bytes: int = XCOM_LIMIT_BYTES) -> dict[str, Any]:
+    """Return a report small enough for XCom: features without drift are left out first, with a note.
 
     >>> features = [{"name": "a", "verdict": "drift"}, {"name": "b", "verdict": "no drift", "reason": "x" * 90}]
-    >>> short = short_enough({"features": features, "notes": []}, limit_bytes=100)
+    >>> short = fit_to_xcom({"features": features, "notes": []}, limit_bytes=100)
     >>> [feature["name"] for feature in short["features"]], short["notes"]
     (['a'], ['1 feature is left out here; the written report has all.'])
     """
@@ -57,13 +57,13 @@ def short_enough(report: dict[str, Any], limit_bytes: int = XCOM_LIMIT_BYTES) ->
 
 
 def run_folder(ti: Any) -> list[str]:
-    """The folder of a task instance below ``report_dir``: one for each run and mapped index, not for each try."""
+    """Return a task instance's folder below ``report_dir``: one for each run and mapped index, not for each try."""
     mapped = [str(ti.map_index)] if ti.map_index is not None and ti.map_index >= 0 else []
     return [ti.dag_id, ti.run_id, ti.task_id, *mapped]
 
 
 def _file_name(part: str) -> str:
-    """Only what every file system and object store takes.
+    """Return ``part`` with only the characters that every file system and object store accepts.
 
     >>> _file_name("manual__2026-01-01T00:00:00+00:00")
     'manual__2026-01-01T00_00_00_00_00'
@@ -72,10 +72,10 @@ def _file_name(part: str) -> str:
 
 
 class DriftReportLink(BaseOperatorLink):
-    """The button "Drift report" on a task's page, where ``report_url`` says how a browser reaches the reports."""
+    """The button "Drift report" on a task's page, if ``report_url`` is set."""
 
     name = "Drift report"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """Return what the task found out when it wrote its report, "" if it wrote none."""
+        """Return the URL of the task's report, "" without one."""
         return str(getattr(operator, "report_link", ""))

@@ -1,7 +1,7 @@
-"""Drift checks in the triggerer: for a sensor that waits, and as an event that starts DAGs.
+"""Drift checks in the triggerer: for a deferred sensor, and as an event that starts DAGs.
 
-``DriftSensor`` defers to ``DriftTrigger``; users give ``DriftEventTrigger`` to an ``AssetWatcher``. Reading data and
-testing it happen in a thread: the triggerer's event loop, which all triggers share, is never held up.
+``DriftSensor`` defers to ``DriftTrigger``; users give ``DriftEventTrigger`` to an ``AssetWatcher``. Data is read and
+tested in a thread, so that the triggerer's shared event loop is never blocked.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 FireOn = Literal["new_drift", "new_window"]
 STATE_KEY = "paceline_drift"
-# The triggerer hands its events over about once a second. What was fired is written down only after that: a
-# triggerer that dies in between fires once more when it is back, rather than never.
+# The triggerer delivers its events about once a second. A fired event is stored only after that: a triggerer that fails
+# in between fires it twice, rather than never.
 HANDOVER_S = 3.0
 
 
 class DriftTrigger(BaseTrigger):
-    """Check again and again until there is drift; then resume the task with the report. Made by ``DriftSensor``.
+    """A trigger of ``DriftSensor``: repeats the check until there is drift, then resumes the task with the report.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class DriftTrigger(BaseTrigger):
     poll_interval_s:
         Seconds between checks; the first comes after one interval, as the sensor has just checked.
     keep_going:
-        Log an error and go on checking instead of failing the task.
+        Log an error and keep checking instead of failing the task.
     """
 
     def __init__(self, check: dict[str, Any], poll_interval_s: float = 60.0, keep_going: bool = False) -> None:
@@ -50,7 +50,7 @@ class DriftTrigger(BaseTrigger):
         self.keep_going = keep_going
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Say how to make this trigger again, in another process."""
+        """Return the class path and the arguments from which Airflow recreates this trigger."""
         kwargs = {"check": self.check.to_dict(), "poll_interval_s": self.poll_interval_s, "keep_going": self.keep_going}
         return f"{type(self).__module__}.{type(self).__qualname__}", kwargs
 
@@ -73,7 +73,7 @@ class DriftTrigger(BaseTrigger):
 
 @dataclass(frozen=True)
 class Fired:
-    """What was fired last: by which check, for which parts, on which finding."""
+    """State of an event trigger: the last event's check, drifted parts and finding."""
 
     check: str = ""
     parts: tuple[str, ...] = ()
@@ -81,16 +81,16 @@ class Fired:
 
 
 def decide(report: DriftReport, last: Fired, check: str, fire_on: FireOn) -> tuple[bool, Fired]:
-    """Whether a finding is news, and what to remember.
+    """Return whether a finding is new, and the state to store.
 
-    With ``"new_drift"`` drift is news when a part (a feature, or the model's error) drifts that was not fired
-    since all was well last; a sliding window that goes on drifting is not. With ``"new_window"`` every window
-    that drifts is news, once. Too little data changes nothing; another check starts afresh.
+    With ``"new_drift"``, drift is new if a part (a feature, or the model's error) drifts that was not fired since the
+    last check without drift; continuing drift in a sliding window is not new. With ``"new_window"``, every window with
+    drift is new once. Too little data changes nothing; a changed check starts without a state.
 
     >>> from paceline.drift import DriftReport, FeatureDrift
     >>> drift = DriftReport("drift", "", 500, 500, features=(FeatureDrift("temp", "numeric", "drift"),))
-    >>> news, fired = decide(drift, Fired(), "check", "new_drift")
-    >>> news, decide(drift, fired, "check", "new_drift")[0]
+    >>> is_new, fired = decide(drift, Fired(), "check", "new_drift")
+    >>> is_new, decide(drift, fired, "check", "new_drift")[0]
     (True, False)
     """
     if report.verdict == "not enough data":
@@ -99,24 +99,24 @@ def decide(report: DriftReport, last: Fired, check: str, fire_on: FireOn) -> tup
         return False, Fired(check)
     known = last if last.check == check else Fired(check)
     parts, finding = report.drifted_parts, report.fingerprint()
-    news = finding != known.finding if fire_on == "new_window" else bool(set(parts) - set(known.parts))
-    return news, Fired(check, tuple(sorted({*known.parts, *parts})), finding if news else known.finding)
+    is_new = finding != known.finding if fire_on == "new_window" else bool(set(parts) - set(known.parts))
+    return is_new, Fired(check, tuple(sorted({*known.parts, *parts})), finding if is_new else known.finding)
 
 
 class DriftEventTrigger(BaseEventTrigger):
-    """An event for each new drift, to schedule DAGs by: no sensor and no worker slot is taken while waiting.
+    """An event trigger that starts DAGs at each new drift, without a sensor or a worker slot.
 
-    The event's payload is the report's summary; a DAG finds it as ``extra["payload"]`` of its triggering asset
-    event. What was fired is kept in the asset's state store, so a triggerer that restarts does not fire again.
-    Nothing here is templated: let the query choose its window (``WHERE day > date('now', '-7 days')``).
+    The event's payload is the report's summary; a DAG finds it as ``extra["payload"]`` of its triggering asset event.
+    The trigger's state is kept in the asset's state store, so that a restarted triggerer does not fire again. No
+    parameter is templated: let the query choose its window (``WHERE day > date('now', '-7 days')``).
 
     Parameters
     ----------
     poll_interval_s:
         Seconds between checks.
     fire_on:
-        ``"new_drift"`` (default): once when something starts to drift, again when something else does, and anew
-        after a check without drift. ``"new_window"``: once for each window that drifts, for data in batches.
+        ``"new_drift"`` (default): once when a part starts to drift, again for another part, and again after a check
+        without drift. ``"new_window"``: once for each window with drift, for data in batches.
     report_dir:
         Folder, as a path or URL, for ``report.json`` and ``report.html`` of each event.
     **check:
@@ -124,8 +124,8 @@ class DriftEventTrigger(BaseEventTrigger):
 
     Notes
     -----
-    A check that fails (a database that is away) is logged and made again after the interval. One trigger should
-    watch one asset: for several, what was fired is remembered only while the triggerer lives.
+    A failed check (for example, a database outage) is logged and repeated after the interval. Use one trigger for each
+    asset: with several assets, the state is lost when the triggerer restarts.
 
     Examples
     --------
@@ -155,7 +155,7 @@ class DriftEventTrigger(BaseEventTrigger):
         self.report_dir = report_dir
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Say how to make this trigger again, in another process."""
+        """Return the class path and the arguments from which Airflow recreates this trigger."""
         kwargs = {
             "poll_interval_s": self.poll_interval_s,
             "fire_on": self.fire_on,
@@ -165,57 +165,57 @@ class DriftEventTrigger(BaseEventTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", kwargs
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yield an event for each new drift, for as long as somebody listens."""
+        """Yield an event for each new drift, until Airflow ends the trigger."""
         last: Fired | None = None
         while True:
             try:
                 if last is None:
-                    last = await self._remembered()
-                news, now, payload = await self._look(last)
+                    last = await self._load_state()
+                is_new, now, payload = await self._check_once(last)
             except Exception as error:
-                # An event trigger that raises is started again at once, and would fail again at once.
+                # Airflow restarts a failed event trigger at once, and it would fail again at once.
                 self.log.error("The drift check failed; trying again in %g s: %s", self.poll_interval_s, error)
                 await asyncio.sleep(self.poll_interval_s)
                 continue
-            if news:
+            if is_new:
                 yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
                 await asyncio.sleep(min(HANDOVER_S, self.poll_interval_s))
             if now != last:
                 last = now
-                await self._remember(now)
+                await self._store_state(now)
             await asyncio.sleep(self.poll_interval_s)
 
-    async def _look(self, last: Fired) -> tuple[bool, Fired, dict[str, Any]]:
+    async def _check_once(self, last: Fired) -> tuple[bool, Fired, dict[str, Any]]:
         report = await asyncio.to_thread(self.check.run)
         self.log.info("%s", report.reason)
-        news, now = decide(report, last, self.check.fingerprint(), self.fire_on)
-        if not news:
-            return news, now, {}
+        is_new, now = decide(report, last, self.check.fingerprint(), self.fire_on)
+        if not is_new:
+            return is_new, now, {}
         payload = {**report.summary(), "current": report.current, "fingerprint": report.fingerprint()}
         if self.report_dir is not None:
-            place = report.fingerprint()
-            payload |= await asyncio.to_thread(write_report, report, self.report_dir, place)
-        return news, now, payload
+            folder = report.fingerprint()
+            payload |= await asyncio.to_thread(write_report, report, self.report_dir, folder)
+        return is_new, now, payload
 
-    async def _remembered(self) -> Fired:
+    async def _load_state(self) -> Fired:
         if self.asset_state_store is None:
             return Fired()
         try:
-            kept = await self.asset_state_store.aget(STATE_KEY)
+            stored = await self.asset_state_store.aget(STATE_KEY)
         except ValueError:
-            self.log.warning("This trigger watches several assets: what it fired is lost when the triggerer restarts")
+            self.log.warning("This trigger watches several assets: its state is lost when the triggerer restarts")
             return Fired()
-        if not isinstance(kept, dict):
+        if not isinstance(stored, dict):
             return Fired()
-        parts: Any = kept.get("parts") or ()
-        return Fired(str(kept.get("check")), tuple(map(str, parts)), str(kept.get("finding")))
+        parts: Any = stored.get("parts") or ()
+        return Fired(str(stored.get("check")), tuple(map(str, parts)), str(stored.get("finding")))
 
-    async def _remember(self, fired: Fired) -> None:
+    async def _store_state(self, fired: Fired) -> None:
         if self.asset_state_store is None:
             return
         try:
             await self.asset_state_store.aset(STATE_KEY, {**asdict(fired), "parts": list(fired.parts)})
         except ValueError:
-            return  # several assets; said at the start
+            return  # several assets; logged at the start
         except Exception:
-            self.log.exception("What was fired could not be stored; a restart of the triggerer may fire it again")
+            self.log.exception("Could not store the trigger's state; after a restart the last event may be repeated")

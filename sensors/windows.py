@@ -1,4 +1,4 @@
-"""Read a window of data: a SQL query through an Airflow connection, or a Parquet or CSV file wherever it lies.
+"""Read a window of data: a SQL query through an Airflow connection, or a Parquet or CSV file.
 
 Called by ``DriftCheck``, on a worker or in a thread of the triggerer.
 """
@@ -21,7 +21,7 @@ _SHOWN = 300
 
 
 def is_sql(source: str) -> bool:
-    """Whether ``source`` is a query and not the path of a file.
+    """Return whether ``source`` is a query, not the path of a file.
 
     >>> is_sql("SELECT temp FROM weather"), is_sql("s3://lake@bucket/with/batch.parquet")
     (True, False)
@@ -37,10 +37,10 @@ def read_window(
     Parameters
     ----------
     field:
-        Name of the parameter, for errors.
+        Name of the parameter in errors.
     source:
-        A query, or the path or URL of a ``.parquet``, ``.csv`` or ``.csv.gz`` file; a URL may name the Airflow
-        connection to use (``s3://aws_default@bucket/key.parquet``).
+        A query, or the path or URL of a ``.parquet``, ``.csv`` or ``.csv.gz`` file; a URL may name its Airflow
+        connection (``s3://aws_default@bucket/key.parquet``).
     conn_id:
         The database connection for a query.
     parameters:
@@ -49,7 +49,7 @@ def read_window(
     Raises
     ------
     InvalidInputError
-        No such connection or file, a connection that is not a database, an unknown kind of file.
+        For a missing connection or file, a connection to something other than a database, or an unknown file format.
     """
     if not isinstance(source, str) or not source.strip():
         raise InvalidInputError(field, source, "a SQL query, or the path of a Parquet or CSV file")
@@ -57,7 +57,7 @@ def read_window(
 
 
 def describe(source: str, parameters: Parameters | None) -> str:
-    """Say what a window is, on one line, for the report."""
+    """Return a description of a window on one line, for the report."""
     text = " ".join(source.split())
     text = text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
     if not parameters:
@@ -84,7 +84,7 @@ def _query(field: str, sql: str, conn_id: str | None, parameters: Parameters | N
         raise InvalidInputError("conn_id", conn_id, f"a database connection, not one of {type(hook).__name__}")
     bound = dict(parameters) if isinstance(parameters, Mapping) else list(parameters) if parameters else None
     with warnings.catch_warnings():
-        # pandas prefers SQLAlchemy connections; the hook gives the driver's own, which every provider has.
+        # pandas warns about connections other than SQLAlchemy's; the hook uses the driver's, which every provider has.
         warnings.filterwarnings("ignore", message=".*SQLAlchemy.*", category=UserWarning)
         return hook.get_df(sql, parameters=bound, df_type="pandas")
 

@@ -1,1 +1,1 @@
-"""Tests by area, and what several areas share: the Airflow of a test run, and what a failing test prints."""
+"""Tests by area, and their shared parts: the Airflow of a test run, and the report of a failed test."""

@@ -1,8 +1,8 @@
-"""Fixtures for every test, and the one place that decides when a test may be skipped.
+"""Fixtures for all tests, and the rule for skipping tests.
 
 A test marked ``docker`` needs an engine that answers (``DOCKER_HOST``, else the default socket) and the trainer image.
-One marked ``browser`` needs Chromium and the built pages. Without them a test skips and says why; with ``CI=true`` it
-fails instead, so that a pipeline cannot go green untested.
+A test marked ``browser`` needs Chromium and the built pages. Without them, a test is skipped with the reason; with
+``CI=true`` it fails instead, so that a pipeline cannot pass untested.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from paceline.airflow.demo.airflow_process import AirflowProcess
     from tests.scheduling import AirflowFirst
 
-# Airflow is imported by many tests in this process: it must not touch an installation of whoever runs them. Set
-# here, before any test module is imported, because Airflow reads its environment at import.
+# Many tests import Airflow in this process: it must not touch the user's own installation. Set before the import of any
+# test module, because Airflow reads its environment at import.
 for name in [name for name in os.environ if name.startswith("AIRFLOW_")]:
     del os.environ[name]
-_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # tests that run side by side do not share a database
+_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # parallel test processes do not share a database
 os.environ["AIRFLOW_HOME"] = str(Path(__file__).parents[1] / "build" / "tests" / f"airflow{_WORKER}")
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
-# Test processes with a thread for each core wait for each other, and torch's threads would compute while they wait.
+# Parallel test processes compete for cores, so limit threads; torch's threads must not spin while they wait.
 os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 
 PROJECT = Path(__file__).parents[1]
-# The same examples at every run, however slow the machine is; `make soak` looks for new ones.
+# The same examples in every run, on machines of any speed; `make soak` searches for new ones.
 settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("new", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile(os.environ.get("PACELINE_EXAMPLES", "same"))
@@ -52,7 +52,7 @@ _NEED_AIRFLOW = pytest.StashKey[set[Path]]()
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> AirflowFirst:
-    """Let only two test processes have an Airflow, however many there are."""
+    """Schedule tests so that at most two test processes have an Airflow."""
     from tests.scheduling import AirflowFirst
 
     return AirflowFirst(config, log)
@@ -60,26 +60,26 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Airflow
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the files that need an Airflow first: it is stopped after the last of them."""
+    """Put the files that need an Airflow first; it is stopped after the last of them."""
     need = config.stash[_NEED_AIRFLOW] = {item.path for item in items if "airflow" in getattr(item, "fixturenames", ())}
     items.sort(key=lambda item: item.path not in need)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip or fail a ``docker`` or ``browser`` test before its fixtures are built, by one rule for all of them."""
+    """Skip a ``docker`` or ``browser`` test without its requirements, before its fixtures are built."""
     in_file_order = item.config.getoption("minutes", None) is None  # not `python -m tests.soak`
     if in_file_order and _AIRFLOW in item.config.stash and item.path not in item.config.stash[_NEED_AIRFLOW]:
         item.config.stash[_AIRFLOW].stop()
-    reason = _why_no_docker(item.config) if item.get_closest_marker("docker") else ""
+    reason = _missing_docker(item.config) if item.get_closest_marker("docker") else ""
     if item.get_closest_marker("browser"):
-        reason = reason or _why_no_browser()
+        reason = reason or _missing_browser()
     if reason:
         pytest.skip(reason)
     item.stash[_BEGAN_S] = time.time()
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Leave scripts and data of tests alone: the search for doctests would import, so run, every file."""
+    """Ignore scripts and data of tests: doctest collection would import, and so run, every file."""
     return True if collection_path.suffix == ".py" and not collection_path.name.startswith("test_") else None
 
 
@@ -87,25 +87,25 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Explain a failure; a skipped ``docker`` or ``browser`` test is one where ``CI=true``."""
+    """Add logs to a failure; with ``CI=true``, turn a skipped ``docker`` or ``browser`` test into a failure."""
     report = yield
     if report.failed:
-        report.sections.extend(_explained(item))
+        report.sections.extend(_logs(item))
     needs = item.get_closest_marker("docker") or item.get_closest_marker("browser")
     if report.skipped and in_ci() and needs and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         report.outcome = "failed"
-        report.longrepr = f"{item.nodeid}: CI=true, and a {needs.name} test may not be skipped there. {reason}"
+        report.longrepr = f"{item.nodeid}: with CI=true, a {needs.name} test must not be skipped. {reason}"
     return report
 
 
 def in_ci() -> bool:
-    """Say whether skipped tests count as failures, where they need an engine or a browser."""
+    """Return whether skipped ``docker`` and ``browser`` tests count as failures."""
     return os.environ.get("CI", "").lower() in ("1", "true")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show which files take longest, as files are what is shared out among processes."""
+    """Show the slowest files, because files are the unit of work of the test processes."""
     seconds: Counter[str] = Counter()
     for reports in terminalreporter.stats.values():
         for report in reports:
@@ -118,8 +118,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(f"{took_s:7.1f} s  {name}")
 
 
-def _explained(item: pytest.Item) -> Iterator[tuple[str, str]]:
-    """What the Airflow and the containers of a test have said, if it has any."""
+def _logs(item: pytest.Item) -> Iterator[tuple[str, str]]:
+    """Yield titles and texts of the logs of a test's Airflow and containers."""
     import docker
 
     from paceline.errors import PacelineError
@@ -131,7 +131,7 @@ def _explained(item: pytest.Item) -> Iterator[tuple[str, str]]:
     try:
         yield from sections(airflow, engine, item.stash.get(_BEGAN_S, time.time()))
     except (PacelineError, docker.errors.DockerException, OSError) as error:
-        yield "no explanation", repr(error)  # the failure itself must still be shown
+        yield "logs not available", repr(error)  # the failure itself must still be shown
     finally:
         if engine is not None:
             engine.close()
@@ -141,15 +141,15 @@ def _explained(item: pytest.Item) -> Iterator[tuple[str, str]]:
 def airflow(
     tmp_path_factory: pytest.TempPathFactory, docker_host: str, pytestconfig: pytest.Config
 ) -> Iterator[AirflowProcess]:
-    """The Airflow of this test process, started when the first test asks for it, stopped after the last that does.
+    """The Airflow of this test process, started for the first test that uses it and stopped after the last.
 
-    A test writes its DAG to ``airflow.dags_folder`` under a name of its own. Tasks see the engine of the tests; the
-    connection ``airflow_api`` leads back to this Airflow.
+    A test writes its DAG to ``airflow.dags_folder`` under a unique name. Tasks use the engine of the tests; the
+    connection ``airflow_api`` points to this Airflow.
     """
     from paceline.airflow.demo.airflow_process import AirflowProcess
 
-    # The plugin is found twice: by the entry point of the environment, and in the folder. A starved machine misses the
-    # heartbeats of tasks that live for more than the half minute of a demo. Files are parsed again when they change.
+    # The plugin is found twice: by the entry point of the environment, and in the folder. The long heartbeat timeout is
+    # for tasks on an overloaded machine. Files are parsed again only when they change.
     config = {
         "core.plugins_folder": PROJECT / "plugins",
         "core.parallelism": 8,
@@ -171,25 +171,25 @@ def airflow(
 
 @pytest.fixture
 def project() -> Path:
-    """The root of the repository, for tests that run the example DAGs as they are."""
+    """The root of the repository, for tests that run the unchanged example DAGs."""
     return PROJECT
 
 
 @pytest.fixture(scope="session")
 def docker_host() -> str:
-    """Where the engine listens, as in ``DOCKER_HOST``."""
+    """The address of the engine, as in ``DOCKER_HOST``."""
     return DOCKER_HOST
 
 
 @pytest.fixture(scope="session")
 def trainer_image() -> str:
-    """Name of the image that trainers run in; it is there if the test runs at all."""
+    """Name of the trainer image; it exists if the test runs."""
     return TRAINER_IMAGE
 
 
 @pytest.fixture(scope="session")
 def docker_client(docker_host: str) -> Iterator[docker.APIClient]:
-    """A client of the engine. Ask for it in tests marked ``docker`` only."""
+    """A client of the engine, for tests marked ``docker`` only."""
     import docker
 
     client = docker.APIClient(base_url=docker_host, version="auto", timeout=60)
@@ -199,7 +199,7 @@ def docker_client(docker_host: str) -> Iterator[docker.APIClient]:
 
 @pytest.fixture
 def process_runtime_root(tmp_path: Path) -> Path:
-    """A folder of its own for the jobs of a process runtime."""
+    """An empty folder for the jobs of a process runtime."""
     root = tmp_path / "jobs"
     root.mkdir()
     return root
@@ -208,14 +208,14 @@ def process_runtime_root(tmp_path: Path) -> Path:
 _DOCKER_REASON = pytest.StashKey[str]()
 
 
-def _why_no_browser() -> str:
+def _missing_browser() -> str:
     if shutil.which("chromium") is None:
-        return "there is no chromium here; on Debian: apt-get install chromium"
+        return "chromium is not installed; on Debian: apt-get install chromium"
     return "" if PAGES.exists() else "the pages have not been built: make ui"
 
 
-def _why_no_docker(config: pytest.Config) -> str:
-    """Return why Docker tests cannot run here, or "" if they can. Found out once in a session."""
+def _missing_docker(config: pytest.Config) -> str:
+    """Return why Docker tests cannot run, or "" if they can; determined once per session."""
     if _DOCKER_REASON not in config.stash:
         config.stash[_DOCKER_REASON] = _probe_docker(DOCKER_HOST)
     return config.stash[_DOCKER_REASON]

@@ -1,6 +1,6 @@
-"""What a failing test that runs Airflow or containers prints: the ends of their logs, and what happened to the run.
+"""The report of a failed test with Airflow or containers: the ends of their logs, and the events of the run.
 
-``tests/conftest.py`` calls ``sections`` while the test's Airflow and containers are still there.
+``tests/conftest.py`` calls ``sections`` while the test's Airflow and containers still exist.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from paceline.airflow.demo.airflow_process import AirflowProcess
 
 LINES = 40
-MOST_LOGS = 6  # the newest ones: a reader looks at the end of a failure first
+MOST_LOGS = 6  # the newest logs
 
 
 def sections(
     airflow: AirflowProcess | None, engine: docker.APIClient | None, since_s: float
 ) -> Iterator[tuple[str, str]]:
-    """Return titles and texts about everything that has run since ``since_s`` (seconds since the epoch)."""
+    """Yield titles and texts of everything that ran since ``since_s`` (seconds since the epoch)."""
     if airflow is not None:
         logs = [path for path in airflow.home.glob("logs/dag_id=*/**/*.log") if path.stat().st_mtime >= since_s]
         for path in sorted(logs, key=lambda path: path.stat().st_mtime)[-MOST_LOGS:]:
@@ -38,12 +38,12 @@ def sections(
     if engine is not None:
         for one in engine.containers(all=True, filters={"label": LABEL_JOB})[:MOST_LOGS]:
             if one["Created"] >= since_s - 1:
-                said = engine.logs(one["Id"], tail=LINES).decode(errors="replace")
-                yield f"container {one['Names'][0]}: {one['Status']}", said
+                log = engine.logs(one["Id"], tail=LINES).decode(errors="replace")
+                yield f"container {one['Names'][0]}: {one['Status']}", log
 
 
 def _task_of(path: Path) -> tuple[str, str, str]:
-    """DAG, run and task of a log file: Airflow's folders are named by them."""
+    """Return DAG, run and task of a log file from the names of its folders."""
     named = dict(part.split("=", 1) for part in path.parts if "=" in part)
     return named.get("dag_id", ""), named.get("run_id", ""), named.get("task_id", "")
 
@@ -53,7 +53,7 @@ def _tail(path: Path) -> str:
 
 
 def _readable(line: str) -> str:
-    """Return what a line of a task's log says, without the fields nobody reads."""
+    """Return the relevant fields of a line of a task's log."""
     try:
         event = json.loads(line)
     except ValueError:
@@ -61,5 +61,5 @@ def _readable(line: str) -> str:
     if not isinstance(event, dict):
         return line
     details = {key: value for key, value in event.items() if key not in ("timestamp", "level", "event", "logger")}
-    said = f"{event.get('timestamp', '')} {event.get('level', '')} {event.get('event', '')}"
-    return said + (f" {json.dumps(details, default=str)[:2000]}" if details else "")
+    text = f"{event.get('timestamp', '')} {event.get('level', '')} {event.get('event', '')}"
+    return text + (f" {json.dumps(details, default=str)[:2000]}" if details else "")

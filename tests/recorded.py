@@ -1,6 +1,6 @@
-"""Fills an Airflow with runs that nothing has run: trainings under the real control loop, on a plant and its own clock.
+"""Writes simulated runs into an Airflow: trainings under the real control loop, on a plant and a simulated clock.
 
-Tests of pages use it, so that no page waits for a training. The DAGs stay paused: Airflow touches none of their runs.
+The page tests use it, so that no page waits for a training. The DAGs stay paused: Airflow starts none of their tasks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.contract import DEADLINE, HISTORY, PACE
 from paceline.control import BudgetController, Controller, DeadlineController, Limits
 from paceline.elastic import Options, Scaling, Step, TeamSample
-from paceline.errors import AskedToEndError
+from paceline.errors import TaskStoppedError
 from paceline.run import MemoryState, PaceLoop
 from paceline.simulate.parameter_servers import Workload, steady_state
 from paceline.testing.plant import Plant
@@ -33,7 +33,7 @@ _ENDS_AS = {"finished": "success", "failed": "failed"}
 
 
 class Clock:
-    """Moves when somebody sleeps. It begins at 0, and so does every recorded training."""
+    """A clock that only ``sleep`` moves. It starts at 0, like every recorded training."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -46,24 +46,24 @@ class Clock:
 
 
 class Store(MemoryState):
-    """A training's live state without a thread beside it; from the moments in ``orders`` on it has new deadlines."""
+    """A training's live state without a thread; ``deadlines`` maps times to new deadlines."""
 
     round_ms_mean = 0.0
 
-    def __init__(self, clock: Clock, orders: Mapping[float, object]) -> None:
+    def __init__(self, clock: Clock, deadlines: Mapping[float, object]) -> None:
         super().__init__()
-        self._clock, self._orders = clock, sorted(orders.items())
+        self._clock, self._deadlines = clock, sorted(deadlines.items())
 
     def post(self, values: Mapping[str, Any]) -> None:
         self.update(values)
 
     def newest(self) -> dict[str, Any]:
-        said = [deadline for moment, deadline in self._orders if moment <= self._clock.now()]
-        return {DEADLINE: said[-1]} if said else {}
+        due = [deadline for moment, deadline in self._deadlines if moment <= self._clock.now()]
+        return {DEADLINE: due[-1]} if due else {}
 
 
 class Learning(SimulatedJob):
-    """A simulated job that reports a loss that falls and an accuracy that rises."""
+    """A simulated job that reports a falling loss and a rising accuracy."""
 
     def read_lines(self) -> list[str]:
         return [self._with_loss(line) for line in super().read_lines()]
@@ -80,15 +80,15 @@ class Learning(SimulatedJob):
 
 
 class Team(Learning):
-    """Parameter servers and workers, as fast as the model of their waiting says; scaled by the real ``Scaling``."""
+    """Parameter servers and workers at the speed of the steady-state model, scaled by the real ``Scaling``."""
 
     def __init__(self, workload: Workload, batches: int, budget: float, options: Options, clock: Clock) -> None:
         self.scaling = Scaling(budget, options)
         self._workload = workload
         self._random = random.Random(0)
         first = self.scaling.configuration
-        # As `TeamRuntime.start` says it.
-        self._steps = [Step("begin", first, f"it begins on {first.cores:.3g} of {budget:g} cores")]
+        # The step of `TeamRuntime.start`.
+        self._steps = [Step("begin", first, f"starts on {first.cores:.3g} of {budget:g} cores")]
         plant = Plant(batches, 1.0, lambda devices: self._now().speed, startup_s=9.0, tail_s=3.0)
         super().__init__(plant, budget, clock)
 
@@ -100,7 +100,7 @@ class Team(Learning):
         steps, self._steps = self._steps, []
         if self._run.reported is not None and self._run.trained_s is None:
             now, off = self._now(), 1 + self._random.gauss(0, 0.01)
-            step = self.scaling.look(replace(now, speed=off * now.speed))
+            step = self.scaling.decide(replace(now, speed=off * now.speed))
             steps += [] if step is None else [step]
         return steps
 
@@ -112,22 +112,22 @@ def record(
     plant: Plant,
     deadline_s: float,
     *,
-    orders: Mapping[float, object] | None = None,
+    deadlines: Mapping[float, object] | None = None,
     until_s: float = math.inf,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Return what a training has published under ``pace`` and ``history`` at its end, or ``until_s`` after its start.
+    """Return a training's ``pace`` and ``history`` at its end, or ``until_s`` after its start.
 
-    ``orders`` are new deadlines by the moment at which they are written, in seconds after the start.
+    ``deadlines`` maps times, in seconds after the start, to new deadlines.
     """
     clock = Clock()
     controller = DeadlineController(CORES, deadline_s)
     job = Learning(plant, controller.start(0.0), clock, seed)
-    return _published(job, controller, clock, orders or {}, until_s)
+    return _published(job, controller, clock, deadlines or {}, until_s)
 
 
 def record_team(workload: Workload, batches: int, budget: float, options: Options) -> dict[str, Any]:
-    """Return what a training with ``objective="throughput"`` has published at its end."""
+    """Return ``pace`` and ``history`` of a training with ``objective="throughput"`` at its end."""
     clock = Clock()
     team = Team(workload, batches, budget, options, clock)
     controller = BudgetController(Limits(options.fewest_cores, budget))
@@ -139,11 +139,11 @@ def _published(
     job: SimulatedJob,
     controller: Controller,
     clock: Clock,
-    orders: Mapping[float, object],
+    deadlines: Mapping[float, object],
     until_s: float,
     **more: Any,
 ) -> dict[str, Any]:
-    store = Store(clock, orders)
+    store = Store(clock, deadlines)
     loop = PaceLoop(
         job,
         controller,
@@ -156,45 +156,45 @@ def _published(
     )
     try:
         loop.run()
-    except AskedToEndError:
-        assert clock.now() >= until_s, "only a recording that was cut short ends like that"
+    except TaskStoppedError:
+        assert clock.now() >= until_s, "the loop stopped before until_s"
     return {PACE: store[PACE], HISTORY: store[HISTORY]}
 
 
 class RecordedRun:
-    """A DAG run of a paused DAG, whose tasks are what a test says they are.
+    """A run of a paused DAG, whose task states a test sets.
 
     Parameters
     ----------
     airflow, dag_id:
-        Where. The DAG's file must be in the DAG folder; its tasks are of their real classes.
+        The Airflow and the DAG. The DAG's file must be in the DAG folder; its tasks have their real classes.
     began:
-        When it began; now by default.
+        Start of the run; now by default.
 
     Attributes
     ----------
-    heard:
-        When its trainings have been heard of last.
+    updated:
+        Time of the newest sample of its trainings.
     """
 
     def __init__(self, airflow: AirflowProcess, dag_id: str, began: datetime | None = None) -> None:
         self.airflow, self.dag_id = airflow, dag_id
-        self.began = self.heard = began or datetime.now(timezone.utc)
+        self.began = self.updated = began or datetime.now(timezone.utc)
         self.run_id = f"manual__{self.began.isoformat()}"
         self._create()
         self.put_state("running")
 
     def put_state(self, state: str, ended: datetime | None = None) -> None:
-        """Put the run itself into a state."""
+        """Set the state of the run."""
         self._update("dag_run", "", state, self.began, ended)
 
     def put_task(self, task_id: str, state: str, began: datetime | None = None, ended: datetime | None = None) -> None:
-        """Put a task into a state."""
+        """Set the state of a task."""
         self._update("task_instance", task_id, state, began or self.began, ended)
 
     def put_training(self, recording: Mapping[str, Any], task_id: str = "train", at: datetime | None = None) -> None:
-        """Let a task have trained as it was recorded, up to a moment; up to now by default."""
-        at = self.heard = at or datetime.now(timezone.utc)
+        """Store a recording as a task's training that was last updated ``at``; now by default."""
+        at = self.updated = at or datetime.now(timezone.utc)
         pace = {**recording[PACE], "updated_at": at.isoformat()}
         state = _ENDS_AS.get(pace["state"], "running")
         began = at - timedelta(seconds=pace["t_s"])
@@ -203,30 +203,30 @@ class RecordedRun:
             self.airflow.put_task_state(self.dag_id, self.run_id, task_id, key, value)
 
     def put_xcom(self, task_id: str, value: object, key: str = "return_value") -> None:
-        """Let a task have returned something, or have pushed it under another key."""
+        """Store a task's XCom."""
         path = f"/dags/{self.dag_id}/dagRuns/{quote(self.run_id)}/taskInstances/{task_id}/xcomEntries"
         self.airflow.api("POST", path, {"key": key, "value": value})
 
     def pause(self, paused: bool) -> None:
-        """Pause the DAG, or show it as people know it, where no task of this run is left to begin."""
+        """Pause or unpause the DAG; unpause only if no task of this run can start."""
         self.airflow.api("PATCH", f"/dags/{self.dag_id}", {"is_paused": paused})
 
     def end(self) -> None:
-        """Let nothing run any more: what seems to run would be in other tests' lists."""
+        """End the run, because running tasks appear in the lists of other tests."""
         self.airflow.api("PATCH", f"/dags/{self.dag_id}/dagRuns/{quote(self.run_id)}", {"state": "failed"})
 
     def _create(self, timeout_s: float = 120.0) -> None:
         end = time.monotonic() + timeout_s
         while True:
             try:
-                self.pause(True)  # it may have been let go on for an earlier run
+                self.pause(True)  # an earlier run may have unpaused it
                 body = {"dag_run_id": self.run_id, "logical_date": None}
                 self.airflow.api("POST", f"/dags/{self.dag_id}/dagRuns", body)
                 return
             except AirflowApiError as error:
                 if error.status != 404:
                     raise
-            if time.monotonic() > end:  # its file has not been read, or cannot be
+            if time.monotonic() > end:  # its file is not parsed, or invalid
                 traces = [one["stack_trace"] for one in self.airflow.api("GET", "/importErrors")["import_errors"]]
                 raise TimeoutError("\n".join([f"no DAG {self.dag_id} within {timeout_s:g} s", *traces]))
             time.sleep(0.3)
@@ -235,10 +235,10 @@ class RecordedRun:
         values = [state, str(began), None if ended is None else str(ended), self.dag_id, self.run_id]
         columns, which = "state = ?, start_date = ?, end_date = ?", "dag_id = ? AND run_id = ?"
         if task_id:
-            # Of a scheduler that lives: what another one seems to have left is reset.
+            # Airflow resets tasks of dead schedulers, so they belong to the living one.
             columns += ", queued_by_job_id = (SELECT max(id) FROM job WHERE job_type = 'SchedulerJob')"
             which, values = f"{which} AND task_id = ?", [*values, task_id]
-        # Airflow's API creates runs, but lets nobody say that a task runs.
+        # Airflow's API creates runs, but cannot set a task to running.
         with sqlite3.connect(self.airflow.home / "airflow.db", timeout=60) as database:
             updated = database.execute(f"UPDATE {table} SET {columns} WHERE {which}", values)
         assert updated.rowcount == 1, f"{table}: no {task_id} in {self.dag_id} {self.run_id}"

@@ -1,4 +1,4 @@
-"""A sample of a training to write tests with."""
+"""A pace sample for tests."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ _HALF_WAY: dict[str, Any] = {
 
 
 def a_sample(**changed: Any) -> PaceSample:
-    """One that is half-way and on time, but for what is ``changed``."""
+    """Return a sample half-way and on time, with the fields in ``changed``."""
     return PaceSample.model_validate({**_HALF_WAY, **changed})

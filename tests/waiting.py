@@ -1,4 +1,4 @@
-"""How tests wait: for an event, with a limit that only a test that fails comes to."""
+"""Waiting in tests: for a condition, with a timeout that only a failing test reaches."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-LONG_S = 300.0  # for what takes some seconds on a machine that has nothing else to do
+LONG_S = 300.0  # timeout for what takes seconds on an idle machine
 
 
-def until(true: Callable[[], Any], what: object = "", *, period_s: float = 0.5) -> Any:
-    """Wait until ``true`` returns something, and return it; ``what`` is printed if it never does.
+def until(condition: Callable[[], Any], description: object = "", *, period_s: float = 0.5) -> Any:
+    """Wait until ``condition`` returns a true value, and return it; ``description`` is in the error.
 
-    It is asked often in the beginning, then every ``period_s`` seconds.
+    The polling interval grows to ``period_s`` seconds.
     """
     began_s = time.monotonic()
-    while not (found := true()):
+    while not (found := condition()):
         waited_s = time.monotonic() - began_s
-        assert waited_s < LONG_S, f"not within {LONG_S:g} s: {what}"
+        assert waited_s < LONG_S, f"not within {LONG_S:g} s: {description}"
         time.sleep(min(0.02 + waited_s / 10, period_s))
     return found

@@ -1,1 +1,1 @@
-"""Allocators against each other, in simulated clusters. Run it as ``python -m benchmarks.allocators``."""
+"""Comparison of allocators in simulated clusters. Run it as ``python -m benchmarks.allocators``."""

@@ -1,6 +1,6 @@
-"""``python -m benchmarks.allocators [--quick] [--data FOLDER] [--json FILE]``: every table, one after the other.
+"""``python -m benchmarks.allocators [--quick] [--data FOLDER] [--json FILE]``: print and write all tables.
 
-``FOLDER`` holds public traces and throughputs (``traces/``, ``throughput/A100/``); without it their table is left out.
+``FOLDER`` holds public traces and throughputs (``traces/``, ``throughput/A100/``); without it, that table is omitted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PARTS = ("modelarts", "andreas", "traces")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Simulate, print, and write it."""
+    """Run the simulations, print their tables and write them."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.allocators", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few cells of each table: under five minutes")
     parser.add_argument("--only", choices=PARTS, action="append", help="one table, or several")
@@ -35,8 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     began_s = time.perf_counter()
     with tqdm(bar_format="{desc} {elapsed}", leave=False) as bar:
 
-        def progress(what: str) -> None:
-            bar.set_description_str(what)
+        def progress(label: str) -> None:
+            bar.set_description_str(label)
             bar.refresh()
 
         if "modelarts" in parts:

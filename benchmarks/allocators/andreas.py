@@ -1,7 +1,7 @@
 """Randomized Greedy against FIFO, EDF and priorities, and against the optimum: section V-B of ANDREAS.
 
-Clusters of 10 to 100 nodes with two kinds of GPUs, ten jobs for each node. Baselines never change what a job has once
-it runs. Unlike in the paper's simulator, a job that is stopped or moved begins again at its last snapshot.
+Clusters of 10 to 100 nodes with two kinds of GPUs, ten jobs for each node. Baselines never change the allocation of
+a running job. Unlike in the paper's simulator, a job that is stopped or moved restarts from its last snapshot.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ SETTINGS: dict[str, Callable[[], RandomizedGreedy]] = {
     "local_search": lambda: RandomizedGreedy(move_s=SNAPSHOT_S / 2, local_search=True),
     "published": lambda: RandomizedGreedy(improve=False),
 }
-PUBLISHED_UP_TO = 30  # nodes: there it has to show what moves cost, and that they are free in the paper
+PUBLISHED_UP_TO = 30  # nodes: enough to show the cost of moves, which are free in the paper
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """What became of a workload, and how long decisions took."""
+    """Result of a simulated workload, and the seconds of each decision."""
 
     result: SimulationResult
     took_s: Sequence[float]
 
 
 def simulate(policy: Policy, nodes: int, mix: Mix, seed: int = SEED, *, free_moves: bool = False) -> Simulated:
-    """One workload under one policy, which decides whenever a job comes or ends."""
+    """Simulate a workload under a policy, which decides whenever a job arrives or ends."""
     arrivals, cluster = heterogeneous(nodes, mix=mix, seed=seed)
     timed = Timed(policy)
     friction = Friction(snapshot_every_s=None if free_moves else SNAPSHOT_S)
@@ -51,14 +51,14 @@ def simulate(policy: Policy, nodes: int, mix: Mix, seed: int = SEED, *, free_mov
 
 
 def run(quick: bool = False, progress: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
-    """All clusters under all policies: a row for each, with what Randomized Greedy saves, in percent.
+    """Simulate all clusters under all policies; return a row per cluster with Randomized Greedy's savings in percent.
 
     Parameters
     ----------
     quick:
         Only 10 and 20 nodes.
     progress:
-        Told what has just been simulated.
+        Called with the name of each finished simulation.
     """
     rows = []
     for mix in MIXES:
@@ -75,7 +75,7 @@ def run(quick: bool = False, progress: Callable[[str], None] | None = None) -> l
                 {"nodes": nodes, "mix": mix}
                 | compare(settings["default"], baselines)
                 | {"settings": {name: compare(one, baselines) for name, one in settings.items() if name != "default"}}
-                | {"baselines": {name: _plain(one) for name, one in baselines.items()}}
+                | {"baselines": {name: _figures(one) for name, one in baselines.items()}}
             )
             if progress is not None:
                 progress(f"{nodes} nodes, {mix}")
@@ -83,7 +83,7 @@ def run(quick: bool = False, progress: Callable[[str], None] | None = None) -> l
 
 
 def compare(rg: Simulated, baselines: dict[str, Simulated]) -> dict[str, Any]:
-    """How much lower costs, energy and makespan are than under each of the baselines, in percent."""
+    """Return the reductions of cost, energy and makespan against each baseline, in percent."""
     figures = {"cost": "total_cost", "energy": "energy_cost", "makespan": "ended_s"}
     return {
         f"{name}_reduction_pct": {
@@ -91,10 +91,10 @@ def compare(rg: Simulated, baselines: dict[str, Simulated]) -> dict[str, Any]:
             for baseline, one in baselines.items()
         }
         for name, figure in figures.items()
-    } | _plain(rg)
+    } | _figures(rg)
 
 
-def _plain(one: Simulated) -> dict[str, float]:
+def _figures(one: Simulated) -> dict[str, float]:
     return {
         "tardiness_cost": one.result.tardiness_cost,
         "energy_cost": one.result.energy_cost,
@@ -107,11 +107,11 @@ def _plain(one: Simulated) -> dict[str, float]:
 
 
 def gap(instances: int = 100, progress: Callable[[str], None] | None = None) -> dict[str, Any]:
-    """How far f_OBJ of Randomized Greedy is above the optimum, in percent: 3 to 6 jobs on 2 or 3 nodes.
+    """Return how far f_OBJ of Randomized Greedy is above the optimum, in percent: 3 to 6 jobs on 2 or 3 nodes.
 
-    The figures at the top are those with local search, when no job runs yet. ``settings`` has the others; ``running``
-    those where half of the jobs run already, which the optimum may move at no cost. ``every_node_mean_pct`` is the gap
-    to the optimum with constraint (4n) as it is printed.
+    The top-level figures are those with local search, when no job runs yet. ``settings`` has the other settings, and
+    ``running`` the cases in which half of the jobs run already; the optimum may move them at no cost.
+    ``every_node_mean_pct`` is the gap to the optimum with constraint (4n) as printed.
     """
     makes = dict(SETTINGS)
     gaps: dict[str, list[float]] = {name: [] for name in makes}
@@ -148,7 +148,7 @@ def gap(instances: int = 100, progress: Callable[[str], None] | None = None) -> 
 
 
 def _instance(seed: int) -> tuple[list[ClusterJob], list[Node], float]:
-    """Jobs that have come and wait, none of them begun."""
+    """Return jobs that have arrived, none of them started, with their nodes and the time."""
     arrivals, nodes = heterogeneous(2 + seed % 2, 3 + seed % 4, MIXES[seed // 4 % 2], seed)
     jobs = [ClusterJob(one.name, one.arrives_s, one.work, one.speeds, one.deadline_s, one.weight) for one in arrivals]
     return jobs, nodes, arrivals[-1].arrives_s
@@ -170,7 +170,7 @@ def _summary(gaps_pct: Sequence[float]) -> dict[str, float]:
 
 
 def decision(nodes: int = 100, waiting: int = 800, mix: Mix = "small") -> dict[str, float]:
-    """Seconds for one decision while many more jobs wait than can run, some of which run already."""
+    """Measure the seconds of one decision while more jobs wait than can run and some run already."""
     arrivals, cluster = heterogeneous(nodes, waiting, mix, SEED)
     jobs = [ClusterJob(one.name, one.arrives_s, one.work, one.speeds, one.deadline_s, one.weight) for one in arrivals]
     timed = Timed(SETTINGS["default"]())
@@ -188,7 +188,7 @@ def decision(nodes: int = 100, waiting: int = 800, mix: Mix = "small") -> dict[s
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """What a reader wants of the rows: how much lower than under the baselines, and the time for a decision."""
+    """Format the rows as a table of the reductions and the decision times."""
     lines = [
         "Randomized Greedy: percent lower than under FIFO / EDF / priorities",
         f"{'mix':6} {'nodes':>5}  {'total cost':>20}  {'energy':>20}  {'makespan':>20}  {'ms a decision (max)':>20}",

@@ -1,8 +1,8 @@
 """The optimal allocator of elastic jobs against the greedy one: section 5 of Hu et al. 2021 (ModelArts).
 
-Two days of jobs are simulated under both, on 70 to 190 nodes, with the disturbances of the paper; and the optimal one
-plans for more jobs and nodes than the paper tried. The paper's workload is not public: this one is drawn with its
-published statistics (:func:`paceline.simulate.cluster.generate.modelarts`).
+The benchmark simulates two days of jobs under both, on 70 to 190 nodes, with the disturbances of the paper. The optimal
+allocator also plans for more jobs and nodes than in the paper. The paper's workload is not public: this one is drawn
+from its published statistics (:func:`paceline.simulate.cluster.generate.modelarts`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import scipy.optimize  # noqa: F401 - loaded before the clock runs
+import scipy.optimize  # noqa: F401 - imported before the timed part
 
 from benchmarks.allocators.timed import Timed
 from paceline.allocate import DEVICE, ClusterJob, Node, Policy, Speeds
@@ -32,7 +32,7 @@ QUICK_NODES, QUICK_SEEDS = (70, 110, 150), (0,)
 
 @dataclass(frozen=True)
 class Scenario:
-    """A workload and what changes cost in it."""
+    """A workload and its cost of changes."""
 
     workload: Mapping[str, Any] = field(default_factory=dict)
     friction: Friction = field(default_factory=Friction)
@@ -45,13 +45,13 @@ SCENARIOS = {
     "harsh": Scenario({"eta_error": 0.1, "bugs": 0.15, "cancelled": 0.10}),
     "scaling_delay": Scenario(friction=Friction(delay_s=15.0)),
 }
-# The paper leaves open what the greedy one compares and whether it halves one job or as many as are needed.
+# The paper does not say which times the greedy allocator compares, nor whether it halves one job or as many as needed.
 READINGS: dict[str, Callable[[], Greedy]] = {
     "time so far, repeated": Greedy,
     "time so far, once": lambda: Greedy(repeat=False),
     "time left, repeated": lambda: Greedy(training_time="left"),
 }
-# As in the paper, and with one node that plans leave idle for those that come between two regular moments.
+# As in the paper, and with one node kept idle for jobs that arrive between two regular decisions.
 PLANNERS: dict[str, Callable[[], RollingHorizon]] = {
     "as published": lambda: RollingHorizon(period_s=PERIOD_S),
     "one node spare": lambda: RollingHorizon(period_s=PERIOD_S, spare=1),
@@ -60,7 +60,7 @@ PLANNERS: dict[str, Callable[[], RollingHorizon]] = {
 
 @dataclass(frozen=True)
 class Simulated:
-    """What became of a workload, when each of its jobs was done, and how long decisions took."""
+    """Result of a simulated workload, the end of each completed job, and the seconds of each decision."""
 
     result: SimulationResult
     done_s: Sequence[float]
@@ -68,27 +68,26 @@ class Simulated:
 
 
 def simulate(scenario: Scenario, policy: Policy, nodes: int, seed: int) -> Simulated:
-    """One workload of a scenario on so many nodes."""
+    """Simulate one workload of a scenario on ``nodes`` nodes."""
     done_s: list[float] = []
 
-    def left(outcome: JobOutcome) -> None:
-        if outcome.how == "done":
-            done_s.append(outcome.left_s)
+    def note_done(outcome: JobOutcome) -> None:
+        if outcome.status == "done":
+            done_s.append(outcome.departed_s)
 
     timed = Timed(policy, regular_only=True)
     jobs = modelarts(seed, **scenario.workload)
     simulation = Simulation(
-        jobs, [Node("pool", nodes)], timed, friction=scenario.friction, period_s=PERIOD_S, on_outcome=left
+        jobs, [Node("pool", nodes)], timed, friction=scenario.friction, period_s=PERIOD_S, on_outcome=note_done
     )
     return Simulated(simulation.run(), done_s, timed.took_s)
 
 
 def extra_jobs_per_100(greedy_done_s: Sequence[float], milp_done_s: Sequence[float]) -> float:
-    """Jobs that the optimal one has done beyond each 100 of the greedy one: counted at the same moments.
+    """Return how many jobs more than greedy the optimal allocator completes, per 100 of greedy's.
 
-    At the moments at which greedy has done its 100th, 200th, 300th, ... job: by how many percent more the optimal one
-    has done by then, and the mean of these. Nobody can have done more than have come, so this is small where greedy
-    keeps up with the arrivals, however long its jobs take.
+    This is the mean surplus in percent at the times of greedy's 100th, 200th, 300th, ... completion. Completions are
+    limited by arrivals, so it is small where greedy keeps up with the arrivals, however long its jobs take.
     """
     milp = np.sort(milp_done_s)
     moments = np.sort(greedy_done_s)[99::100]
@@ -99,7 +98,7 @@ def extra_jobs_per_100(greedy_done_s: Sequence[float], milp_done_s: Sequence[flo
 
 
 def compare(greedy: Sequence[Simulated], milp: Sequence[Simulated]) -> dict[str, Any]:
-    """The figures of one row: means over workloads of the same scenario, under both."""
+    """Return the figures of one row: means over workloads of the same scenario, under both allocators."""
 
     def mean(runs: Sequence[Simulated], figure: str) -> float:
         return float(np.mean([getattr(one.result, figure) for one in runs]))
@@ -115,7 +114,7 @@ def compare(greedy: Sequence[Simulated], milp: Sequence[Simulated]) -> dict[str,
         "greedy_total_s": total_s["greedy"],
         "milp_total_s": total_s["milp"],
         "total_reduction_pct": 100.0 * (1.0 - total_s["milp"] / total_s["greedy"]),
-        # The other way to count: jobs in the time that 100 take, if each takes its mean total time.
+        # Alternative count: jobs completed in the time of 100, if each takes its mean total time.
         "extra_jobs_per_100_by_total": 100.0 * (total_s["greedy"] / total_s["milp"] - 1.0),
         "extra_jobs_per_100": float(
             np.mean([extra_jobs_per_100(a.done_s, b.done_s) for a, b in zip(greedy, milp, strict=True)])
@@ -139,16 +138,16 @@ def run(
     nodes: Sequence[int] | None = None,
     seeds: Sequence[int] | None = None,
 ) -> list[dict[str, Any]]:
-    """All scenarios on all pools: a row for each planner, and under the baseline for each reading of the greedy rules.
+    """Simulate all scenarios on all pools; return a row per planner and, in the baseline, per set of greedy rules.
 
     Parameters
     ----------
     quick:
         Only the baseline, three pools and one workload.
     progress:
-        Told what has just been simulated.
+        Called with the name of each finished simulation.
     scenarios, nodes, seeds:
-        Others than ``quick`` says.
+        Override the choice of ``quick``.
     """
     rows = []
     for name in scenarios or (("baseline",) if quick else tuple(SCENARIOS)):
@@ -173,7 +172,7 @@ def run(
 
 
 def large(jobs: int = 1000, nodes: int = 3000, workloads: int = 3) -> list[dict[str, Any]]:
-    """Seconds for one plan of many jobs, and how far it is from the proven bound, for each workload.
+    """Measure the seconds of one plan for many jobs, and its gap to the proven bound, for each workload.
 
     The jobs are drawn from the baseline, each with a random share of its work left.
     """
@@ -211,7 +210,7 @@ def large(jobs: int = 1000, nodes: int = 3000, workloads: int = 3) -> list[dict[
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The rows, for people to read."""
+    """Format the rows as a table."""
     lines = [
         f"{'scenario':14} {'nodes':>5}  {'greedy':21} {'milp':15} {'queue, greedy / milp':>21} {'shorter':>8} "
         f"{'total':>8} {'more per 100':>13} {'by total':>9} {'decision':>9}"

@@ -1,4 +1,4 @@
-"""A policy under a stopwatch: what the benchmark of allocators wraps all of them in."""
+"""A policy wrapper that measures the duration of decisions, for the benchmark of allocators."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from paceline.allocate import Allocation, ClusterJob, Node, Policy
 
 
 class Timed:
-    """A policy, and the seconds that its decisions took; only those at regular moments, if ``regular_only``."""
+    """A policy with the seconds of its decisions; with ``regular_only``, of its regular decisions only."""
 
     def __init__(self, policy: Policy, *, regular_only: bool = False) -> None:
         self.name = policy.name

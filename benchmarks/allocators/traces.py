@@ -1,4 +1,4 @@
-"""Published traces under every policy: who is on time, how soon jobs are done, how long it takes to know."""
+"""Published traces under every policy: deadlines met, completion times and simulation time."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ TRACES = (
     ("philly", "elasticflow-philly.csv", 256),
     ("cluster01", "elasticflow-cluster01.csv", 512),
 )
-FAMILY = 69_351  # jobs of the whole trace that cluster01 is a part of
-PERIOD_S = 300.0  # between the regular moments of those that have some
-PAUSE_S = 30.0  # what every start and every resize costs
+FAMILY = 69_351  # jobs of the full trace of which cluster01 is a part
+PERIOD_S = 300.0  # between two regular decisions of periodic policies
+PAUSE_S = 30.0  # cost of each start and each resize
 
 
 class Gauged(Timed):
-    """A policy under a stopwatch, and how many jobs ours finds on time beside how many nobody could exceed."""
+    """A timed policy that also counts the jobs planned on time by ``OnTime`` and the upper bound of their number."""
 
     def __init__(self, policy: Policy) -> None:
         super().__init__(policy)
@@ -69,24 +69,24 @@ PERIODIC = ("greedy", "milp")
 
 
 def run(data: Path, quick: bool, progress: Callable[[str], None]) -> list[dict[str, Any]]:
-    """One row for each trace and policy."""
+    """Simulate each trace under each policy; return a row for each pair."""
     tables = throughputs(data / "throughput" / "A100")
     rows = []
     for name, file, gpus in TRACES[:2] if quick else TRACES:
         arrivals = list(read(data / "traces" / file, tables))
-        possible = sum(_alone(one) for one in arrivals)
-        for called, make in POLICIES.items():
+        possible = sum(_feasible_alone(one) for one in arrivals)
+        for label, make in POLICIES.items():
             policy = Gauged(make())
-            progress(f"{name}, {called}")
+            progress(f"{name}, {label}")
             began_s = time.perf_counter()
-            period_s = PERIOD_S if called in PERIODIC else None
+            period_s = PERIOD_S if label in PERIODIC else None
             friction = Friction(pause_s=PAUSE_S)
             result = Simulation(arrivals, [Node("pool", gpus)], policy, friction=friction, period_s=period_s).run()
             rows.append(
                 {
                     "trace": name,
                     "gpus": gpus,
-                    "policy": called,
+                    "policy": label,
                     "deadlines_met_pct": round(result.deadlines_met_pct, 2),
                     "possible_alone_pct": round(100 * possible / len(arrivals), 2),
                     "mean_jct_s": round(result.mean_total_s, 1),
@@ -99,15 +99,15 @@ def run(data: Path, quick: bool, progress: Callable[[str], None]) -> list[dict[s
     return rows
 
 
-def _alone(one: Arrival) -> bool:
-    """Whether a job with all GPUs that help it, and nobody beside it, would be on time."""
+def _feasible_alone(one: Arrival) -> bool:
+    """Return whether a job alone on its fastest number of GPUs would be on time."""
     (speeds,) = one.speeds.values()
     assert one.deadline_s is not None
     return one.arrives_s + one.work / speeds.at(speeds.fastest) <= one.deadline_s
 
 
 def speed(data: Path, jobs: int = FAMILY) -> dict[str, Any]:
-    """How long the simulator takes for so many jobs like those of cluster01, and what memory, under EDF."""
+    """Measure the simulator's time and memory for ``jobs`` jobs like those of cluster01, under EDF."""
     trace = list(read(data / "traces" / "elasticflow-cluster01.csv", throughputs(data / "throughput" / "A100")))
     found: dict[str, Any] = {}
     for number in (len(trace), jobs // 10, jobs):
@@ -123,7 +123,7 @@ def speed(data: Path, jobs: int = FAMILY) -> dict[str, Any]:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows, for people to read."""
+    """Format the rows as a table."""
     lines = [f"{'trace':10} {'GPUs':>4}  {'policy':25} {'on time':>8} {'of possible':>11} {'mean JCT':>10} {'took':>7}"]
     for row in rows:
         lines.append(

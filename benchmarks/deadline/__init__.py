@@ -1,1 +1,1 @@
-"""How near to their deadlines real trainings end, and on how many cores: the tables of DECOR-NN, side by side."""
+"""Deviation from the deadline and core use of real trainings: the tables of DECOR-NN, side by side."""

@@ -1,4 +1,4 @@
-"""Run it as ``python -m benchmarks.deadline [--quick] [--json FILE]``; interrupted, it goes on where it was."""
+"""Run it as ``python -m benchmarks.deadline [--quick] [--json FILE]``; an interrupted run resumes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ATTEMPTS = 2
 
 
 class Benchmark:
-    """All runs of the benchmark, each done once and then read from the record."""
+    """All runs of the benchmark; each is made once and then read from the record."""
 
     def __init__(self, trainer: Trainer, record: Record, bar: tqdm[Any], *, shortest_s: float, repeats: int) -> None:
         self._trainer = trainer
@@ -36,7 +36,7 @@ class Benchmark:
         self._repeats = repeats
 
     def batches(self, model: str) -> int:
-        """As many as take about the time asked for on all cores, by the speed of a short run."""
+        """Return the number of batches that take about ``shortest_s`` on all cores, from the speed of a short run."""
         probe = self._once(f"{model}/probe", 20.0, lambda: self._trainer.constant(model, 60, self._trainer.cores, 1e4))
         learned = PastRun.read(probe["learned"])
         assert learned is not None
@@ -44,19 +44,19 @@ class Benchmark:
         left_s = self._shortest_s - learned.startup_s - learned.tail_s
         return max(int(left_s * speed) // EPOCHS, 4) * EPOCHS
 
-    def all_cores(self, model: str, again: int | str) -> dict[str, Any]:
-        """The whole job on all cores: measured again right before each round of runs, as machines drift."""
-        return self._constant(model, self._trainer.cores, self._constant_name(model, again))
+    def all_cores(self, model: str, suffix: int | str) -> dict[str, Any]:
+        """Run the whole job on all cores; repeated before each round of runs, because a machine's speed drifts."""
+        return self._constant(model, self._trainer.cores, self._constant_name(model, suffix))
 
     def shortest_s(self, model: str) -> list[float]:
-        """How long the whole job took on all cores, each time: their spread is what the machine does by itself."""
+        """Return the durations of the whole job on all cores; their spread is the machine's own variation."""
         return [self.all_cores(model, repeat)["finished_s"] for repeat in range(self._repeats)]
 
     def static(self, cell: Cell, repeat: int, near: float) -> dict[str, Any]:
-        """The whole job on the smallest constant allocation that meets the deadline, found by running it.
+        """Run the whole job on the smallest constant allocation that meets the deadline, found by search.
 
-        The search goes step by step from ``near``, down while it is met or up until it is. It is made right after the
-        controllers' runs and against the same deadline: minutes later, a shared machine may be another one.
+        The search goes step by step from ``near``, down while the deadline is met or up until it is. It follows the
+        controllers' runs directly and uses the same deadline: the speed of a shared machine changes within minutes.
         """
         deadline_s = cell.last * self.all_cores(cell.model, repeat)["finished_s"]
         cores, step = self._trainer.cores, self._trainer.quantum
@@ -75,10 +75,10 @@ class Benchmark:
                 guess = self._quantized(guess + step)
 
     def controlled(self, cell: Cell, controller: str, repeat: int) -> dict[str, Any]:
-        """One run under a controller; once more, with the shortest time measured anew, where the machine was too slow.
+        """Run under a controller; repeat once, with a new shortest time, if the machine was too slow.
 
-        A shared machine may become slower after the shortest time was measured, and no controller can give more than
-        all cores: a run that was late on all cores says nothing of the controller. ``attempts`` in the answer counts.
+        A shared machine may become slower after the shortest time was measured. A run that is late on all cores says
+        nothing about the controller. ``attempts`` in the result is the number of runs.
         """
         run: dict[str, Any] = {}
         for attempt in range(1, ATTEMPTS + 1):
@@ -89,13 +89,13 @@ class Benchmark:
 
     def _attempt(self, cell: Cell, controller: str, repeat: int, attempt: int) -> dict[str, Any]:
         name = f"{cell}/{controller}/{repeat}"
-        again: int | str = repeat
+        suffix: int | str = repeat
         if attempt > 1:
-            again = f"{cell.d_c:g}-{cell.last:g}/{controller}/{repeat}/{attempt}"
+            suffix = f"{cell.d_c:g}-{cell.last:g}/{controller}/{repeat}/{attempt}"
             name = f"{name}/{attempt}"
-            if name not in self._record:  # interrupted in between, the machine may be another one by now
-                self._record.forget(self._constant_name(cell.model, again))
-        shortest = self.all_cores(cell.model, again)
+            if name not in self._record:  # after an interruption, the machine's speed may have changed
+                self._record.forget(self._constant_name(cell.model, suffix))
+        shortest = self.all_cores(cell.model, suffix)
         shortest_s, past = shortest["finished_s"], PastRun.read(shortest["learned"])
         assert past is not None
         return self._once(
@@ -115,17 +115,19 @@ class Benchmark:
         run = self._once(name, self._shortest_s, lambda: self._trainer.constant(model, self.batches(model), cores, 1e4))
         return {**run, "cores": cores}
 
-    def _once(self, name: str, about_s: float, run: Any) -> dict[str, Any]:
+    def _once(self, name: str, estimate_s: float, run: Any) -> dict[str, Any]:
         if name not in self._record:
             self._bar.set_postfix_str(name)
             self._record.add(name, run().to_dict())
-            self._bar.total = max(self._bar.total, self._bar.n + round(about_s))  # beyond its total, a bar has none
-            self._bar.update(about_s)
+            self._bar.total = max(
+                self._bar.total, self._bar.n + round(estimate_s)
+            )  # tqdm draws no bar beyond its total
+            self._bar.update(estimate_s)
         found: dict[str, Any] = self._record[name]
         return found
 
-    def _constant_name(self, model: str, again: int | str) -> str:
-        return f"{model}/constant/{self._trainer.cores:g}" + (f"/{again}" if again else "")
+    def _constant_name(self, model: str, suffix: int | str) -> str:
+        return f"{model}/constant/{self._trainer.cores:g}" + (f"/{suffix}" if suffix else "")
 
     def _quantized(self, cores: float) -> float:
         return round(min(round(cores / self._trainer.quantum) * self._trainer.quantum, self._trainer.cores), 9)
@@ -145,9 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--image", default="paceline-trainer:latest", help="image with Python and torch")
     parser.add_argument("--whole", action="store_true", help="whole devices: processes that stand in for GPUs")
-    parser.add_argument(
-        "--no-static", action="store_true", help="leave out the search for the best constant allocation"
-    )
+    parser.add_argument("--no-static", action="store_true", help="omit the search for the best constant allocation")
     parser.add_argument("--folder", type=Path, default=Path("build/deadline"), help="record and figures")
     parser.add_argument("--json", type=writable, default=None, metavar="FILE")
     chosen = parser.parse_args(arguments)
@@ -168,11 +168,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             trainer, Record(chosen.folder / "runs.jsonl"), bar, shortest_s=chosen.shortest_s, repeats=repeats
         )
         runs: dict[tuple[Cell, str, int], dict[str, Any]] = {}
-        # At the shortest time there is nothing to search for: it takes all cores.
+        # A deadline at the shortest time needs all cores: there is nothing to search.
         searched = [] if chosen.no_static else [cell for cell in planned if cell.last > 1.0]
         bar.total += round(2.5 * chosen.shortest_s * repeats * sum(cell.last for cell in searched))
         for repeat in range(repeats):
-            for cell in planned:  # interleaved: what the machine does to one, it does to the others
+            for cell in planned:  # interleaved, so that drift of the machine affects all cells alike
                 for controller in chosen.controllers:
                     runs[cell, controller, repeat] = benchmark.controlled(cell, controller, repeat)
                 if cell in searched:

@@ -1,4 +1,4 @@
-"""What is run: models, deadlines, controllers, repeats; and what came of it so far, kept so that a run can go on."""
+"""The benchmark's cells (model, deadline), controllers and repeats; and a resumable record of finished runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REPEATS = 3
 
 @dataclass(frozen=True)
 class Cell:
-    """One row of the paper's tables: the deadline is ``d_c`` times the shortest time, later ``changed_to`` times it."""
+    """One row of the paper's tables: the deadline, first ``d_c`` and later ``changed_to`` times the shortest time."""
 
     model: str
     d_c: float
@@ -22,7 +22,7 @@ class Cell:
 
     @property
     def last(self) -> float:
-        """The coefficient that counts in the end."""
+        """The coefficient of the final deadline."""
         return self.changed_to or self.d_c
 
     def __str__(self) -> str:
@@ -30,7 +30,7 @@ class Cell:
 
 
 def cells(models: list[str], *, quick: bool) -> list[Cell]:
-    """The cells of tables I and III of DECOR-NN, and 1.2 besides; or three of them.
+    """Return the cells of tables I and III of DECOR-NN and a deadline of 1.2; with ``quick``, three of them.
 
     >>> [str(cell) for cell in cells(["vgg19"], quick=True)]
     ['vgg19 1', 'vgg19 1.5', 'vgg19 1.8 -> 1.44']
@@ -43,7 +43,7 @@ def cells(models: list[str], *, quick: bool) -> list[Cell]:
 
 
 class Record:
-    """Finished runs by name, in a file that grows by a line for each: what was interrupted goes on where it was."""
+    """Finished runs by name, in a file with a line for each, from which an interrupted benchmark resumes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -58,11 +58,11 @@ class Record:
         return self._runs[name]
 
     def forget(self, name: str) -> None:
-        """A run of this name will be made again; the file's last line for it counts."""
+        """Forget a run, so that it is repeated; of several lines with its name, the file's last counts."""
         self._runs.pop(name, None)
 
     def add(self, name: str, value: Any) -> None:
-        """Keep what a run gave."""
+        """Store the result of a run."""
         self._runs[name] = value
         with self._path.open("a") as file:
             file.write(json.dumps([name, value]) + "\n")

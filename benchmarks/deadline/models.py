@@ -1,4 +1,4 @@
-"""ResNet-50, VGG-19 and Inception v3 as their papers have them. Runs inside the training container, so torch only.
+"""ResNet-50, VGG-19 and Inception v3 as in their papers. Runs in the training container, so torch only.
 
 He et al. 2015 (arXiv 1512.03385), Simonyan and Zisserman 2014 (arXiv 1409.1556),
 Szegedy et al. 2015 (arXiv 1512.00567).
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 def resnet50(classes: int = 1000, image_size: int = 224) -> nn.Module:
-    """Table 1 of the paper, 50 layers: bottleneck blocks, stride on the 3x3 convolution."""
+    """Return ResNet-50 (table 1 of the paper): bottleneck blocks, stride on the 3x3 convolution."""
     layers: list[nn.Module] = [*_convolution(3, 64, 7, stride=2, padding=3), nn.MaxPool2d(3, stride=2, padding=1)]
     width_in = 64
     for stage, (width, blocks) in enumerate([(64, 3), (128, 4), (256, 6), (512, 3)]):
@@ -25,7 +25,7 @@ def resnet50(classes: int = 1000, image_size: int = 224) -> nn.Module:
 
 
 def vgg19(classes: int = 1000, image_size: int = 224) -> nn.Module:
-    """Configuration E of the paper's table 1; the first dense layer is as wide as the images leave it."""
+    """Return VGG-19 (configuration E of the paper's table 1); the first dense layer fits the image size."""
     layers: list[nn.Module] = []
     width_in = 3
     for width, convolutions in [(64, 2), (128, 2), (256, 4), (512, 4), (512, 4)]:
@@ -41,7 +41,7 @@ def vgg19(classes: int = 1000, image_size: int = 224) -> nn.Module:
 
 
 def inception_v3(classes: int = 1000, image_size: int = 299) -> nn.Module:
-    """Table 1 of the paper with batch normalisation throughout, without the auxiliary head; images from 75 pixels."""
+    """Return Inception v3 (table 1 of the paper) with batch normalisation, without auxiliary head; from 75 pixels."""
     return nn.Sequential(
         *_convolution(3, 32, 3, stride=2),
         *_convolution(32, 32, 3),
@@ -70,7 +70,7 @@ def inception_v3(classes: int = 1000, image_size: int = 299) -> nn.Module:
     )
 
 
-# Name to how it is made, the pixels of a side and the images of a batch: a batch takes a few tenths of a second.
+# Name to constructor, image side in pixels, and batch size: a batch takes a few tenths of a second.
 MODELS: dict[str, tuple[Callable[[int, int], nn.Module], int, int]] = {
     "resnet50": (resnet50, 64, 8),
     "vgg19": (vgg19, 32, 8),
@@ -87,14 +87,16 @@ class _Bottleneck(nn.Module):
             *_convolution(width, 4 * width, 1)[:2],
         )
         same = stride == 1 and width_in == 4 * width
-        self.past = nn.Identity() if same else nn.Sequential(*_convolution(width_in, 4 * width, 1, stride=stride)[:2])
+        self.shortcut = (
+            nn.Identity() if same else nn.Sequential(*_convolution(width_in, 4 * width, 1, stride=stride)[:2])
+        )
 
     def forward(self, images: Tensor) -> Tensor:
-        return torch.relu(self.body(images) + self.past(images))
+        return torch.relu(self.body(images) + self.shortcut(images))
 
 
 class _Branches(nn.Module):
-    """Side by side on the same input, put together along the channels."""
+    """Parallel branches on the same input, concatenated along the channels."""
 
     def __init__(self, *branches: nn.Module) -> None:
         super().__init__()
@@ -112,7 +114,7 @@ def _convolution(
 
 
 def _cross(width_in: int, between: int, width: int) -> tuple[nn.Module, ...]:
-    """A 7x7 convolution in two: 1x7, then 7x1 (figure 6 of the Inception paper)."""
+    """Return a factorised 7x7 convolution: 1x7, then 7x1 (figure 6 of the Inception paper)."""
     return (
         *_convolution(width_in, between, (1, 7), padding=(0, 3)),
         *_convolution(between, width, (7, 1), padding=(3, 0)),
@@ -146,7 +148,7 @@ def _inception_17(width: int) -> nn.Module:
 
 
 def _inception_8(width_in: int) -> nn.Module:
-    def fan() -> nn.Module:  # 1x3 and 3x1 side by side (figure 7)
+    def fan() -> nn.Module:  # 1x3 and 3x1 in parallel (figure 7)
         return _Branches(
             nn.Sequential(*_convolution(384, 384, (1, 3), padding=(0, 1))),
             nn.Sequential(*_convolution(384, 384, (3, 1), padding=(1, 0))),

@@ -1,4 +1,4 @@
-"""The benchmark's tables and figures, as in DECOR-NN: tables I and III, figures 2 and 4."""
+"""Tables and figures of the benchmark, as in DECOR-NN: tables I and III, figures 2 and 4."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Runs = Mapping[tuple[Cell, str, int], dict[str, Any]]
 
 
 def figures(runs: Runs) -> list[dict[str, Any]]:
-    """One row for each cell and controller."""
+    """Return a row for each cell and controller."""
     rows = []
     for cell, controller in dict.fromkeys((cell, controller) for cell, controller, _ in runs if controller != STATIC):
         group = {repeat: run for (*key, repeat), run in runs.items() if key == [cell, controller]}
@@ -44,7 +44,7 @@ def figures(runs: Runs) -> list[dict[str, Any]]:
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
-    """For each controller: the mean deviation, the latest run, and core-seconds over the best constant allocation."""
+    """Return each controller's mean deviation, latest run, and core-seconds over the best constant allocation."""
     found: dict[str, dict[str, float | None]] = {}
     for controller in dict.fromkeys(row["controller"] for row in rows):
         own = [row for row in rows if row["controller"] == controller]
@@ -64,7 +64,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The rows for people to read."""
+    """Format the rows as a table."""
     lines = [
         f"{'model':13} {'d_c':>12} {'controller':>10} {'mean cores':>10} {'mean |e|':>9} {'e min':>9} {'e max':>9} "
         f"{'core-s':>8} {'/ static':>8}"
@@ -82,7 +82,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def draw(model: str, runs: Runs, folder: Path) -> Path:
-    """Progress against the ideal line, and cores, for the first run of each cell of a model."""
+    """Draw progress against the setpoint, and cores, for the first run of each cell of a model."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

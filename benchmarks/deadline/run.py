@@ -1,4 +1,4 @@
-"""One training in a container, under a controller or on a constant allocation. The benchmark calls it for each run."""
+"""Runs one training in a container, under a controller or on a constant allocation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LATE_PCT = 0.3
 
 @dataclass(frozen=True)
 class Result:
-    """How one run went. ``samples`` has (time, percent, setpoint, cores) over the run."""
+    """Result of one run. ``samples`` has (time, percent, setpoint, cores) over the run."""
 
     finished_s: float
     deadline_s: float
@@ -38,7 +38,7 @@ class Result:
     samples: list[list[float]] = field(repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-safe."""
+        """Return the result as JSON-safe values."""
         return asdict(self)
 
 
@@ -48,13 +48,13 @@ class Trainer:
     Parameters
     ----------
     connect:
-        Makes a client of the engine.
+        Returns a client of the engine.
     image:
         Image with Python and torch.
     cores:
-        Most cores of a training; as many as there are by default.
+        Maximum cores of a training; all cores by default.
     on_pace:
-        Told every newest sample of a run.
+        Called with each new sample of a run.
     whole:
         Allocate whole devices: processes that join and leave, which stand in for GPUs.
     """
@@ -78,7 +78,7 @@ class Trainer:
     def constant(
         self, model: str, batches: int, cores: float, deadline_s: float, *, threads: int | None = None
     ) -> Result:
-        """Train on an allocation that never changes; on a fixed number of threads, if it is given."""
+        """Train on a constant allocation; on a fixed number of threads, if it is given."""
         controller = make_controller("default", Limits(cores, cores, self.quantum), deadline_s)
         return self._run(model, batches, controller, threads=threads)
 
@@ -98,7 +98,7 @@ class Trainer:
         changed_s: float | None = None,
         threads: int | None = None,
     ) -> Result:
-        state = _Told(self._on_pace)
+        state = _ObservedState(self._on_pace)
         log = logging.getLogger("benchmarks.deadline.training")
         began = datetime.now(timezone.utc)
         devices = controller.start(0.0)
@@ -140,7 +140,7 @@ class Trainer:
 
 
 def was_out_of_cores(run: dict[str, Any], cores: float) -> bool:
-    """Whether a run was late although it had all cores for its second half: there was nothing more to be given.
+    """Return whether a run was late although it had all cores for its second half: no controller could do better.
 
     >>> samples = [[10.0 * second, 0.0, 0.0, 1.4 if second < 4 else 2.0] for second in range(11)]
     >>> was_out_of_cores({"error_pct": 3.0, "samples": samples}, cores=2.0)
@@ -149,13 +149,13 @@ def was_out_of_cores(run: dict[str, Any], cores: float) -> bool:
     False
     """
     end_s = run["samples"][-1][0]
-    # The last stretch is that of the container's end, when cores are given back.
-    second_half = [held for at_s, _, _, held in run["samples"] if 0.5 < at_s / end_s < 0.95]
+    # The last samples are from the end of the container, when cores are released.
+    second_half = [devices for at_s, _, _, devices in run["samples"] if 0.5 < at_s / end_s < 0.95]
     return bool(run["error_pct"] > _LATE_PCT and min(second_half) >= cores)
 
 
-class _Told(MemoryState):
-    """Live state that tells somebody of every newest sample."""
+class _ObservedState(MemoryState):
+    """Live state that passes each new sample to a callback."""
 
     def __init__(self, on_pace: Callable[[dict[str, Any]], None]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Trains one of the benchmark's models on random images. The benchmark runs it in a container."""
+"""Training script: one of the benchmark's models on random images. Runs in a container."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ CLASSES, EPOCHS = 10, 5
 
 arguments = argparse.ArgumentParser()
 arguments.add_argument("model", choices=MODELS)
-arguments.add_argument("--batches", type=int, required=True, help="in all; a multiple of the epochs")
-arguments.add_argument("--threads", type=int, default=None, help="a fixed number; by default what track chooses")
+arguments.add_argument("--batches", type=int, required=True, help="in total; a multiple of the epochs")
+arguments.add_argument("--threads", type=int, default=None, help="a fixed number; by default, track chooses")
 arguments.add_argument("--whole", action="store_true", help="on whole devices, a process for each")
 chosen = arguments.parse_args()
 

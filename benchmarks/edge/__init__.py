@@ -1,1 +1,1 @@
-"""What the benchmarks of fleets have in common: an emulated fleet, its application, and what it trains."""
+"""The emulated fleet of the fleet benchmarks, its application and its training."""

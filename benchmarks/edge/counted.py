@@ -1,4 +1,4 @@
-"""Trains a model that counts how often each sample was trained on, at a cost of CPU time. Runs in a container."""
+"""Training script: a model that counts how often each sample was trained on, and uses CPU time for each batch."""
 
 import sys
 
@@ -12,7 +12,7 @@ samples, epochs, rounds = map(int, sys.argv[1:])
 
 
 class Counts(nn.Module):
-    """A number for each sample."""
+    """A counter for each sample."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What was measured of an emulated fleet: kept in a file, read from it, and what is learned from it."""
+"""Measurements of an emulated fleet: stored in a file, read from it, and learned from."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
 FOLDER = Path("build/models")
 APP = "stitching"
+_POINT = ("machine", "batch_size", "stress_cpu", "stress_memory", "server_stress")
 # A 95th percentile needs many executions, of which there are five a second; half as long before, like ProfileOperator.
-_ASKED = ("machine", "batch_size", "stress_cpu", "stress_memory", "server_stress")
 TIMING = Timing(before_s=4.0, training_s=8.0)
 _TIMES = ("compute_s", "update_s", f"execution_s.{APP}", f"alone_s.{APP}")
 
 
 def bench_of(fleet: EmulatedFleet) -> Bench:
-    """A bench on all of a fleet's devices."""
+    """Return a bench on all devices of a fleet."""
     runtimes = dict.fromkeys(fleet.devices, DockerRuntime(connect))
     gauges = fleet.devices
     return Bench(fleet.machines, fleet.server, training(), runtimes, gauges, timing=TIMING, reference=Reference())
 
 
 def measure(fleet: EmulatedFleet, points: int, held_out: int, repeats: int, keep: Path) -> None:
-    """Measure; every row is written down at once, and who is interrupted goes on from there."""
+    """Run a survey; append every row to ``keep`` at once, so that an interrupted survey resumes from there."""
     axes = default_axes(workers=len(fleet.machines))
     keep.parent.mkdir(parents=True, exist_ok=True)
     with (
@@ -51,7 +51,9 @@ def measure(fleet: EmulatedFleet, points: int, held_out: int, repeats: int, keep
         known = [json.loads(line) for line in file]
         left = len(known)
         if known:
-            tqdm.write(f"{keep} has {left} rows, which are not measured again; move it away to measure all anew")
+            tqdm.write(
+                f"{keep} has {left} rows, which are not measured again; move the file away to measure all points"
+            )
 
         def note(rows: list[dict[str, Any]]) -> None:
             nonlocal left
@@ -65,7 +67,7 @@ def measure(fleet: EmulatedFleet, points: int, held_out: int, repeats: int, keep
 
 
 class _Resumed:
-    """A bench that says again what it has measured before, as long as it is asked the same; then it measures."""
+    """A bench that replays earlier measurements while the requests match, and then measures."""
 
     def __init__(self, bench: Bench, known: list[dict[str, Any]], keep: Path) -> None:
         self._bench, self._known, self._keep = bench, known, keep
@@ -83,14 +85,14 @@ class _Resumed:
             return self._bench.measure(loads, active=active, server=server)
         rows, self._known = self._known[: len(active)], self._known[len(active) :]
         stress = (server or Load()).cpu
-        asked = [(name, self._batch[name], loads[name].cpu, loads[name].memory, stress) for name in active]
-        if [tuple(row[column] for column in _ASKED) for row in rows] != asked:
-            raise PacelineError(f"{self._keep} is of another survey than this one: move it away to begin anew")
+        requested = [(name, self._batch[name], loads[name].cpu, loads[name].memory, stress) for name in active]
+        if [tuple(row[column] for column in _POINT) for row in rows] != requested:
+            raise PacelineError(f"{self._keep} is of another survey: move it away to start again")
         return rows
 
 
 def read(file: Path) -> pd.DataFrame:
-    """What was measured, as if the machine had had its median speed all the time: that changes while it is measured."""
+    """Return the measurements, normalised to the machine's median speed, which changes during a survey."""
     import pandas as pd
 
     measured: pd.DataFrame = pd.read_json(file, lines=True)
@@ -102,7 +104,7 @@ def read(file: Path) -> pd.DataFrame:
 
 
 def estimates(measured: pd.DataFrame) -> ProfileEstimates:
-    """What a scheduler asks, learned from all that was measured."""
+    """Return the scheduler's estimates, learned from all measurements."""
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     return ProfileEstimates(
         {

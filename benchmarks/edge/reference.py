@@ -1,4 +1,4 @@
-"""How fast this machine's processors are now, at work like that of a training: devices are parts of them."""
+"""The current speed of this machine's processors at training-like work: emulated devices are parts of them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import time
 
 from benchmarks.edge.fleet import DEVICES, SERVER
 
-_KEPT_S = 0.1
+_MAX_AGE_S = 0.1
 _IMAGES = 4
-# Memory that a batch gives back is kept for the next, as in a job: M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.
+# Reuse freed memory for the next batch, as a job does: M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.
 _MALLOC = ((-3, 2**30), (-1, 2**30))
 
 
 class Reference:
-    """Does the same work each time on the processor that a machine is a part of: CPU seconds that it took."""
+    """Does fixed work on the processor of an emulated machine and measures its CPU seconds."""
 
     def __init__(self) -> None:
         import torch
@@ -32,10 +32,10 @@ class Reference:
         self._last: dict[int, tuple[float, float]] = {}
 
     def __call__(self, machine: str) -> float:
-        """CPU seconds, on a machine's processor."""
+        """Return the CPU seconds on a machine's processor."""
         processor = self._processor[machine]
         at_s, took_s = self._last.get(processor, (0.0, 0.0))
-        if time.monotonic() - at_s > _KEPT_S:
+        if time.monotonic() - at_s > _MAX_AGE_S:
             allowed = os.sched_getaffinity(0)
             os.sched_setaffinity(0, {processor})  # of this thread
             began_s = time.thread_time()

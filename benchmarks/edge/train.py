@@ -1,4 +1,4 @@
-"""Trains a small convolutional network on random images, for measuring. Runs in a container."""
+"""Training script for measurements: a small convolutional network on random images. Runs in a container."""
 
 import torch
 from torch import nn

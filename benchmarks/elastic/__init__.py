@@ -1,1 +1,1 @@
-"""Trainings that are as fast as their budget allows: against Optimus, exhaustive search, and fixed allocations."""
+"""Elastic trainings on a budget, against Optimus, exhaustive search, and fixed allocations."""

@@ -1,6 +1,6 @@
 """Bottleneck-driven scaling against Optimus and exhaustive search: ``python -m benchmarks.elastic [--json FILE]``.
 
-For real, on one engine; and simulated at the scale of Nearchus's clusters, from curves that are measured here.
+Real trainings on one engine, and simulations at the scale of Nearchus's clusters from curves measured here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchmarks.elastic.multi_job import shared
 from benchmarks.elastic.real import LINKS, TRAINED, cases, compared
 from benchmarks.elastic.simulated import CLUSTERS, alone
 from benchmarks.elastic.stage import Stage
-from benchmarks.elastic.standstill import standstills
+from benchmarks.elastic.standstill import longest_gaps
 from benchmarks.engine import connect
 from paceline.airflow.demo.signals import end_on_sigterm
 
@@ -34,11 +34,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.elastic", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=_PARTS, default=list(_PARTS), metavar="PART")
     parser.add_argument("--quick", action="store_true", help="one model, fewer configurations, fewer traces")
-    parser.add_argument("--models", nargs="+", choices=TRAINED, metavar="MODEL", help=f"to train: {', '.join(TRAINED)}")
+    parser.add_argument(
+        "--models", nargs="+", choices=TRAINED, metavar="MODEL", help=f"models to train: {', '.join(TRAINED)}"
+    )
     parser.add_argument("--links", nargs="+", choices=LINKS, default=LINKS, metavar="LINK", help="free, narrow")
     parser.add_argument("--budget", type=float, default=1.6, help="cores of a real training (%(default)s)")
-    parser.add_argument("--epochs", type=int, default=60, help="of a real training (%(default)s)")
-    parser.add_argument("--restart-s", type=float, default=60.0, help="what a restart costs Optimus (%(default)s)")
+    parser.add_argument("--epochs", type=int, default=60, help="epochs of a real training (%(default)s)")
+    parser.add_argument("--restart-s", type=float, default=60.0, help="seconds of a restart of Optimus (%(default)s)")
     parser.add_argument("--image", default="paceline-trainer:latest", help="image with Python and torch")
     parser.add_argument("--folder", type=Path, default=Path("build/elastic"), help="record of finished runs")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE")
@@ -53,13 +55,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for case in tqdm(cases(models, chosen.links), unit="case"):
             tqdm.write(str(case))
             rows.append(compared(stage, case, record, epochs=chosen.epochs, quick=chosen.quick))
-            tqdm.write(_table(rows, _REAL))  # so far: each case takes half an hour or more
+            tqdm.write(_table(rows, _REAL))  # an intermediate table: each case takes half an hour or more
         result["real"] = rows
     if "standstill" in chosen.only:
-        found = standstills(Stage(connect, chosen.image, chosen.budget, tqdm.write), cases()[0])
+        found = longest_gaps(Stage(connect, chosen.image, chosen.budget, tqdm.write), cases()[0])
         result["standstill"] = found
-        print(f"The longest time without a sample when nodes come: {found['live_s']:.1f} s; ", end="")
-        print(f"where all are started again for it: {found['restart_s']:.1f} s")
+        print(f"Longest time without a sample when nodes are added: {found['live_s']:.1f} s; ", end="")
+        print(f"with a restart of all nodes: {found['restart_s']:.1f} s")
     if "deadline" in chosen.only:
         rows = by_deadline(Stage(connect, chosen.image, chosen.budget, tqdm.write))
         result["deadline"] = rows
@@ -88,7 +90,7 @@ def _curve(name: str, record: Record) -> Curve:
     return Curve(**record[key])
 
 
-# Heading to how a row says it.
+# Heading to format string.
 _REAL = {
     "model": "{model}",
     "case": "{case}",

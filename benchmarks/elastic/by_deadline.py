@@ -1,4 +1,4 @@
-"""A deadline on top: the deadline says how much, scaling how it is spread; against the first configuration, kept."""
+"""Scaling under a deadline, against a fixed configuration: the controller sets the budget, scaling distributes it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from paceline.control import DeadlineController, Limits
 from paceline.elastic import Decider, Options, Scaling, TeamConfiguration
 from paceline.run import Exchange, MemoryState, PaceLoop
 
-# A worker waits for its data most of the time: two of them are too slow, on however many cores.
+# A worker waits for its data most of the time: two workers are too slow on any number of cores.
 CASE = Case("lstm", wait_s=0.1)
 DEADLINES_S = (240.0, 120.0)
 _EPOCHS = 32
 
 
 def by_deadline(stage: Stage) -> list[dict[str, Any]]:
-    """The same training by two deadlines, with scaling and without."""
-    options = Options(start_share=1.0)  # a deadline says how much there is, from the beginning
+    """Train by two deadlines, with scaling and without."""
+    options = Options(start_share=1.0)  # the controller sets the budget from the start
     rows = []
     for deadline_s in DEADLINES_S:
         deciders: dict[str, Decider] = {
@@ -32,12 +32,12 @@ def by_deadline(stage: Stage) -> list[dict[str, Any]]:
 
 
 class _Fixed(Tour):
-    """One parameter server and two workers, on whatever there is."""
+    """One parameter server and two workers on the current budget."""
 
     def __init__(self, cores: float) -> None:
         super().__init__([TeamConfiguration.first(cores)], samples=10**9)
 
-    def allow(self, budget: float) -> None:
+    def set_budget(self, budget: float) -> None:
         self.budget = budget
         self.configuration = TeamConfiguration.first(budget)
 
@@ -46,16 +46,16 @@ def _run(stage: Stage, decider: Decider, deadline_s: float, options: Options) ->
     began = datetime.now(timezone.utc)
     controller = DeadlineController(Limits(options.fewest_cores, stage.budget), deadline_s)
     team = stage.start(CASE, decider, _EPOCHS)
-    held = controller.start(0.0)
+    devices = controller.start(0.0)
     exchange = Exchange(MemoryState())
     try:
-        team.resize(held)
+        team.resize(devices)
         outcome = PaceLoop(
             team,
             controller,
             exchange,
             origin=began,
-            held_devices=held,
+            held_devices=devices,
             team=team,
             log=logging.getLogger("benchmarks.elastic.training"),
         ).run()

@@ -1,4 +1,4 @@
-"""What a step of real models costs on this machine: the curves that the simulations are made of."""
+"""Measured cost of a training step of real models: the curves of the simulations."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _FLOAT_BYTES = 4
 
 @dataclass(frozen=True)
 class Curve:
-    """Measured on one model.
+    """Measurements of one model.
 
     Parameters
     ----------
     parameters:
         Numbers in its state.
     alone_s:
-        Seconds of a step on one thread, while the other core does the same: two virtual cores are less than two.
+        Seconds of a step on one thread while the other core does the same, as two virtual cores share resources.
     both_s:
         Seconds of a step on two threads.
     update_s:
-        Seconds of a thread to add up one change and copy the state.
+        Seconds of one thread to add a change and copy the state.
     """
 
     parameters: int
@@ -39,7 +39,7 @@ class Curve:
     update_s: float
 
     def workload(self, process_cores: float) -> Workload:
-        """As the simulation has it; by Amdahl's law, ``both = (alone - serial) / 2 + serial``.
+        """Return the workload of the simulation, by Amdahl's law: ``both = (alone - serial) / 2 + serial``.
 
         Parameters
         ----------
@@ -58,7 +58,7 @@ class Curve:
 
 
 def measure(name: str) -> Curve:
-    """Measure a model, in processes of its own."""
+    """Measure a model in new processes."""
     context = multiprocessing.get_context("spawn")
     with context.Pool(2) as pool:
         alone = pool.map(partial(_step, name), [1, 1], chunksize=1)
@@ -69,7 +69,7 @@ def measure(name: str) -> Curve:
 
 
 def _step(name: str, threads: int) -> tuple[float, int]:
-    """Seconds of a step, and the numbers in the state."""
+    """Return the seconds of a step and the count of numbers in the state."""
     import torch
     from torch import nn
 
@@ -77,15 +77,15 @@ def _step(name: str, threads: int) -> tuple[float, int]:
     torch.manual_seed(0)
     model, inputs, wanted = MODELS[name]()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    taken = []
+    times_s = []
     for _ in range(_STEPS + 1):
         began_s = time.perf_counter()
         loss = nn.functional.cross_entropy(model(inputs).flatten(0, -2), wanted.flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        taken.append(time.perf_counter() - began_s)
-    return median(taken[1:]), sum(one.numel() for one in model.state_dict().values())
+        times_s.append(time.perf_counter() - began_s)
+    return median(times_s[1:]), sum(one.numel() for one in model.state_dict().values())
 
 
 def _update(numbers: int) -> float:
@@ -93,13 +93,13 @@ def _update(numbers: int) -> float:
 
     torch.set_num_threads(1)
     state, change = torch.zeros(numbers), torch.ones(numbers)
-    taken = []
+    times_s = []
     for _ in range(10):
         began_s = time.perf_counter()
         state.add_(change)
         state.clone()
-        taken.append(time.perf_counter() - began_s)
-    return median(taken)
+        times_s.append(time.perf_counter() - began_s)
+    return median(times_s)
 
 
 def _images(name: str, size: int) -> Any:
@@ -111,7 +111,7 @@ def _images(name: str, size: int) -> Any:
 
 
 def _transformer() -> Any:
-    """A GPT of 3 million parameters, as the one of Nearchus's table II."""
+    """Return a GPT of 3 million parameters, as in Nearchus's table II, with a batch."""
     import torch
     from torch import nn
 
@@ -134,7 +134,7 @@ def _transformer() -> Any:
 
 
 def _lstm() -> Any:
-    """A bidirectional LSTM of 2.7 million parameters, as the one of Nearchus's table II."""
+    """Return a bidirectional LSTM of 2.7 million parameters, as in Nearchus's table II, with a batch."""
     import torch
     from torch import nn
 

@@ -1,6 +1,6 @@
-"""A CNN, a transformer and an LSTM that are small enough to train on two cores. Runs inside the training container.
+"""A CNN, a transformer and an LSTM that are small enough to train on two cores. Runs in the training container.
 
-Each learns ten classes of ``data``: noisy rows of numbers, each class around a pattern of its own.
+Each learns the ten classes of ``data``: noisy rows of numbers around one pattern per class.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-CLASSES, LENGTH, WIDTH = 10, 16, 32  # a sample is so many rows of so many numbers
-_NOISE = 0.7  # a good model is right nine times out of ten
+CLASSES, LENGTH, WIDTH = 10, 16, 32  # a sample has LENGTH rows of WIDTH numbers
+_NOISE = 0.7  # a good model reaches an accuracy of 0.9
 
 
 def data(samples: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Samples of shape (samples, LENGTH, WIDTH), and their classes; the patterns are the same for each seed."""
+    """Return samples of shape (samples, LENGTH, WIDTH) and their classes; the patterns do not depend on the seed."""
     patterns = torch.randn(CLASSES, LENGTH, WIDTH, generator=torch.Generator().manual_seed(1)) * 0.35
     random = torch.Generator().manual_seed(seed)
     classes = torch.randint(0, CLASSES, (samples,), generator=random)
@@ -36,13 +36,13 @@ class Convolutional(nn.Module):
         self.head = nn.Linear(2 * width * 32, CLASSES)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Scores of the classes."""
+        """Return the scores of the classes."""
         scores: Tensor = self.head(self.body(rows.unsqueeze(1)))
         return scores
 
 
 class Transformer(nn.Module):
-    """Two encoder layers over the rows (Vaswani et al. 2017), and the mean of what comes out."""
+    """Two encoder layers over the rows (Vaswani et al. 2017), and the mean of their outputs."""
 
     def __init__(self, width: int = 128) -> None:
         super().__init__()
@@ -53,13 +53,13 @@ class Transformer(nn.Module):
         self.head = nn.Linear(width, CLASSES)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Scores of the classes."""
+        """Return the scores of the classes."""
         scores: Tensor = self.head(self.body(self.enter(rows) + self.place).mean(dim=1))
         return scores
 
 
 class Recurrent(nn.Module):
-    """A bidirectional LSTM (Hochreiter and Schmidhuber 1997) over the rows, and its last state."""
+    """A bidirectional LSTM (Hochreiter and Schmidhuber 1997) over the rows, and the mean of its states."""
 
     def __init__(self, width: int = 128) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Recurrent(nn.Module):
         self.head = nn.Linear(2 * width, CLASSES)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Scores of the classes."""
+        """Return the scores of the classes."""
         states, _ = self.body(rows)
         scores: Tensor = self.head(states.mean(dim=1))
         return scores

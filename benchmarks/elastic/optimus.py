@@ -1,8 +1,7 @@
-"""Optimus (Peng et al., EuroSys 2018), as Nearchus compares itself with it: profiles, fits a speed model, adds nodes.
+"""Optimus (Peng et al., EuroSys 2018) as in Nearchus's comparison: profiles, fits a speed model, adds nodes.
 
-Every node has the same number of cores. The training first runs for a while in each of some ten to twenty
-configurations; a model of its speed is fitted to that, and then one node at a time is added, of the kind that the model
-expects more of.
+All nodes have the same number of cores. The training first runs in ten to twenty configurations for a while each, and a
+speed model is fitted to them. Then Optimus adds one node at a time, of the kind with the larger predicted gain.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from paceline.elastic import Options, Step, TeamConfiguration, TeamSample
 from paceline.elastic.step import Kind
 from paceline.elastic.window import Window
 
-_ENOUGH = 1e-3  # a node that is expected to bring less is not added
+_LEAST_GAIN = 1e-3  # a node with less predicted gain is not added
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class SpeedModel:
 
     @classmethod
     def fitted(cls, nodes: Sequence[tuple[int, int]], speeds: Sequence[float]) -> SpeedModel:
-        """By non-negative least squares, from measured speeds of (parameter servers, workers)."""
+        """Fit to measured speeds of (parameter servers, workers) by non-negative least squares."""
         from scipy.optimize import nnls
 
         found, _ = nnls(
@@ -42,7 +41,7 @@ class SpeedModel:
         return cls(tuple(float(one) for one in found))
 
     def speed(self, servers: int, workers: int) -> float:
-        """Expected steps a second."""
+        """Return the predicted steps a second."""
         terms = _terms(servers, workers)
         return workers / max(sum(one * term for one, term in zip(self.coefficients, terms, strict=True)), 1e-12)
 
@@ -52,7 +51,7 @@ def _terms(servers: int, workers: int) -> tuple[float, ...]:
 
 
 def profile(most_nodes: int, number: int) -> list[tuple[int, int]]:
-    """So many (parameter servers, workers), spread over all that fit.
+    """Return ``number`` pairs (parameter servers, workers), spread over all that fit.
 
     >>> profile(most_nodes=6, number=5)
     [(1, 1), (1, 5), (2, 3), (3, 2), (5, 1)]
@@ -65,18 +64,18 @@ def profile(most_nodes: int, number: int) -> list[tuple[int, int]]:
 
 
 class Optimus:
-    """Decides sample by sample, as :class:`paceline.elastic.Scaling` does; every step is a restart.
+    """A decider like :class:`paceline.elastic.Scaling`; every step is a restart.
 
     Parameters
     ----------
     budget:
-        Cores in all.
+        Cores in total.
     node_cores:
         Cores of each node.
     profiled:
         How many configurations are profiled.
     options:
-        When what is measured is stable.
+        Define when measurements are stable.
     """
 
     def __init__(self, budget: float, node_cores: float, *, profiled: int = 10, options: Options | None = None) -> None:
@@ -91,17 +90,17 @@ class Optimus:
 
     @property
     def configuration(self) -> TeamConfiguration:
-        """What is to be now."""
+        """The target configuration."""
         servers, workers = self._nodes
         return TeamConfiguration((self._node_cores,) * servers, (self._node_cores,) * workers)
 
     @property
     def profiles(self) -> bool:
-        """Whether it still measures, before the training as such."""
+        """Whether profiling is not finished."""
         return self._model is None
 
-    def look(self, sample: TeamSample) -> Step | None:
-        """Take in a sample; return a step if it is time for one."""
+    def decide(self, sample: TeamSample) -> Step | None:
+        """Take in a sample; return the next step, if any."""
         if self.settled:
             return None
         self._window.add(sample)
@@ -109,26 +108,26 @@ class Optimus:
             return None
         self._speeds[self._nodes] = self._window.speed
         if self._left:
-            return self._go(self._left.pop(0), "to be profiled")
+            return self._go(self._left.pop(0), "profile")
         first = self._model is None
         self._model = SpeedModel.fitted(list(self._speeds), list(self._speeds.values()))
         if first:
-            return self._go((1, 1), "the training begins")
+            return self._go((1, 1), "start of the training")
         servers, workers = self._nodes
         now = self._model.speed(servers, workers)
         candidates = [(servers, workers + 1), (servers + 1, workers)]
         gain, best = max((self._model.speed(*one) / now - 1, one) for one in candidates)
-        if gain < _ENOUGH or sum(best) > self._most_nodes:
+        if gain < _LEAST_GAIN or sum(best) > self._most_nodes:
             self.settled = True
-            return Step("settled", self.configuration, "no node would bring more, or there are no cores for it")
-        return self._go(best, f"one more of the kind that is expected to bring {100 * gain:.1f} %")
+            return Step("settled", self.configuration, "no further node has a gain, or no cores are left")
+        return self._go(best, f"one more node, predicted gain {100 * gain:.1f} %")
 
-    def allow(self, budget: float) -> Step | None:
-        """Nothing: its budget is fixed."""
+    def set_budget(self, budget: float) -> Step | None:
+        """Do nothing: the budget is fixed."""
         return None
 
-    def refuse(self, why: str) -> Step | None:
-        """Nothing: it has no other way."""
+    def reject(self, reason: str) -> Step | None:
+        """Do nothing: there is no alternative."""
         return None
 
     def _go(self, nodes: tuple[int, int], reason: str) -> Step:

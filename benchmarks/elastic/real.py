@@ -1,4 +1,4 @@
-"""Trains for real: what scaling reaches against Optimus and against the best fixed configuration there is."""
+"""Real trainings: the speed that scaling reaches, against Optimus and the best fixed configuration."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from benchmarks.elastic.tour import Tour
 from paceline.elastic import Decider, Scaling, TeamConfiguration
 
 TRAINED, LINKS = ("cnn", "transformer", "lstm"), ("free", "narrow")
-FIRST_ONES = 3  # of exhaustive search, that are measured again beside the others,
-ROUNDS = 4  # so often, as a machine may be a fifth quicker or slower from one minute to the next
+FASTEST = 3  # fixed configurations of exhaustive search that are measured again beside the others
+ROUNDS = 4  # of these measurements, as a machine's speed may change by a fifth within a minute
 CHANGES = ("up", "server", "worker", "nodes", "reassign", "back")
-REACHED = 0.95  # of the speed in the end: so long it takes until it stays as fast
+REACHED = 0.95  # of the final speed; the search has reached it when the speed stays above
 _ENDLESS = 100_000
 _LONGEST_S = 900.0
 
 
 def cases(models: Sequence[str] = TRAINED, links: Sequence[str] = LINKS) -> list[Case]:
-    """Each model on free links, where cores are what there is too little of, then on narrow ones, which take longer."""
+    """Return each model on free links, where cores are the bottleneck, then on narrow ones, which take longer."""
     return [Case(model, link == "narrow") for link in links for model in models]
 
 
 def compared(stage: Stage, case: Case, record: Record, *, epochs: int, quick: bool) -> dict[str, Any]:
-    """One row: all that is compared, in one go, as the machine may be another one later."""
+    """Return one row; its runs follow each other directly, because the machine's speed drifts."""
 
     def once(name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         key = f"{case}/{name}, {epochs} epochs, {stage.budget:g} cores"
@@ -43,7 +43,7 @@ def compared(stage: Stage, case: Case, record: Record, *, epochs: int, quick: bo
     every = once("every", lambda: _toured(stage, case, grid(stage.budget, quick=quick), rounds=1))
     ranked = sorted(every["speeds"], key=lambda one: -float(one[1]))
     places = {"scaling": ours["configuration"], "optimus": optimus["configuration"]}
-    places |= {f"fixed {number}": one[0] for number, one in enumerate(ranked[:FIRST_ONES])}
+    places |= {f"fixed {number}": one[0] for number, one in enumerate(ranked[:FASTEST])}
     chosen = [_configuration(one) for one in places.values()]
     rounds = 1 if quick else ROUNDS
     again = once(f"side by side, {rounds} rounds", lambda: _toured(stage, case, chosen, rounds=rounds))
@@ -59,7 +59,7 @@ def compared(stage: Stage, case: Case, record: Record, *, epochs: int, quick: bo
         "settle_s_optimus": optimus["reached_s"],
         "settled": ours["settled"],
         "settled_optimus": optimus["settled"],
-        "restarts": 0,  # nothing in a team is started again for a step
+        "restarts": 0,  # a team takes its steps without restarts
         "restarts_optimus": sum(step[1] in CHANGES for step in optimus["steps"]),
         "lost_samples": sum(abs(one - epochs) for one in ours["counts"]),
         "accuracy": ours["accuracy"],
@@ -76,18 +76,18 @@ def _fixed(speeds: dict[str, float]) -> list[str]:
 
 
 def _whole(stage: Stage, case: Case, decider: Decider, epochs: int) -> dict[str, Any]:
-    """A training from its beginning to its end."""
+    """Run a whole training."""
     with tempfile.TemporaryDirectory() as folder:
         run = stage.run(case, decider, epochs=epochs, until=lambda: False, folder=Path(folder))
     assert run.found is not None
-    return {**_told(run, decider), **run.found, "settled": run.settled_s is not None}
+    return {**_summary(run, decider), **run.found, "settled": run.settled_s is not None}
 
 
 def _searched(stage: Stage, case: Case, decider: Optimus) -> dict[str, Any]:
-    """As much of a training as the search takes."""
+    """Run a training until the search has settled."""
     give_up_s = time.monotonic() + _LONGEST_S
     run = stage.run(case, decider, epochs=_ENDLESS, until=lambda: decider.settled or time.monotonic() > give_up_s)
-    return {**_told(run, decider), "settled": decider.settled}
+    return {**_summary(run, decider), "settled": decider.settled}
 
 
 def _toured(stage: Stage, case: Case, places: list[TeamConfiguration], *, rounds: int) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def _toured(stage: Stage, case: Case, places: list[TeamConfiguration], *, rounds
     return {"speeds": [[_values(place), speed] for place, speed in tour.speeds.items()]}
 
 
-def _told(run: Run, decider: Decider) -> dict[str, Any]:
+def _summary(run: Run, decider: Decider) -> dict[str, Any]:
     last = run.speeds[-1][1] if run.speeds else 0.0
     below = [place for place, (_, speed) in enumerate(run.speeds[:-1]) if speed < REACHED * last]
     return {

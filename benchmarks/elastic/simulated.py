@@ -1,4 +1,4 @@
-"""One training alone at the paper's scale, from measured curves; and the clusters of the paper."""
+"""One training alone at the paper's scale, simulated from measured curves; and the paper's clusters."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from paceline.simulate.parameter_servers import Workload, steady_state
 NODE_CORES = 5.0  # of each node of Optimus and of the fixed configurations
 FIRST_CORES = 15.0  # of the first configuration
 SAMPLE_S = 20.0
-OPTIMUS_S = 600.0  # from one of its steps to the next
-REACHED = 0.95  # of the speed in the end
+OPTIMUS_S = 600.0  # between two of its steps
+REACHED = 0.95  # of the final speed
 _NOISE = 0.01
 HOUR_S = 3600.0
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """One of the paper's (table I): cores, links, and the most cores that a process has been seen to use there."""
+    """A cluster of the paper (table I); ``process_cores`` is the most cores that a process was seen to use there."""
 
     name: str
     cores: int
@@ -33,12 +33,12 @@ class Cluster:
     machines: int = 9
 
     def sample(self, workload: Workload, configuration: TeamConfiguration) -> TeamSample:
-        """What would be measured, without noise. Nodes on the same machine share its link."""
+        """Return a sample without noise. Nodes on the same machine share its link."""
         share = min(self.machines / len(configuration.nodes), 1.0)
         return steady_state(workload, configuration, share * self.link_mbit_s * 1e6 / 8)
 
     def options(self) -> Options:
-        """The defaults, with the paper's beginning, and as many nodes as the cluster has room for."""
+        """Return the defaults with the paper's first configuration and the cluster's maximum of nodes."""
         most = int(self.cores / NODE_CORES)
         return Options(
             start_share=FIRST_CORES / self.cores,
@@ -54,26 +54,26 @@ CLUSTERS = (Cluster("A", 100, 1_000.0, 16.0), Cluster("B", 300, 50_000.0, 37.0))
 def follow(
     decider: Decider, workload: Workload, cluster: Cluster, samples: int
 ) -> Iterator[tuple[int, TeamConfiguration, float]]:
-    """Let it decide, sample by sample; yields (sample, configuration in force, speed)."""
+    """Run a decider sample by sample; yield (sample number, configuration, speed)."""
     rng = random.Random(0)
     for number in range(samples):
         before = decider.configuration
         now = cluster.sample(workload, before)
         yield number, before, now.speed
-        decider.look(noisy(now, rng))
+        decider.decide(noisy(now, rng))
 
 
 def noisy(sample: TeamSample, rng: random.Random) -> TeamSample:
-    """What would really be measured."""
+    """Return the sample with measurement noise."""
 
-    def off(values: Mapping[str, float]) -> dict[str, float]:
+    def noise(values: Mapping[str, float]) -> dict[str, float]:
         return {name: value * (1 + rng.gauss(0, _NOISE)) for name, value in values.items()}
 
-    return TeamSample(sample.speed * (1 + rng.gauss(0, _NOISE)), off(sample.used), off(sample.network))
+    return TeamSample(sample.speed * (1 + rng.gauss(0, _NOISE)), noise(sample.used), noise(sample.network))
 
 
 def best_fixed(workload: Workload, cluster: Cluster, cores: float) -> tuple[TeamConfiguration, float]:
-    """FA-BF: the best of all numbers of nodes with five cores each."""
+    """Return FA-BF: the best of all numbers of nodes with five cores each, and its speed."""
     most = int(cores / NODE_CORES)
     every = [
         TeamConfiguration((NODE_CORES,) * servers, (NODE_CORES,) * workers)
@@ -85,7 +85,7 @@ def best_fixed(workload: Workload, cluster: Cluster, cores: float) -> tuple[Team
 
 
 def best_of_all(workload: Workload, cluster: Cluster, cores: float) -> float:
-    """The fastest of some thousand configurations, of any number of nodes of any size."""
+    """Return the highest speed of some thousand configurations, with any number and size of nodes."""
     shares = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6)
     most = int(cores / NODE_CORES)
     numbers = sorted({round(2 ** (power / 2)) for power in range(20)})
@@ -103,7 +103,7 @@ def best_of_all(workload: Workload, cluster: Cluster, cores: float) -> float:
 
 
 def alone(name: str, curve: Curve, cluster: Cluster, restart_s: float) -> dict[str, Any]:
-    """One training with the whole cluster as its budget."""
+    """Simulate one training with the whole cluster as its budget."""
     workload = curve.workload(cluster.process_cores)
     fixed, fixed_speed = best_fixed(workload, cluster, cluster.cores)
     hours = 6.0
@@ -143,13 +143,13 @@ def _changes(path: Sequence[tuple[int, TeamConfiguration, float]]) -> int:
 
 
 def _reached(path: Sequence[tuple[int, TeamConfiguration, float]]) -> int:
-    """Samples until it stays as fast as in the end, nearly."""
+    """Return the number of samples until the speed stays near its final value."""
     below = [place for place, (_, _, speed) in enumerate(path) if speed < REACHED * path[-1][2]]
     return below[-1] + 1 if below else 0
 
 
 def _completion_s(path: Sequence[tuple[int, TeamConfiguration, float]], work: float, restart_s: float) -> float:
-    """When so many steps are done; after the end of the path it goes on as it is."""
+    """Return the seconds until ``work`` steps are done; the last configuration continues after the path."""
     passed_s, last = 0.0, path[0][1]
     for _, configuration, speed in path:
         if configuration != last:

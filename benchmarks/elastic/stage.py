@@ -1,4 +1,4 @@
-"""Real trainings on one engine, each as a team of containers; their links are held back where a case says so."""
+"""Real trainings on one engine, each a team of containers; a case may limit their links."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from paceline.elastic.team import TeamJob
 from paceline.errors import PacelineError
 from paceline.fleet import Link
 from paceline.runtime import DockerRuntime, JobSpec
-from paceline.testing.emulated_link import narrow
+from paceline.testing.emulated_link import limit_bandwidth
 from paceline.train.progress import parse_line
 
 HERE = Path(__file__).parent
-_LOOK_S = 0.25
-_CARRIED_S = 0.06  # that a narrow link takes for a model's state, in each direction
+_POLL_S = 0.25
+_TRANSFER_S = 0.06  # of a model's state over a narrow link, in each direction
 _STATE_BYTES = {"cnn": 240_000, "transformer": 1_620_000, "lstm": 680_000}
 
 
 @dataclass(frozen=True)
 class Case:
-    """What trains, and over what links."""
+    """A model and its links."""
 
     model: str
     narrow: bool = False
-    wait_s: float = 0.0  # for the data of each batch
+    wait_s: float = 0.0  # wait for the data of each batch
 
     @property
     def link_mbit_s(self) -> float | None:
-        """Of each node: a narrow one is as narrow for each model as its state is small."""
-        return 8 * _STATE_BYTES[self.model] / _CARRIED_S / 1e6 if self.narrow else None
+        """Rate of each node's link; a narrow link's rate is proportional to the size of the model's state."""
+        return 8 * _STATE_BYTES[self.model] / _TRANSFER_S / 1e6 if self.narrow else None
 
     @property
     def arguments(self) -> list[str]:
-        """Of the training script, beside the epochs."""
+        """Arguments of the training script, without the epochs."""
         return [self.model, "--wait-s", str(self.wait_s)]
 
     def __str__(self) -> str:
@@ -51,11 +51,11 @@ class Case:
 
 @dataclass
 class Run:
-    """How a run went: its steps as (seconds since the first batch, kind, configuration in words, reason)."""
+    """Result of a run; ``steps`` has (seconds since the first batch, kind, configuration as text, reason)."""
 
     steps: list[tuple[float, str, str, str]]
     speeds: list[tuple[float, float]]
-    """Seconds since the first batch at which a configuration came into force, and its mean steps a second."""
+    """Seconds from the first batch to the start of each configuration, and its mean steps a second."""
     seconds: float
     settled_s: float | None
     most_cores: float
@@ -68,35 +68,35 @@ class Stage:
     Parameters
     ----------
     connect:
-        Makes a client of the engine.
+        Returns a client of the engine.
     image:
         Image with Python and torch.
     budget:
         Cores of a training.
     on_line:
-        Told what happens.
+        Called with each line of the log.
     """
 
     def __init__(self, connect: Callable[[], Any], image: str, budget: float, on_line: Callable[[str], None]) -> None:
         self._connect, self._image, self.budget, self._on_line = connect, image, budget, on_line
 
     def options(self, case: Case) -> Options:
-        """The defaults, with what is known of the links."""
+        """Return the defaults with the rate of the links."""
         return Options(link_mbit_s=case.link_mbit_s)
 
     def run(
         self, case: Case, decider: Decider, *, epochs: int, until: Callable[[], bool], folder: Path | None = None
     ) -> Run:
-        """Train, until it has ended or ``until`` says so; what it left goes to ``folder`` in the first case."""
+        """Train to the end, and collect the output in ``folder``; or until ``until`` returns true."""
         links = _Links(self._connect(), case.link_mbit_s)
         steps: list[tuple[float, str, str, str]] = []
         began_s, settled_s, most = None, None, 0.0
-        noted = _Noted(decider)
-        team = self.start(case, noted, epochs)
+        recording = _RecordingDecider(decider)
+        team = self.start(case, recording, epochs)
         try:
             ended = False
-            while not (ended := team.wait(_LOOK_S)) and not until():
-                links.look(team.id)
+            while not (ended := team.wait(_POLL_S)) and not until():
+                links.limit_new(team.id)
                 team.usage()
                 most = max(most, team.configuration.cores)
                 started = any(one.done for line in team.read_lines() if (one := parse_line(line)))
@@ -110,7 +110,7 @@ class Stage:
             found = None
             if ended and folder is not None:
                 found = _collected(team, folder)
-            return Run(steps, noted.speeds(began_s or 0.0), seconds, settled_s, most, found)
+            return Run(steps, recording.speeds(began_s or 0.0), seconds, settled_s, most, found)
         finally:
             with contextlib.suppress(PacelineError):
                 team.stop(1.0)
@@ -125,14 +125,14 @@ class Stage:
         )
 
     def training(self, name: str, case: Case, epochs: int) -> JobSpec:
-        """What one worker of a case runs."""
+        """Return the job of one worker of a case."""
         command = ["python", "train.py", *case.arguments, "--epochs", str(epochs)]
         files = {file: HERE / file for file in ("train.py", "models.py")}
         return JobSpec(name=name, command=command, devices=self.budget, image=self._image, files=files)
 
 
-class _Noted:
-    """Decides as another one does, and notes how fast each configuration was."""
+class _RecordingDecider:
+    """Wraps a decider and records the speed of each configuration."""
 
     def __init__(self, decider: Decider) -> None:
         self._decider = decider
@@ -142,18 +142,18 @@ class _Noted:
     def configuration(self) -> TeamConfiguration:
         return self._decider.configuration
 
-    def look(self, sample: TeamSample) -> Step | None:
+    def decide(self, sample: TeamSample) -> Step | None:
         self._seen[-1][1].append(sample.speed)
-        return self._changed(self._decider.look(sample))
+        return self._changed(self._decider.decide(sample))
 
-    def allow(self, budget: float) -> Step | None:
-        return self._changed(self._decider.allow(budget))
+    def set_budget(self, budget: float) -> Step | None:
+        return self._changed(self._decider.set_budget(budget))
 
-    def refuse(self, why: str) -> Step | None:
-        return self._changed(self._decider.refuse(why))
+    def reject(self, reason: str) -> Step | None:
+        return self._changed(self._decider.reject(reason))
 
     def speeds(self, began_s: float) -> list[tuple[float, float]]:
-        """Of those that were seen, since when and how fast."""
+        """Return the start and the mean speed of each configuration with samples."""
         return [(round(max(at_s - began_s, 0.0), 2), fmean(speeds)) for at_s, speeds in self._seen if speeds]
 
     def _changed(self, step: Step | None) -> Step | None:
@@ -163,22 +163,22 @@ class _Noted:
 
 
 class _Links:
-    """Holds the network of each container back as soon as there is one."""
+    """Limits the link of each container soon after its start."""
 
     def __init__(self, client: Any, mbit_s: float | None) -> None:
         self._client = client
         self._link = Link(mbit_per_s=mbit_s) if mbit_s else None
         self._narrow: set[str] = set()
 
-    def look(self, first: str) -> None:
-        """Hold those back that are new in the team of this parameter server."""
+    def limit_new(self, first: str) -> None:
+        """Limit the links of new containers in the team of this parameter server."""
         if self._link is None:
             return
         team = self._client.inspect_container(first)["Config"]["Labels"][LABEL_TEAM]
         for one in self._client.containers(filters={"label": f"{LABEL_TEAM}={team}"}):
             if one["Id"] not in self._narrow:
-                with contextlib.suppress(PacelineError):  # it has ended meanwhile, or begins just now
-                    narrow(self._client, one["Id"], self._link)
+                with contextlib.suppress(PacelineError):  # the container has ended, or is just starting
+                    limit_bandwidth(self._client, one["Id"], self._link)
                     self._narrow.add(one["Id"])
 
 
@@ -191,7 +191,7 @@ def _collected(team: Any, folder: Path) -> dict[str, Any]:
 
 
 def grid(budget: float, *, quick: bool) -> list[TeamConfiguration]:
-    """The fixed configurations that exhaustive search tries, all on the whole budget.
+    """Return the fixed configurations of exhaustive search, all on the whole budget.
 
     >>> len(grid(1.6, quick=True)), len(grid(1.6, quick=False))
     (8, 27)

@@ -1,4 +1,4 @@
-"""For how long a training stands still where nodes are added: while it goes on, and by starting all of them again."""
+"""Longest time without a sample while nodes are added: live, and with a restart of all nodes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from paceline.elastic.team import TeamJob
 from paceline.errors import PacelineError
 from paceline.train.progress import parse_line
 
-_EPOCHS = 10**5  # more than anybody waits for
+_EPOCHS = 10**5  # more than any run reaches
 _WAIT_S = 180.0
 
 
-def standstills(stage: Stage, case: Case) -> dict[str, float]:
-    """The longest time without a sample, in seconds: ``live_s`` as Paceline does it, ``restart_s`` as others do."""
+def longest_gaps(stage: Stage, case: Case) -> dict[str, float]:
+    """Return the longest time without a sample, in seconds: ``live_s`` without, ``restart_s`` with a restart."""
     return {"live_s": _live_s(stage, case), "restart_s": _restart_s(stage, case)}
 
 
 def _live_s(stage: Stage, case: Case) -> float:
-    """One more parameter server and one more worker come, while the others train."""
+    """Add a parameter server and a worker while the others train."""
     before = TeamConfiguration.first(stage.budget / 2)
     share = stage.budget / 2
     after = TeamConfiguration((share / 2, share / 2), (share / 3,) * 3)
@@ -39,13 +39,13 @@ def _live_s(stage: Stage, case: Case) -> float:
 
 
 def _restart_s(stage: Stage, case: Case) -> float:
-    """All nodes are ended, with a checkpoint, and start again from it."""
+    """Stop all nodes with a checkpoint and restart them from it."""
     team = stage.start(case, Tour([TeamConfiguration.first(stage.budget)], samples=10**9), _EPOCHS)
     try:
         seen = _Samples(team)
         seen.wait_for(lambda: seen.done > 0)
         team.stop(10.0)
-        seen.look()
+        seen.read()
         at = seen.done
         team.restart()
         seen.wait_for(lambda: seen.done > at)
@@ -55,7 +55,7 @@ def _restart_s(stage: Stage, case: Case) -> float:
 
 
 class _Samples:
-    """How many samples were done when, as the training itself says."""
+    """The completed samples over time, from the training's progress lines."""
 
     def __init__(self, team: TeamJob) -> None:
         self._team = team
@@ -65,20 +65,20 @@ class _Samples:
     def done(self) -> int:
         return self._seen[-1][1] if self._seen else 0
 
-    def look(self) -> None:
+    def read(self) -> None:
         for line in self._team.read_lines():
             progress = parse_line(line)
             if progress is not None and progress.done > self.done:
                 self._seen.append((progress.monotonic_s, progress.done))
 
-    def wait_for(self, true: Callable[[], bool]) -> None:
+    def wait_for(self, condition: Callable[[], bool]) -> None:
         give_up_s = time.monotonic() + _WAIT_S
-        while not true():
+        while not condition():
             if self._team.wait(0.1) or time.monotonic() > give_up_s:
-                raise PacelineError(f"the training has ended, or stands still, after {self.done} samples")
+                raise PacelineError(f"the training ended or stopped making progress after {self.done} samples")
             self._team.usage()
             self._team.take_steps()
-            self.look()
+            self.read()
 
     def longest_gap_s(self) -> float:
         times_s = [at_s for at_s, _ in self._seen]

@@ -1,4 +1,4 @@
-"""Visits given configurations while a training runs, and notes how fast each of them is."""
+"""Visits given configurations during a training and measures the speed of each."""
 
 from __future__ import annotations
 
@@ -9,54 +9,54 @@ from paceline.elastic import Step, TeamConfiguration, TeamSample
 
 
 class Tour:
-    """Decides as :class:`paceline.elastic.Scaling` does, for those who only want to look around.
+    """A decider like :class:`paceline.elastic.Scaling` that visits configurations in a fixed order.
 
     Parameters
     ----------
     configurations:
-        Where to go, in this order.
+        Configurations in the order of the visits.
     samples:
-        So many are taken of each.
+        Samples of each visit.
     rounds:
-        How often to go round: what a machine does by itself meanwhile, it does to all of them.
+        Rounds over all configurations, so that drift of the machine affects all of them alike.
     """
 
     def __init__(self, configurations: Sequence[TeamConfiguration], *, samples: int = 4, rounds: int = 1) -> None:
         self._ahead = list(configurations) * rounds
         self._samples = samples
         self._seen: dict[TeamConfiguration, list[float]] = {one: [] for one in configurations}
-        self._here: list[float] = []
+        self._current: list[float] = []
         self.configuration = self._ahead.pop(0)
         self.budget = max(one.cores for one in configurations)
         self.settled = False
 
     @property
     def speeds(self) -> dict[TeamConfiguration, float]:
-        """Mean steps a second of what has been seen."""
+        """Mean steps a second of each visited configuration."""
         return {one: fmean(speeds) for one, speeds in self._seen.items() if speeds}
 
-    def look(self, sample: TeamSample) -> Step | None:
-        """Take in a sample; go on when there are enough of this configuration."""
+    def decide(self, sample: TeamSample) -> Step | None:
+        """Take in a sample; move to the next configuration after enough of them."""
         if self.settled:
             return None
-        self._here.append(sample.speed)
-        if len(self._here) < self._samples:
+        self._current.append(sample.speed)
+        if len(self._current) < self._samples:
             return None
-        self._seen[self.configuration] += self._here
-        self._here = []
+        self._seen[self.configuration] += self._current
+        self._current = []
         if not self._ahead:
             self.settled = True
-            return Step("settled", self.configuration, "all have been seen")
-        return self._go("next")
+            return Step("settled", self.configuration, "all configurations are measured")
+        return self._move("next")
 
-    def allow(self, budget: float) -> Step | None:
-        """Nothing: the configurations are given."""
+    def set_budget(self, budget: float) -> Step | None:
+        """Do nothing: the configurations are given."""
         return None
 
-    def refuse(self, why: str) -> Step | None:
-        """Go on to the next one."""
-        return self._go(why) if self._ahead else None
+    def reject(self, reason: str) -> Step | None:
+        """Move to the next configuration."""
+        return self._move(reason) if self._ahead else None
 
-    def _go(self, why: str) -> Step:
+    def _move(self, why: str) -> Step:
         self.configuration = self._ahead.pop(0)
         return Step("reassign", self.configuration, why)

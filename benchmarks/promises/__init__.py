@@ -1,1 +1,1 @@
-"""Whether Paceline keeps the numbers that its guides promise, on real runs on this machine."""
+"""Measures the numbers that the guides promise, in real runs on this machine."""

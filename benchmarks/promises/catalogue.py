@@ -1,6 +1,6 @@
-"""The promises: every number that the guides give and that a real run has to show, and those that nobody reads about.
+"""The promises: all numbers of the guides that real runs must show, and some that no guide gives.
 
-Figures that have a benchmark of their own are in ``ELSEWHERE``, with its command.
+Figures with their own benchmark are in ``ELSEWHERE``, with its command.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from benchmarks.promises.registry import Promise, at_least, at_most, within
 
 _DEADLINES, _FLEET, _SHARING = "docs/deadlines.md", "docs/fleet.md", "docs/sharing.md"
 _ALLOCATORS, _WATCH, _JOBS, _CODE = "docs/allocators.md", "docs/watch.md", "docs/jobs.md", "docs/training-code.md"
-_THROUGHPUT, _README = "docs/throughput.md", "README.md"
+_BENCHMARKS, _README = "docs/benchmarks.md", "README.md"
 
 _ALL = (
     # benchmarks.promises.training
@@ -17,35 +17,35 @@ _ALL = (
         "container",
         "A training in a container ends at its deadline.",
         within(2, "%"),
-        _DEADLINES,
+        _BENCHMARKS,
         "| container | 90 s |",
     ),
     Promise(
         "moved",
-        "A deadline that is cut to 80 % at 30 % of the even pace is met.",
+        "A training meets a deadline that is cut to 80 % at 30 % of the setpoint's progress.",
         within(2, "%"),
-        _DEADLINES,
+        _BENCHMARKS,
         "| container, deadline cut to 80 %",
     ),
     Promise(
         "process",
         "A training in a local process ends at its deadline.",
         within(3, "%"),
-        _DEADLINES,
+        _BENCHMARKS,
         "| local process | 90 s |",
     ),
-    Promise("step", "A control step takes 25 ms on average, the engine and Airflow asked.", at_most(25, "ms")),
+    Promise("step", "A control step takes 25 ms on average, with engine and Airflow requests.", at_most(25, "ms")),
     Promise(
         "period",
-        "A run has a sample a second (the median between two).",
+        "A run has a sample a second (median interval).",
         at_most(1.2, "s"),
         _WATCH,
         "about once a second",
     ),
-    Promise("taken", "A new deadline is taken within two seconds.", at_most(2, "s"), _WATCH, "within two seconds"),
+    Promise("taken", "A new deadline takes effect within two seconds.", at_most(2, "s"), _WATCH, "within two seconds"),
     Promise(
         "ended",
-        "A task that a person marks failed leaves no container after ten seconds.",
+        "A task that a user marks as failed leaves no container after ten seconds.",
         at_most(10, "s"),
         _JOBS,
         "marked as success or failed remove their container",
@@ -60,23 +60,23 @@ _ALL = (
     # benchmarks.promises.sharing
     Promise(
         "crash",
-        "Five trainings share the cores of a pool and end at their deadlines though the arbiter is killed.",
+        "Five trainings share the cores of a pool and end at their deadlines, although the arbiter is killed.",
         within(5, "%"),
-        _SHARING,
-        "of their deadline (-1.07 to +0.33 %)",
+        _BENCHMARKS,
+        "their deadline (-1.07 to +0.33 %)",
     ),
     Promise(
         "tight",
-        "Deadlines that fit only if the cores are shared well are met.",
+        "Trainings meet deadlines that need more than equal shares of the cores.",
         within(2, "%"),
         _SHARING,
-        "**Promises at the door.**",
+        "**Promises at admission.**",
     ),
     Promise(
         "beside",
         "A training beside one without a deadline is at most 5 % late.",
         at_most(5, "%"),
-        _THROUGHPUT,
+        "docs/throughput.md",
         "it has what they leave",
     ),
     Promise(
@@ -93,23 +93,25 @@ _ALL = (
     Promise(
         "launcher", "The launcher of a local process uses less than 2 % of a core (percent of one).", at_most(2, "%")
     ),
-    Promise("apart", "Processes in sessions of their own share the job's share: percent above it.", at_most(10, "%")),
+    Promise("apart", "A job's processes in other sessions share its allocation: percent above it.", at_most(10, "%")),
     Promise(
         "resize",
-        "Half a second after a resize a job has what it was given.",
+        "Half a second after a resize, a job has its new allocation.",
         within(0.05, "cores"),
         _CODE,
         "control file",
     ),
-    Promise("wait-process", "wait() returns when a local process ends, or when asked to.", at_most(0.5, "s")),
-    Promise("wait-container", "wait() returns when a container ends, or when asked to.", at_most(1, "s")),
+    Promise("wait-process", "wait() returns at its timeout or a local process's end: seconds late.", at_most(0.5, "s")),
+    Promise("wait-container", "wait() returns at its timeout or a container's end: seconds late.", at_most(1, "s")),
     Promise(
         "stop-process",
-        "stop() of a deaf local process returns after its grace time: seconds beyond it.",
+        "stop() of a process that ignores SIGTERM returns in time: seconds beyond the grace time.",
         at_most(2.5, "s"),
     ),
     Promise(
-        "stop-container", "stop() of a deaf container returns after its grace time: seconds beyond it.", at_most(7, "s")
+        "stop-container",
+        "stop() of a container that ignores SIGTERM returns in time: seconds beyond the grace time.",
+        at_most(7, "s"),
     ),
     # benchmarks.promises.devices
     Promise(
@@ -121,31 +123,31 @@ _ALL = (
     ),
     Promise(
         "starved",
-        "None of the busy containers of an emulated device starves: the least share of the largest.",
+        "No busy container of an emulated device starves: the smallest share relative to the largest.",
         at_least(0.5),
-        _FLEET,
+        _BENCHMARKS,
         "the last of three busy containers starve",
     ),
-    Promise("link", "1 MB there and back over an emulated link takes as long as the link says.", within(15, "%")),
+    Promise("link", "A round trip of 1 MB over an emulated link matches its rate.", within(15, "%")),
     Promise(
         "bottleneck-worker",
-        "A worker with more cores than its threads can use becomes two (1: it did).",
+        "A worker with more cores than its threads can use leads to a second worker (1: yes).",
         at_least(1),
-        _THROUGHPUT,
+        _BENCHMARKS,
         "| a worker of one thread on 1.5 cores |",
     ),
     Promise(
         "bottleneck-link",
-        "A full link of a parameter server brings another one (1: it did).",
+        "A full link of a parameter server leads to a second server (1: yes).",
         at_least(1),
-        _THROUGHPUT,
+        _BENCHMARKS,
         "| the link of ps-0 held to 20 Mbit/s",
     ),
     Promise(
         "bottleneck-server",
-        "A parameter server short of cores gets those that workers leave idle (1: it did).",
+        "A parameter server short of cores gets idle cores of workers (1: yes).",
         at_least(1),
-        _THROUGHPUT,
+        _BENCHMARKS,
         "| a parameter server of a million numbers",
     ),
     # benchmarks.promises.fleet
@@ -158,7 +160,7 @@ _ALL = (
     ),
     Promise(
         "unequal-cores",
-        "Of these the worker with the larger part (50 to 30) holds more cores: the ratio.",
+        "Of these workers, the one with the larger part (50 to 30) has more cores: the ratio.",
         at_least(1.2),
         _FLEET,
         "Each worker keeps the deadline by itself",
@@ -171,7 +173,11 @@ _ALL = (
         "to one point of accuracy",
     ),
     Promise(
-        "demo", "`make demo` is done 60 seconds after the run began.", at_most(60, "s"), _README, "60 seconds after the"
+        "demo",
+        "`make demo` ends within 60 seconds of the start of its run.",
+        at_most(60, "s"),
+        _README,
+        "60 seconds after the",
     ),
     Promise(
         "edge",
@@ -182,23 +188,23 @@ _ALL = (
     ),
     Promise(
         "edge-parts",
-        "The quick machine of `make demo-edge` gets more samples: the ratio.",
+        "The fast machine of `make demo-edge` gets more samples: the ratio.",
         at_least(1.2),
         _FLEET,
         "Schedule: ewr 67,361 flights",
     ),
     # benchmarks.promises.pages
-    Promise("ten-hours", "The page of a run of ten hours opens within a second.", at_most(1, "s")),
+    Promise("ten-hours", "The page of a ten-hour run opens within a second.", at_most(1, "s")),
     Promise("frames", "A live page draws 80 % of the frames of an empty one: the ratio.", at_least(0.8)),
-    Promise("fifty", "Fifty trainings at once are answered in 300 ms (the median).", at_most(300, "ms")),
+    Promise("fifty", "A request for fifty running trainings is answered in 300 ms (median).", at_most(300, "ms")),
     # benchmarks.promises.computing
     Promise("parse", "The example DAGs are parsed in 0.8 s of CPU time.", at_most(0.8, "s")),
-    Promise("store", "The demo's store is made in 8 s of CPU time.", at_most(8, "s")),
+    Promise("store", "The demo's store is created in 8 s of CPU time.", at_most(8, "s")),
     Promise(
         "schedule-1000",
-        "A fleet of 1,000 is scheduled in 120 ms, its profiles read.",
+        "A fleet of 1,000 is scheduled in 120 ms once its profiles are loaded.",
         at_most(120, "ms"),
-        _FLEET,
+        _BENCHMARKS,
         "A fleet of 1,000 is scheduled in 60 to 120 ms",
     ),
     Promise(
@@ -210,38 +216,38 @@ _ALL = (
     ),
     Promise(
         "on-time-10000",
-        "`on_time` decides about 10,000 jobs in half a second.",
+        "`on_time` decides for 10,000 jobs in half a second.",
         at_most(0.5, "s"),
         _ALLOCATORS,
         "half a second for 10,000 jobs",
     ),
     Promise(
         "milp",
-        "`milp` decides in milliseconds (the mean over two days of jobs).",
+        "`milp` decides in milliseconds (mean over two days of jobs).",
         at_most(2.6, "ms"),
-        _ALLOCATORS,
+        _BENCHMARKS,
         "One decision takes 1.2 to 2.6 ms in the mean",
     ),
     Promise(
         "milp-large",
-        "`milp` decides about 1,000 jobs on 3,000 nodes in 0.6 s.",
+        "`milp` decides for 1,000 jobs on 3,000 nodes in 0.6 s.",
         at_most(0.6, "s"),
-        _ALLOCATORS,
+        _BENCHMARKS,
         "1,000 jobs on 3,000 nodes: 0.3 to 0.6 s",
     ),
     Promise(
         "milp-gap",
-        "Of these the plan is at most 0.39 % from its bound.",
+        "The plan for these jobs is at most 0.39 % from its bound.",
         at_most(0.39, "%"),
-        _ALLOCATORS,
+        _BENCHMARKS,
         "at most 0.39 % from the bound",
     ),
-    Promise("rg", "`rg` decides in 20 ms (the mean).", at_most(20, "ms"), _ALLOCATORS, "an energy bill and a price"),
+    Promise("rg", "`rg` decides in 20 ms (mean).", at_most(20, "ms"), _ALLOCATORS, "an energy bill and a price"),
     Promise("control", "A step of the deadline controller takes 0.1 ms of CPU time.", at_most(0.1, "ms")),
-    Promise("plant", "A simulated run of ten hours takes half a second.", at_most(500, "ms")),
+    Promise("plant", "The simulation of a ten-hour run takes half a second.", at_most(500, "ms")),
     Promise(
         "loops",
-        "A thousand control loops take a third of a core, 0.4 at most.",
+        "A thousand control loops use a third of a core, at most 0.4.",
         at_most(0.4, "cores"),
         _JOBS,
         "a third of a core",
@@ -261,12 +267,12 @@ _ALL = (
 PROMISES = {promise.id: promise for promise in _ALL}
 
 ELSEWHERE = {
-    "deviation and core-seconds by deadline, against other controllers": "benchmarks.deadline",
+    "deviation and core-seconds by deadline, against the paper's controller": "benchmarks.deadline",
     "core-seconds saved by the thread count": "benchmarks.threads",
-    "error of the functions learned of a device; eight minutes for a first profile": "benchmarks.models",
+    "error of a device's learned functions; eight minutes for a first profile": "benchmarks.models",
     "gain of a schedule over a fair one": "benchmarks.scheduling",
     "speed, steps and accuracy of trainings without a deadline; 0.2 s without a sample at a step": "benchmarks.elastic",
-    "samples and deadline where workers and server are killed": "benchmarks.failures",
+    "samples and deadline when workers and the server are killed": "benchmarks.failures",
     "round trip of a model's state": "benchmarks.peers",
     "false alarms and detection of drift": "benchmarks.drift",
     "deadlines met, queues and cost by allocator; seconds of a simulated trace": "benchmarks.allocators",

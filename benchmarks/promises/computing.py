@@ -1,4 +1,4 @@
-"""What computing costs: parsing, deciding, scheduling, a control step, a thousand loops, a batch of a tracked loop."""
+"""Measures computing costs: DAG parsing, allocation, scheduling, control steps and loops, and ``track``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _PARSE = """
 import runpy, sys, time
-# What every DAG file and the DAG processor bring in anyway.
+# Imported by every DAG file and by the DAG processor in any case.
 import airflow.sdk, airflow.sdk.definitions.decorators
 from airflow.sdk import DAG, Asset, BaseHook, BaseSensorOperator, ObjectStoragePath, Param, ResumableJobMixin, task
 from airflow.triggers.base import BaseEventTrigger
@@ -30,7 +30,7 @@ began_s = time.process_time()
 runpy.run_path(sys.argv[1])
 print(time.process_time() - began_s)
 """
-# Commands of the guide, by promise: set-up and what is timed.
+# Commands of the guide, by promise: set-up and timed statement.
 _TRACKED = {
     "track": ("import torch; from paceline.train import track", "for _ in track(range(1_000_000)): pass"),
     "track-number": (
@@ -44,17 +44,17 @@ _TRACKED = {
 }
 
 
-def _timed(what: Callable[[], object], times: int) -> Iterator[float]:
+def _timed(call: Callable[[], object], times: int) -> Iterator[float]:
     for _ in range(times):
         began_s = time.perf_counter()
-        what()
+        call()
         yield time.perf_counter() - began_s
 
 
 @measures("parse", takes_s=(20, 10))
 def parse(stage: Stage) -> Iterator[Reading]:
-    """The example DAGs, each in a process of its own."""
-    stage.say("parsing the example DAGs")
+    """Parse each example DAG in a new process."""
+    stage.log("parsing the example DAGs")
     environment = {**os.environ, "AIRFLOW_HOME": str(stage.scratch / "parse")}
     for name in ("retrain_on_drift", "retrain_on_edge", "watch_for_drift"):
         command = [sys.executable, "-c", _PARSE, str(PROJECT / "dags" / f"{name}.py")]
@@ -67,10 +67,10 @@ def parse(stage: Stage) -> Iterator[Reading]:
 
 @measures("store", takes_s=(10, 10), needs=("demo",))
 def store(stage: Stage) -> Iterator[Reading]:
-    """The flights of 2013 with their weather, as SQLite."""
+    """Store the flights of 2013 with their weather in SQLite."""
     from paceline.airflow.demo.store import fill_store, read_flights
 
-    stage.say("making the demo's store")
+    stage.log("creating the demo's store")
     began_s = time.process_time()
     fill_store(stage.scratch / "flights.db", read_flights())
     yield Reading("store", time.process_time() - began_s)
@@ -78,13 +78,13 @@ def store(stage: Stage) -> Iterator[Reading]:
 
 @measures("schedule-1000", takes_s=(10, 10))
 def schedule_1000(stage: Stage) -> Iterator[Reading]:
-    """A thousand machines of a kind whose profile was learned from forty points."""
+    """Schedule a thousand machines of a kind whose profile is learned from forty points."""
     import numpy as np
 
     from paceline.profiles import Axes, DeviceProfile, Origin, ProfileEstimates, first_points
     from paceline.schedule import Candidate, Problem, State, schedule
 
-    stage.say("scheduling a thousand machines")
+    stage.log("scheduling a thousand machines")
     axes = Axes(
         {
             "cpu": (0.0, 0.2, 0.4, 0.6, 0.8),
@@ -100,36 +100,36 @@ def schedule_1000(stage: Stage) -> Iterator[Reading]:
     draw = np.random.default_rng(0)
     many = [Candidate(f"w{number}", "nano", State(cpu=draw.uniform(0, 0.8), memory=0.2)) for number in range(1000)]
     problem = Problem(100_000, many, State(cpu=0.2))
-    schedule(problem, estimates)  # the tables are made once
+    schedule(problem, estimates)  # builds the tables
     for took_s in _timed(lambda: schedule(problem, estimates), 5):
         yield Reading("schedule-1000", 1000 * took_s)
 
 
 def _measured(points: Sequence[Mapping[str, float]]) -> pd.DataFrame:
-    """What a machine would show at those points."""
+    """Return plausible measurements at the points."""
     import numpy as np
     import pandas as pd
 
     draw = np.random.default_rng(0)
     frame: pd.DataFrame = pd.DataFrame(points)
 
-    def rough() -> Any:
+    def noise() -> Any:
         return np.exp(draw.normal(0, 0.02, len(frame)))
 
     frame["gpu"], frame["new_gpu"] = 0.0, 0.0
     frame["pushes_per_s"] = frame.workers / frame.batch_size
-    frame["compute_s"] = 0.02 * (1 + 0.5 / frame.batch_size) / (1 - 0.7 * frame.cpu) * rough()
-    frame["update_s"] = 0.01 * (1 + 0.4 * (frame.workers - 1) + frame.server_cpu) * (1 + 0.5 * frame.cpu) * rough()
-    frame["new_cpu"] = np.clip((0.3 + 0.7 * frame.cpu) * rough(), 0, 1)
-    frame["new_memory"] = np.clip((0.1 + frame.memory + 0.003 * frame.batch_size) * rough(), 0, 1)
-    frame["execution_s.sift"] = 0.05 / (1.1 - frame.new_cpu) * rough()
+    frame["compute_s"] = 0.02 * (1 + 0.5 / frame.batch_size) / (1 - 0.7 * frame.cpu) * noise()
+    frame["update_s"] = 0.01 * (1 + 0.4 * (frame.workers - 1) + frame.server_cpu) * (1 + 0.5 * frame.cpu) * noise()
+    frame["new_cpu"] = np.clip((0.3 + 0.7 * frame.cpu) * noise(), 0, 1)
+    frame["new_memory"] = np.clip((0.1 + frame.memory + 0.003 * frame.batch_size) * noise(), 0, 1)
+    frame["execution_s.sift"] = 0.05 / (1.1 - frame.new_cpu) * noise()
     return frame
 
 
 @measures("on-time", "on-time-10000", takes_s=(5, 5))
 def on_time(stage: Stage) -> Iterator[Reading]:
-    """Decisions of our own policy: twenty jobs in a pool of eight devices, ten thousand in one of two hundred."""
-    stage.say("deciding, by on_time")
+    """Decide by ``on_time``: 5 jobs in a pool of 8 devices, 10,000 jobs in one of 200."""
+    stage.log("deciding by on_time")
     curves = ({"device": Speeds.halving_efficiency(8)}, {"device": Speeds((1, 2, 4, 8), (1.0, 1.9, 2.0, 1.5))})
 
     def decide(number: int, devices: int, longest_s: float) -> Callable[[], object]:
@@ -149,14 +149,14 @@ def on_time(stage: Stage) -> Iterator[Reading]:
 
 @measures("milp", "milp-large", "milp-gap", takes_s=(20, 20))
 def milp(stage: Stage) -> Iterator[Reading]:
-    """Decisions of ModelArts' allocator over two days of jobs on 110 nodes, and one for many jobs at once."""
+    """Decide by ModelArts' allocator: two days of jobs on 110 nodes, and many jobs at once."""
     import numpy as np
 
     from benchmarks.allocators.modelarts import PERIOD_S, Scenario, simulate
     from paceline.allocate.modelarts.rolling_horizon import RollingHorizon
     from paceline.simulate.cluster.generate import modelarts
 
-    stage.say("deciding, by milp")
+    stage.log("deciding by milp")
     took_s = simulate(Scenario(), RollingHorizon(period_s=PERIOD_S), 110, 0).took_s
     yield Reading("milp", 1000 * statistics.mean(took_s), f"{len(took_s)} decisions")
     speeds = {"device": Speeds.halving_efficiency(16)}
@@ -176,22 +176,22 @@ def milp(stage: Stage) -> Iterator[Reading]:
 
 @measures("rg", takes_s=(12, 12))
 def rg(stage: Stage) -> Iterator[Reading]:
-    """Decisions of Randomized Greedy in a cluster of twenty nodes of two kinds, over its two hundred jobs."""
+    """Decide by Randomized Greedy: 200 jobs in a cluster of 20 nodes of two kinds."""
     from benchmarks.allocators import andreas
 
-    stage.say("deciding, by rg")
+    stage.log("deciding by rg")
     took_s = andreas.simulate(andreas.SETTINGS["default"](), 20, "small").took_s
     yield Reading("rg", 1000 * statistics.mean(took_s), f"{len(took_s)} decisions")
 
 
 @measures("control", "plant", takes_s=(5, 5))
 def control(stage: Stage) -> Iterator[Reading]:
-    """Steps of the deadline controller, and a whole simulated run of them."""
+    """Run steps of the deadline controller, and a whole simulated run."""
     from paceline.control import DeadlineController, Limits, Observation
     from paceline.testing.plant import Plant
     from paceline.testing.simulated_run import pace
 
-    stage.say("stepping the deadline controller")
+    stage.log("stepping the deadline controller")
     limits = Limits(0.1, 2.0)
     controller = DeadlineController(limits, 10_000)
     controller.start(0.0)
@@ -207,22 +207,22 @@ def control(stage: Stage) -> Iterator[Reading]:
 
 @measures("track", "track-number", "track-tensor", takes_s=(25, 15), needs=("torch",))
 def track(stage: Stage) -> Iterator[Reading]:
-    """The guide's commands: the best of seven loops of a million batches."""
+    """Run the guide's commands: the best of seven loops of a million batches."""
     environment = {**os.environ, "PACELINE_OUTPUT": str(stage.scratch)}
     for promise, (before, loop) in _TRACKED.items():
-        stage.say(f"a million batches: {loop}")
+        stage.log(f"a million batches: {loop}")
         repeats = "3" if stage.quick else "7"
         command = [sys.executable, "-m", "timeit", "-n", "1", "-r", repeats, "-u", "nsec", "-s", before, loop]
-        said = subprocess.check_output(command, env=environment, text=True, stderr=subprocess.DEVNULL)
-        (line,) = [line for line in said.splitlines() if "best of" in line]
+        output = subprocess.check_output(command, env=environment, text=True, stderr=subprocess.DEVNULL)
+        (line,) = [line for line in output.splitlines() if "best of" in line]
         yield Reading(promise, float(line.split(":")[1].split()[0]) / 1e6)
 
 
 @measures("loops", takes_s=(45, 20))
 def loops(stage: Stage) -> Iterator[Reading]:
-    """A thousand loops on the machine's clock, each with a simulated job; last, as the load average remembers them."""
-    stage.say("a thousand control loops in one process")
-    # A process of its own, as a worker's would be: this one's memory is full of other benchmarks.
+    """Run a thousand real-time loops with simulated jobs; last, because they raise the load average."""
+    stage.log("a thousand control loops in one process")
+    # A separate process, like a worker's: this one's memory holds data of other benchmarks.
     figures = stage.scratch / "loops.json"
     command = [sys.executable, "-m", "benchmarks.loops", "--seconds", "10" if stage.quick else "30", "--json", figures]
     subprocess.run(command, cwd=PROJECT, check=True, stdout=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""Emulated devices and links as they are, and what holds a team of containers up, recognised or not."""
+"""Measures emulated devices and links, and whether scaling recognises the bottleneck of a team."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from paceline.elastic.runtime import TeamRuntime
 from paceline.errors import PacelineError
 from paceline.fleet import Link
 from paceline.runtime import JobSpec
-from paceline.testing.emulated_device import EmulatedDevice, remove_left
-from paceline.testing.emulated_link import narrow
+from paceline.testing.emulated_device import EmulatedDevice, remove_leftover
+from paceline.testing.emulated_link import limit_bandwidth
 
 _DEVICES = ((0.5, 2), (0.18, 3))  # cores of a device, and busy containers in it
 BYTES, MBIT_S = 1_000_000, 20.0
@@ -48,19 +48,19 @@ while True:
     print("took", time.monotonic() - began, flush=True)
     time.sleep(0.1)
 """
-# A busy machine is not as steady as a cluster: more variation counts as stable here than by default.
+# A busy machine varies more than a cluster, so the threshold for stable samples is higher than by default.
 _STEADY: dict[str, Any] = {"stable_samples": 3, "stable_variation": 0.2, "network_samples": 10}
 
 
 @measures("device", "starved", takes_s=(25, 25), needs=("engine", "root"))
 def device(stage: Stage) -> Iterator[Reading]:
-    """Busy containers inside the ceiling of a device."""
+    """Measure the CPU use of busy containers in a device."""
     for cores, containers in _DEVICES:
-        stage.say(f"{containers} busy containers in a device of {cores:g} cores")
-        remove_left(OURS)
+        stage.log(f"{containers} busy containers in a device of {cores:g} cores")
+        remove_leftover(OURS)
         with contextlib.ExitStack() as stack:
-            made = EmulatedDevice(OURS, cores, memory_bytes=2**29, processor=min(os.sched_getaffinity(0)))
-            stack.enter_context(made)
+            emulated = EmulatedDevice(OURS, cores, memory_bytes=2**29, processor=min(os.sched_getaffinity(0)))
+            stack.enter_context(emulated)
             jobs = []
             for number in range(containers):
                 spec = JobSpec(
@@ -68,15 +68,15 @@ def device(stage: Stage) -> Iterator[Reading]:
                     command=["python", "-c", "while True: pass"],
                     devices=cores,
                     image=stage.image,
-                    cgroup_parent=made.cgroup_parent,
+                    cgroup_parent=emulated.cgroup_parent,
                     labels=LABEL,
                 )
                 jobs.append(stage.containers.start(spec))
                 stack.callback(jobs[-1].remove)
             time.sleep(1)
-            before, each_before, idle_s = made.read(), [job.usage() for job in jobs], idle_core_s()
+            before, each_before, idle_s = emulated.read(), [job.usage() for job in jobs], idle_core_s()
             time.sleep(6)
-            after, each_after = made.read(), [job.usage() for job in jobs]
+            after, each_after = emulated.read(), [job.usage() for job in jobs]
         of = f"{containers} on {cores:g}"
         used = (after.cpu_s - before.cpu_s) / (after.measured_s - before.measured_s)
         spare = (idle_core_s() - idle_s) / (after.measured_s - before.measured_s)
@@ -87,7 +87,7 @@ def device(stage: Stage) -> Iterator[Reading]:
 
 @measures("link", takes_s=(15, 15), needs=("engine", "root", "tc"))
 def link(stage: Stage) -> Iterator[Reading]:
-    """Bytes between two containers, one of them behind a narrow link."""
+    """Measure round trips between two containers, one of them behind a narrow link."""
 
     def start(name: str, program: str, alias: str | None) -> Any:
         command = ["python", "-c", program]
@@ -102,34 +102,34 @@ def link(stage: Stage) -> Iterator[Reading]:
         )
         return stage.containers.start(spec)
 
-    def taken_s(job: Any, count: int) -> list[float]:
+    def round_trips_s(job: Any, count: int) -> list[float]:
         job.read_lines()
         found: list[float] = []
 
-        def look() -> bool:
+        def enough() -> bool:
             found.extend(float(line.split()[1]) for line in job.read_lines() if line.startswith("took"))
             return len(found) >= count
 
-        until(look, 90, "nothing comes back", period_s=0.05)
+        until(enough, 90, "no round trip ends", period_s=0.05)
         return found
 
-    stage.say(f"{BYTES / 1e6:g} MB there and back at {MBIT_S:g} Mbit/s")
+    stage.log(f"round trips of {BYTES / 1e6:g} MB at {MBIT_S:g} Mbit/s")
     with contextlib.ExitStack() as stack:
         echo = start("echo", _ECHO, "echo")
         stack.callback(echo.remove)
         ask = start("ask", _ASK, None)
         stack.callback(ask.remove)
-        taken_s(ask, 2)
-        narrow(stage.client, ask.id, Link(mbit_per_s=MBIT_S))
-        said_s = 2 * 8 * BYTES / (MBIT_S * 1e6)
-        for seconds in taken_s(ask, 5)[2:]:  # the first may have been under way already
-            yield Reading("link", 100 * (seconds / said_s - 1), f"{seconds:.2f} s for {said_s:.2f}")
+        round_trips_s(ask, 2)
+        limit_bandwidth(stage.client, ask.id, Link(mbit_per_s=MBIT_S))
+        expected_s = 2 * 8 * BYTES / (MBIT_S * 1e6)
+        for seconds in round_trips_s(ask, 5)[2:]:  # the first one may have started before the limit
+            yield Reading("link", 100 * (seconds / expected_s - 1), f"{seconds:.2f} s for {expected_s:.2f}")
 
 
 def _first_step(
     stage: Stage, before: TeamConfiguration, *, numbers: int, batch_cpu_s: float, link_mbit_s: float | None = None
 ) -> tuple[str, TeamConfiguration]:
-    """Train on a configuration until the first step; return its kind with its reason, and what it leads to."""
+    """Train on a configuration until the first step; return its kind and reason, and the new configuration."""
     options = Options(link_mbit_s=link_mbit_s, **_STEADY)
     script = SCRIPTS / "held_up.py"
     spec = JobSpec(
@@ -145,7 +145,7 @@ def _first_step(
     team = runtime.start(spec)
     steps: list[Any] = []
 
-    def look() -> bool:
+    def stepped() -> bool:
         team.wait(0.5)
         team.usage()
         team.read_lines()
@@ -156,8 +156,8 @@ def _first_step(
         if link_mbit_s is not None:
             labels = [f"{LABEL_TEAM}={spec.name}", f"{LABEL_NODE}=ps-0"]
             (server,) = stage.client.containers(filters={"label": labels})
-            narrow(stage.client, server["Id"], Link(mbit_per_s=link_mbit_s))
-        until(look, 200, "no step is taken", period_s=0.0)
+            limit_bandwidth(stage.client, server["Id"], Link(mbit_per_s=link_mbit_s))
+        until(stepped, 200, "no step is taken", period_s=0.0)
     finally:
         with contextlib.suppress(PacelineError):
             team.stop(1.0)
@@ -167,28 +167,28 @@ def _first_step(
 
 @measures("bottleneck-worker", takes_s=(40, 40), needs=("engine",))
 def bottleneck_worker(stage: Stage) -> Iterator[Reading]:
-    """A worker of one thread on one and a half cores."""
-    stage.say("a worker has more cores than its threads can use")
-    told, after = _first_step(stage, TeamConfiguration((0.2,), (1.5,)), numbers=1000, batch_cpu_s=0.02)
-    found = told.startswith("worker") and (len(after.servers), len(after.workers)) == (1, 2)
-    yield Reading("bottleneck-worker", float(found and "cores are used: 1 more worker" in told), told)
+    """Train with a worker of one thread on one and a half cores."""
+    stage.log("a worker has more cores than its threads can use")
+    step, after = _first_step(stage, TeamConfiguration((0.2,), (1.5,)), numbers=1000, batch_cpu_s=0.02)
+    found = step.startswith("worker") and (len(after.servers), len(after.workers)) == (1, 2)
+    yield Reading("bottleneck-worker", float(found and "cores are used: 1 more worker" in step), step)
 
 
 @measures("bottleneck-link", takes_s=(60, None), needs=("engine", "root", "tc"))
 def bottleneck_link(stage: Stage) -> Iterator[Reading]:
-    """The link of a parameter server, full; fewer workers would take turns with its two directions."""
-    stage.say("the link of a parameter server is full")
+    """Saturate the link of a parameter server; fewer workers would alternate between its directions."""
+    stage.log("the link of a parameter server is full")
     before = TeamConfiguration((0.4,), (0.2,) * 5)
-    told, after = _first_step(stage, before, numbers=100_000, batch_cpu_s=0.001, link_mbit_s=20)
-    found = told.startswith("server: network of ps-0 at 9") and (len(after.servers), len(after.workers)) == (2, 5)
-    yield Reading("bottleneck-link", float(found), told)
+    step, after = _first_step(stage, before, numbers=100_000, batch_cpu_s=0.001, link_mbit_s=20)
+    found = step.startswith("server: network of ps-0 at 9") and (len(after.servers), len(after.workers)) == (2, 5)
+    yield Reading("bottleneck-link", float(found), step)
 
 
 @measures("bottleneck-server", takes_s=(40, None), needs=("engine",))
 def bottleneck_server(stage: Stage) -> Iterator[Reading]:
-    """A parameter server of a million numbers on a tenth of a core."""
-    stage.say("a parameter server is short of cores")
+    """Train with a parameter server of a million numbers on a tenth of a core."""
+    stage.log("a parameter server is short of cores")
     before = TeamConfiguration((0.1,), (0.7, 0.7))
-    told, after = _first_step(stage, before, numbers=1_000_000, batch_cpu_s=0.01)
-    found = told.startswith("reassign: worker-") and after.servers[0] > 1.2 * before.servers[0]
-    yield Reading("bottleneck-server", float(found), told)
+    step, after = _first_step(stage, before, numbers=1_000_000, batch_cpu_s=0.01)
+    found = step.startswith("reassign: worker-") and after.servers[0] > 1.2 * before.servers[0]
+    yield Reading("bottleneck-server", float(found), step)

@@ -1,4 +1,4 @@
-"""Trainings on several machines, and the two demos: they end at their deadlines, and the quick machine does more."""
+"""Measures trainings on several machines and the two demos: deadlines, accuracy and the split of samples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.promises.place import PROJECT
 from benchmarks.promises.registry import Reading, measures
 from benchmarks.promises.stage import SCRIPTS, NotMeasuredError, Stage, until
-from benchmarks.promises.training import held_all
+from benchmarks.promises.training import had_all
 from paceline.airflow.demo import edge as edge_demo
 from paceline.airflow.demo import story
 from paceline.airflow.demo.screen import Screen
@@ -41,17 +41,18 @@ with DAG($dag, schedule=None):
     )
 """
 PARTS, CORES = {"a": 50, "b": 40, "c": 30}, 0.5
-EPOCHS = 64  # after 16 the order of the samples alone makes a point of difference, after 64 a third of one
+EPOCHS = 64  # the order of the samples changes the accuracy by a point after 16, by a third of a point after 64
 
 
 @measures("unequal", "unequal-cores", takes_s=(80, None), needs=("engine",))
 def unequal(stage: Stage) -> Iterator[Reading]:
-    """Three workers with parts of 50, 40 and 30.
+    """Train with three workers with parts of 50, 40 and 30.
 
-    Little enough for slow machines: workers that hold all they may take over each other's batches, and hold the same.
+    The work is little enough for slow machines: workers at their maximum take over each other's batches, and their
+    allocations are then equal.
     """
     dag_id = stage.dag("unequal", DAG, parts=PARTS, cores=CORES, script=str(SCRIPTS / "digits.py"))
-    stage.say("three workers with unequal parts train by a deadline of 60 s")
+    stage.log("three workers with unequal parts train by a deadline of 60 s")
     run_id = stage.airflow.run_dag(dag_id)
     if stage.airflow.wait(dag_id, run_id, timeout_s=300) != "success":
         raise NotMeasuredError(f"the training failed: {stage.airflow.task_states(dag_id, run_id)}")
@@ -59,7 +60,7 @@ def unequal(stage: Stage) -> Iterator[Reading]:
     excuse = ""
     if max(result["error_pct"] for result in results.values()) > 3.0:
         histories = [stage.airflow.task_state(dag_id, run_id, f"train.{name}", "history") for name in PARTS]
-        if all(held_all(history["samples"], CORES) for history in histories):
+        if all(had_all(history["samples"], CORES) for history in histories):
             excuse = "all workers had all of their cores for their second half"
     for name, result in results.items():
         yield Reading("unequal", result["error_pct"], f"part of {PARTS[name]}", excuse)
@@ -69,7 +70,7 @@ def unequal(stage: Stage) -> Iterator[Reading]:
 
 @measures("accuracy", takes_s=(60, None), needs=("torch",))
 def accuracy(stage: Stage) -> Iterator[Reading]:
-    """One process alone, then a server with three workers, on scikit-learn's digits for as many epochs."""
+    """Train one process alone, then a server with three workers, on scikit-learn's digits for the same epochs."""
     script = [str(SCRIPTS / "digits_model.py"), str(EPOCHS)]
     plan = stage.scratch / "plan.json"
     plan.write_text(json.dumps({"workers": {name: {"samples": 20, "batch_size": 16} for name in "abc"}}))
@@ -79,11 +80,11 @@ def accuracy(stage: Stage) -> Iterator[Reading]:
             output, log = stage.scratch / "accuracy" / name, stage.scratch / "accuracy" / f"{name}.txt"
             output.mkdir(parents=True, exist_ok=True)
             paths = {"PYTHONPATH": str(PROJECT / "include"), "PACELINE_OUTPUT": str(output), "OMP_NUM_THREADS": "1"}
-            with log.open("w") as said:
+            with log.open("w") as file:
                 process = subprocess.Popen(
                     [sys.executable, *command],
                     env={**os.environ, **paths, **environment},
-                    stdout=said,
+                    stdout=file,
                     stderr=subprocess.STDOUT,
                     text=True,
                 )
@@ -96,21 +97,23 @@ def accuracy(stage: Stage) -> Iterator[Reading]:
             if process.returncode != 0:
                 raise NotMeasuredError(f"a training ended with {process.returncode}")
 
-        stage.say("one process learns alone")
+        stage.log("one process learns alone")
         alone, output, _ = start("alone", script)
         end(alone)
         best = json.loads((output / "accuracy.json").read_text())
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-        stage.say("three workers learn together")
+        stage.log("three workers learn together")
         serve = ["-m", "paceline.train.asynchronous", str(plan), "--port", str(port)]
-        _, _, said = start("server", serve, PACELINE_CHECKPOINT=str(stage.scratch / "accuracy" / "checkpoint"))
+        _, _, server_log = start("server", serve, PACELINE_CHECKPOINT=str(stage.scratch / "accuracy" / "checkpoint"))
         workers = []
         for name in "abc":
             (stage.scratch / "accuracy" / name).mkdir(parents=True)
-            (stage.scratch / "accuracy" / name / "hold").touch()  # until all of them are there
+            (stage.scratch / "accuracy" / name / "hold").touch()  # until all workers have started
             workers.append(start(name, script, PACELINE_SERVER=f"127.0.0.1:{port}", PACELINE_WORKER=name))
-        until(lambda: all(f"{name} trains" in said.read_text() for name in "abc"), 120, "the workers do not begin")
+        until(
+            lambda: all(f"{name} trains" in server_log.read_text() for name in "abc"), 120, "the workers do not begin"
+        )
         for _, output, _ in workers:
             (output / "hold").unlink()
         for process, output, log in workers:
@@ -123,39 +126,39 @@ def accuracy(stage: Stage) -> Iterator[Reading]:
 
 
 def _demo(stage: Stage, name: str, **options: Any) -> tuple[story.Demo, Screen, Any]:
-    """A demo in a folder of its own, whose words go to a file: ``build/promises/NAME.txt``."""
+    """Return a demo in its own folder, its screen, and the file of its output: ``build/promises/NAME.txt``."""
     from rich.console import Console
 
     if stage.image != story.IMAGE:
         raise NotMeasuredError(f"the demos train in {story.IMAGE}, not in {stage.image}")
-    stage.rest()
-    said = (stage.folder / f"{name}.txt").open("w")
+    stage.stop_airflow()
+    output = (stage.folder / f"{name}.txt").open("w")
     demo = story.Demo(folder=stage.scratch / name, dags=PROJECT / "dags", **options)
-    return demo, Screen(Console(file=said, width=160)), said
+    return demo, Screen(Console(file=output, width=160)), output
 
 
 @measures("demo", takes_s=(140, None), needs=("demo", "torch"))
 def demo(stage: Stage) -> Iterator[Reading]:
-    """``make demo``."""
-    stage.say("make demo, with an Airflow of its own")
-    made, screen, said = _demo(stage, "demo")
-    with said:
+    """Run ``make demo``."""
+    stage.log("make demo, with its own Airflow")
+    made, screen, output = _demo(stage, "demo")
+    with output:
         summary = story.run(made, screen)
     if summary["dag_run_state"] != "success":
-        raise NotMeasuredError(f"the demo failed: {said.name}")
+        raise NotMeasuredError(f"the demo failed: {output.name}")
     yield Reading("demo", summary["finished_s"], str(summary["runtime"]))
 
 
 @measures("edge", "edge-parts", takes_s=(360, None), needs=("engine", "neighbours", "root", "tc", "demo", "torch"))
 def edge(stage: Stage) -> Iterator[Reading]:
-    """``make demo-edge``."""
-    stage.say("make demo-edge, with an Airflow of its own: machines are measured, chosen, and train one model")
-    made, screen, said = _demo(
+    """Run ``make demo-edge``."""
+    stage.log("make demo-edge, with its own Airflow")
+    made, screen, output = _demo(
         stage, "edge", deadline="120s", dag=edge_demo.DAG, tasks=EDGE_TASKS, training=edge_demo.TRAINING
     )
-    with said:
+    with output:
         summary = edge_demo.run_edge(made, screen)
     if summary["dag_run_state"] != "success":
-        raise NotMeasuredError(f"the demo failed: {said.name}")
+        raise NotMeasuredError(f"the demo failed: {output.name}")
     yield Reading("edge", summary["error_pct"])
     yield Reading("edge-parts", summary["samples"]["ewr"] / summary["samples"]["lga"], "ewr to lga")

@@ -1,6 +1,6 @@
-"""The state of the machine: how fast a fixed loop runs on all of its cores, and how much else wants them.
+"""The state of the machine: its speed at a fixed loop on all cores, and its load.
 
-A figure that was measured while the machine was slow or busy says less of Paceline than of the machine.
+A figure from a slow or busy machine says more about the machine than about Paceline.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _IDLE = 0.2  # cores
 
 @dataclass(frozen=True)
 class State:
-    """The machine at one moment: rounds of the fixed loop a second on all cores together, and the load average."""
+    """State of the machine: rounds of the fixed loop a second on all cores together, and the load average."""
 
     speed: float
     load: float
     at_s: float
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-safe."""
+        """Return the state as JSON-safe values."""
         return asdict(self)
 
 
-def look() -> State:
+def measure() -> State:
     """Run the fixed loop on every core for a quarter of a second."""
     load = os.getloadavg()[0]
     command = [sys.executable, "-I", "-S", "-c", _LOOP]
@@ -50,18 +50,18 @@ def look() -> State:
 
 
 def cores() -> int:
-    """How many processors this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def idle_core_s() -> float:
-    """Idle CPU time of this machine so far, in core-seconds: where there is none, no share can be given."""
+    """Return the idle CPU time of this machine since boot in core-seconds."""
     fields = Path("/proc/stat").read_text().splitlines()[0].split()
     return (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")
 
 
 def too_busy(too_little: bool, spare: float) -> str:
-    """Say why a job got too little, if fewer cores were idle than that could have been given to it.
+    """Return why a job got too little: fewer than 0.2 cores were idle; "" otherwise.
 
     >>> too_busy(True, spare=0.01), too_busy(True, spare=1.0)
     ('the machine had 0.01 cores to spare', '')
@@ -70,7 +70,7 @@ def too_busy(too_little: bool, spare: float) -> str:
 
 
 def described(state: dict[str, Any], best_speed: float) -> str:
-    """Put a state in words, its speed in percent of the best that was seen.
+    """Describe a state, with its speed in percent of the best speed seen.
 
     >>> described({"speed": 45.0, "load": 1.234, "at_s": 0}, 50.0)
     '90 % load 1.2'

@@ -1,4 +1,4 @@
-"""Airflow's pages in a real browser: how soon the longest run is there, how smooth a live page is; many trainings."""
+"""Measures Airflow's pages in a real browser: load time of a long run, frame rate of a live page, many trainings."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def _dag(stage: Stage) -> str:
 
 @measures("ten-hours", "frames", takes_s=(60, 50), needs=("browser", "torch"))
 def pages(stage: Stage) -> Iterator[Reading]:
-    """The pages of a run of ten hours and of one that trains now."""
+    """Open the pages of a ten-hour run and of a running training."""
     from playwright.sync_api import sync_playwright
 
     airflow, dag_id = stage.airflow, _dag(stage)
     run_id = airflow.run_dag(dag_id)
-    stage.say("a page of a training that runs, and one of a run of ten hours")
+    stage.log("opening the pages of a running training and of a ten-hour run")
     until(lambda: _progress_pct(stage, dag_id, run_id) > 0, 120, "the training does not begin")
     long = _ten_hours(stage, dag_id, run_id)
     with sync_playwright() as playwright:
@@ -75,7 +75,7 @@ def pages(stage: Stage) -> Iterator[Reading]:
                 yield Reading("ten-hours", time.monotonic() - began_s)
             for _ in range(2):
                 page.goto(f"{airflow.url}/plugin/retraining/dags/{dag_id}/runs/{run_id}")
-                page.get_by_label("Moment of train").wait_for(timeout=60_000)
+                page.get_by_label("Time of train").wait_for(timeout=60_000)
                 live = page.evaluate(_FRAMES, 5)
                 page.goto("about:blank")
                 empty = page.evaluate(_FRAMES, 5)
@@ -91,7 +91,7 @@ def _progress_pct(stage: Stage, dag_id: str, run_id: str) -> float:
 
 
 def _ten_hours(stage: Stage, dag_id: str, running: str) -> str:
-    """A run that has ended, with the history of ten hours at a sample a second, as the loop would have left it."""
+    """Create a finished run with a history of ten hours, a sample a second, as the control loop stores it."""
     history = History()
     metrics = ("auc", "accuracy", "f1", "recall")
     for second in range(36_000):
@@ -117,14 +117,16 @@ def _ten_hours(stage: Stage, dag_id: str, running: str) -> str:
 
 @measures("fifty", takes_s=(10, 10))
 def fifty(stage: Stage) -> Iterator[Reading]:
-    """What the list of trainings answers when fifty train, each with a long history."""
+    """Request the list of trainings while fifty run, each with a long history."""
     import httpx
 
     airflow, run_id = stage.airflow, "fifty"
     _dag(stage)
-    stage.say("asking for the list of fifty trainings")
+    stage.log("requesting the list of fifty trainings")
     until(lambda: _is_known(stage), 60, "Airflow does not know the DAG")
-    airflow.api("POST", f"/dags/{MANY}/dagRuns", {"dag_run_id": run_id, "logical_date": None})  # paused: nothing is run
+    airflow.api(
+        "POST", f"/dags/{MANY}/dagRuns", {"dag_run_id": run_id, "logical_date": None}
+    )  # the DAG is paused: no task runs
     _fill(stage, run_id)
     try:
         headers = {"Authorization": f"Bearer {airflow.token()}"}
@@ -134,8 +136,8 @@ def fifty(stage: Stage) -> Iterator[Reading]:
                 began_s = time.perf_counter()
                 answer = client.get("/paceline/api/trainings").raise_for_status().json()
                 took_ms.append(1000 * (time.perf_counter() - began_s))
-        told = sum(one["dag_id"] == MANY for one in answer["running"])
-        yield Reading("fifty", sorted(took_ms)[len(took_ms) // 2], f"{told} told of, {max(took_ms):.0f} ms at most")
+        listed = sum(one["dag_id"] == MANY for one in answer["running"])
+        yield Reading("fifty", sorted(took_ms)[len(took_ms) // 2], f"{listed} listed, at most {max(took_ms):.0f} ms")
     finally:
         airflow.api("PATCH", f"/dags/{MANY}/dagRuns/{run_id}", {"state": "failed"})
 
@@ -145,7 +147,7 @@ def _is_known(stage: Stage) -> bool:
 
 
 def _fill(stage: Stage, run_id: str) -> None:
-    """Write fifty trainings into Airflow's database, as if their tasks ran."""
+    """Write fifty running trainings into Airflow's database."""
     now = datetime.now(timezone.utc)
     numbers = ("t_s", "progress_pct", "setpoint_pct", "devices", "min_devices", "max_devices", "quantum", "deadline_s")
     pace = {"state": "training", "updated_at": now.isoformat(), "metrics": {}, **dict.fromkeys(numbers, 1.0)}
@@ -153,7 +155,7 @@ def _fill(stage: Stage, run_id: str) -> None:
     stored: dict[str, Any] = {"pace": pace, "deadline": "20m", "history": history}
     with sqlite3.connect(stage.airflow.home / "airflow.db", timeout=60) as database:
         database.execute(
-            # Of a scheduler that lives: what seems to be left by another one is reset.
+            # Airflow resets tasks of dead schedulers, so they belong to the living one.
             "UPDATE task_instance SET state = 'running', start_date = ?, queued_by_job_id ="
             " (SELECT max(id) FROM job WHERE job_type = 'SchedulerJob') WHERE run_id = ?",
             (str(now), run_id),

@@ -1,4 +1,4 @@
-"""The guide's picture of the sharing of cores: those of each training over time, on top of each other."""
+"""The guide's picture of core sharing: the stacked allocations of trainings over time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paceline.contract import PaceSample
 
 
 def draw(airflow: AirflowApi, runs: Sequence[tuple[str, str, str]], cores: float, path: Path) -> None:
-    """Draw runs, given as name, DAG and run, that have shared so many cores."""
+    """Draw runs, given as (name, DAG, run), that shared ``cores`` cores."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -28,7 +28,7 @@ def draw(airflow: AirflowApi, runs: Sequence[tuple[str, str, str]], cores: float
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    stacked = [[_held(line, begin_s + second) for second in seconds] for line in lines.values()]
+    stacked = [[_devices_at(line, begin_s + second) for second in seconds] for line in lines.values()]
     shades = axes.stackplot(seconds, stacked, labels=list(lines), step="post", alpha=0.85)
     for shade, deadline_s in zip(shades, deadlines_s, strict=True):
         axes.axvline(deadline_s - begin_s, color=shade.get_facecolor()[0], linewidth=1.5)
@@ -39,6 +39,6 @@ def draw(airflow: AirflowApi, runs: Sequence[tuple[str, str, str]], cores: float
     figure.savefig(path, dpi=110)
 
 
-def _held(line: Sequence[tuple[float, float]], now_s: float) -> float:
+def _devices_at(line: Sequence[tuple[float, float]], now_s: float) -> float:
     before = [devices for at_s, devices in line if at_s <= now_s]
     return before[-1] if before and now_s <= line[-1][0] else 0.0

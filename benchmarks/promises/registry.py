@@ -1,6 +1,6 @@
-"""What a promise is, what a measurement gives, and which measurement gives which promise's figures.
+"""Promises, measurements and readings, and the register of measurements.
 
-Every area's module registers its measurements here with ``measures``; ``catalogue`` has the promises.
+The modules register their measurements with ``measures``; ``catalogue`` has the promises.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MET, MISSED, NOT_MEASURED = "met", "missed", "not measured"
 
 @dataclass(frozen=True)
 class Target:
-    """What a figure has to be: ``within`` compares its size, whatever its sign.
+    """The target of a figure; ``within`` compares its absolute value.
 
     >>> str(within(2, "%")), within(2, "%").is_met_by(-1.9), at_least(0.8).is_met_by(0.7)
     ('within 2 %', True, False)
@@ -32,7 +32,7 @@ class Target:
     unit: str = ""
 
     def is_met_by(self, value: float) -> bool:
-        """Say whether one figure keeps the promise."""
+        """Return whether a figure meets the target."""
         compared = operator.ge if self.kind == "at least" else operator.le
         return bool(compared(abs(value) if self.kind == "within" else value, self.limit))
 
@@ -41,26 +41,26 @@ class Target:
 
 
 def within(limit: float, unit: str = "") -> Target:
-    """A deviation of at most ``limit`` in either direction."""
+    """Return the target of a deviation of at most ``limit`` in either direction."""
     return Target("within", limit, unit)
 
 
 def at_most(limit: float, unit: str = "") -> Target:
-    """A figure of ``limit`` or less."""
+    """Return the target of a figure of ``limit`` or less."""
     return Target("at most", limit, unit)
 
 
 def at_least(limit: float, unit: str = "") -> Target:
-    """A figure of ``limit`` or more."""
+    """Return the target of a figure of ``limit`` or more."""
     return Target("at least", limit, unit)
 
 
 @dataclass(frozen=True)
 class Promise:
-    """One number that is promised.
+    """A promised number.
 
-    ``guide`` and ``words`` say where: a file of this repository, and words of the line that make the promise. A promise
-    that no guide makes, but that the project holds itself to, has neither.
+    ``guide`` and ``words`` locate the promise: a file of this repository, and words of its line. Both are empty for a
+    promise that no guide makes.
     """
 
     id: str
@@ -71,7 +71,7 @@ class Promise:
 
     @property
     def place(self) -> str:
-        """``FILE:LINE`` of the promise, "" if no guide makes it, ``FILE:?`` if the guide does not say so any more."""
+        """``FILE:LINE`` of the promise; "" if no guide makes it, ``FILE:?`` if the guide does not have the words."""
         if not self.guide:
             return ""
         lines = (PROJECT / self.guide).read_text().splitlines()
@@ -83,8 +83,8 @@ class Promise:
 class Reading:
     """One figure for one promise.
 
-    ``of`` says what it is the figure of, where there are several. ``excused`` says why it is no figure of Paceline's,
-    as when the machine lost half of its speed: such a reading is shown, and decides nothing.
+    ``of`` names its subject where there are several. ``excused`` is the reason why the figure does not count, such as a
+    machine that lost half of its speed: such a reading is shown, but does not affect the verdict.
     """
 
     promise: str
@@ -93,16 +93,16 @@ class Reading:
     excused: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-safe."""
+        """Return the reading as JSON-safe values."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """A real run that gives readings for one promise or several.
+    """A real run that gives readings for one or more promises.
 
-    ``takes_s`` is about how long it takes on a quiet machine with two cores, whole and with ``--quick`` (``None``: it
-    is left out). ``needs`` names what has to be there, as ``stage.missing`` knows it.
+    ``takes_s`` is the approximate duration on an idle machine with two cores, without and with ``--quick`` (``None``:
+    omitted). ``needs`` names its requirements for ``stage.missing``.
     """
 
     name: str
@@ -127,7 +127,7 @@ def measures(*promises: str, takes_s: tuple[float, float | None], needs: Sequenc
 
 
 def verdict(target: Target, readings: Sequence[Reading]) -> str:
-    """Judge all readings of a promise together: every one that counts has to keep it.
+    """Return the verdict on all readings of a promise: each that counts must meet the target.
 
     >>> verdict(within(2), [Reading("a", 1.0), Reading("a", -3.0)])
     'missed'
@@ -141,7 +141,7 @@ def verdict(target: Target, readings: Sequence[Reading]) -> str:
 
 
 def spread(readings: Sequence[Reading]) -> dict[str, float]:
-    """Median and extremes of the readings that count; of all, if none does."""
+    """Return median and extremes of the readings that count; of all readings if none counts."""
     values = [reading.value for reading in readings if not reading.excused] or [one.value for one in readings]
     if not values:
         return {}

@@ -1,4 +1,4 @@
-"""The table that a reader wants of what was measured, and the same for programs to read."""
+"""The table of the measured promises, and the same as JSON."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from benchmarks.promises.machine import described
 from benchmarks.promises.registry import NOT_MEASURED, Promise, Reading, spread, verdict
 
 WIDTH = 118
-_SLOW = 0.9  # of the best speed seen: below, the machine was another one than it can be
+_SLOW = 0.9  # fraction of the best speed seen; a machine below it counts as slow
 
 
 @dataclass(frozen=True)
 class Row:
-    """A promise, what was read of it, where each reading's machine stood, and why nothing was read."""
+    """A promise, its readings, the machine's states before and after, and the reason for missing readings."""
 
     promise: Promise
     readings: Sequence[Reading]
     before: Sequence[Mapping[str, Any]]
     after: Sequence[Mapping[str, Any]]
-    why_not: str = ""
+    skip_reason: str = ""
 
     @property
     def verdict(self) -> str:
@@ -34,33 +34,33 @@ def rows(
     promises: Sequence[Promise],
     measured: Mapping[str, Sequence[str]],
     results: Mapping[str, dict[str, Any]],
-    why_not: Mapping[str, str],
+    skip_reasons: Mapping[str, str],
 ) -> list[Row]:
-    """Put together what all measurements have read of each promise.
+    """Collect the readings of each promise from all measurements.
 
     Parameters
     ----------
     promises:
-        Those to tell of.
+        Promises to report.
     measured:
         Promise to the names of its measurements.
     results:
         Measurement to its result.
-    why_not:
-        Measurement to why it has none.
+    skip_reasons:
+        Measurement to the reason why it has no result.
     """
     made = []
     for promise in promises:
         done = [results[name] for name in measured[promise.id] if name in results]
         read = [Reading(**one) for result in done for one in result["readings"] if one["promise"] == promise.id]
-        reasons = [why_not[name] for name in measured[promise.id] if name in why_not]
+        reasons = [skip_reasons[name] for name in measured[promise.id] if name in skip_reasons]
         before, after = ([result[when] for result in done] for when in ("before", "after"))
         made.append(Row(promise, read, before, after, "; ".join(dict.fromkeys(reasons))))
     return made
 
 
 def table(rows: Sequence[Row], best_speed: float) -> str:
-    """The rows for people: a line of figures, then the sentence, where it is promised, and single readings."""
+    """Format the rows: a line of figures, then the sentence, the place of the promise, and single readings."""
     lines = [f"{'promise':17} {'target':21} {'measured':33} {'verdict':12}  machine before, after", "-" * WIDTH]
     for row in rows:
         machine = _machine(row, best_speed)
@@ -69,24 +69,26 @@ def table(rows: Sequence[Row], best_speed: float) -> str:
         )
         where = f" [{row.promise.place}]" if row.promise.place else ""
         lines += _indented(row.promise.sentence + where)
-        if row.why_not:
-            lines += _indented(f"not measured: {row.why_not}" if not row.readings else f"incomplete: {row.why_not}")
-        told = [_told(reading) for reading in row.readings if reading.of or reading.excused]
-        if told:
-            lines += _indented("; ".join(told))
+        if row.skip_reason:
+            lines += _indented(
+                f"not measured: {row.skip_reason}" if not row.readings else f"incomplete: {row.skip_reason}"
+            )
+        singles = [_described(reading) for reading in row.readings if reading.of or reading.excused]
+        if singles:
+            lines += _indented("; ".join(singles))
     slow = sum(_was_slow(row, best_speed) for row in rows)
     counts = {name: sum(row.verdict == name for row in rows) for name in ("met", "missed", NOT_MEASURED)}
     lines += ["-" * WIDTH, ", ".join(f"{number} {name}" for name, number in counts.items())]
     if slow:
         lines.append(
             f"The machine was more than {100 * (1 - _SLOW):.0f} % below its best speed before or after {slow} of them "
-            "(marked *): such figures say as much of what else it did."
+            "(marked *): such figures also measure its other load."
         )
     return "\n".join(lines)
 
 
 def to_json(rows: Sequence[Row], best_speed: float, **about: Any) -> dict[str, Any]:
-    """The rows for programs; speeds of the machine as ratios of the best that was seen."""
+    """Return the rows as JSON-safe values; machine speeds are ratios to the best speed seen."""
     return {
         **about,
         "promises": [
@@ -97,7 +99,7 @@ def to_json(rows: Sequence[Row], best_speed: float, **about: Any) -> dict[str, A
                 "target": {"kind": row.promise.target.kind, "limit": row.promise.target.limit}
                 | {"unit": row.promise.target.unit},
                 "verdict": row.verdict,
-                "why_not_measured": row.why_not,
+                "why_not_measured": row.skip_reason,
                 "measured": spread(row.readings),
                 "readings": [reading.to_dict() for reading in row.readings],
                 "machine": {
@@ -132,7 +134,7 @@ def _measured(row: Row) -> str:
 
 
 def _machine(row: Row, best_speed: float) -> str:
-    """Of several measurements, the slowest moment before and after."""
+    """Describe the slowest states before and after the measurements."""
     if not row.before:
         return ""
     slowest = [
@@ -141,13 +143,13 @@ def _machine(row: Row, best_speed: float) -> str:
     return ", ".join(slowest) + (" *" if _was_slow(row, best_speed) else "")
 
 
-def _told(reading: Reading) -> str:
-    told = f"{reading.of}: {_short(reading.value)}" if reading.of else _short(reading.value)
-    return told + (f" (does not count: {reading.excused})" if reading.excused else "")
+def _described(reading: Reading) -> str:
+    text = f"{reading.of}: {_short(reading.value)}" if reading.of else _short(reading.value)
+    return text + (f" (does not count: {reading.excused})" if reading.excused else "")
 
 
 def _short(value: float) -> str:
-    """A figure in three digits.
+    """Format a figure with three digits.
 
     >>> _short(0.01234), _short(-3.456), _short(234.56), _short(0.0)
     ('0.0123', '-3.46', '235', '0')

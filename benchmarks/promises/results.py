@@ -1,4 +1,4 @@
-"""What has been measured so far, in a file for each measurement: an interrupted run goes on where it was."""
+"""Stored results, a file for each measurement, from which an interrupted run resumes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from benchmarks.promises.place import PROJECT
 class Results:
     """Results of the measurements of one kind of run (whole or quick), by name.
 
-    They are kept until the run has ended; the next one begins anew, as a machine is another one every day. Kept results
-    count only for a run ``about`` the same: commit, image and whatever else changes the figures.
+    They are stored until the run has ended; the next run measures everything again, because machines change. Stored
+    results count only if ``about`` is equal: commit, image and all else that affects the figures.
     """
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
@@ -24,33 +24,33 @@ class Results:
         folder.mkdir(parents=True, exist_ok=True)
 
     def __contains__(self, name: str) -> bool:
-        return self._path(name).exists() and not self.other(name)
+        return self._path(name).exists() and not self.difference(name)
 
     def __getitem__(self, name: str) -> dict[str, Any]:
         result: dict[str, Any] = json.loads(self._path(name).read_text())
         return result
 
-    def other(self, name: str) -> str:
-        """Say what the kept result is of that this run is not, "" if it counts or if there is none."""
+    def difference(self, name: str) -> str:
+        """Return how the stored result differs from this run; "" if it counts or does not exist."""
         try:
             about = json.loads(self._path(name).read_text())["about"]
             differing = [key for key, value in self._about.items() if about.get(key) != value]
         except FileNotFoundError:
             return ""
         except (ValueError, LookupError, TypeError, AttributeError):
-            return "a run that does not say what it has measured"
+            return "an unknown run"
         return ", ".join(
             f"{key} {about.get(key) or 'unknown'}, not {self._about[key] or 'unknown'}" for key in differing
         )
 
     def add(self, name: str, result: dict[str, Any]) -> None:
-        """Keep a result. A run that is killed meanwhile leaves the file whole or does not leave it."""
+        """Store a result atomically: a kill leaves a complete file or none."""
         unfinished = self._path(name).with_suffix(".part")
         unfinished.write_text(json.dumps({**result, "about": self._about}, indent=1) + "\n")
         unfinished.replace(self._path(name))
 
     def forget(self, name: str) -> None:
-        """Let the next run measure it again."""
+        """Remove a result, so that the next run measures it again."""
         self._path(name).unlink(missing_ok=True)
 
     def _path(self, name: str) -> Path:
@@ -58,7 +58,7 @@ class Results:
 
 
 def commit() -> str:
-    """Return the commit that is measured, with a digest of what is not committed; "unknown" outside of a clone."""
+    """Return the commit that is measured, with a digest of uncommitted changes; "unknown" outside of a clone."""
 
     def git(*arguments: str) -> bytes:
         command = ["git", "--no-optional-locks", "-C", str(PROJECT), *arguments]

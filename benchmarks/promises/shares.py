@@ -1,6 +1,6 @@
-"""What share of the cores a job gets, how soon a resize is in force, and how soon jobs are waited for and stopped.
+"""Measures jobs' shares of the cores, and the delays of resizes, waits and stops.
 
-Each mechanism on its own: signals, a control group, a container's quota.
+Each mechanism is measured alone: signals, a control group, a container's quota.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from benchmarks.promises.machine import idle_core_s, too_busy
 from benchmarks.promises.registry import Reading, measures
 from benchmarks.promises.stage import LABEL, OURS, Stage, until
 from paceline.runtime import Job, JobSpec, ProcessRuntime
-from paceline.runtime.processes import carrying, cpu_seconds
+from paceline.runtime.processes import cpu_seconds, find_by_environment
 
 BURN = """
 import multiprocessing, sys, time
@@ -52,12 +52,14 @@ while True:
     print("cores", (time.process_time() - cpu) / (time.monotonic() - start), flush=True)
 """
 ENDS = "import time; print('up', flush=True); time.sleep(2)"
-DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(120)"
-_PARTS = ((1, 0.35), (2, 1.3))  # processes that are busy all the time, and the cores that they share
+IGNORES_SIGTERM = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(120)"
+)
+_PARTS = ((1, 0.35), (2, 1.3))  # busy processes, and the cores that they share
 
 
 class Bench:
-    """One runtime, and jobs on it that are removed when they have been measured."""
+    """A runtime, with jobs that are removed after their measurement."""
 
     def __init__(self, stage: Stage, mechanism: Literal["signal", "cgroup", "container"]) -> None:
         self.stage, self.mechanism = stage, mechanism
@@ -69,7 +71,7 @@ class Bench:
 
     @contextmanager
     def job(self, code: str, devices: float = 1.0, *arguments: str) -> Iterator[Job]:
-        """A job that has said that it is up, or anything."""
+        """Start a job and wait for its first line; remove it after the block."""
         script = self.stage.scratch / "job.py"
         script.write_text(code)
         spec = JobSpec(
@@ -84,14 +86,14 @@ class Bench:
             spec = dataclasses.replace(spec, image=self.stage.image)
         job = self.runtime.start(spec)
         try:
-            until(job.read_lines, 60, "the job does not begin", period_s=0.05)
-            _prefer(job)
+            until(job.read_lines, 60, "the job does not start", period_s=0.05)
+            _raise_priority(job)
             yield job
         finally:
             job.remove()
 
     def share(self, promise: str, workers: int, devices: float, seconds: float) -> Iterator[Reading]:
-        """Deviation from its share of a job that wants more, in percent, and what its launcher uses."""
+        """Measure a busy job's deviation from its share, and the use of its launcher, in percent."""
         with self.job(BURN, devices, str(workers)) as job:
             job.wait(1.5)
             launcher = _state(job).get("launcher", {}).get("pid")
@@ -100,46 +102,46 @@ class Bench:
             job.wait(seconds)
             second, lasted_s = _used(job), time.monotonic() - began_s
             spare = (idle_core_s() - idle_s) / lasted_s
-            got = (second[1] - first[1]) / (second[0] - first[0])
-            excuse = too_busy(got < 0.97 * devices, spare)
-            yield Reading(promise, 100 * (got / devices - 1), f"{workers} busy on {devices:g}", excuse)
+            used = (second[1] - first[1]) / (second[0] - first[0])
+            excuse = too_busy(used < 0.97 * devices, spare)
+            yield Reading(promise, 100 * (used / devices - 1), f"{workers} busy on {devices:g}", excuse)
             if launcher_s is not None:
                 cost = (cpu_seconds(launcher) or launcher_s) - launcher_s
                 yield Reading("launcher", 100 * cost / lasted_s, f"{self.mechanism}, {workers} busy on {devices:g}")
 
     def resize(self) -> Iterator[Reading]:
-        """Cores that a busy job has too many or too few of, from half a second after each of two resizes."""
+        """Measure the error of a busy job's cores from half a second after each of two resizes."""
         with self.job(CORES, 0.2) as job:
             for devices in (0.8, 0.2):
                 idle_s, began_s = idle_core_s(), time.monotonic()
                 job.resize(devices)
                 job.wait(0.5)
-                got = _cores(job)
+                used = _cores(job)
                 spare = (idle_core_s() - idle_s) / (time.monotonic() - began_s)
-                excuse = too_busy(got < devices - 0.05, spare)
-                yield Reading("resize", got - devices, f"{self.mechanism}, to {devices:g}", excuse)
+                excuse = too_busy(used < devices - 0.05, spare)
+                yield Reading("resize", used - devices, f"{self.mechanism}, to {devices:g}", excuse)
 
     def waits(self, promise: str) -> Iterator[Reading]:
-        """Seconds by which ``wait`` is late: when a job goes on, and when it ends."""
+        """Measure how late ``wait`` returns at its timeout and at a job's end, in seconds."""
         with self.job(ENDS) as job:
             began_s = time.monotonic()
             job.wait(0.3)
-            yield Reading(promise, time.monotonic() - began_s - 0.3, "as long as asked")
+            yield Reading(promise, time.monotonic() - began_s - 0.3, "the timeout")
             job.wait(60)
             returned_s, ended_s = time.time(), job.status().finished_s
             if ended_s is not None:
                 yield Reading(promise, returned_s - ended_s, "the job's end")
 
     def stops(self, promise: str, grace_s: float) -> Iterator[Reading]:
-        """Seconds beyond its grace time that it takes to stop a job that does not hear."""
-        with self.job(DEAF) as job:
+        """Measure the seconds beyond the grace time to stop a job that ignores SIGTERM."""
+        with self.job(IGNORES_SIGTERM) as job:
             began_s = time.monotonic()
             job.stop(grace_s)
             yield Reading(promise, time.monotonic() - began_s - grace_s)
 
 
 def _cores(job: Job) -> float:
-    """Mean of what the job says from now on of four half seconds; one more may lie across the change."""
+    """Return the mean of the job's next half-second measurements, without the first, which may span a resize."""
     job.read_lines()
     seen: list[float] = []
 
@@ -147,28 +149,28 @@ def _cores(job: Job) -> float:
         seen.extend(float(line.split()[1]) for line in job.read_lines() if line.startswith("cores"))
         return len(seen) > 4
 
-    until(enough, 60, "the job is silent")
+    until(enough, 60, "the job prints nothing")
     return sum(seen[1:5]) / 4
 
 
 def _used(job: Job) -> tuple[float, float]:
-    """Moment and CPU seconds; of a local process as the kernel counts now, of a container as its engine did last."""
+    """Return time and CPU seconds: the kernel's for a local process, the engine's latest for a container."""
     if _state(job):
-        found = carrying("PACELINE_OUTPUT", f"{job.id}/output")
+        found = find_by_environment("PACELINE_OUTPUT", f"{job.id}/output")
         return time.monotonic(), sum(cpu_seconds(process.pid) or 0.0 for process in found)
     usage = job.usage()
     return usage.measured_s, usage.cpu_s
 
 
 def _state(job: Job) -> dict[str, Any]:
-    """What the launcher of a local process has written down of it; {} for a container."""
+    """Return the state file of a local process's launcher; {} for a container."""
     path = Path(job.id) / "state.json"
     state: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return state
 
 
-def _prefer(job: Job) -> None:
-    """Let the scheduler prefer this job, so that other work on the machine is not measured instead of the share."""
+def _raise_priority(job: Job) -> None:
+    """Raise the job's scheduling priority, so that other work does not distort its share."""
     state = _state(job)
     for pid in (state["launcher"]["pid"], state["child"]) if state else ():
         with suppress(OSError):
@@ -178,32 +180,32 @@ def _prefer(job: Job) -> None:
 def _shares(stage: Stage, mechanism: Literal["signal", "cgroup", "container"], seconds: float) -> Iterator[Reading]:
     bench = Bench(stage, mechanism)
     for workers, devices in _PARTS:
-        stage.say(f"{workers} busy processes on {devices:g} cores ({mechanism})")
+        stage.log(f"{workers} busy processes on {devices:g} cores ({mechanism})")
         if devices <= bench.runtime.capacity():
             yield from bench.share(f"share-{mechanism}", workers, devices, seconds / 2 if stage.quick else seconds)
 
 
 @measures("share-signal", "launcher", takes_s=(30, 20))
 def share_signal(stage: Stage) -> Iterator[Reading]:
-    """The share of a local process that is stopped and continued."""
+    """Measure the share of a local process that is stopped and continued."""
     yield from _shares(stage, "signal", 10.0)
 
 
 @measures("share-cgroup", "launcher", takes_s=(20, 15), needs=("cgroup",))
 def share_cgroup(stage: Stage) -> Iterator[Reading]:
-    """The share of a local process in a control group."""
+    """Measure the share of a local process in a control group."""
     yield from _shares(stage, "cgroup", 6.0)
 
 
 @measures("share-container", takes_s=(20, 15), needs=("engine",))
 def share_container(stage: Stage) -> Iterator[Reading]:
-    """The share of a container."""
+    """Measure the share of a container."""
     yield from _shares(stage, "container", 6.0)
 
 
 @measures("apart", takes_s=(10, 10))
 def apart(stage: Stage) -> Iterator[Reading]:
-    """A job whose processes are in sessions of their own."""
+    """Measure a job whose processes are in other sessions."""
     with Bench(stage, "signal").job(APART, 0.3) as job:
         job.wait(1.5)
         first = _used(job)
@@ -214,19 +216,19 @@ def apart(stage: Stage) -> Iterator[Reading]:
 
 @measures("resize", takes_s=(15, 15))
 def resize_process(stage: Stage) -> Iterator[Reading]:
-    """Resizes of a local process."""
+    """Measure resizes of a local process."""
     yield from Bench(stage, "signal").resize()
 
 
 @measures("resize", takes_s=(15, 15), needs=("engine",))
 def resize_container(stage: Stage) -> Iterator[Reading]:
-    """Resizes of a container."""
+    """Measure resizes of a container."""
     yield from Bench(stage, "container").resize()
 
 
 @measures("wait-process", "stop-process", takes_s=(6, 6))
 def waits_process(stage: Stage) -> Iterator[Reading]:
-    """Waiting for a local process, and stopping one."""
+    """Measure the wait for a local process, and its stop."""
     bench = Bench(stage, "signal")
     yield from bench.waits("wait-process")
     yield from bench.stops("stop-process", 0.5)
@@ -234,7 +236,7 @@ def waits_process(stage: Stage) -> Iterator[Reading]:
 
 @measures("wait-container", "stop-container", takes_s=(10, 10), needs=("engine",))
 def waits_container(stage: Stage) -> Iterator[Reading]:
-    """Waiting for a container, and stopping one."""
+    """Measure the wait for a container, and its stop."""
     bench = Bench(stage, "container")
     yield from bench.waits("wait-container")
     yield from bench.stops("stop-container", 1.0)

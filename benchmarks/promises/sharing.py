@@ -1,6 +1,6 @@
-"""Trainings share a pool of cores under an arbiter, in a real Airflow and real containers: their ends, and the pool.
+"""Measures trainings that share a pool of cores under an arbiter, in a real Airflow and real containers.
 
-Deadlines are multiples of what the trainings take here and now, which is measured before.
+Deadlines are multiples of the trainings' durations, which are measured first.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from benchmarks.promises.registry import Reading, measures
 from benchmarks.promises.stage import OURS, SCRIPTS, NotMeasuredError, Stage, until
 
 POOL, CORES = OURS, 1.2
-# Times as long as the work takes: for trainings that fit if cores are shared well; and for those that begin when there
-# is little for them, or nobody to give it, and whose beginnings take the longer for it.
+# Deadlines relative to the work: for trainings that are feasible if cores are shared well; and for trainings that start
+# slowly, because few cores are free or the arbiter is not running.
 FITS, SPARE = 1.4, 1.8
-LEAST = {f"{OURS}_night": 0.1, f"{OURS}_urgent": 1.0, f"{OURS}_at_once": 1.2}
-NIGHT, URGENT, AT_ONCE = LEAST
+MIN_DEVICES = {f"{OURS}_night": 0.1, f"{OURS}_urgent": 1.0, f"{OURS}_at_once": 1.2}
+NIGHT, URGENT, AT_ONCE = MIN_DEVICES
 SOON, ARBITER = f"{OURS}_soon", f"{OURS}_arbiter"
 DAGS = """
 from airflow.sdk import DAG
 from paceline.operators import ArbiterOperator, DeadlineTrainingOperator
 
-for name, least in $least.items():
+for name, min_devices in $min_devices.items():
     with DAG(name, schedule=None, params={"deadline": "300s", "batches": 200}):
         DeadlineTrainingOperator(
             task_id="train",
@@ -37,7 +37,7 @@ for name, least in $least.items():
             arguments=["--batches={{ params.batches }}", "--batch-size=64", "--checkpoint-every-s=2"],
             deadline="{{ params.deadline }}",
             deadline_from="task",
-            min_devices=least,
+            min_devices=min_devices,
             max_devices=$cores,
             on_infeasible="fail" if name.endswith("at_once") else "best_effort",
             pool=$pool,
@@ -65,57 +65,57 @@ with DAG($arbiter, schedule=None):
 
 
 class Sharing:
-    """Runs of trainings in the pool, and the most that they were given and held together."""
+    """Runs trainings in the pool and records their largest total of ceilings and of quotas."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage, self.airflow = stage, stage.airflow
         counted = Path(__file__).parents[1] / "edge" / "counted.py"
         values = {"script": str(SCRIPTS / "digits.py"), "counted": str(counted), "cores": CORES, "pool": POOL}
-        stage.dag("sharing", DAGS, **values, least=LEAST, soon=SOON, arbiter=ARBITER)
-        self.most_given = self.most_held = 0.0
+        stage.dag("sharing", DAGS, **values, min_devices=MIN_DEVICES, soon=SOON, arbiter=ARBITER)
+        self.max_ceilings = self.max_quotas = 0.0
         self.states: list[str] = []
 
     def start(self, dag_id: str, deadline_s: float, batches: int = 200) -> str:
-        """Start a training and return its run."""
+        """Start a training; return its run."""
         return self.airflow.run_dag(dag_id, {"deadline": f"{deadline_s:.1f}s", "batches": batches})
 
     def end(self, dag_id: str, run_id: str, timeout_s: float = 600) -> str:
-        """Watch until a training has ended, and return how."""
-        return self.airflow.wait(dag_id, run_id, timeout_s=timeout_s, each=self.look)
+        """Watch a training until its end; return its state."""
+        return self.airflow.wait(dag_id, run_id, timeout_s=timeout_s, each=self.read)
 
     def result(self, dag_id: str, run_id: str) -> dict[str, Any]:
-        """What a training that has ended well has returned."""
+        """Return the result of a successful training."""
         result: dict[str, Any] = self.airflow.xcom(dag_id, run_id, "train")
         return result
 
-    def takes_s(self, dag_id: str, batches: int = 200) -> float:
-        """Seconds of a training with the pool for itself; it also is known from then on what it takes.
+    def duration_s(self, dag_id: str, batches: int = 200) -> float:
+        """Return the seconds of a training alone in the pool.
 
-        Nobody can be promised what nobody knows.
+        Its measurements also make the admission of later runs possible.
         """
-        self.stage.say("measuring what a training takes that has the pool for itself")
+        self.stage.log("measuring the duration of a training alone in the pool")
         run_id = self.start(dag_id, 300.0, batches)
         if self.end(dag_id, run_id) != "success":
-            raise NotMeasuredError(f"{dag_id} failed with the pool for itself")
+            raise NotMeasuredError(f"{dag_id} failed alone in the pool")
         return float(self.result(dag_id, run_id)["finished_s"])
 
-    def look(self) -> None:
-        """Look at the ceilings of all trainings of the pool, and at the quotas of their containers."""
+    def read(self) -> None:
+        """Read the ceilings of all trainings of the pool and the quotas of their containers."""
         rows = self.airflow.pages(f"/pools/{quote(POOL)}/trainings")
-        # One that has ended holds nothing, although its task has not tidied up yet.
-        here = [row for row in rows if not row["pace"] or row["pace"]["state"] not in ("finished", "failed")]
-        self.most_given = max(self.most_given, sum(row["ceiling"]["devices"] for row in here if row["ceiling"]))
+        # A finished training has no allocation, even before its task has cleaned up.
+        active = [row for row in rows if not row["pace"] or row["pace"]["state"] not in ("finished", "failed")]
+        self.max_ceilings = max(self.max_ceilings, sum(row["ceiling"]["devices"] for row in active if row["ceiling"]))
         self.states = [row["pace"]["state"] for row in rows if row["pace"]]
-        self.most_held = max(self.most_held, sum(self._quotas()))
+        self.max_quotas = max(self.max_quotas, sum(self._quotas()))
 
-    def train(self, number: int) -> None:
-        """Wait until so many trainings train."""
-        until(lambda: self.states.count("training") >= number, 120, f"{number} do not train", each=self.look)
+    def wait_for_training(self, number: int) -> None:
+        """Wait until ``number`` trainings train."""
+        until(lambda: self.states.count("training") >= number, 120, f"{number} do not train", each=self.read)
 
     def above(self, of: str) -> Iterator[Reading]:
-        """How far ceilings and quotas were above the pool, at most."""
-        yield Reading("pool", self.most_given - CORES, f"{of}, ceilings")
-        yield Reading("pool", self.most_held - CORES, f"{of}, quotas")
+        """Return the largest excess of ceilings and of quotas over the pool."""
+        yield Reading("pool", self.max_ceilings - CORES, f"{of}, ceilings")
+        yield Reading("pool", self.max_quotas - CORES, f"{of}, quotas")
 
     def _quotas(self) -> Iterator[float]:
         import docker
@@ -126,7 +126,7 @@ class Sharing:
             try:
                 host = self.stage.client.inspect_container(one["Id"])["HostConfig"]
             except docker.errors.NotFound:
-                continue  # it ended just now
+                continue  # it has just ended
             yield host["CpuQuota"] / host["CpuPeriod"]
 
 
@@ -135,8 +135,8 @@ def _short(dag_id: str) -> str:
 
 
 @contextmanager
-def an_arbiter(stage: Stage) -> Iterator[str]:
-    """The run of an arbiter that ends with the block, its process included: two would give the pool out twice."""
+def running_arbiter(stage: Stage) -> Iterator[str]:
+    """Run an arbiter during the block; its process ends with it, as two arbiters would over-allocate the pool."""
     run_id = stage.airflow.run_dag(ARBITER)
     try:
         yield run_id
@@ -146,26 +146,26 @@ def an_arbiter(stage: Stage) -> Iterator[str]:
 
 @measures("crash", "pool", takes_s=(180, None), needs=("engine",))
 def crash(stage: Stage) -> Iterator[Reading]:
-    """Four trainings and an urgent fifth share the cores, whatever becomes of their arbiter."""
+    """Four trainings and an urgent fifth share the cores while their arbiter is killed."""
     sharing, airflow = Sharing(stage), stage.airflow
-    with an_arbiter(stage) as arbiter:
-        takes_s = sharing.takes_s(URGENT)
+    with running_arbiter(stage) as arbiter:
+        takes_s = sharing.duration_s(URGENT)
         all_s = (4 + 1) * takes_s / CORES
-        stage.say(f"four trainings by {all_s * SPARE:.0f} s, then the arbiter is killed and an urgent fifth comes")
+        stage.log(f"four trainings by {all_s * SPARE:.0f} s, then the arbiter is killed and an urgent fifth starts")
         runs = [(NIGHT, sharing.start(NIGHT, all_s * SPARE)) for _ in range(4)]
-        sharing.train(3)
-        # Its process is gone at once, as if its machine had failed: trainings keep what they have.
+        sharing.wait_for_training(3)
+        # The process ends at once, as if its machine had failed: trainings keep their allocations.
         os.kill(airflow.task_instance(ARBITER, arbiter, "arbiter")["pid"], signal.SIGKILL)
-        # Airflow misses its heartbeat and starts it again; meanwhile nobody could be given anything.
-        again = lambda: airflow.task_instance(ARBITER, arbiter, "arbiter")["try_number"] == 2  # noqa: E731
-        until(again, 120, "the arbiter does not come back", each=sharing.look)
+        # Airflow misses the heartbeat and restarts the arbiter; until then no training gets a grant.
+        restarted = lambda: airflow.task_instance(ARBITER, arbiter, "arbiter")["try_number"] == 2  # noqa: E731
+        until(restarted, 120, "the arbiter is not restarted", each=sharing.read)
         runs.append((URGENT, sharing.start(URGENT, takes_s * SPARE)))
         for dag_id, run_id in runs:
             if sharing.end(dag_id, run_id, timeout_s=2 * all_s * SPARE) != "success":
                 raise NotMeasuredError(f"{dag_id} {run_id} failed")
     for dag_id, run_id in runs:
         error_pct = sharing.result(dag_id, run_id)["error_pct"]
-        # The urgent one may be early: at its least it holds more than it needs.
+        # The urgent training may be early: its minimum is more than it needs.
         yield Reading("crash", max(error_pct, 0.0) if dag_id == URGENT else error_pct, _short(dag_id))
     yield from sharing.above("crash")
     named = [f"{_short(dag_id)} {number}" for number, (dag_id, _) in enumerate(runs, start=1)]
@@ -174,18 +174,18 @@ def crash(stage: Stage) -> Iterator[Reading]:
 
 @measures("tight", "pool", takes_s=(170, None), needs=("engine",))
 def tight(stage: Stage) -> Iterator[Reading]:
-    """Four trainings that would be far too late if cores were shared equally, and one that nobody can serve."""
+    """Four trainings that would miss their deadlines with equal shares, and one with an infeasible deadline."""
     sharing, batches = Sharing(stage), 300
-    with an_arbiter(stage):
-        takes_s = sharing.takes_s(AT_ONCE, batches)
-        # Shared equally, two would be done when all four are.
+    with running_arbiter(stage):
+        takes_s = sharing.duration_s(AT_ONCE, batches)
+        # With equal shares, all four would end at the same time.
         deadlines_s = [2 * takes_s * FITS] * 2 + [4 * takes_s * FITS] * 2
-        stage.say(f"four trainings by {deadlines_s[0]:.0f} and {deadlines_s[-1]:.0f} s")
+        stage.log(f"four trainings by {deadlines_s[0]:.0f} and {deadlines_s[-1]:.0f} s")
         runs = [sharing.start(NIGHT, deadline_s, batches) for deadline_s in deadlines_s]
-        sharing.train(2)
-        hopeless = sharing.start(AT_ONCE, 1.05 * takes_s, batches)
-        if sharing.end(AT_ONCE, hopeless, 120) != "failed":
-            raise NotMeasuredError("a training whose deadline does not fit was let in")
+        sharing.wait_for_training(2)
+        infeasible = sharing.start(AT_ONCE, 1.05 * takes_s, batches)
+        if sharing.end(AT_ONCE, infeasible, 120) != "failed":
+            raise NotMeasuredError("a training with an infeasible deadline was admitted")
         for run_id in runs:
             if sharing.end(NIGHT, run_id) != "success":
                 raise NotMeasuredError(f"{NIGHT} {run_id} failed")
@@ -196,13 +196,13 @@ def tight(stage: Stage) -> Iterator[Reading]:
 
 @measures("beside", "pool", takes_s=(130, None), needs=("engine",))
 def beside(stage: Stage) -> Iterator[Reading]:
-    """A training without a deadline has what one with a deadline leaves it."""
+    """A training without a deadline uses what one with a deadline leaves."""
     sharing = Sharing(stage)
-    with an_arbiter(stage):
-        takes_s = sharing.takes_s(URGENT)
-        stage.say(f"a training without a deadline, then one by {takes_s * SPARE:.0f} s")
+    with running_arbiter(stage):
+        takes_s = sharing.duration_s(URGENT)
+        stage.log(f"a training without a deadline, then one by {takes_s * SPARE:.0f} s")
         soon = stage.airflow.run_dag(SOON)
-        sharing.train(1)
+        sharing.wait_for_training(1)
         urgent = sharing.start(URGENT, takes_s * SPARE)
         if sharing.end(URGENT, urgent) != "success" or sharing.end(SOON, soon) != "success":
             raise NotMeasuredError("a training failed")

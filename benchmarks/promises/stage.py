@@ -1,4 +1,4 @@
-"""What measurements run on: an engine, one Airflow for all of them, folders; and their removal, however a run ends."""
+"""The resources of measurements: an engine, one Airflow, folders; and their removal at the end of a run."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from typing import Any
 from benchmarks.engine import connect
 from benchmarks.promises.place import PROJECT
 from paceline.airflow.demo.airflow_process import AirflowProcess
-from paceline.airflow.demo.signals import signals_held
+from paceline.airflow.demo.signals import signals_deferred
 from paceline.airflow.demo.story import docker_host
 from paceline.errors import PacelineError
 from paceline.profiles.neighbours import IMAGE as NEIGHBOUR_IMAGE
 from paceline.runtime import DockerRuntime, ProcessRuntime, cgroups
 
 SCRIPTS = Path(__file__).parent / "scripts"
-OURS = "promises"  # what every DAG, container, network and device of this benchmark is called first
-LABEL = {"paceline.benchmark": OURS}  # on containers that no DAG has started
+OURS = "promises"  # prefix of the names of this benchmark's DAGs, containers, networks and devices
+LABEL = {"paceline.benchmark": OURS}  # of containers that no DAG has started
 
 
 class NotMeasuredError(PacelineError):
-    """A measurement that cannot be made here and now; the message says why."""
+    """A measurement that cannot be made; the message gives the reason."""
 
 
 @contextlib.contextmanager
-def at_most_s(seconds: float, otherwise: str) -> Iterator[None]:
-    """Raise ``NotMeasuredError(otherwise)`` in the block if it lasts longer: no run may take longer than it says."""
+def at_most_s(seconds: float, error: str) -> Iterator[None]:
+    """Raise ``NotMeasuredError(error)`` in the block after ``seconds``, so that a run keeps its time limit."""
 
-    def ring(number: int, frame: FrameType | None) -> None:
-        raise NotMeasuredError(otherwise)
+    def expire(number: int, frame: FrameType | None) -> None:
+        raise NotMeasuredError(error)
 
-    before = signal.signal(signal.SIGALRM, ring)
+    before = signal.signal(signal.SIGALRM, expire)
     signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
     try:
         yield
@@ -51,31 +51,31 @@ def at_most_s(seconds: float, otherwise: str) -> Iterator[None]:
 
 
 class Stage:
-    """What measurements need, made when the first of them asks for it. Closing it leaves nothing behind.
+    """The resources of measurements, created at their first use. Closing it removes them all.
 
     Parameters
     ----------
     folder:
-        For everything that is written; what an earlier run has left there of Airflow and jobs is removed.
+        Folder of all files; Airflow and jobs that an earlier run left there are removed.
     quick:
-        Measure shorter.
+        Make shorter measurements.
     shortest_s:
         Shortest time of the trainings whose accuracy is measured.
     image:
         The trainer image.
-    say:
-        Told what goes on.
+    log:
+        Called with each line of the log.
     """
 
     def __init__(
-        self, folder: Path, *, quick: bool, shortest_s: float, image: str, say: Callable[[str], None] = print
+        self, folder: Path, *, quick: bool, shortest_s: float, image: str, log: Callable[[str], None] = print
     ) -> None:
         self.folder = folder.absolute()
         self.quick = quick
         self.shortest_s = shortest_s
         self.image = image
-        self.say = say
-        self.scratch = self.folder / f"{OURS}-scratch"  # removed with all that is in it: no name that others use
+        self.log = log
+        self.scratch = self.folder / f"{OURS}-scratch"  # removed with its content: a name that no other program uses
         self._airflow: AirflowProcess | None = None
 
     @cached_property
@@ -90,9 +90,9 @@ class Stage:
 
     @property
     def airflow(self) -> AirflowProcess:
-        """The Airflow of this run, started now if it is not there yet."""
+        """The Airflow of this run, started at the first use."""
         if self._airflow is None:
-            self.say("starting Airflow")
+            self.log("starting Airflow")
             home = self.scratch / "airflow"
             jobs = self.scratch / "tmp"
             jobs.mkdir(parents=True, exist_ok=True)
@@ -109,31 +109,31 @@ class Stage:
         return self._airflow
 
     def dag(self, name: str, text: str, **values: object) -> str:
-        """Write the file of DAG ``promises_NAME`` and return its id.
+        """Write the file of DAG ``promises_NAME``; return its id.
 
-        ``$dag``, ``$image`` and ``values`` are filled into ``text``.
+        ``$dag``, ``$image`` and ``values`` are substituted in ``text``.
         """
         dag_id = f"{OURS}_{name}"
-        known = {key: repr(value) for key, value in {"dag": dag_id, "image": self.image, **values}.items()}
-        (self.airflow.dags_folder / f"{dag_id}.py").write_text(Template(text).substitute(known))
+        literals = {key: repr(value) for key, value in {"dag": dag_id, "image": self.image, **values}.items()}
+        (self.airflow.dags_folder / f"{dag_id}.py").write_text(Template(text).substitute(literals))
         return dag_id
 
     def end_run(self, dag_id: str, run_id: str) -> None:
-        """End a run whose result nobody waits for any more, and wait until its tasks' processes are gone."""
+        """Mark a run as failed and wait until its tasks' processes have ended."""
         states = self.airflow.task_states(dag_id, run_id)
         pids = [self.airflow.task_instance(dag_id, run_id, task)["pid"] for task in states]
         self.airflow.api("PATCH", f"/dags/{dag_id}/dagRuns/{run_id}", {"state": "failed"})
         until(lambda: not any(pid and Path(f"/proc/{pid}").exists() for pid in pids), 60, "its tasks do not end")
 
-    def rest(self) -> None:
-        """Stop Airflow for a while: a measurement brings one of its own. The next that needs it starts it again."""
+    def stop_airflow(self) -> None:
+        """Stop Airflow, for a measurement that needs the cores or its own Airflow; the next use starts it again."""
         if self._airflow is not None:
             self._airflow.stop()
             self._airflow = None
         self.tidy()
 
     def tidy(self) -> None:
-        """End what a measurement has left: its runs, containers, networks and processes."""
+        """Remove the runs, containers, networks and processes that a measurement has left."""
         if self._airflow is not None:
             with contextlib.suppress(Exception):  # an Airflow that does not answer is stopped later
                 for run in self._airflow.api("GET", "/dags/~/dagRuns", state="running")["dag_runs"]:
@@ -145,28 +145,28 @@ class Stage:
                     ProcessRuntime(root).reattach(str(folder)).remove()
 
     def begin(self) -> None:
-        """Remove what a run that was killed has left, its Airflow first: that works in its home, below our folder."""
+        """Remove what a killed run has left, first its Airflow, whose working folder is below ours."""
         for process in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):  # it ends just now
-                here = (process / "cwd").readlink().is_relative_to(self.scratch.resolve())
-                if here and b"airflow" in (process / "cmdline").read_bytes():
+            with contextlib.suppress(OSError):  # the process is ending
+                is_ours = (process / "cwd").readlink().is_relative_to(self.scratch.resolve())
+                if is_ours and b"airflow" in (process / "cmdline").read_bytes():
                     os.kill(int(process.name), signal.SIGKILL)
         self.tidy()
         shutil.rmtree(self.scratch, ignore_errors=True)
         self.scratch.mkdir(parents=True, exist_ok=True)
 
     def close(self) -> None:
-        """Stop Airflow and remove everything, whatever signal comes meanwhile."""
-        with signals_held():
+        """Stop Airflow and remove everything; signals wait until then."""
+        with signals_deferred():
             if self._airflow is not None:
-                self.say("stopping Airflow")
+                self.log("stopping Airflow")
                 self._airflow.stop()
                 self._airflow = None
             self.tidy()
             shutil.rmtree(self.scratch, ignore_errors=True)
 
     def _remove_containers(self) -> None:
-        """Remove what has our labels, of whatever image it is, if an engine answers."""
+        """Remove all containers with our labels, of any image, if an engine answers."""
         import docker
 
         with contextlib.suppress(PacelineError, docker.errors.DockerException, OSError):
@@ -180,31 +180,31 @@ class Stage:
 
 
 def until(
-    what: Callable[[], object],
+    condition: Callable[[], object],
     timeout_s: float,
-    otherwise: str,
+    error: str,
     *,
     each: Callable[[], object] = lambda: None,
     period_s: float = 0.3,
 ) -> None:
-    """Wait until ``what`` is true, looking with ``each`` in between; raise ``NotMeasuredError`` after ``timeout_s``."""
+    """Wait until ``condition`` is true, calling ``each`` in between; raise ``NotMeasuredError`` after ``timeout_s``."""
     end_s = time.monotonic() + timeout_s
-    while not what():
+    while not condition():
         if time.monotonic() > end_s:
-            raise NotMeasuredError(f"{otherwise}, in {timeout_s:g} s")
+            raise NotMeasuredError(f"{error}, in {timeout_s:g} s")
         each()
         time.sleep(period_s)
 
 
 def missing(need: str, image: str) -> str:
-    """Return why something is not to be had here, "" if it is there."""
+    """Return why a requirement is missing, "" if it is met."""
     if need in ("engine", "neighbours"):
         return find_image(image if need == "engine" else NEIGHBOUR_IMAGE)[1]
     return _MISSING[need]()
 
 
 def find_image(image: str) -> tuple[str, str]:
-    """Return the id of an image of the engine and "", or "" and why there is none."""
+    """Return the id of an image and ""; or "" and the reason why the engine has none."""
     import docker
 
     client = None
@@ -224,12 +224,12 @@ def find_image(image: str) -> tuple[str, str]:
 
 def _no_cgroup() -> str:
     probe = cgroups.create(f"paceline-{OURS}-{os.getpid()}")
-    return "" if probe is not None and probe.remove() else "this user may not make a control group"
+    return "" if probe is not None and probe.remove() else "this user may not create a control group"
 
 
 def _no_browser() -> str:
     if shutil.which("chromium") is None:
-        return "there is no chromium"
+        return "chromium is not installed"
     if find_spec("playwright") is None:
         return "playwright is not installed"
     return "" if (PROJECT / "plugins" / "static" / "pages.js").exists() else "the pages have not been built: make ui"
@@ -237,7 +237,7 @@ def _no_browser() -> str:
 
 _MISSING: dict[str, Callable[[], str]] = {
     "root": lambda: "" if os.geteuid() == 0 else "it needs root",
-    "tc": lambda: "" if shutil.which("tc") else "there is no tc (iproute2)",
+    "tc": lambda: "" if shutil.which("tc") else "tc (iproute2) is not installed",
     "cgroup": _no_cgroup,
     "browser": _no_browser,
     "torch": lambda: "" if find_spec("torch") else "torch is not installed",

@@ -1,4 +1,4 @@
-"""Trainings in a real Airflow: how near to their deadline they end, and how soon a task takes what it is told."""
+"""Measures trainings in a real Airflow: deviation from the deadline, and reaction times of tasks."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ with DAG($dag, schedule=None, params={"deadline": "60s", "batches": 1000, "runti
         runtime="{{ params.runtime }}",
     )
 """
-START_AND_END_S = 4.0  # imports before the first batch, and what comes after the last one
-SLOWER = 0.05  # a machine that has lost so much of its speed is another one than was measured
+START_AND_END_S = 4.0  # before the first batch and after the last one
+SLOWER = 0.05  # loss of machine speed that excuses a late run
 TRIES = 3
-D_C = 1.5  # the deadline, in shortest times
-RUNS = 2  # of a promise, one with --quick
+D_C = 1.5  # deadline relative to the shortest time
+RUNS = 2  # of a promise; one with --quick
 
 
 class Trainings:
-    """Runs of one DAG, of a length that is measured before."""
+    """Runs of one DAG, whose length is calibrated first."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -49,9 +49,9 @@ class Trainings:
         self.shortest_s = stage.shortest_s
 
     def speed(self) -> float:
-        """Batches a second on all cores, by some seconds now."""
-        look_s = 5.0 if self.stage.quick else 10.0
-        self.stage.say(f"measuring the training's speed on all cores for {look_s:g} s")
+        """Measure batches a second on all cores for some seconds."""
+        measured_s = 5.0 if self.stage.quick else 10.0
+        self.stage.log(f"measuring the training's speed on all cores for {measured_s:g} s")
         spec = JobSpec(
             name="promises-calibration",
             command=["python", SCRIPT.name, "--batches", "100000", "--batch-size", "64"],
@@ -63,19 +63,19 @@ class Trainings:
         job = self.stage.containers.start(spec)
         seen: list[tuple[float, int]] = []
 
-        def look() -> None:
-            told = [one for line in job.read_lines() if (one := parse_line(line)) and one.done > 20]
-            seen.extend((one.wall_s, one.done) for one in told)
+        def read() -> None:
+            progress = [one for line in job.read_lines() if (one := parse_line(line)) and one.done > 20]
+            seen.extend((one.wall_s, one.done) for one in progress)
 
         try:
-            until(lambda: seen and seen[-1][0] - seen[0][0] > look_s, 120, "a container does not train", each=look)
+            until(lambda: seen and seen[-1][0] - seen[0][0] > measured_s, 120, "a container does not train", each=read)
         finally:
             job.remove()
         return (seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0])
 
     def run(self, meanwhile: Callable[[str], object] = lambda run_id: None, **conf: object) -> dict[str, Any]:
         """Train once; return the task's result with the samples of its history."""
-        self.stage.say(f"training by a deadline of {conf['deadline']} ({conf['batches']} batches)")
+        self.stage.log(f"training by a deadline of {conf['deadline']} ({conf['batches']} batches)")
         run_id = self.stage.airflow.run_dag(self.dag, conf)
         meanwhile(run_id)
         state = self.stage.airflow.wait(self.dag, run_id, timeout_s=300)
@@ -85,18 +85,18 @@ class Trainings:
         return {**self.stage.airflow.xcom(self.dag, run_id, "train"), "samples": history["samples"]}
 
     def pace(self, run_id: str, **least: float) -> dict[str, Any]:
-        """Wait until the training has come at least so far, and return its newest pace."""
+        """Wait until the pace values are at least ``least``; return the newest pace."""
         found: dict[str, Any] = {}
 
         def far_enough() -> bool:
             found.update(self.stage.airflow.task_state(self.dag, run_id, "train", "pace") or {})
             return bool(found) and all((found[key] or 0.0) >= value for key, value in least.items())
 
-        until(far_enough, 300, f"the training has not come to {least}")
+        until(far_enough, 300, f"the training has not reached {least}")
         return found
 
     def containers(self) -> list[dict[str, Any]]:
-        """The containers of this DAG."""
+        """Return the containers of this DAG."""
         found: list[dict[str, Any]] = self.stage.client.containers(
             all=True, filters={"label": f"paceline.dag={self.dag}"}
         )
@@ -111,11 +111,11 @@ class Trainings:
         part: float = 1.0,
         runs: int = RUNS,
     ) -> Iterator[Reading]:
-        """Train a job whose length was measured right before, and read how far from its deadline it ends.
+        """Train a job right after its calibration; read its deviation from the deadline.
 
-        The promise holds for deadlines that can be met, on a machine as fast as it was measured. A shared machine may
-        become slower meanwhile: a run that was late although it had all cores for its second half, or on a machine that
-        is measured again and has become slower, decides nothing and is made again, twice.
+        The promise holds for feasible deadlines on a machine of the calibrated speed. A shared machine may become
+        slower: a late run does not count, and is repeated up to twice, if it had all cores for its second half or if a
+        new calibration is slower.
         """
         for again in range(1 if self.stage.quick else runs):
             speed = self.speed()
@@ -134,17 +134,17 @@ class Trainings:
 
 
 def _excuse(samples: list[list[float]], before: float, after: float) -> str:
-    """Say why a late run was not the controller's doing, "" if it was."""
-    if held_all(samples, cores()):
+    """Return why a late run does not count against the controller, "" if it does."""
+    if had_all(samples, cores()):
         return "it had all cores for its second half"
     lost = 1.0 - after / before
     return f"the machine has lost {100 * lost:.0f} % of its speed" if lost >= SLOWER else ""
 
 
-def held_all(samples: list[list[float]], most: float) -> bool:
-    """Say whether a run had all that it may hold for its second half: nothing more could be given to it.
+def had_all(samples: list[list[float]], most: float) -> bool:
+    """Return whether a run had its maximum allocation ``most`` for its second half.
 
-    The last stretch is that of the container's end, when cores are given back.
+    The last samples are from the end of the container, when cores are released.
     """
     end_s = samples[-1][0]
     second_half = [row[3] for row in samples if 0.5 < row[0] / end_s < 0.95]
@@ -152,14 +152,14 @@ def held_all(samples: list[list[float]], most: float) -> bool:
 
 
 def _period_s(samples: list[list[float]]) -> float:
-    """The median between two samples; in the last seconds before the deadline, and after it, there are more."""
+    """Return the median interval of samples, without the end of the run, where they are more frequent."""
     most = [row for row in samples if row[0] < 0.85 * row[4]]
     return statistics.median(after[0] - before[0] for before, after in pairwise(most))
 
 
 @measures("container", "step", "period", takes_s=(190, 60), needs=("engine",))
 def container(stage: Stage) -> Iterator[Reading]:
-    """A training in a container, by one and a half times its shortest time."""
+    """Train in a container with a deadline of 1.5 times the shortest time."""
     trainings = Trainings(stage)
     deadline_s = D_C * stage.shortest_s
     yield from trainings.on_time(
@@ -169,7 +169,7 @@ def container(stage: Stage) -> Iterator[Reading]:
 
 @measures("moved", "taken", "step", "period", takes_s=(160, 50), needs=("engine",))
 def moved(stage: Stage) -> Iterator[Reading]:
-    """The same, whose deadline is cut on the way."""
+    """Train in a container and cut the deadline during the run."""
     trainings = Trainings(stage)
     deadline_s = D_C * stage.shortest_s
     taken_s: list[float] = []
@@ -183,7 +183,7 @@ def moved(stage: Stage) -> Iterator[Reading]:
             pace = stage.airflow.task_state(trainings.dag, run_id, "train", "pace")
             return bool(pace["deadline_s"] < deadline_s)
 
-        until(taken, 30, "the new deadline is not taken", period_s=0.05)
+        until(taken, 30, "the new deadline does not take effect", period_s=0.05)
         taken_s.append(time.monotonic() - began_s)
 
     def run(batches: int) -> dict[str, Any]:
@@ -196,7 +196,7 @@ def moved(stage: Stage) -> Iterator[Reading]:
 
 @measures("process", "step", "period", takes_s=(65, 40), needs=("engine", "torch"))
 def process(stage: Stage) -> Iterator[Reading]:
-    """A training in a local process (the engine measures its length); shorter, as its promise is looser."""
+    """Train in a local process, calibrated on the engine; shorter, as the promise is looser."""
     trainings = Trainings(stage)
     part = 0.6
 
@@ -208,23 +208,23 @@ def process(stage: Stage) -> Iterator[Reading]:
 
 @measures("ended", takes_s=(20, 20), needs=("engine",))
 def ended(stage: Stage) -> Iterator[Reading]:
-    """A training that a person ends."""
+    """Mark a training task as failed."""
     trainings = Trainings(stage)
-    stage.say("a task is marked failed while it trains")
+    stage.log("marking a task as failed while it trains")
     run_id = stage.airflow.run_dag(trainings.dag, {"batches": 20_000, "deadline": "10m"})
     trainings.pace(run_id, progress_pct=0.1)
     began_s = time.monotonic()
     path = f"/dags/{trainings.dag}/dagRuns/{run_id}/taskInstances/train"
     stage.airflow.api("PATCH", path, {"new_state": "failed"})
-    until(lambda: not trainings.containers(), 60, "its container does not go", period_s=0.1)
+    until(lambda: not trainings.containers(), 60, "its container is not removed", period_s=0.1)
     yield Reading("ended", time.monotonic() - began_s)
 
 
 @measures("orphan", takes_s=(25, 25), needs=("engine",))
 def orphan(stage: Stage) -> Iterator[Reading]:
-    """A training whose task's supervisor is killed."""
+    """Kill the supervisor of a training's task."""
     trainings = Trainings(stage)
-    stage.say("the supervisor of a task is killed while it trains")
+    stage.log("killing the supervisor of a task while it trains")
     run_id = stage.airflow.run_dag(trainings.dag, {"batches": 20_000, "deadline": "10m"})
     trainings.pace(run_id, progress_pct=0.1)
     pid = stage.airflow.task_instance(trainings.dag, run_id, "train")["pid"]
@@ -240,7 +240,7 @@ def orphan(stage: Stage) -> Iterator[Reading]:
 
 
 def _status(pid: int) -> dict[str, str]:
-    """What the kernel says of a process; {} if it is gone."""
+    """Return a process's /proc status; {} if it does not exist."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:

@@ -1,7 +1,6 @@
-"""The application beside the training: SIFT features of a frame every 200 ms, as in Deep-Edge. Runs in a container.
+"""The neighbour of the training: SIFT features of a frame every 200 ms, as in Deep-Edge. Runs in a container.
 
-Frames are drawn, not recorded: rectangles and circles of random grey on a sensor's noise, as large as the paper's
-(640 x 320).
+The frames are synthetic: rectangles and circles of random grey on noise, in the paper's size (640 x 320).
 """
 
 import time

@@ -1,8 +1,8 @@
-"""Train a network that says, before departure, how likely a flight from New York is to arrive late.
+"""Train a network that predicts, before departure, how likely a flight from New York is to arrive late.
 
-Runs wherever Paceline puts it (a container, several of them that train one model, or a local process), and as plain
-``python train.py`` too. Needs torch and the standard library only. Reads ``train.csv``; leaves ``model.json`` (how to
-read a flight) and ``weights.pt``.
+Runs in a container, in several containers that train one model, in a local process, and as plain ``python train.py``.
+Needs only torch and the standard library. Reads ``train.csv``; writes ``model.json`` (the encoding of a flight) and
+``weights.pt``.
 """
 
 import csv
@@ -28,21 +28,21 @@ Columns = dict[str, tuple[str, ...]]
 
 
 def read_columns(path: Path) -> Columns:
-    """Read a CSV file with a header: name of the column to its values."""
+    """Read a CSV file with a header into a dict from column name to values."""
     with path.open(newline="") as file:
         header, *rows = csv.reader(file)
     return dict(zip(header, zip(*rows, strict=True), strict=True))
 
 
 class Reader:
-    """Turns columns of text into tensors. What it learns from the training data is ``plan``, which is plain JSON."""
+    """Converts text columns to tensors. ``plan``, fitted to the training data, is plain JSON."""
 
     def __init__(self, plan: dict) -> None:
         self.plan = plan
 
     @classmethod
     def fit(cls, columns: Columns) -> "Reader":
-        """Learn means, spreads and the known categories; what is not known shares number 0."""
+        """Fit means, standard deviations and the known categories; unknown categories share number 0."""
         numeric = {}
         for name in NUMERIC:
             values = torch.tensor([float(value) for value in columns[name] if value])
@@ -50,7 +50,7 @@ class Reader:
         return cls({"numeric": numeric, "categorical": {name: sorted(set(columns[name])) for name in CATEGORICAL}})
 
     def read(self, columns: Columns) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return (category numbers, numbers in standard deviations, label) of every row."""
+        """Return (category numbers, standardized numeric values, labels) of all rows."""
         categories, numbers = [], []
         for name, known in self.plan["categorical"].items():
             number = {value: i + 1 for i, value in enumerate(known)}
@@ -63,7 +63,7 @@ class Reader:
 
 
 class Flights(TensorDataset):
-    """Gives a batch by one indexing of the tensors, not row by row."""
+    """Dataset that returns a batch with one tensor index operation instead of row by row."""
 
     def __getitems__(self, indices: list[int]) -> tuple[torch.Tensor, ...]:
         """Return the rows of a batch."""
@@ -71,15 +71,15 @@ class Flights(TensorDataset):
         return tuple(column[chosen] for column in self.tensors)
 
 
-def as_it_is(batch: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """Return the batch: nothing has to be put together."""
+def identity(batch: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Return the batch unchanged: ``Flights`` has already collated it."""
     return batch
 
 
 def learning_rate(progress: float) -> float:
-    """Return the rate at a share of the training: up to the peak first, then down to nothing, along cosines.
+    """Return the learning rate at a progress from 0 to 1: cosine warm-up to the peak, then cosine decay to zero.
 
-    By the progress and not by a number of batches: several machines take batches of other sizes.
+    It depends on the progress, not on the batch number, because batch sizes differ between machines.
     """
     turn = progress / WARM_UP if progress < WARM_UP else 1 + (progress - WARM_UP) / (1 - WARM_UP)
     return PEAK_RATE * (
@@ -88,7 +88,7 @@ def learning_rate(progress: float) -> float:
 
 
 class Delays(nn.Module):
-    """An embedding for each categorical column, then two hidden layers."""
+    """Network with an embedding for each categorical column and two hidden layers."""
 
     def __init__(self, plan: dict, hidden: int = 256, width: int = 8) -> None:
         super().__init__()
@@ -107,11 +107,11 @@ class Delays(nn.Module):
 
 
 def main() -> None:
-    """Train, and leave the model in the output folder."""
+    """Train, and write the model to the output folder."""
     torch.manual_seed(2013)
     columns = read_columns(input_dir() / "train.csv")
     reader = Reader.fit(columns)
-    loader = DataLoader(Flights(*reader.read(columns)), BATCH, shuffle=True, collate_fn=as_it_is)
+    loader = DataLoader(Flights(*reader.read(columns)), BATCH, shuffle=True, collate_fn=identity)
 
     model = Delays(reader.plan)
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.05)

@@ -1,25 +1,23 @@
-"""The one exception hierarchy of Paceline. Every part of the engine and every operator raises from here."""
+"""The exception hierarchy of Paceline."""
 
 from __future__ import annotations
 
 
 class PacelineError(Exception):
-    """Root of everything Paceline raises on purpose."""
+    """Base class of all errors that Paceline raises on purpose."""
 
 
 class InvalidInputError(PacelineError, ValueError):
-    """A value that a user gave cannot be used.
-
-    The message always names the field, the value and what is accepted.
+    """A user's value is invalid. The message names the field, the value and the accepted values.
 
     Parameters
     ----------
     field:
         Name of the parameter, column or key, as the user wrote it.
     value:
-        What was given.
+        The invalid value.
     accepted:
-        What would have been accepted, as a phrase that follows "expected".
+        The accepted values, as a phrase that follows "expected".
 
     Examples
     --------
@@ -35,22 +33,22 @@ class InvalidInputError(PacelineError, ValueError):
         super().__init__(f"{field}: got {value!r}, expected {accepted}")
 
     def __reduce__(self) -> tuple[type[InvalidInputError], tuple[str, object, str]]:
-        # Exceptions cross process boundaries in Airflow; the default would replay the message only.
+        # Airflow pickles exceptions; by default only the message would be passed to the constructor.
         return type(self), (self.field, self.value, self.accepted)
 
 
 class RuntimeUnavailableError(PacelineError):
-    """The engine or machine that should run a job does not answer. Trying again later may help."""
+    """The engine or machine of a job does not answer. A later retry may succeed."""
 
 
 class JobLostError(PacelineError):
-    """A job that was started is not there any more (its container or process was removed by somebody)."""
+    """A started job no longer exists: its container or process was removed."""
 
 
 class TrainingFailedError(PacelineError):
     """The training code ended without a usable result: it raised, was killed, or reported nothing.
 
-    ``exit_code`` is the one it ended with, ``None`` where that is not what failed.
+    ``exit_code`` is the job's exit code, ``None`` if the failure is another one.
     """
 
     def __init__(self, message: str, exit_code: int | None = None) -> None:
@@ -62,12 +60,12 @@ class TrainingFailedError(PacelineError):
 
 
 class DeadlineInfeasibleError(PacelineError):
-    """The deadline cannot be met even with every device, and ``on_infeasible="fail"`` was asked for."""
+    """The deadline cannot be met with all allowed devices, and ``on_infeasible`` is ``"fail"``."""
 
 
-class AskedToEndError(PacelineError):
-    """Whoever runs a training asked it to end before its job had."""
+class TaskStoppedError(PacelineError):
+    """The task was stopped before its job ended."""
 
 
 class DetachedError(PacelineError):
-    """The process that steered a training has to go, and the training has not ended: the next one takes it up."""
+    """The controlling process ends before its training does; the next process takes over the job."""

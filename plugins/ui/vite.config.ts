@@ -1,7 +1,7 @@
 import react from "@vitejs/plugin-react";
 import { defineConfig } from "vite";
 
-// One script that Airflow loads into its own page; what that page has already, it shares.
+// One script that Airflow loads into its own page. It uses the libraries that Airflow's page provides.
 export default defineConfig({
   plugins: [react()],
   define: { "process.env.NODE_ENV": JSON.stringify("production") },

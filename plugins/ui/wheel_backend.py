@@ -1,7 +1,7 @@
-"""Builds the package with setuptools; a wheel gets Paceline's pages, made with Node from the package index if need be.
+"""PEP 517 build backend on setuptools that adds Paceline's pages to a wheel. Named in ``pyproject.toml``.
 
-``pyproject.toml`` names it. Pages that are there already (``make ui``) are taken as they are, and an editable install
-goes without: ``make ui`` is for those who want them.
+It builds the pages with Node from the package index, unless ``make ui`` has built them. An editable install gets no
+pages; run ``make ui`` for them.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ SCRIPT = UI.parent / "static" / "pages.js"
 
 
 def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
-    """Node, unless the pages are there."""
+    """Return the build requirements: Node, unless the pages are built."""
     return [*build_meta.get_requires_for_build_wheel(config_settings), *([] if SCRIPT.exists() else [NODE])]
 
 
 def build_wheel(wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None) -> str:
-    """A wheel with the pages in it."""
+    """Build a wheel with the pages and return its file name."""
     if not SCRIPT.exists():
         build_pages()
     return str(build_meta.build_wheel(wheel_directory, config_settings, metadata_directory))
 
 
 def build_pages() -> None:
-    """Make ``plugins/static``: what the lock file names, then the bundle."""
-    found = {**os.environ, "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])}
+    """Install the locked npm packages and build ``plugins/static``."""
+    # Node's wheel installs npm next to this Python.
+    env = {**os.environ, "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])}
     for command in (["ci", "--no-audit", "--no-fund"], ["run", "build"]):
-        # Node's wheel puts npm beside this Python; in a build's environment that is first on the path.
-        subprocess.run(["npm", *command], cwd=UI, env=found, check=True)
+        subprocess.run(["npm", *command], cwd=UI, env=env, check=True)

@@ -1,1 +1,1 @@
-"""What Paceline's pages ask Airflow's API server for, behind Airflow's own login and permissions."""
+"""The REST API behind Paceline's pages, on Airflow's API server, with Airflow's login and permissions."""

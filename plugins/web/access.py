@@ -1,4 +1,4 @@
-"""Who may see and change what: Airflow's own answer to both, for the routes beside this file."""
+"""Access control for the routes of this package: every decision is Airflow's auth manager's."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_da
 from airflow.models.dag import DagModel
 from fastapi import Depends
 
-# For routes with a `dag_id` in their path, or without one for all that there are.
-may_see = Depends(requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE))
-may_see_results = Depends(requires_access_dag("GET", DagAccessEntity.XCOM))
-may_change = Depends(requires_access_dag("PUT", DagAccessEntity.TASK_INSTANCE))
+# A route with a `dag_id` in its path needs the permission for that DAG, any other route for DAGs in general.
+can_read_tasks = Depends(requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE))
+can_read_results = Depends(requires_access_dag("GET", DagAccessEntity.XCOM))
+can_edit_tasks = Depends(requires_access_dag("PUT", DagAccessEntity.TASK_INSTANCE))
 
 
 def _readable_dags(user: GetUserDep) -> set[str]:
     return get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
 
 
-# The DAGs that whoever asks may see.
+# The ids of the DAGs that the caller may read.
 ReadableDags = Annotated[set[str], Depends(_readable_dags)]
 
 
 def can_change(user: GetUserDep, dag_id: str) -> bool:
-    """Whether a user may change the deadlines of a DAG's trainings: who may change its task instances may."""
+    """Return whether a user may change the deadlines of a DAG: this takes the right to edit its task instances."""
     details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
     return get_auth_manager().is_authorized_dag(
         method="PUT", access_entity=DagAccessEntity.TASK_INSTANCE, details=details, user=user

@@ -1,4 +1,4 @@
-"""The application that Airflow's API server mounts at ``/paceline``: what the pages ask for, and their script."""
+"""The FastAPI application that Airflow's API server mounts at ``/paceline``: the pages' API and script."""
 
 from __future__ import annotations
 
@@ -11,22 +11,20 @@ from . import bundle, deadline, overview, pool, trainings
 
 
 def create_app() -> FastAPI:
-    """Make the application. All but its static files asks Airflow who is there and what they may do."""
-    app = FastAPI(
-        title="Paceline", version=__version__, description="Trainings: how they do, and when they are to end."
-    )
+    """Create the application. Every route except the static files checks Airflow's login and permissions."""
+    app = FastAPI(title="Paceline", version=__version__, description="Trainings, their progress and their deadlines.")
     for part in (trainings, deadline, overview, pool):
         app.include_router(part.router, prefix="/api")
 
     @app.get(f"/static/{bundle.SCRIPT}", include_in_schema=False)
     def script(version: str = "") -> Response:
-        """The pages' script; its address changes with it, so that browsers may keep it.
+        """Return the pages' script. Its URL contains its version, so browsers may cache it.
 
-        While servers are upgraded one by one, the one that is asked may have another than was named.
+        During a rolling upgrade a server may have another version than the URL names; that answer is not cached.
         """
         text = bundle.read_script()
-        keep = "public, max-age=31536000, immutable" if version == bundle.version(text) else "no-store"
-        return Response(text, media_type="text/javascript", headers={"Cache-Control": keep})
+        caching = "public, max-age=31536000, immutable" if version == bundle.version(text) else "no-store"
+        return Response(text, media_type="text/javascript", headers={"Cache-Control": caching})
 
     app.mount("/static", StaticFiles(directory=bundle.STATIC, check_dir=False), name="static")
     return app

@@ -1,4 +1,4 @@
-"""The pages as a browser gets them: one script, made by ``make ui``, or one that says that it has not been made."""
+"""The script of the pages, built by ``make ui``; before that, a script that shows how to build it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 STATIC = Path(__file__).parents[1] / "static"
 SCRIPT = "pages.js"
 NOT_BUILT = (
-    "Paceline's pages have not been built. In a clone of Paceline, run `make ui` and start the API server again; "
-    "a wheel has them."
+    "Paceline's pages have not been built. In a clone of Paceline, run `make ui` and restart the API server; "
+    "a wheel contains them."
 )
 
 
 def bundle_url(page: str) -> str:
-    """Where the script of a page is, from Airflow's base address; another one whenever the script is another.
+    """Return the URL of a page's script, relative to Airflow's base URL. It contains the script's version.
 
     >>> bundle_url("pace").startswith("paceline/static/pages.js?page=pace&version=")
     True
@@ -24,16 +24,16 @@ def bundle_url(page: str) -> str:
 
 
 def version(script: str) -> str:
-    """Short name of a script: another one whenever it is another."""
+    """Return a short hash of a script."""
     return sha256(script.encode()).hexdigest()[:12]
 
 
 def read_script() -> str:
-    """The script, or one that shows in its place what is missing."""
+    """Return the pages' script, or one that shows ``NOT_BUILT`` if they have not been built."""
     path = STATIC / SCRIPT
-    return path.read_text() if path.is_file() else _told(NOT_BUILT)
+    return path.read_text() if path.is_file() else _message_script(NOT_BUILT)
 
 
-def _told(message: str) -> str:
-    said = json.dumps(message)
-    return f'globalThis.AirflowPlugin = () => globalThis.React.createElement("p", {{ role: "alert" }}, {said});\n'
+def _message_script(message: str) -> str:
+    text = json.dumps(message)
+    return f'globalThis.AirflowPlugin = () => globalThis.React.createElement("p", {{ role: "alert" }}, {text});\n'

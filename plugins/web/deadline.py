@@ -1,4 +1,4 @@
-"""A new deadline for trainings that run: checked before it is written, and only over what its author has seen."""
+"""Changes the deadline of running trainings. Refuses invalid deadlines and stale changes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from sqlalchemy.orm import Session
 from paceline.contract import DEADLINE, PACE, Deadline, PaceSample, StoredDeadline
 from paceline.errors import InvalidInputError
 
-from .access import may_change
+from .access import can_edit_tasks
 
 router = APIRouter(tags=["Deadline"])
 
 
 class TargetTask(BaseModel):
-    """A training, and which of its deadlines the author of the new one has seen."""
+    """A training to change. ``seen`` is the ``updated_at`` of the deadline that the user replaces."""
 
     task_id: str
     map_index: int = -1
@@ -33,7 +33,7 @@ class TargetTask(BaseModel):
 
 
 class DeadlineChange(BaseModel):
-    """A new deadline for one training, or for all workers of one."""
+    """A new deadline for one training, or for all workers of a training on several machines."""
 
     deadline: Annotated[str, Field(max_length=100)] | float
     trainings: list[TargetTask] = Field(min_length=1, max_length=1000)
@@ -42,14 +42,14 @@ class DeadlineChange(BaseModel):
 @router.put(
     "/dags/{dag_id}/dagRuns/{run_id}/deadline",
     status_code=204,
-    dependencies=[may_change, Depends(action_logging("paceline.deadline"))],
+    dependencies=[can_edit_tasks, Depends(action_logging("paceline.deadline"))],
     responses={
-        409: {"description": "Changed by somebody else meanwhile, or over"},
-        422: {"description": "No deadline"},
+        409: {"description": "The deadline has changed since it was read, or the training has ended"},
+        422: {"description": "Not a deadline"},
     },
 )
 def change(dag_id: str, run_id: str, change: DeadlineChange, session: SessionDep, user: GetUserDep) -> None:
-    """Give trainings a new deadline: all of them, or none. It is written down with its author's name."""
+    """Set a new deadline, for all of the trainings or for none. It is stored with the user's name."""
     try:
         deadline = Deadline.parse(change.deadline)
     except InvalidInputError as error:
@@ -59,8 +59,8 @@ def change(dag_id: str, run_id: str, change: DeadlineChange, session: SessionDep
         rows = _rows(session, dag_id, run_id, target)
         pace = PaceSample.read(json.loads(rows[PACE].value)) if PACE in rows else None
         if DEADLINE not in rows or pace is None:
-            raise HTTPException(409, f"{target.task_id} does not train now")
-        _must_be_ahead(deadline, change.deadline, pace)
+            raise HTTPException(409, f"{target.task_id} is not training")
+        _check_is_future(deadline, change.deadline, pace)
         _write(session, rows[DEADLINE], target, value)
 
 
@@ -77,16 +77,16 @@ def _rows(session: Session, dag_id: str, run_id: str, target: TargetTask) -> Map
     return {row.key: row for row in found}
 
 
-def _must_be_ahead(deadline: Deadline, said: object, pace: PaceSample) -> None:
-    """Refuse what the training would refuse: a time that has passed."""
+def _check_is_future(deadline: Deadline, value: object, pace: PaceSample) -> None:
+    """Refuse a deadline that has passed, because the training would refuse it too."""
     passed_s = (datetime.now(timezone.utc) - pace.origin).total_seconds()
     if deadline.seconds_after(pace.origin) <= passed_s:
-        accepted = f"a time that is still to come ({passed_s:.0f} s have passed)"
-        raise HTTPException(422, str(InvalidInputError("deadline", said, accepted)))
+        accepted = f"a time in the future ({passed_s:.0f} s have passed)"
+        raise HTTPException(422, str(InvalidInputError("deadline", value, accepted)))
 
 
 def _write(session: Session, row: Stored, target: TargetTask, value: str) -> None:
-    """Replace the deadline that the author has seen; the database sees to it that nothing came between."""
+    """Replace the deadline if it is still the one the user has seen: one conditional update, hence atomic."""
     written = session.execute(
         update(Stored)
         .where(Stored.id == row.id, Stored.updated_at == target.seen)
@@ -97,4 +97,4 @@ def _write(session: Session, row: Stored, target: TargetTask, value: str) -> Non
         return
     now = StoredDeadline.read(json.loads(row.value))
     author = f" by {now.by}" if now.by else ""
-    raise HTTPException(409, f"The deadline of {target.task_id} was changed meanwhile{author}: it is {now.value} now")
+    raise HTTPException(409, f"The deadline of {target.task_id} has since been changed to {now.value}{author}")

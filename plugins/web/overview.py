@@ -1,4 +1,4 @@
-"""What Airflow remembers of models, drift and fleets: the results of Paceline's other tasks, the newest first."""
+"""Results of Paceline's other tasks from Airflow's XComs, newest first: models, drift checks and schedules."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pydantic import BaseModel
 from sqlalchemy import and_, select
 from sqlalchemy.orm import Session
 
-from .access import ReadableDags, may_see_results
+from .access import ReadableDags, can_read_results
 
 router = APIRouter(tags=["Overview"])
 
 
 class TaskResult(BaseModel):
-    """What a task returned, and which task that was."""
+    """A task instance and what it returned."""
 
     dag_id: str
     run_id: str
@@ -30,7 +30,7 @@ class TaskResult(BaseModel):
 
 
 class Overview(BaseModel):
-    """Results of each kind of task, the newest first."""
+    """Results by kind of task, newest first."""
 
     evaluations: list[TaskResult]
     promotions: list[TaskResult]
@@ -38,8 +38,8 @@ class Overview(BaseModel):
     schedules: list[TaskResult]
 
 
-_REMEMBERED = timedelta(days=90)
-# Airflow keeps the name of each task's class.
+_MAX_AGE = timedelta(days=90)
+# Airflow stores the class name of each task instance's operator.
 _OPERATORS = {
     "evaluations": "EvaluateOperator",
     "promotions": "PromoteOperator",
@@ -48,9 +48,9 @@ _OPERATORS = {
 }
 
 
-@router.get("/overview", dependencies=[may_see_results])
+@router.get("/overview", dependencies=[can_read_results])
 def overview(session: SessionDep, readable: ReadableDags, limit: int = Query(100, ge=1, le=500)) -> Overview:
-    """What evaluations, promotions, drift checks and schedules came to, so many of each."""
+    """Return the newest results of evaluations, promotions, drift checks and schedules, at most ``limit`` of each."""
     return Overview(**{kind: _results(session, readable, name, limit) for kind, name in _OPERATORS.items()})
 
 
@@ -73,7 +73,7 @@ def _results(session: Session, readable: set[str], operator: str, limit: int) ->
         .join(TaskInstance, same_task)
         .where(
             XComModel.key == "return_value",
-            XComModel.timestamp > datetime.now(timezone.utc) - _REMEMBERED,
+            XComModel.timestamp > datetime.now(timezone.utc) - _MAX_AGE,
             TaskInstance.operator == operator,
             XComModel.dag_id.in_(readable),
         )
@@ -90,6 +90,6 @@ def _results(session: Session, readable: set[str], operator: str, limit: int) ->
             value=row.value,
         )
         for row in rows
-        # Plain JSON only: what needs classes to be read is not ours, and a backend of one's own keeps it elsewhere.
+        # Paceline returns plain JSON. Serialized classes are not Paceline's; custom XCom backends store references.
         if isinstance(row.value, dict) and "__classname__" not in row.value
     ]

@@ -16,17 +16,17 @@ from sqlalchemy.orm import aliased
 
 from paceline.contract import CEILING, CONTAINER, PACE
 
-from .access import ReadableDags, may_see
-from .trainings import OVER, same_task
+from .access import ReadableDags, can_read_tasks
+from .trainings import FINAL_STATES, same_task
 
 router = APIRouter(tags=["Arbiter"])
 
 
 class PoolTraining(BaseModel):
-    """A training that holds devices of a pool or waits for some: what it says, and what has been said to it.
+    """A training that has devices of a pool or waits for some, with its newest ``pace`` and its ``ceiling``.
 
-    ``priority_weight`` is its task's, as Airflow has it. ``lost``: its task has ended without tidying up, so it may
-    still hold what it had.
+    ``priority_weight`` is Airflow's, of the task. ``lost``: the task has ended without removing its job, which may
+    still use its devices.
     """
 
     dag_id: str
@@ -41,12 +41,12 @@ class PoolTraining(BaseModel):
     ceiling: Any = None
 
 
-@router.get("/pools/{pool}/trainings", dependencies=[may_see])
-def of_pool(pool: str, session: SessionDep, readable: ReadableDags) -> list[PoolTraining]:
-    """All trainings of a pool that have not ended, in the order in which they began."""
+@router.get("/pools/{pool}/trainings", dependencies=[can_read_tasks])
+def pool_trainings(pool: str, session: SessionDep, readable: ReadableDags) -> list[PoolTraining]:
+    """Return all trainings of a pool that have not ended, by start time."""
     container = aliased(Stored)
-    untidy = exists().where(container.key == CONTAINER, same_task(container))
-    there = or_(TaskInstance.state.is_(None), TaskInstance.state.not_in(OVER), untidy)
+    has_job = exists().where(container.key == CONTAINER, same_task(container))
+    not_ended = or_(TaskInstance.state.is_(None), TaskInstance.state.not_in(FINAL_STATES), has_job)
     rows = session.execute(
         select(
             TaskInstance.dag_id,
@@ -60,13 +60,13 @@ def of_pool(pool: str, session: SessionDep, readable: ReadableDags) -> list[Pool
             Stored.value,
         )
         .join(Stored, same_task())
-        .where(TaskInstance.pool == pool, TaskInstance.dag_id.in_(readable), Stored.key.in_((PACE, CEILING)), there)
+        .where(TaskInstance.pool == pool, TaskInstance.dag_id.in_(readable), Stored.key.in_((PACE, CEILING)), not_ended)
     )
     found: dict[tuple[str, str, str, int], PoolTraining] = {}
     for row in rows:
         key = (row.dag_id, row.run_id, row.task_id, row.map_index)
         one = found.setdefault(key, PoolTraining.model_validate(row, from_attributes=True))
-        one.lost = one.state in OVER
+        one.lost = one.state in FINAL_STATES
         setattr(one, row.key, json.loads(row.value))
     order = sorted(found.values(), key=lambda one: (one.dag_id, one.run_id, one.task_id, one.map_index))
     return sorted(order, key=lambda one: one.started_at.timestamp() if one.started_at else float("inf"))

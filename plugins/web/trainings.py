@@ -1,4 +1,4 @@
-"""Trainings: those of one DAG run, and all that run now or ended lately."""
+"""Trainings of one DAG run, and all trainings that are running or have ended recently."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from sqlalchemy.orm import Session
 
 from paceline.contract import DEADLINE, PACE, PaceSample, StoredDeadline
 
-from .access import ReadableDags, can_change, may_see
+from .access import ReadableDags, can_change, can_read_tasks
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 router = APIRouter(tags=["Trainings"])
-_MOST = 500
-_MOST_ROWS = 4000  # two for each training
-OVER = ("success", "failed", "skipped", "upstream_failed", "removed")
+_MAX_RECENT = 500
+_MAX_ROWS = 4000  # two for each training
+FINAL_STATES = ("success", "failed", "skipped", "upstream_failed", "removed")
 
 
-class Asked(BaseModel):
-    """The deadline as somebody wrote it. ``updated_at`` is when: whoever changes it says which one they have seen."""
+class CurrentDeadline(BaseModel):
+    """A deadline as the user wrote it. A change has to quote its ``updated_at``, so a stale change is detected."""
 
     value: Any
     by: str | None
@@ -39,7 +39,7 @@ class Asked(BaseModel):
 
 
 class TrainingRow(BaseModel):
-    """A task that trains, or has trained: Airflow's view of it, and the newest ``pace`` that it published."""
+    """A task instance that trains or has trained: Airflow's data, and the newest ``pace`` that it published."""
 
     dag_id: str
     run_id: str
@@ -50,12 +50,12 @@ class TrainingRow(BaseModel):
     try_number: int
     started_at: datetime | None
     ended_at: datetime | None
-    deadline: Asked | None
+    deadline: CurrentDeadline | None
     pace: PaceSample
 
 
 class RunTrainings(BaseModel):
-    """The trainings of a DAG run, and its state. ``may_change``: whether who asks may change their deadlines."""
+    """The trainings of a DAG run, and its state. ``may_change``: whether the caller may change their deadlines."""
 
     state: str | None
     trainings: list[TrainingRow]
@@ -63,35 +63,37 @@ class RunTrainings(BaseModel):
 
 
 class AllTrainings(BaseModel):
-    """What runs now, and what ended last, the newest first."""
+    """The running trainings, and the ones that ended last, newest first."""
 
     running: list[TrainingRow]
     recent: list[TrainingRow]
 
 
-@router.get("/dags/{dag_id}/dagRuns/{run_id}/trainings", dependencies=[may_see])
-def of_run(dag_id: str, run_id: str, session: SessionDep, user: GetUserDep) -> RunTrainings:
-    """The trainings of one DAG run, in the order in which they began."""
+@router.get("/dags/{dag_id}/dagRuns/{run_id}/trainings", dependencies=[can_read_tasks])
+def run_trainings(dag_id: str, run_id: str, session: SessionDep, user: GetUserDep) -> RunTrainings:
+    """Return the trainings of one DAG run, by start time."""
     rows = session.execute(_published().where(TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id))
     trainings = sorted(_read(rows), key=lambda one: (one.started_at is None, one.started_at, one.task_id))
     state = session.scalar(select(DagRun.state).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id))
     return RunTrainings(state=state, trainings=trainings, may_change=can_change(user, dag_id))
 
 
-@router.get("/trainings", dependencies=[may_see])
-def of_all(session: SessionDep, readable: ReadableDags, recent: int = Query(50, ge=0, le=_MOST)) -> AllTrainings:
-    """All trainings that run now, and so many that ended lately, of the DAGs that whoever asks may see."""
-    mine = TaskInstance.dag_id.in_(readable)
-    running = session.execute(_published().where(mine, TaskInstance.state == "running").limit(_MOST_ROWS))
-    return AllTrainings(running=_read(running), recent=_ended_lately(session, mine, recent))
+@router.get("/trainings", dependencies=[can_read_tasks])
+def all_trainings(
+    session: SessionDep, readable: ReadableDags, recent: int = Query(50, ge=0, le=_MAX_RECENT)
+) -> AllTrainings:
+    """Return all running trainings and the ``recent`` newest that have ended, of the DAGs that the caller may read."""
+    is_readable = TaskInstance.dag_id.in_(readable)
+    running = session.execute(_published().where(is_readable, TaskInstance.state == "running").limit(_MAX_ROWS))
+    return AllTrainings(running=_read(running), recent=_recently_ended(session, is_readable, recent))
 
 
-def _ended_lately(session: Session, mine: ColumnElement[bool], number: int) -> list[TrainingRow]:
-    # Rows are numbered as they are made: walked from the newest, nothing older than these is looked at.
+def _recently_ended(session: Session, is_readable: ColumnElement[bool], number: int) -> list[TrainingRow]:
+    # Row ids increase with time. Descending from the newest id, the query reads no older rows than it needs.
     newest = (
         select(Stored.id)
         .join(TaskInstance, same_task())
-        .where(Stored.key == PACE, mine, TaskInstance.state.in_(OVER))
+        .where(Stored.key == PACE, is_readable, TaskInstance.state.in_(FINAL_STATES))
         .order_by(Stored.id.desc())
         .limit(number)
     )
@@ -101,7 +103,7 @@ def _ended_lately(session: Session, mine: ColumnElement[bool], number: int) -> l
 
 
 def same_task(stored: Any = Stored) -> ColumnElement[bool]:
-    """That a value of the state store is of a task instance."""
+    """Return the join condition between a value in the state store and its task instance."""
     return and_(
         stored.dag_id == TaskInstance.dag_id,
         stored.run_id == TaskInstance.run_id,
@@ -133,7 +135,7 @@ def _published() -> Select[Unpack[tuple[Any, ...]]]:
 
 
 def _read(rows: Iterable[Row[Any]]) -> list[TrainingRow]:
-    """Put the rows of each task together; a task without a sample is no training, or has not begun."""
+    """Group rows by task instance. One without a sample is not a training or has not started, and is left out."""
     tasks: dict[tuple[str, str, str, int], dict[str, Row[Any]]] = {}
     for row in rows:
         tasks.setdefault((row.dag_id, row.run_id, row.task_id, row.map_index), {})[row.key] = row
@@ -143,10 +145,10 @@ def _read(rows: Iterable[Row[Any]]) -> list[TrainingRow]:
 
 
 def _training(row: Row[Any], pace: PaceSample, deadline: Row[Any] | None) -> TrainingRow:
-    asked = None
+    current = None
     if deadline is not None:
-        said = StoredDeadline.read(json.loads(deadline.value))
-        asked = Asked(value=said.value, by=said.by, updated_at=deadline.updated_at)
+        stored = StoredDeadline.read(json.loads(deadline.value))
+        current = CurrentDeadline(value=stored.value, by=stored.by, updated_at=deadline.updated_at)
     return TrainingRow(
         dag_id=row.dag_id,
         run_id=row.run_id,
@@ -157,6 +159,6 @@ def _training(row: Row[Any], pace: PaceSample, deadline: Row[Any] | None) -> Tra
         try_number=row.try_number,
         started_at=row.start_date,
         ended_at=row.end_date,
-        deadline=asked,
+        deadline=current,
         pace=pace,
     )

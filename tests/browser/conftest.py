@@ -1,4 +1,4 @@
-"""A real browser on a real Airflow: Chromium as the system has it, driven by Playwright."""
+"""Fixtures for tests with a real browser on a real Airflow: the system's Chromium, driven by Playwright."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 PROJECT = Path(__file__).parents[2]
 AXE = PROJECT / "plugins" / "ui" / "node_modules" / "axe-core" / "axe.min.js"
 PICTURES = Path(os.environ.get("PACELINE_PICTURES", PROJECT / "build" / "pictures"))
-WAIT_MS = 90_000  # ten times what the slowest page takes
+WAIT_MS = 90_000  # ten times the load time of the slowest page
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium without a window. Ended with its module: its event loop would be in the way of other tests."""
+    """Headless Chromium, closed after each module because its event loop would disturb other tests."""
     from playwright.sync_api import expect, sync_playwright
 
     expect.set_options(timeout=WAIT_MS)
     with sync_playwright() as playwright:
-        running = playwright.chromium.launch(
+        chromium = playwright.chromium.launch(
             executable_path=shutil.which("chromium"),
             args=["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"],
         )
-        yield running
-        running.close()
+        yield chromium
+        chromium.close()
 
 
 Open = Callable[..., "Page"]
@@ -46,20 +46,20 @@ _PAGES = pytest.StashKey[list["Page"]]()
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Of a test that fails, tell what its pages said just then."""
+    """Add the text of the open pages to the report of a failed test."""
     report = yield
     if report.when == "call" and report.failed:
         from playwright.sync_api import Error
 
         for page in item.stash.get(_PAGES, []):
-            with contextlib.suppress(Error):  # of one that has crashed
-                report.sections.append((f"what {page.url} said", page.locator("body").inner_text(timeout=2_000)))
+            with contextlib.suppress(Error):  # the page has crashed
+                report.sections.append((f"text of {page.url}", page.locator("body").inner_text(timeout=2_000)))
     return report
 
 
 @pytest.fixture(scope="module")
 def logged_in(browser: Browser, airflow: AirflowProcess) -> Callable[[str, bool], BrowserContext]:
-    """A user's browser, light or dark; Airflow's scripts are loaded into each only once."""
+    """Browser context of a user, light or dark. Reused, so that each loads Airflow's scripts only once."""
     contexts: dict[tuple[str, bool], BrowserContext] = {}
 
     def context_of(user: str, dark: bool) -> BrowserContext:
@@ -78,7 +78,7 @@ def logged_in(browser: Browser, airflow: AirflowProcess) -> Callable[[str, bool]
 def open_page(
     request: pytest.FixtureRequest, logged_in: Callable[[str, bool], BrowserContext], airflow: AirflowProcess
 ) -> Iterator[Open]:
-    """Open a page of Airflow as one of its users; an error in a page that nobody handles fails the test."""
+    """Open a page of Airflow as one of its users. An unhandled error in a page fails the test."""
     pages = request.node.stash.setdefault(_PAGES, [])
     errors: list[str] = []
 
@@ -93,7 +93,7 @@ def open_page(
     ) -> Page:
         page = logged_in(user, dark).new_page()
         pages.append(page)
-        if at is not None:  # what the page takes for now: a training that was recorded has just been heard of then
+        if at is not None:  # the page's clock: at this time the newest sample of a recorded training is recent
             page.clock.set_fixed_time(at)
         page.set_viewport_size({"width": width, "height": height})
         page.on("pageerror", lambda error: errors.append(str(error)))
@@ -103,13 +103,13 @@ def open_page(
     yield open_as
     for page in pages:
         page.close()
-    # A page that is left while it asks for something is told so: nothing is wrong with it.
+    # Leaving a page during a request causes this error; it is harmless.
     assert [error for error in errors if "Failed to fetch" not in error] == []
 
 
 @pytest.fixture
-def serious() -> Callable[[Page], list[str]]:
-    """What axe finds on our part of a page that is serious or worse."""
+def violations() -> Callable[[Page], list[str]]:
+    """Return the serious and critical accessibility violations that axe finds in Paceline's part of a page."""
 
     def find(page: Page) -> list[str]:
         page.add_script_tag(path=AXE)
@@ -125,6 +125,6 @@ def serious() -> Callable[[Page], list[str]]:
 
 @pytest.fixture(scope="session")
 def pictures() -> Path:
-    """Where screenshots are kept."""
+    """The folder for screenshots."""
     PICTURES.mkdir(parents=True, exist_ok=True)
     return PICTURES

@@ -1,4 +1,4 @@
-"""Three CPU minutes of work in equal batches, which end early when a file appears: ``steady.py FILE``."""
+"""Train for three CPU minutes in equal batches, or until a file appears: ``steady.py FILE``."""
 
 import sys
 import time
@@ -6,11 +6,11 @@ from pathlib import Path
 
 from paceline.train import report, stop_early, track
 
-enough = Path(sys.argv[1])
+stop_file = Path(sys.argv[1])
 for number in track(range(6000)):
     until_s = time.thread_time() + 0.03
     while time.thread_time() < until_s:
         pass
     report(loss=1 / (1 + number))
-    if enough.exists():
+    if stop_file.exists():
         stop_early()

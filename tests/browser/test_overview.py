@@ -1,4 +1,4 @@
-"""Models and drift reports, from what the real classes make of real data and a real registry."""
+"""Models and drift reports, from results that the real operators produce with real data and a real registry."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.airflow, pytest.mark.browser, pytest.mark.timeout(300)]
 Open = Callable[..., "Page"]
-Findings = Callable[["Page"], list[str]]
+Violations = Callable[["Page"], list[str]]
 DAG = """
 from airflow.sdk import DAG
 from paceline.operators import EvaluateOperator, PromoteOperator
@@ -50,7 +50,7 @@ def data(mean: float, carriers: str, seed: int) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def judged(airflow: AirflowProcess, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """A run that found drift and promoted its model, and one with no drift and a model that is not better."""
+    """A run with drift and a promotion, and a run without drift and with a challenger that is not better."""
     (airflow.dags_folder / "judged.py").write_text(DAG)
     folder = tmp_path_factory.mktemp("judged")
     (folder / "model").mkdir()
@@ -79,7 +79,7 @@ def judged(airflow: AirflowProcess, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def evaluated(registry: Registry, model: Path, auc: float) -> dict[str, Any]:
-    """What an evaluation returns that finds this score, and the champion's as it was."""
+    """Return the result of an evaluation with this score for the challenger."""
     evaluate = EvaluateOperator(
         task_id="evaluate", model="flights", registry=str(registry.root), challenger=str(model),
         data={"holdout.csv": "holdout.csv"}, command="python -m app.score", metric="auc",
@@ -90,27 +90,27 @@ def evaluated(registry: Registry, model: Path, auc: float) -> dict[str, Any]:
     return {"model": "flights", "registry": str(registry.root), "version": version.version, **verdict}
 
 
-def test_a_run_shows_its_drift_report_and_a_task_without_one_says_so(
-    judged: list[str], open_page: Open, serious: Findings, pictures: Path
+def test_run_page_shows_the_drift_report(
+    judged: list[str], open_page: Open, violations: Violations, pictures: Path
 ) -> None:
     page = open_page(f"/dags/judged/runs/{judged[0]}/plugin/pace")
     report = page.get_by_role("region", name="Drift report of drift")
     report.get_by_role("heading", name="temperature").wait_for()
-    assert report.get_by_text(re.compile("▲ drift")).count() == 3, "the whole, temperature and carrier"
-    said = report.get_by_label("Distribution of temperature").get_attribute("aria-label")
-    assert said is not None
-    assert re.search("most different at .* reference .* %, current .* %", said)
+    assert report.get_by_text(re.compile("▲ drift")).count() == 3, "overall, temperature and carrier"
+    label = report.get_by_label("Distribution of temperature").get_attribute("aria-label")
+    assert label is not None
+    assert re.search("most different at .* reference .* %, current .* %", label)
     page.screenshot(path=pictures / "drift-light.png")
-    assert serious(page) == []
+    assert violations(page) == []
 
     with page.expect_response(re.compile("xcomEntries")):
         page.goto(page.url.replace("/plugin/pace", "/tasks/evaluate/plugin/task-pace"))
-    page.get_by_text("This task has not trained so far.").wait_for()
+    page.get_by_text("This task has not trained yet.").wait_for()
     assert page.get_by_role("region", name=re.compile("Drift report")).count() == 0
 
 
-def test_a_promotion_leads_to_its_model_with_champion_scores_and_last_drift(
-    airflow: AirflowProcess, judged: list[str], open_page: Open, serious: Findings
+def test_promotion_links_to_its_model_with_scores_and_last_drift_check(
+    airflow: AirflowProcess, judged: list[str], open_page: Open, violations: Violations
 ) -> None:
     links = airflow.api("GET", f"/dags/judged/dagRuns/{judged[0]}/taskInstances/promote/links")["extra_links"]
     page = open_page(links["Model"])
@@ -120,7 +120,7 @@ def test_a_promotion_leads_to_its_model_with_champion_scores_and_last_drift(
         ["0.700", "1", "★"],
         ["0.690", "2"],
     ]
-    assert serious(page) == []
+    assert violations(page) == []
     model.get_by_role("link", name=re.compile("No drift")).click()
     page.get_by_role("region", name="Drift report of drift").wait_for()
     assert unquote(page.url).endswith(f"/dags/judged/runs/{judged[1]}")

@@ -1,4 +1,4 @@
-"""Airflow takes the plugin once, also when it finds it twice, and says a word when its pages have not been built."""
+"""Registration of the plugin: once if found twice, with a message if the pages have not been built."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ with DAG("many", schedule=None):
 """
 
 
-def test_a_plugin_that_is_found_twice_shows_once(airflow: AirflowProcess, open_page: Open) -> None:
+def test_plugin_found_twice_is_registered_once(airflow: AirflowProcess, open_page: Open) -> None:
     ours = [one for one in airflow.api("GET", "/plugins")["plugins"] if one["name"] == "paceline"]
     assert [one["url_route"] for one in ours[0]["react_apps"]] == ["retraining", "pace", "task-pace"]
     assert len(ours) == 1
@@ -38,27 +38,25 @@ def test_a_plugin_that_is_found_twice_shows_once(airflow: AirflowProcess, open_p
     assert page.get_by_role("menuitem", name="Retraining").count() == 1
 
 
-def test_pages_that_have_not_been_built_say_so(
+def test_missing_build_shows_a_message(
     airflow: AirflowProcess, open_page: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(bundle, "STATIC", tmp_path)
-    instead = bundle.read_script()
+    script = bundle.read_script()
     page = open_page("/paceline/static/pace.svg")
-    page.route(
-        "**/paceline/static/pages.js*", lambda route: route.fulfill(body=instead, content_type="text/javascript")
-    )
+    page.route("**/paceline/static/pages.js*", lambda route: route.fulfill(body=script, content_type="text/javascript"))
     page.goto(f"{airflow.url}/plugin/retraining")
     page.get_by_role("alert").get_by_text("run `make ui`").wait_for()
 
 
-def test_fifty_trainings_at_once_are_all_told(airflow: AirflowProcess) -> None:
+def test_api_lists_fifty_running_trainings(airflow: AirflowProcess) -> None:
     (airflow.dags_folder / "many.py").write_text(MANY)
     pace = record(Plant(batches=1000, batch_s=0.1), 120, until_s=60)["pace"]
     run = RecordedRun(airflow, "many")
     try:
         for number in range(50):
             run.put_training({"pace": pace, "deadline": "2m"}, f"train-{number}")
-        told = [one for one in airflow.pages("/trainings")["running"] if one["dag_id"] == "many"]
-        assert {(one["task_id"], one["deadline"]["value"]) for one in told} == {(f"train-{n}", "2m") for n in range(50)}
+        rows = [one for one in airflow.pages("/trainings")["running"] if one["dag_id"] == "many"]
+        assert {(one["task_id"], one["deadline"]["value"]) for one in rows} == {(f"train-{n}", "2m") for n in range(50)}
     finally:
         run.end()

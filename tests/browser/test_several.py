@@ -1,4 +1,4 @@
-"""A training on several machines is watched as one, and machine by machine; a new deadline reaches all of them."""
+"""Pages of a training on several machines: combined and per machine; a new deadline reaches all workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.airflow, pytest.mark.browser, pytest.mark.timeout(300)]
 Open = Callable[..., "Page"]
-Findings = Callable[["Page"], list[str]]
+Violations = Callable[["Page"], list[str]]
 DAG = """
 from airflow.sdk import DAG
 from paceline.fleet import Fleet, Machine
@@ -40,73 +40,73 @@ PLAN = Plan(
     {"gate-3": "stitching would take 240 ms, 200 are allowed"},
     10.0,
 )
-# The deadline counts from the run's start; the workers begin some seconds after the server, one after the other.
-PARTS = {
+# The deadline counts from the run's start. The workers start some seconds after the server, one after the other.
+TASKS = {
     "train.parameter_server": Plant(batches=800, batch_s=0.05, startup_s=4, tail_s=3, noise=0.2),
     "train.gate-1": Plant(batches=800, batch_s=0.25, startup_s=9, tail_s=2, noise=0.2),
     "train.gate-2": Plant(batches=400, batch_s=0.45, startup_s=11, tail_s=2, noise=0.2),
 }
 
 
-def recorded(task_id: str, orders: Mapping[float, object], until_s: float = float("inf")) -> dict[str, Any]:
-    seed = list(PARTS).index(task_id)
-    return record(PARTS[task_id], 240, orders=orders, until_s=until_s, seed=seed)
+def recorded(task_id: str, deadlines: Mapping[float, object], until_s: float = float("inf")) -> dict[str, Any]:
+    seed = list(TASKS).index(task_id)
+    return record(TASKS[task_id], 240, deadlines=deadlines, until_s=until_s, seed=seed)
 
 
 @pytest.fixture
 def gates(airflow: AirflowProcess) -> Iterator[RecordedRun]:
-    """Two of three machines train together, a minute after their start."""
+    """A training on two of three machines, one minute after its start."""
     (airflow.dags_folder / "several.py").write_text(DAG)
     run = RecordedRun(airflow, "gates")
     run.put_task("schedule", "success")
     run.put_xcom("schedule", PLAN.to_dict())
     run.put_task("train.gate-3", "skipped")
-    for task_id in PARTS:
+    for task_id in TASKS:
         run.put_training({**recorded(task_id, {}, 60), "deadline": "4m"}, task_id, at=run.began)
     yield run
     run.end()
 
 
-def test_machines_are_watched_together_and_each(
-    airflow: AirflowProcess, gates: RecordedRun, open_page: Open, serious: Findings, pictures: Path
+def test_run_page_shows_all_workers_and_each_machine(
+    airflow: AirflowProcess, gates: RecordedRun, open_page: Open, violations: Violations, pictures: Path
 ) -> None:
-    page = open_page(f"/plugin/retraining/dags/gates/runs/{gates.run_id}", user="anna", height=1250, at=gates.heard)
+    page = open_page(f"/plugin/retraining/dags/gates/runs/{gates.run_id}", user="anna", height=1250, at=gates.updated)
     training = page.get_by_role("region", name="Training train")
     training.get_by_role("heading", name="train on 2 machines").wait_for()
     tabs = training.get_by_role("tab")
     tabs.filter(has_text="parameter_server").wait_for()
-    assert sorted(tabs.all_inner_texts()) == ["Together", "gate-1", "gate-2", "parameter_server"]
+    assert sorted(tabs.all_inner_texts()) == ["All workers", "gate-1", "gate-2", "parameter_server"]
     training.get_by_text(re.compile("on time|behind")).first.wait_for()
 
     training.get_by_label("New deadline").fill("5m")
     training.get_by_role("button", name="Set deadline").click()
-    training.get_by_text("takes the new deadline").wait_for()
+    training.get_by_text("applies the new deadline").wait_for()
     by_anna = {"deadline": "300s", "by": "anna"}
-    for task_id in PARTS:
+    for task_id in TASKS:
         assert airflow.task_state("gates", gates.run_id, task_id, "deadline") == by_anna
-    # Each hears of it at its own next step; the page tells of it once.
-    for at_s, task_id in enumerate(PARTS, 61):
+    # Each task applies it at its next control step; the page shows one event.
+    for at_s, task_id in enumerate(TASKS, 61):
         gates.put_training(recorded(task_id, {at_s: by_anna}, 70), task_id, at=gates.began + timedelta(seconds=10))
-    told = training.get_by_text("Deadline changed by anna from 4:00 to 5:00")
-    told.first.wait_for()
-    for task_id in PARTS:
+    event = training.get_by_text("Deadline changed by anna from 4:00 to 5:00")
+    event.first.wait_for()
+    for task_id in TASKS:
         tabs.filter(has_text=task_id.removeprefix("train.")).click()
-        told.first.wait_for()
+        event.first.wait_for()
     training.get_by_label(re.compile("Progress of gate-2")).wait_for()
-    tabs.filter(has_text="Together").click()
-    told.first.wait_for()
-    assert told.count() == 1, "of three tasks that have told it"
+    tabs.filter(has_text="All workers").click()
+    event.first.wait_for()
+    assert event.count() == 1, "the events of three tasks are merged"
     page.screenshot(path=pictures / "several-light.png")
-    assert serious(page) == []
+    assert violations(page) == []
 
-    for at_s, task_id in enumerate(PARTS, 61):
+    for at_s, task_id in enumerate(TASKS, 61):
         gates.put_training(recorded(task_id, {at_s: by_anna}), task_id)
     gates.put_state("success")
     training.get_by_text(re.compile("done .* (early|late)")).first.wait_for()
 
 
-def test_the_fleet_says_who_trains_and_why_others_do_not(
-    gates: RecordedRun, open_page: Open, serious: Findings, pictures: Path
+def test_fleet_page_shows_trainings_and_reasons_for_omissions(
+    gates: RecordedRun, open_page: Open, violations: Violations, pictures: Path
 ) -> None:
     page = open_page("/plugin/retraining/fleet")
     rows = page.get_by_role("table", name="Machines of gates").get_by_role("row")
@@ -116,4 +116,4 @@ def test_the_fleet_says_who_trains_and_why_others_do_not(
     assert "left out" in left_out
     assert "240 ms" in left_out
     page.screenshot(path=pictures / "fleet-light.png")
-    assert serious(page) == []
+    assert violations(page) == []

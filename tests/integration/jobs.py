@@ -1,4 +1,4 @@
-"""How tests make jobs in each runtime, reach them from outside, and find what is left of them."""
+"""Helpers for tests of jobs in both runtimes: start, signal and inspect jobs, and find their leftovers."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     import docker
 
 MIB = 1024**2
-MOST_OUTPUT = 1_000_000
+MAX_OUTPUT_BYTES = 1_000_000
 
-# Put before a job's code: gate() says so and waits until the test sends SIGUSR1, however long that takes.
+# Prefix of a job's code: gate() prints a line and waits until the test sends SIGUSR1.
 GATE = """
 import signal
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
@@ -35,7 +35,7 @@ def gate():
 """
 
 
-# A job that is to be killed, and says at its next start where it goes on.
+# A job that the test kills, and that prints at its next start where it resumes.
 RESUMES = """
 import os, pathlib, signal
 saved = pathlib.Path(os.environ["PACELINE_CHECKPOINT"], "step")
@@ -47,26 +47,28 @@ signal.pause()
 """
 
 
-def _may_make_cgroup() -> bool:
+def _can_create_cgroup() -> bool:
     probe = cgroups.create(f"paceline-test-{os.getpid()}")
     return probe is not None and probe.remove()
 
 
 MECHANISMS = [
     "signal",
-    pytest.param("cgroup", marks=pytest.mark.skipif(not _may_make_cgroup(), reason="no cgroup may be made here")),
+    pytest.param(
+        "cgroup", marks=pytest.mark.skipif(not _can_create_cgroup(), reason="this user may not create a cgroup")
+    ),
 ]
 
 
 class Containers:
-    """Jobs in containers of an engine."""
+    """Jobs as containers of an engine."""
 
     def __init__(self, client: docker.APIClient, address: str, image: str, folder: Path) -> None:
         self.client = client
-        self.runtime = DockerRuntime(client, max_output_bytes=MOST_OUTPUT)
-        # The same runtime, for another process; and messages for changes of a spec that only this runtime refuses.
-        self.made_by = f"DockerRuntime(docker.APIClient({address!r}, version='auto'))"
-        self.refused = {
+        self.runtime = DockerRuntime(client, max_output_bytes=MAX_OUTPUT_BYTES)
+        # Code that creates the same runtime in another process; and errors for specs that only this runtime rejects.
+        self.constructor = f"DockerRuntime(docker.APIClient({address!r}, version='auto'))"
+        self.rejected = {
             "image: got 'no/such:image', expected an image that the engine has": {"image": "no/such:image"},
             "image: got None": {"image": None},
             "network: got 'no-such-network'": {"network": "no-such-network"},
@@ -80,16 +82,16 @@ class Containers:
         )
 
     def signal(self, job: Job, number: int) -> None:
-        """Send a signal to the job's first process, as an accident or an administrator would."""
+        """Send a signal to the job's first process."""
         self.client.kill(job.id, signal=int(number))
 
     def devices(self, job: Job) -> float:
-        """Return the cores that whatever limits the job keeps it to now."""
+        """Return the cores of the job's current quota."""
         host = self.client.inspect_container(job.id)["HostConfig"]
         return float(host["CpuQuota"] / host["CpuPeriod"])
 
     def left(self) -> list[str]:
-        """Return what is left of the jobs; ``clear`` removes it."""
+        """Return the leftovers of the jobs; ``clear`` removes them."""
         found = self.client.containers(all=True, filters={"label": f"paceline.test={self.mark}"})
         networks = [one["Name"] for one in self.client.networks() if one["Name"].startswith(self.mark)]
         return [str(one["Id"]) for one in found] + networks
@@ -99,15 +101,15 @@ class Containers:
 
 
 class Processes:
-    """Jobs as processes of this machine, below a folder of their own."""
+    """Jobs as processes of this machine, in their own folder."""
 
     def __init__(self, root: Path, mechanism: Any, folder: Path) -> None:
-        self.runtime = ProcessRuntime(root, mechanism=mechanism, max_output_bytes=MOST_OUTPUT)
-        self.made_by = f"ProcessRuntime({root!r}, mechanism={mechanism!r})"
-        self.refused = {
+        self.runtime = ProcessRuntime(root, mechanism=mechanism, max_output_bytes=MAX_OUTPUT_BYTES)
+        self.constructor = f"ProcessRuntime({root!r}, mechanism={mechanism!r})"
+        self.rejected = {
             "command: got 'no-such-program'": {"command": ["no-such-program"]},
             "command: got './no-such-file'": {"command": ["./no-such-file"]},
-            "command: got 'job.py'": {"command": ["job.py"]},  # not on PATH: it would have to be ./job.py
+            "command: got 'job.py'": {"command": ["job.py"]},  # not on PATH; ./job.py would be accepted
         }
         self.mark = f"test-{uuid.uuid4().hex[:12]}"
         self._folder = folder
@@ -131,7 +133,7 @@ class Processes:
 
     def clear(self) -> None:
         for folder in self.runtime.root.iterdir():
-            ProcessJob(Scratch(folder), max_output_bytes=MOST_OUTPUT, from_start=False).remove()
+            ProcessJob(Scratch(folder), max_output_bytes=MAX_OUTPUT_BYTES, from_start=False).remove()
 
     def state_of(self, job: Job) -> dict[str, Any]:
         return read_json(Scratch(Path(job.id)).state) or {}
@@ -143,7 +145,7 @@ P = TypeVar("P", Containers, Processes)
 
 @contextlib.contextmanager
 def leaving_nothing(place: P) -> Iterator[P]:
-    """Fail a test that leaves something of its jobs behind, and remove it."""
+    """Remove the leftovers of a test's jobs, and fail the test if there are any."""
     yield place
     left = place.left()
     place.clear()
@@ -158,53 +160,53 @@ def _spec(name: str, folder: Path, code: str, changes: dict[str, Any]) -> JobSpe
 
 
 def quota(group: Group) -> float:
-    """Return the cores that a control group has."""
+    """Return the cores of a control group's quota."""
     if group.unified:
-        given, period = (group.cpu / "cpu.max").read_text().split()
+        limit, period = (group.cpu / "cpu.max").read_text().split()
     else:
-        given, period = ((group.cpu / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
-    return int(given) / int(period)
+        limit, period = ((group.cpu / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+    return int(limit) / int(period)
 
 
 def processes_below(root: Path) -> list[int]:
-    """Return the jobs, launchers and guardians that work in ``root``."""
+    """Return the process ids of jobs, launchers and guardians in ``root``."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
-                said = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+                content = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
                 state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
             except OSError:
                 continue
-            if str(root).encode() in said and state not in "ZX":
+            if str(root).encode() in content and state not in "ZX":
                 found.append(int(entry.name))
     return found
 
 
 def wait_for_line(job: Job, wanted: str) -> list[str]:
-    """Return the lines up to the first that has ``wanted`` in it."""
+    """Return the lines up to the first one that contains ``wanted``."""
     lines: list[str] = []
 
-    def said() -> bool:
+    def printed() -> bool:
         ended = job.wait(0.02)
         lines.extend(job.read_lines())
         found = any(wanted in line for line in lines)
         assert found or not ended, (lines[-5:], job.status())
         return found
 
-    until(said, (wanted, lines), period_s=0)
+    until(printed, (wanted, lines), period_s=0)
     return lines
 
 
 def finish(job: Job) -> list[str]:
-    """Wait for the job's end; return what it has said, read while it runs."""
+    """Wait for the job's end; return its output, read while it runs."""
     lines: list[str] = []
     until(lambda: job.wait(0.1) or lines.extend(job.read_lines()), lines, period_s=0)
     return lines + job.read_lines()
 
 
 def pass_gate(place: Place, job: Job) -> list[str]:
-    """Let a job at its gate go on; return what it has said before that."""
+    """Open the gate of a job; return its output before the gate."""
     lines = wait_for_line(job, "at the gate")
     place.signal(job, signal.SIGUSR1)
     return lines[:-1]

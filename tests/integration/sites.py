@@ -1,4 +1,4 @@
-"""Two sites, each with a Docker engine: the parts of the tests of trainings and machines on both.
+"""Two sites, each with a Docker engine: helpers for tests of trainings on both.
 
 The parameter server and the worker ``gate-a`` are at the first site; ``gate-b`` reaches them from the second one.
 """
@@ -30,10 +30,10 @@ WHY_NOT = "" if os.geteuid() == 0 and shutil.which("dockerd") else "a second eng
 
 @contextmanager
 def second_engine(first: docker.APIClient, image: str) -> Iterator[str]:
-    """The address of a private engine that has the image; in memory if there is room, as an image has many files."""
+    """Start a private engine with the image, in memory if there is enough; yield its address."""
     statistics = os.statvfs("/dev/shm")
     room = statistics.f_bavail * statistics.f_frsize > 6 * 2**30
-    folder = tempfile.mkdtemp(prefix="pace", dir="/dev/shm" if room else "/tmp")  # the path of a socket must be short
+    folder = tempfile.mkdtemp(prefix="pace", dir="/dev/shm" if room else "/tmp")  # socket paths must be short
     try:
         subprocess.run([ENGINE, "start", folder], check=True, capture_output=True)
         address = f"unix://{folder}/docker.sock"
@@ -46,13 +46,13 @@ def second_engine(first: docker.APIClient, image: str) -> Iterator[str]:
 
 
 def gateway(first: docker.APIClient) -> str:
-    """An address of this machine that containers of any engine here reach, and nobody outside."""
+    """Return an address of this machine that is reachable for containers of all local engines but not from outside."""
     (config,) = first.inspect_network("bridge")["IPAM"]["Config"]
     return str(config["Gateway"])
 
 
 def dag_of(dag_id: str, places: Mapping[str, str], first: docker.APIClient) -> str:
-    """A training on both sites; ``places`` are the arguments of each site's machine that say where its task runs."""
+    """Return a DAG that trains on both sites; ``places`` has the arguments of each site's machine for its placement."""
     machines = []
     for site in SITES:
         address = f", address='{gateway(first)}:{free_port()}'" if site == "a" else ""
@@ -77,7 +77,7 @@ with DAG("{dag_id}", schedule=None):
 
 
 def check_one_model(airflow: AirflowProcess, dag_id: str, first: docker.APIClient, second_address: str) -> None:
-    """Run the DAG: each container is on its site's engine, all end with one model, and nothing is left."""
+    """Run the DAG; check that each container is on its site's engine, all models are equal, and nothing is left."""
     second = docker.APIClient(base_url=second_address, version="auto", timeout=60)
     run_id = airflow.run_dag(dag_id)
 
@@ -102,7 +102,7 @@ def check_one_model(airflow: AirflowProcess, dag_id: str, first: docker.APIClien
     for gate in ("train.gate-a", "train.gate-b"):
         model = Path(airflow.xcom(dag_id, run_id, gate)["model"]) / "model.pt"
         assert torch.load(model, weights_only=True)["counts"].tolist() == [EPOCHS] * SAMPLES
-        assert "Training was done at" in airflow.task_log(dag_id, run_id, gate)
+        assert "Training ended at" in airflow.task_log(dag_id, run_id, gate)
     for client in (first, second):
         assert client.containers(all=True, filters={"label": f"paceline.dag={dag_id}"}) == []
         assert client.networks(names=[f"paceline-{dag_id.replace('_', '-')}-train"]) == []

@@ -1,7 +1,7 @@
 """Trainings of several DAGs share a pool in a real Airflow and real containers, under an arbiter that is killed.
 
-The trainings need no torch and go on until the test ends them, see ``training/endless.py``: nothing here depends on the
-machine's speed. How well deadlines are met under an arbiter, ``benchmarks.promises`` measures.
+The trainings need no torch and run until the test ends them, see ``training/endless.py``: the test does not depend on
+the machine's speed. ``benchmarks.promises`` measures how well deadlines are met under an arbiter.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import docker
 import pytest
-from tests.integration.pool import Watch, an_arbiter
+from tests.integration.pool import Watch, running_arbiter
 from tests.integration.training.gates import Training, dag, open_gates
 from tests.waiting import LONG_S
 
@@ -29,8 +29,8 @@ DAGS = f"""
 from airflow.sdk import DAG
 from paceline.operators import ArbiterOperator, DeadlineTrainingOperator
 
-# What the urgent one leaves is enough for one of the others.
-for name, least, most in ("night_1", 0.1, 0.15), ("night_2", 0.1, 0.15), ("urgent", {URGENT}, {URGENT}):
+# Beside the urgent training there is room for one of the others.
+for name, min_devices, max_devices in ("night_1", 0.1, 0.15), ("night_2", 0.1, 0.15), ("urgent", {URGENT}, {URGENT}):
     with DAG(name, schedule=None, params={{"deadline": "2h"}}):
         DeadlineTrainingOperator(
             task_id="train",
@@ -38,8 +38,8 @@ for name, least, most in ("night_1", 0.1, 0.15), ("night_2", 0.1, 0.15), ("urgen
             arguments=["6000"],
             deadline="{{{{ params.deadline }}}}",
             deadline_from="task",
-            min_devices=least,
-            max_devices=most,
+            min_devices=min_devices,
+            max_devices=max_devices,
             on_infeasible="fail" if name == "urgent" else "best_effort",
             pool={POOL!r},
             labels={{"paceline.pool": {POOL!r}}},
@@ -55,13 +55,13 @@ with DAG("one_arbiter", schedule=None):
 
 @pytest.fixture
 def arbiter(airflow: AirflowProcess, docker_client: docker.APIClient) -> Iterator[Training]:
-    """The task of an arbiter that ends with the test, however that ends."""
-    with dag(airflow, "one_arbiter", DAGS), an_arbiter(airflow, "one_arbiter") as run_id:
+    """The task of an arbiter that ends with the test."""
+    with dag(airflow, "one_arbiter", DAGS), running_arbiter(airflow, "one_arbiter") as run_id:
         yield Training(airflow, "one_arbiter", run_id, "arbiter")
-    DockerRuntime(docker_client).remove_all({"paceline.pool": POOL})  # of a test that has failed
+    DockerRuntime(docker_client).remove_all({"paceline.pool": POOL})  # of a failed test
 
 
-def test_trainings_share_a_pool_whatever_happens_to_their_arbiter_and_a_deadline_that_does_not_fit_is_refused(
+def test_pool_survives_killed_arbiter_and_rejects_infeasible_deadline(
     airflow: AirflowProcess, docker_client: docker.APIClient, arbiter: Training
 ) -> None:
     watch = Watch(airflow, docker_client, POOL, CORES)
@@ -76,55 +76,55 @@ def test_trainings_share_a_pool_whatever_happens_to_their_arbiter_and_a_deadline
         return training.store("pace")["progress_pct"]
 
     def known(*trainings: Training) -> bool:
-        """Whether the arbiter can know how fast they train."""
+        """Return whether the arbiter knows the speed of the trainings."""
         paces = [training.store("pace") or {} for training in trainings]
         return all(pace.get("remaining") and pace["state"] == "training" for pace in paces)
 
-    # Nothing is promised to a training that has never shown how fast it is: the urgent one runs once, with few batches.
+    # Admission needs a known speed, so the urgent training first runs once, with few batches.
     urgent = start("urgent", "1h")
     watch.wait_until(lambda: known(urgent))
     nights = [start(name, "2h") for name in ("night_1", "night_2")]
     finish(urgent)
-    assert airflow.wait("urgent", urgent.run_id, LONG_S, each=watch.look) == "success"
+    assert airflow.wait("urgent", urgent.run_id, LONG_S, each=watch.check) == "success"
     watch.wait_until(lambda: known(*nights))
     watch.wait_until(lambda: [cores for _, cores in watch.ceilings.values()] == [0.15, 0.15])  # enough for both
 
-    # The arbiter's process is gone, as if its machine had failed: trainings keep what they have, and train.
+    # The arbiter's process is killed, as if its machine had failed: trainings keep their allocations and train.
     before, so_far = watch.ceilings, [done(training) for training in nights]
     os.kill(arbiter.instance()["pid"], signal.SIGKILL)
     watch.wait_until(lambda: arbiter.instance()["try_number"] == 2)
     watch.wait_until(lambda: all(done(training) > at for training, at in zip(nights, so_far, strict=True)))
     assert watch.ceilings == before
 
-    # The next try knows what has been given out: it makes room for the urgent training first.
+    # The next try knows the earlier grants: it frees devices for the urgent training first.
     urgent = start("urgent", "1h")
     watch.wait_until(lambda: watch.states.get(urgent.run_id) == "training")
     assert watch.ceilings[urgent.run_id][1] == URGENT
     paused, trains = sorted(nights, key=lambda training: watch.ceilings[training.run_id][1])
     assert (watch.ceilings[paused.run_id][1], watch.states[paused.run_id]) == (0.0, "paused")
     assert watch.states[trains.run_id] == "training"
-    assert watch.ceilings[paused.run_id][0] > before[paused.run_id][0], "grants are numbered on"
+    assert watch.ceilings[paused.run_id][0] > before[paused.run_id][0], "grant numbers continue"
     at = done(paused)
     finish(urgent)
-    assert airflow.wait("urgent", urgent.run_id, LONG_S, each=watch.look) == "success"
+    assert airflow.wait("urgent", urgent.run_id, LONG_S, each=watch.check) == "success"
     watch.wait_until(lambda: watch.states[paused.run_id] == "training" and done(paused) > at)
 
-    # As if it had taken hours the last time, the urgent training cannot be done in ten minutes.
+    # With a last run of hours, a deadline of ten minutes is infeasible for the urgent training.
     result = urgent.result()
     result["learned"]["batches"] *= 10_000
     path = f"/dags/urgent/dagRuns/{urgent.run_id}/taskInstances/train/xcomEntries/return_value"
     airflow.api("PATCH", path, {"value": result})
-    hopeless = start("urgent", "10m")
-    assert airflow.wait("urgent", hopeless.run_id, LONG_S, each=watch.look) == "failed"
-    refusal = r"deadline: 600 s does not fit beside those of others, the earliest that would is (\d+) s"
-    told = re.search(refusal, hopeless.log())
-    assert told is not None
-    assert float(told[1]) > 3600
+    infeasible = start("urgent", "10m")
+    assert airflow.wait("urgent", infeasible.run_id, LONG_S, each=watch.check) == "failed"
+    refusal = r"deadline: 600 s does not fit beside those of other jobs, the earliest that fits is (\d+) s"
+    found = re.search(refusal, infeasible.log())
+    assert found is not None
+    assert float(found[1]) > 3600
 
     for training in nights:
         finish(training)
     for training in nights:
-        assert airflow.wait(training.dag_id, training.run_id, LONG_S, each=watch.look) == "success"
+        assert airflow.wait(training.dag_id, training.run_id, LONG_S, each=watch.check) == "success"
         progress = [row[1] for row in training.store("history")["samples"]]
         assert progress == sorted(progress), "no batch was trained twice"
     assert docker_client.containers(all=True, filters={"label": f"paceline.pool={POOL}"}) == []

@@ -1,4 +1,4 @@
-"""What a bench must not do: leave something behind when it is closed at any moment, or kill what it measures."""
+"""A bench removes everything when it is closed at any time, and does not kill what it measures."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def neighbour_image(docker_client: docker.APIClient) -> str:
 
 
 class Gated(DockerRuntime):
-    """Starts containers; with the ``nth`` it does not come back before the test has opened ``gate``."""
+    """Starts containers; ``start`` of the ``nth`` returns only after the test has opened ``gate``."""
 
     def __init__(self, client: docker.APIClient, nth: int) -> None:
         super().__init__(client)
@@ -56,12 +56,12 @@ class Gated(DockerRuntime):
 
 
 @pytest.mark.parametrize(
-    ("nth", "is_under_way"),
+    ("nth", "is_training"),
     [(1, False), (3, False), (3, True)],
     ids=["at-its-first-container", "at-its-last-container", "after-all-have-started"],
 )
-def test_a_bench_that_is_closed_by_another_thread_leaves_nothing(
-    docker_client: docker.APIClient, trainer_image: str, nth: int, is_under_way: bool
+def test_bench_closed_by_another_thread_leaves_nothing(
+    docker_client: docker.APIClient, trainer_image: str, nth: int, is_training: bool
 ) -> None:
     machines = [Machine(name=name, kind="part", cores=0.3, memory_gib=1) for name in ("a", "b")]
     server = machines[0].model_copy(update={"name": "server"})
@@ -80,27 +80,25 @@ def test_a_bench_that_is_closed_by_another_thread_leaves_nothing(
     runtimes = dict.fromkeys(gauges, runtime)
     labels = dict([label.split("=")])
     bench = Bench(machines, server, TrainingSpec(SCRIPT, trainer_image), runtimes, gauges, labels=labels)
-    under_way = threading.Thread(target=train)
-    under_way.start()
+    thread = threading.Thread(target=train)
+    thread.start()
     assert runtime.reached.wait(60)
-    if is_under_way:
+    if is_training:
         runtime.gate.set()
-    bench.close()  # it cannot know yet of a container whose start has not come back
+    bench.close()  # a container whose start has not returned is not registered yet
     runtime.gate.set()
-    under_way.join(60)
-    assert not under_way.is_alive()
-    assert raised, "it did not notice"
+    thread.join(60)
+    assert not thread.is_alive()
+    assert raised, "the training was not interrupted"
     assert docker_client.containers(all=True, filters={"label": label}) == []
-    assert [one["Name"] for one in docker_client.networks() if one["Name"].startswith(bench._run)] == []
+    assert [one["Name"] for one in docker_client.networks() if one["Name"].startswith(bench._prefix)] == []
 
 
-def test_an_application_that_runs_already_is_listened_to_and_left_alone(
-    docker_client: docker.APIClient, trainer_image: str
-) -> None:
+def test_running_application_is_observed_and_not_stopped(docker_client: docker.APIClient, trainer_image: str) -> None:
     machine = Machine(
         name="a", kind="part", cores=0.5, memory_gib=1, background=(BackgroundApp(name="tick", latency_ms=1000),)
     )
-    # Not started by Paceline, but it has its package, as an application has it that is installed with it.
+    # Not started by Paceline, but with its package installed.
     container = docker_client.create_container(
         trainer_image,
         ["python3", "-c", TICK.read_text()],
@@ -112,21 +110,22 @@ def test_an_application_that_runs_already_is_listened_to_and_left_alone(
     try:
         docker_client.start(container)
         neighbours.start()
-        assert set(neighbours.take_times()["tick"]) == {0.25}
+        assert set(neighbours.take_execution_times()["tick"]) == {0.25}
         neighbours.close()
         assert docker_client.inspect_container(container)["State"]["Running"]
     finally:
         docker_client.remove_container(container, force=True, v=True)
 
 
-def test_an_application_that_says_nothing_is_named(docker_client: docker.APIClient, neighbour_image: str) -> None:
+def test_application_without_reports_is_named(docker_client: docker.APIClient, neighbour_image: str) -> None:
     app = BackgroundApp(name="mute", latency_ms=1000)
     machine = Machine(name="a", kind="part", cores=0.5, memory_gib=1, background=(app,))
     container = docker_client.create_container(neighbour_image, ["sleep", "60"], labels={"paceline.background": "mute"})
-    neighbours = Neighbours(DockerRuntime(docker_client), machine, "mute-test", patience_s=0.5)
+    neighbours = Neighbours(DockerRuntime(docker_client), machine, "mute-test", timeout_s=0.5)
     try:
         docker_client.start(container)
-        with pytest.raises(TrainingFailedError, match=r"background\.mute of a runs already, and in 0.5 s has not said"):
+        message = r"background\.mute of a is running but did not report an execution time within 0.5 s"
+        with pytest.raises(TrainingFailedError, match=message):
             neighbours.start()
     finally:
         neighbours.close()
@@ -134,7 +133,7 @@ def test_an_application_that_says_nothing_is_named(docker_client: docker.APIClie
 
 
 class Recording(DockerRuntime):
-    """Remembers what it has started."""
+    """Records the started jobs."""
 
     def __init__(self, client: docker.APIClient) -> None:
         super().__init__(client)
@@ -146,7 +145,7 @@ class Recording(DockerRuntime):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="control groups are made by root")
-def test_load_leaves_the_last_of_a_machines_memory_to_the_training(
+def test_memory_load_leaves_10_percent_free(
     docker_client: docker.APIClient, trainer_image: str, neighbour_image: str
 ) -> None:
     memory_gib = 0.75
@@ -171,7 +170,7 @@ def test_load_leaves_the_last_of_a_machines_memory_to_the_training(
             free = 0.9 - bench._memory["full"]
     (load,) = [spec.command for spec in runtime.started if spec.name.endswith("-memory")]
     assert int(load[load.index("--vm-bytes") + 1]) == int(free * memory_gib * 2**30)
-    # It has trained on, with the rest in use, and the application was listened to.
+    # The training continued under the memory load, and the application was observed.
     assert row["compute_s"] > 0
     assert row["new_memory"] < 1.0
     assert row["execution_s.tick"] == 0.25

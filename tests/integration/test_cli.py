@@ -1,4 +1,4 @@
-"""The ``paceline`` command against a real Airflow: look at what runs, change its deadline, be told what is wrong."""
+"""The ``paceline`` command against a real Airflow: status, deadlines, orphaned jobs and errors."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ with DAG("steered", schedule=None):
 def paceline(airflow: AirflowProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     def run(*arguments: str, user: str = "admin") -> tuple[int, str, str]:
         monkeypatch.setenv("PACELINE_AIRFLOW_PASSWORD", airflow.passwords[user])
-        at = [*arguments, "--url", airflow.url, "--user", user]
-        code = cli.main(at)
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        command = [*arguments, "--url", airflow.url, "--user", user]
+        code = cli.main(command)
+        output = capsys.readouterr()
+        return code, output.out, output.err
 
     return run
 
@@ -46,7 +46,7 @@ def training(airflow: AirflowProcess, tmp_path: Path):
         yield Training(airflow, dag, airflow.run_dag(dag))
 
 
-def test_a_running_training_is_shown_and_steered(airflow, paceline, training, tmp_path):
+def test_running_training_is_listed_and_its_deadline_changed(airflow, paceline, training, tmp_path):
     run_id = training.run_id
     training.until(lambda pace: pace["state"] == "training")
     code, shown, _ = paceline("status", "steered")
@@ -56,17 +56,17 @@ def test_a_running_training_is_shown_and_steered(airflow, paceline, training, tm
     assert paceline("deadline", "set", "steered", "latest", "train", "soon")[2].startswith(
         "paceline: deadline: got 'soon'"
     )
-    code, _, complaint = paceline("deadline", "set", "steered", "latest", "train", "0.1s")
+    code, _, error = paceline("deadline", "set", "steered", "latest", "train", "0.1s")
     assert code == 1
-    assert "expected a time that is still to come" in complaint
-    code, _, complaint = paceline("deadline", "set", "steered", "latest", "train", "2h", user="viewer")
+    assert "expected a time in the future" in error
+    code, _, error = paceline("deadline", "set", "steered", "latest", "train", "2h", user="viewer")
     assert code == 1
-    assert "403" in complaint
+    assert "403" in error
     assert paceline("deadline", "show", "steered", run_id, "train")[1] == "1h\n"
 
-    code, said, _ = paceline("deadline", "set", "steered", "latest", "train", "2h")
+    code, output, _ = paceline("deadline", "set", "steered", "latest", "train", "2h")
     assert code == 0
-    assert "1h -> 2h" in said
+    assert "1h -> 2h" in output
     training.until(lambda pace: pace["deadline_s"] == 7200.0)
     (tmp_path / "go").touch()
     assert airflow.wait("steered", run_id, LONG_S) == "success"
@@ -74,49 +74,53 @@ def test_a_running_training_is_shown_and_steered(airflow, paceline, training, tm
     assert (result["deadline_s"], result["runtime"]) == (7200.0, "process")
     assert (Path(result["model"]) / "model.json").is_file()
 
-    code, _, complaint = paceline("deadline", "set", "steered", run_id, "train", "60s")
+    code, _, error = paceline("deadline", "set", "steered", run_id, "train", "60s")
     assert code == 1
-    assert complaint == f"paceline: TASK: got 'train', expected a training task of steered {run_id} that runs now\n"
-    assert paceline("status", "steered") == (0, "No training runs now.\n", "")
+    assert error == f"paceline: TASK: got 'train', expected a running training task of steered {run_id}\n"
+    assert paceline("status", "steered") == (0, "No training is running.\n", "")
 
 
-def test_an_airflow_that_does_not_answer_is_named(monkeypatch, capsys):
+def test_unreachable_airflow_is_reported(monkeypatch, capsys):
     monkeypatch.setenv("PACELINE_AIRFLOW_PASSWORD", "any")
     assert cli.main(["status", "--url", "http://127.0.0.1:9"]) == 1
-    assert capsys.readouterr().err.startswith(
-        "paceline: --url: got 'http://127.0.0.1:9', expected an Airflow that answers"
-    )
+    assert capsys.readouterr().err.startswith("paceline: --url: got 'http://127.0.0.1:9', expected a reachable Airflow")
 
 
-def test_jobs_that_no_task_owns_any_more_are_listed_and_removed(airflow, paceline, training, tmp_path):
+def test_orphaned_jobs_are_listed_and_removed(airflow, paceline, training, tmp_path):
     training.until(lambda pace: pace["state"] == "training")
     began = airflow.dag_run(training.dag_id, training.run_id)["start_date"]
-    place = {"dag": training.dag_id, "run": training.run_id, "task": "train", "map_index": "-1", "began": began}
+    labels_of_task = {
+        "dag": training.dag_id,
+        "run": training.run_id,
+        "task": "train",
+        "map_index": "-1",
+        "began": began,
+    }
     runtime = ProcessRuntime()
 
-    def left(**about: str) -> str:
-        labels = {f"paceline.{part}": value for part, value in {**place, **about}.items()}
+    def start_orphan(**about: str) -> str:
+        labels = {f"paceline.{part}": value for part, value in {**labels_of_task, **about}.items()}
         return runtime.start(JobSpec(f"left-{uuid.uuid4().hex}", ["python", "-c", "pass"], 0.1, labels=labels)).id
 
-    def said(*options: str) -> dict[str, str]:
+    def listed(*options: str) -> dict[str, str]:
         code, shown, error = paceline("clean", "--engine", "unix:///nowhere.sock", *options)
         assert code == 0, error
         return {line.split()[0]: line for line in shown.splitlines() if line}
 
     mine, others = (
         Path(training.store("container")["id"]).name,
-        Path(left(began="2030-01-01T12:00:00+00:00")).name,
+        Path(start_orphan(began="2030-01-01T12:00:00+00:00")).name,
     )  # of another Airflow
-    assert said()[mine].endswith("its task goes on")
+    assert listed()[mine].endswith("its task has not ended")
     airflow.api("PATCH", f"/dags/{training.dag_id}/dagRuns/{training.run_id}", {"state": "failed"})
     until(lambda: mine not in {Path(job).name for job, _ in runtime.jobs()})
 
-    orphan = Path(left()).name
-    found = said()
-    assert found[orphan].endswith("its task is over")
+    orphan = Path(start_orphan()).name
+    found = listed()
+    assert found[orphan].endswith("its task has ended")
     assert found[others].endswith("this Airflow has no such run")
-    assert orphan in {Path(job).name for job, _ in runtime.jobs()}, "nothing is removed unasked"
-    said("--remove")
-    assert orphan not in said()
-    assert others in said()
+    assert orphan in {Path(job).name for job, _ in runtime.jobs()}, "only --remove removes jobs"
+    listed("--remove")
+    assert orphan not in listed()
+    assert others in listed()
     runtime.reattach(str(runtime.root / others)).remove()

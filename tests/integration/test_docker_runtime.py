@@ -1,4 +1,4 @@
-"""What containers alone promise, beside the contract: what they may do, their networks, starts that are cut off."""
+"""Behaviour of containers beyond the runtime contract: isolation, networks, pulls and interrupted starts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def place(
         yield made
 
 
-LOOK_AROUND = """
+INSPECT = """
 import json, os, socket, paceline.train.progress as progress
 status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\\t" in line)
 def attempt(what):
@@ -63,10 +63,10 @@ print(json.dumps({
 """
 
 
-def test_a_container_may_use_its_files_and_do_nothing_else(place: Containers) -> None:
-    job = place.runtime.start(place.spec(LOOK_AROUND, max_processes=77))
-    (said,) = finish(job)
-    seen = json.loads(said)
+def test_container_is_isolated_except_for_its_files(place: Containers) -> None:
+    job = place.runtime.start(place.spec(INSPECT, max_processes=77))
+    (line,) = finish(job)
+    seen = json.loads(line)
     assert seen["caps"] == ["0000000000000000"] * 5
     assert seen["no_new_privileges"] == "1"
     assert seen["ids"] == [65532, 65532]
@@ -84,15 +84,13 @@ def test_a_container_may_use_its_files_and_do_nothing_else(place: Containers) ->
     job.remove()
 
 
-def test_a_container_is_root_where_that_is_allowed_and_asked_for(place: Containers) -> None:
+def test_container_runs_as_root_with_allow_root(place: Containers) -> None:
     job = place.runtime.start(place.spec("import os; print(os.getuid(), os.getgid())", user="0:0", allow_root=True))
     assert finish(job) == ["0 0"]
     job.remove()
 
 
-def test_an_own_network_gives_up_names_soon_and_is_removed_with_its_last_container(
-    place: Containers,
-) -> None:
+def test_own_network_has_short_dns_timeouts_and_ends_when_empty(place: Containers) -> None:
     network = f"{place.mark}-net"
     job = place.runtime.start(place.spec("print(open('/etc/resolv.conf').read())", own_network=network, alias="it"))
     lines = finish(job)
@@ -102,29 +100,29 @@ def test_an_own_network_gives_up_names_soon_and_is_removed_with_its_last_contain
     assert not place.runtime.has_network(network)
 
 
-def test_a_container_that_is_removed_while_it_is_measured_reports_no_usage(place: Containers) -> None:
+def test_container_removed_during_a_measurement_has_no_usage(place: Containers) -> None:
     job = place.runtime.start(place.spec("while True: pass"))
 
-    def ask_until_gone() -> None:
+    def measure_until_gone() -> None:
         try:
             while usage_of(stats_now(place.client, job.id)) is not None:
-                asked.append(True)
+                measured.append(True)
         except JobLostError:
             pass
 
-    asked: list[bool] = []
-    with ThreadPoolExecutor(8) as pool:  # so that the removal falls into some of the answers
-        answers = [pool.submit(ask_until_gone) for _ in range(8)]
-        until(lambda: asked)
+    measured: list[bool] = []
+    with ThreadPoolExecutor(8) as pool:  # several threads, so that the removal occurs during some of the answers
+        threads = [pool.submit(measure_until_gone) for _ in range(8)]
+        until(lambda: measured)
         job.remove()
-        for answer in answers:
-            answer.result(60)
+        for thread in threads:
+            thread.result(60)
 
 
-def test_a_container_that_was_created_but_never_started_is_made_anew(
+def test_container_that_was_created_but_not_started_is_replaced(
     place: Containers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A crash between create and start: what was put into the container by then is unknown.
+    # After a crash between create and start, the container may lack files.
     wanted = place.spec("print('done')")
     with monkeypatch.context() as crash:
         crash.setattr(DockerRuntime, "_discard", lambda *_: None)
@@ -142,22 +140,22 @@ def test_a_container_that_was_created_but_never_started_is_made_anew(
 
 
 @pytest.mark.parametrize(
-    ("step", "said"),
+    ("step", "description"),
     [
         ("create_container", "create the container"),
-        ("put_archive", "put the job's files into the container"),
+        ("put_archive", "copy the job's files into the container"),
         ("start", "start the container"),
     ],
 )
 @pytest.mark.parametrize("interrupted", [False, True], ids=["engine-away", "interrupted"])
-def test_a_start_that_is_cut_off_at_any_step_leaves_nothing(
-    place: Containers, monkeypatch: pytest.MonkeyPatch, step: str, said: str, interrupted: bool
+def test_interrupted_start_leaves_nothing(
+    place: Containers, monkeypatch: pytest.MonkeyPatch, step: str, description: str, interrupted: bool
 ) -> None:
     error = KeyboardInterrupt("cut off") if interrupted else ConnectionResetError("cut off")
     monkeypatch.setattr(place.client, step, raising(error))
     with pytest.raises(KeyboardInterrupt if interrupted else RuntimeUnavailableError, match="cut off") as raised:
         place.runtime.start(place.spec("print()", own_network=f"{place.mark}-net", alias="it"))
-    assert interrupted or f"could not {said}" in str(raised.value)
+    assert interrupted or f"could not {description}" in str(raised.value)
     assert place.left() == []
 
 
@@ -168,20 +166,20 @@ def raising(error: BaseException) -> Callable[..., Any]:
     return cut_off
 
 
-def test_a_program_that_the_image_lacks_is_reported(place: Containers) -> None:
+def test_program_missing_in_the_image_is_reported(place: Containers) -> None:
     wanted = place.spec(command=["no-such-program"])
     try:
         job = place.runtime.start(wanted)
     except Exception:
         assert place.left() == []
-    else:  # an engine with an init starts it, and the init fails
+    else:  # an engine with an init process starts the container, and the init process fails
         finish(job)
         assert job.status().exit_code == 127
         assert "could not be run" in job.status().reason
         job.remove()
 
 
-def test_gpus_are_asked_of_the_engine_and_named_where_it_has_none(place: Containers) -> None:
+def test_gpus_are_requested_and_missing_gpus_reported(place: Containers) -> None:
     wanted = place.spec("import os; print(os.path.exists('/dev/nvidiactl'))", gpus=1)
     if any("nvidia" in name for name in place.client.info()["Runtimes"]):
         job = place.runtime.start(wanted)
@@ -193,7 +191,7 @@ def test_gpus_are_asked_of_the_engine_and_named_where_it_has_none(place: Contain
         assert place.left() == []
 
 
-def test_an_engine_that_is_not_there_is_said_to_be_away(place: Containers) -> None:
+def test_missing_engine_is_reported_as_unavailable(place: Containers) -> None:
     runtime = DockerRuntime(lambda: docker.APIClient("unix:///nowhere/docker.sock", version="auto"))
     with pytest.raises(RuntimeUnavailableError, match="connect to the Docker engine"):
         runtime.check(place.spec("print()"))
@@ -203,10 +201,7 @@ UNKNOWN = b'{"errors": [{"code": "MANIFEST_UNKNOWN", "message": "manifest unknow
 
 
 class Registry:
-    """A registry of images on this machine, with one image: a shell, and a file that says which version it is.
-
-    Without a version it has no image.
-    """
+    """A local image registry with one image: a shell and a file with the version. Without a version it is empty."""
 
     def __init__(self, name: str, architecture: str) -> None:
         self.version: str | None = None
@@ -237,7 +232,7 @@ class Registry:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def answer(self, path: str) -> tuple[str, bytes]:
-        """Return what is at a path of the registry's interface (version 2), and its type."""
+        """Return media type and content at a path of the registry API, version 2."""
         if path == "/v2/":
             return "application/json", b"{}"
         if self.version is None:
@@ -290,63 +285,61 @@ def _shell(version: str) -> bytes:
 @pytest.fixture
 def registry(place: Containers, docker_host: str) -> Iterator[Registry]:
     if not docker_host.startswith("unix://"):
-        pytest.skip("the engine may be on another machine, which does not reach a registry on this one")
+        pytest.skip("the engine may be on another machine, which cannot reach a registry on this one")
     made = Registry(place.mark, place.client.version()["Arch"])
     yield made
     made.close()
-    with contextlib.suppress(docker.errors.APIError):  # "not found" too: what a test has not pulled is not there
+    with contextlib.suppress(docker.errors.APIError):  # "not found": the test has not pulled the image
         place.client.remove_image(made.image, force=True)
 
 
 @pytest.fixture
 def pulls(place: Containers, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The images that were pulled."""
-    asked: list[str] = []
+    """The pulled images."""
+    pulled: list[str] = []
     pull = place.client.pull
 
-    def count(image: str, **options: Any) -> Any:
-        asked.append(image)
+    def record(image: str, **options: Any) -> Any:
+        pulled.append(image)
         return pull(image, **options)
 
-    monkeypatch.setattr(place.client, "pull", count)
-    return asked
+    monkeypatch.setattr(place.client, "pull", record)
+    return pulled
 
 
-def of(place: Containers, registry: Registry, name: str = "", command: str = "cat /version") -> Any:
+def spec_of(place: Containers, registry: Registry, name: str = "", command: str = "cat /version") -> Any:
     return place.spec(name=f"{place.mark}{name}", command=["/bin/sh", "-c", command], image=registry.image)
 
 
-def test_a_runtime_that_pulls_has_the_registrys_image_once_for_all_its_starts(
-    place: Containers, registry: Registry, pulls: list[str]
-) -> None:
+def test_runtime_pulls_an_image_once_for_all_starts(place: Containers, registry: Registry, pulls: list[str]) -> None:
     registry.version = "1"
     with pytest.raises(InvalidInputError, match=r"image: got .*, expected an image that the engine has"):
-        place.runtime.check(of(place, registry))
-    # The engine lacks the image: the first check pulls it, for the start of another runtime over the same client.
+        place.runtime.check(spec_of(place, registry))
+    # The engine lacks the image: the first check pulls it for the start by another runtime with the same client.
     for runtime in [DockerRuntime(place.client, pull=True) for _ in range(2)]:
-        runtime.check(of(place, registry))
-        runtime.check(of(place, registry))
-    first = runtime.start(of(place, registry))
+        runtime.check(spec_of(place, registry))
+        runtime.check(spec_of(place, registry))
+    first = runtime.start(spec_of(place, registry))
     assert (finish(first), pulls) == (["1"], [registry.image])
     first.remove()
     registry.version = "2"
     runtime = DockerRuntime(place.client, pull=True)
     for _ in range(2):
-        runtime.check(of(place, registry))
+        runtime.check(spec_of(place, registry))
     for name in ("-a", "-b"):
-        job = runtime.start(of(place, registry, name))
+        job = runtime.start(spec_of(place, registry, name))
         assert finish(job) == ["2"]
         job.remove()
     assert pulls == [registry.image] * 2
     registry.version = "3"
-    job = place.runtime.start(of(place, registry))  # it does not pull
+    job = place.runtime.start(spec_of(place, registry))  # this runtime does not pull
     assert finish(job) == ["2"]
     job.remove()
 
 
-def test_a_container_that_is_found_again_needs_no_pull(place: Containers, registry: Registry, pulls: list[str]) -> None:
+def test_reattach_needs_no_pull(place: Containers, registry: Registry, pulls: list[str]) -> None:
     registry.version = "1"
-    wanted = of(place, registry, command="while :; do sleep 1; done")
+    wanted = spec_of(place, registry, command="while :; do sleep 1; done")
     first = DockerRuntime(place.client, pull=True).start(wanted)
     registry.version = None
     for lacks_image in (False, True):
@@ -362,25 +355,23 @@ def test_a_container_that_is_found_again_needs_no_pull(place: Containers, regist
     first.remove()
 
 
-def test_a_pull_that_fails_is_an_error_where_the_engine_has_an_older_image_and_is_tried_again(
-    place: Containers, registry: Registry
-) -> None:
+def test_failed_pull_is_an_error_and_retried_by_the_next_start(place: Containers, registry: Registry) -> None:
     registry.version = "1"
     runtime = DockerRuntime(place.client, pull=True)
-    runtime.check(of(place, registry))
-    old = runtime.start(of(place, registry))
+    runtime.check(spec_of(place, registry))
+    old = runtime.start(spec_of(place, registry))
     finish(old)
     old.remove()
     registry.version = None
     runtime = DockerRuntime(place.client, pull=True)
     with pytest.raises(InvalidInputError, match=r"image: got .*, expected an image that can be pulled"):
-        runtime.start(of(place, registry))
+        runtime.start(spec_of(place, registry))
     assert place.left() == []
     registry.version = "2"
-    job = runtime.start(of(place, registry))
+    job = runtime.start(spec_of(place, registry))
     assert finish(job) == ["2"]
     job.remove()
     registry.close()
     with pytest.raises(RuntimeUnavailableError, match="could not pull"):
-        DockerRuntime(place.client, pull=True).start(of(place, registry))
+        DockerRuntime(place.client, pull=True).start(spec_of(place, registry))
     assert place.left() == []

@@ -1,4 +1,4 @@
-"""DriftSensor and DriftEventTrigger in a real Airflow, on a real database that changes while they look."""
+"""DriftSensor and DriftEventTrigger in a real Airflow, on a real database that changes between their checks."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ def windows(table):
         "features": ["temp", "wind_speed", "carrier"],
     }
 
-# On a busy machine Airflow may take a deferred task for failed: when it is resumed before its executor has reported the
-# end of the process that deferred it.
+# On a busy machine, Airflow may mark a deferred task as failed: if it resumes before the executor has reported the end
+# of the process that deferred it.
 retries = {"retries": 3, "retry_delay": timedelta(seconds=1)}
 with DAG("drift_sensors", schedule=None, default_args=retries):
     for name, table, more in (
-        ("looks_once", "calm", {"on_no_drift": "skip"}),
-        ("goes_on", "calm", {"on_no_drift": "succeed"}),
-        ("waits_here", "drifting", {"poke_interval": 3, "timeout": 3600}),
+        ("checks_once", "calm", {"on_no_drift": "skip"}),
+        ("continues", "calm", {"on_no_drift": "succeed"}),
+        ("waits", "drifting", {"poke_interval": 3, "timeout": 3600}),
         ("waits_deferred", "drifting", {"poke_interval": 3, "timeout": 3600, "deferrable": True}),
-        ("gives_up", "calm", {"poke_interval": 60, "timeout": 5, "deferrable": True, "soft_fail": True}),
+        ("times_out", "calm", {"poke_interval": 60, "timeout": 5, "deferrable": True, "soft_fail": True}),
     ):
         DriftSensor(
             task_id=name, prediction="predicted", actual="late", outlets=[Asset(name)],
@@ -60,7 +60,7 @@ asset = Asset("watched_drift", watchers=[AssetWatcher(name="watched", trigger=tr
 with DAG("watched", schedule=[asset], max_active_runs=1):
     EmptyOperator(task_id="retrain")
 """
-WAITING = {"waits_here": "running", "waits_deferred": "deferred"}
+WAITING = {"waits": "running", "waits_deferred": "deferred"}
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def dags(airflow: AirflowProcess, store: Path, reports: Path) -> Iterator[None]:
-    """The DAGs above, and the connection they name."""
+    """The DAGs above and their connection."""
     airflow.api("POST", "/connections", {"connection_id": "test_store", "conn_type": "sqlite", "host": str(store)})
     with gates.dag(airflow, "drift_sensors", DAGS.replace("REPORTS", str(reports))):
         yield
@@ -88,9 +88,9 @@ def dags(airflow: AirflowProcess, store: Path, reports: Path) -> Iterator[None]:
 
 
 def watch(airflow: AirflowProcess, dag_id: str, asset: str, path: Path, *, paused: bool = False) -> None:
-    """Let the triggerer look at an asset, or no more: it does while a DAG that waits for it is active.
+    """Let the triggerer watch an asset, or stop it: it watches while a DAG that waits for the asset is active.
 
-    Airflow finds out when it parses the file.
+    Airflow notices a change when it parses the file.
     """
     airflow.api("PATCH", f"/dags/{dag_id}", {"is_paused": paused})
     path.write_text(path.read_text() + "\n# parse again")
@@ -99,18 +99,18 @@ def watch(airflow: AirflowProcess, dag_id: str, asset: str, path: Path, *, pause
 
 @pytest.fixture(scope="module")
 def run_id(airflow: AirflowProcess, store: Path) -> str:
-    """A run of all sensors, in which two wait until there is drift; it has ended."""
+    """A finished run of all sensors, in which two have waited for drift."""
     run_id = airflow.run_dag("drift_sensors")
     for task, state in WAITING.items():
         airflow.wait_for_task("drift_sensors", run_id, task, state, LONG_S)
-    until(lambda: "no drift" in airflow.task_log("drift_sensors", run_id, "waits_here").lower())
+    until(lambda: "no drift" in airflow.task_log("drift_sensors", run_id, "waits").lower())
     add_window(store, "drifting", "2013-03", wind=0.5)
     assert airflow.wait("drift_sensors", run_id, LONG_S) == "success"
     return run_id
 
 
 def add_window(store: Path, table: str, window: str, *, wind: float = 0.0, temp: float = 0.0) -> None:
-    """Write one batch of 500 rows, moved by so many standard deviations."""
+    """Write a window of 500 rows, shifted by ``wind`` and ``temp`` standard deviations."""
     rng = np.random.default_rng(int(window.replace("-", "")))
     late = rng.integers(0, 2, 500)
     rows = pd.DataFrame(
@@ -128,7 +128,7 @@ def add_window(store: Path, table: str, window: str, *, wind: float = 0.0, temp:
 
 
 def events(airflow: AirflowProcess, asset: str) -> list[dict[str, Any]]:
-    def answered() -> dict[str, Any] | None:
+    def response() -> dict[str, Any] | None:
         try:
             return airflow.api("GET", "/assets/events", name_pattern=asset)
         except AirflowApiError as error:
@@ -137,28 +137,28 @@ def events(airflow: AirflowProcess, asset: str) -> list[dict[str, Any]]:
                 raise
             return None
 
-    return [event for event in until(answered)["asset_events"] if event["name"] == asset]
+    return [event for event in until(response)["asset_events"] if event["name"] == asset]
 
 
-def test_without_drift_a_sensor_that_looks_once_skips_what_follows_and_still_reports(
+def test_one_shot_sensor_without_drift_skips_downstream_and_reports(
     airflow: AirflowProcess, run_id: str, reports: Path
 ) -> None:
     states = airflow.task_states("drift_sensors", run_id)
-    assert [states["looks_once"], states["after_looks_once"]] == ["skipped", "skipped"]
-    summary = airflow.xcom("drift_sensors", run_id, "looks_once")
+    assert [states["checks_once"], states["after_checks_once"]] == ["skipped", "skipped"]
+    summary = airflow.xcom("drift_sensors", run_id, "checks_once")
     assert summary["verdict"] == "no drift"
     assert Path(summary["report_html"].removeprefix("file://")).is_relative_to(reports)
-    assert events(airflow, "looks_once") == []
+    assert events(airflow, "checks_once") == []
 
 
-def test_without_drift_a_sensor_may_let_the_run_go_on_but_emits_no_event(airflow: AirflowProcess, run_id: str) -> None:
-    assert airflow.task_states("drift_sensors", run_id)["after_goes_on"] == "success"
-    assert airflow.xcom("drift_sensors", run_id, "goes_on")["verdict"] == "no drift"
-    assert events(airflow, "goes_on") == []
+def test_sensor_without_drift_can_succeed_without_an_event(airflow: AirflowProcess, run_id: str) -> None:
+    assert airflow.task_states("drift_sensors", run_id)["after_continues"] == "success"
+    assert airflow.xcom("drift_sensors", run_id, "continues")["verdict"] == "no drift"
+    assert events(airflow, "continues") == []
 
 
 @pytest.mark.parametrize("task", WAITING)
-def test_a_waiting_sensor_goes_on_when_a_window_drifts(airflow: AirflowProcess, run_id: str, task: str) -> None:
+def test_waiting_sensor_succeeds_when_a_window_drifts(airflow: AirflowProcess, run_id: str, task: str) -> None:
     assert airflow.task_states("drift_sensors", run_id)[f"after_{task}"] == "success"
     summary = airflow.xcom("drift_sensors", run_id, task)
     assert summary["drifted_features"] == ["wind_speed"]
@@ -180,14 +180,12 @@ def test_a_waiting_sensor_goes_on_when_a_window_drifts(airflow: AirflowProcess, 
     assert event["extra"]["drifted_features"] == ["wind_speed"]
 
 
-def test_a_deferred_sensor_that_times_out_skips_with_soft_fail(airflow: AirflowProcess, run_id: str) -> None:
+def test_deferred_sensor_with_soft_fail_skips_on_timeout(airflow: AirflowProcess, run_id: str) -> None:
     states = airflow.task_states("drift_sensors", run_id)
-    assert [states["gives_up"], states["after_gives_up"]] == ["skipped", "skipped"]
+    assert [states["times_out"], states["after_times_out"]] == ["skipped", "skipped"]
 
 
-def test_a_dag_scheduled_by_drift_runs_once_for_each_new_drift_also_across_a_restart_of_the_triggerer(
-    airflow: AirflowProcess, store: Path
-) -> None:
+def test_drift_scheduled_dag_runs_once_per_drift_across_triggerer_restart(airflow: AirflowProcess, store: Path) -> None:
     until(lambda: airflow.api("GET", "/dags", dag_id_pattern="watched")["dags"])
     watch(airflow, "watched", "watched_drift", airflow.dags_folder / "drift_sensors.py")
     assert events(airflow, "watched_drift") == []
@@ -202,7 +200,7 @@ def test_a_dag_scheduled_by_drift_runs_once_for_each_new_drift_also_across_a_res
     triggerer.wait(LONG_S)
     airflow.start_component("triggerer")
 
-    # Still drifted in wind speed: no news. In temperature too: news. It also shows that the trigger lives.
+    # Wind speed is still drifted: no event. New drift in temperature: an event, which also shows that the trigger runs.
     add_window(store, "watched", "2013-04", wind=1.0)
     add_window(store, "watched", "2013-05", wind=1.0, temp=1.0)
     until(lambda: len(events(airflow, "watched_drift")) > 1)
@@ -220,10 +218,10 @@ def test_a_dag_scheduled_by_drift_runs_once_for_each_new_drift_also_across_a_res
     until(lambda: airflow.health()["triggerer"] == "healthy")
 
 
-def test_the_example_dag_is_started_by_the_drift_of_real_flights(
+def test_example_dag_is_triggered_by_drift_of_real_flights(
     airflow: AirflowProcess, project: Path, tmp_path: Path
 ) -> None:
-    # February against July, as the example's query picks them; nothing was predicted in this store.
+    # February against July, as in the example's query; this store has no predictions.
     fill_store(tmp_path / "store.db", read_flights([2, 7]).groupby("window").head(3000))
     connection = {"connection_id": "paceline_store", "conn_type": "sqlite", "host": str(tmp_path / "store.db")}
     airflow.api("POST", "/connections", connection)

@@ -1,4 +1,4 @@
-"""Parts of this machine as devices: real containers inside a ceiling of cores and memory."""
+"""Emulated devices limit the cores and memory of real containers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def place(
         yield made
 
 
-def test_containers_run_inside_their_device_and_it_goes_after_them(place: Containers) -> None:
+def test_emulated_device_contains_its_containers_and_is_removed(place: Containers) -> None:
     processor = min(os.sched_getaffinity(0))
     with EmulatedDevice("test-cores", 0.5, memory_bytes=2**29, processor=processor) as device:
         jobs = [
@@ -57,7 +57,7 @@ def test_containers_run_inside_their_device_and_it_goes_after_them(place: Contai
     assert list(Path("/sys/fs/cgroup").glob("**/paceline-device-test-cores")) == []
 
 
-def test_what_does_not_fit_into_its_memory_is_killed(place: Containers) -> None:
+def test_container_above_the_memory_limit_is_killed(place: Containers) -> None:
     with EmulatedDevice("test-memory", cores=1.0, memory_bytes=2**26) as device:
         greedy = place.spec(
             "x = bytearray(2**28); print(len(x))", cgroup_parent=device.cgroup_parent, memory_bytes=None
@@ -68,10 +68,10 @@ def test_what_does_not_fit_into_its_memory_is_killed(place: Containers) -> None:
         job.remove()
 
 
-def test_devices_of_one_size_have_different_periods() -> None:
+def test_equal_devices_have_different_periods() -> None:
     with EmulatedDevice("test-one", 0.333, 2**26) as one, EmulatedDevice("test-other", 0.333, 2**26) as other:
         assert period_us(one) != period_us(other)
-        # A container with all of its device's cores is refused by the kernel where the device has a fraction less.
+        # The kernel rejects a container with all cores of its device if the device has a fraction less.
         assert quota(one._group) == quota(other._group) == 0.333
 
 
@@ -81,6 +81,6 @@ def period_us(device: EmulatedDevice) -> int:
     return int((device._group.cpu / "cpu.cfs_period_us").read_text())
 
 
-def test_two_devices_of_one_name_are_refused() -> None:
-    with EmulatedDevice("test-name", 0.5, 2**26), pytest.raises(PacelineError, match="is there one of that name"):
+def test_duplicate_device_name_is_rejected() -> None:
+    with EmulatedDevice("test-name", 0.5, 2**26), pytest.raises(PacelineError, match="the name exists"):
         EmulatedDevice("test-name", 0.5, 2**26)

@@ -1,4 +1,4 @@
-"""A container's network held back to a bandwidth: the kernel's token buckets at both ends of its cable."""
+"""Bandwidth limits of containers: the kernel's token buckets at both ends of a virtual Ethernet pair."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from paceline.errors import PacelineError
 from paceline.fleet import Fleet, Link, Machine
 from paceline.runtime.docker_job import DockerJob
 from paceline.testing.emulated_device import EmulatedDevice
-from paceline.testing.emulated_link import emulate_links, narrow
+from paceline.testing.emulated_link import emulate_links, limit_bandwidth
 
 pytestmark = [
     pytest.mark.docker,
@@ -27,22 +27,22 @@ pytestmark = [
     pytest.mark.timeout(120),
 ]
 
-BYTES = 200_000  # more than leaves in one burst
+BYTES = 200_000  # more than one burst
 ECHO = f"""
 import socket
 listener = socket.create_server(("0.0.0.0", 7000))
 print("listens", flush=True)
-there, _ = listener.accept()
-there.recv({BYTES}, socket.MSG_WAITALL)
-there.sendall(b"x" * {BYTES})
-there.recv(1)
+peer, _ = listener.accept()
+peer.recv({BYTES}, socket.MSG_WAITALL)
+peer.sendall(b"x" * {BYTES})
+peer.recv(1)
 """
 ASK = f"""
 import socket
 gate()
-there = socket.create_connection(("echo", 7000))
-there.sendall(b"x" * {BYTES})
-print(len(there.recv({BYTES}, socket.MSG_WAITALL)), flush=True)
+peer = socket.create_connection(("echo", 7000))
+peer.sendall(b"x" * {BYTES})
+print(len(peer.recv({BYTES}, socket.MSG_WAITALL)), flush=True)
 gate()
 """
 
@@ -56,24 +56,24 @@ def place(
 
 
 def ends(place: Containers, job: DockerJob) -> list[list[str]]:
-    """Return the commands that show the traffic control at both ends of a container's cable: its own, and ours."""
+    """Return the commands that show the traffic control at both ends of a container's link: inside and on the host."""
     pid = place.client.inspect_container(job.id)["State"]["Pid"]
     inside = ["nsenter", "-t", str(pid), "-n"]
     links = subprocess.check_output([*inside, "ip", "-o", "link"], text=True)
     ((name, other),) = re.findall(r"^\d+: (\w+)@if(\d+):", links, re.MULTILINE)
-    here = {path.joinpath("ifindex").read_text().strip(): path.name for path in Path("/sys/class/net").glob("veth*")}
+    on_host = {path.joinpath("ifindex").read_text().strip(): path.name for path in Path("/sys/class/net").glob("veth*")}
     show = ["tc", "-s", "qdisc", "show", "dev"]
-    return [[*inside, *show, name], [*show, here[other]]]
+    return [[*inside, *show, name], [*show, on_host[other]]]
 
 
 def buckets(ends: list[list[str]]) -> list[tuple[str, int]]:
-    """Return rate and bytes so far of each token bucket."""
-    said = "".join(subprocess.check_output(end, text=True) for end in ends)
-    found = re.findall(r"^qdisc tbf .* rate (\w+) .*\n Sent (\d+) bytes", said, re.MULTILINE)
+    """Return the rate and the sent bytes of each token bucket."""
+    output = "".join(subprocess.check_output(end, text=True) for end in ends)
+    found = re.findall(r"^qdisc tbf .* rate (\w+) .*\n Sent (\d+) bytes", output, re.MULTILINE)
     return [(rate, int(sent)) for rate, sent in found]
 
 
-def test_a_container_on_a_machine_with_a_slow_link_is_held_back_at_both_ends_until_it_ends(place: Containers) -> None:
+def test_slow_link_limits_a_container_in_both_directions(place: Containers) -> None:
     network = f"{place.mark}-net"
     far = Machine(
         name="far", kind="part", cores=1, memory_gib=1, cgroup_parent="/paceline-device-far", link=Link(mbit_per_s=20)
@@ -91,20 +91,20 @@ def test_a_container_on_a_machine_with_a_slow_link_is_held_back_at_both_ends_unt
         echo = start("echo", ECHO, alias="echo")
         wait_for_line(echo, "listens")
         ask = start("ask", GATE + ASK, cgroup_parent=far.cgroup_parent)
-        cable = ends(place, ask)
-        until(lambda: len(buckets(cable)) == 2)
+        link_ends = ends(place, ask)
+        until(lambda: len(buckets(link_ends)) == 2)
         assert buckets(ends(place, echo)) == []
         pass_gate(place, ask)
         assert wait_for_line(ask, "at the gate") == [str(BYTES), "at the gate"]
-        assert [rate for rate, _ in buckets(cable)] == ["20Mbit", "20Mbit"]
-        assert min(sent for _, sent in buckets(cable)) > BYTES
+        assert [rate for rate, _ in buckets(link_ends)] == ["20Mbit", "20Mbit"]
+        assert min(sent for _, sent in buckets(link_ends)) > BYTES
         ask.remove()
-        assert not Path("/sys/class/net", cable[1][-1]).exists()
+        assert not Path("/sys/class/net", link_ends[1][-1]).exists()
         echo.remove()
 
 
-def test_a_container_without_a_network_is_refused(place: Containers) -> None:
+def test_container_without_a_network_is_rejected(place: Containers) -> None:
     job = place.runtime.start(place.spec("import signal; signal.pause()", devices=0.1))
-    with pytest.raises(PacelineError, match="no network to be held back"):
-        narrow(place.client, job.id, Link(mbit_per_s=20))
+    with pytest.raises(PacelineError, match="no network to limit"):
+        limit_bandwidth(place.client, job.id, Link(mbit_per_s=20))
     job.remove()

@@ -1,4 +1,4 @@
-"""A training outlives its engine: one that is stopped and started again costs time, not work and not output."""
+"""An engine outage costs a training time, but no work and no output."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
-    """``docker/engine`` in a folder of its own, with an image; ``engine("start")`` returns the address."""
+    """Control of an engine with one image, by ``docker/engine``; ``engine("start")`` returns the address."""
     script = Path(__file__).parents[2] / "docker" / "engine"
     folder = Path("/tmp") / f"pe-{uuid.uuid4().hex[:8]}"  # the path of a socket must be short
 
@@ -47,7 +47,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., s
 
 
 def import_shell(client: docker.APIClient, folder: Path) -> None:
-    """Import an image with nothing but this machine's shell: quicker than copying one between engines."""
+    """Import an image with only this machine's shell, which is faster than copying one between engines."""
     programs = {name: Path(shutil.which(name) or "").resolve() for name in ("dash", "sleep", "cat")}
     files = {f"/bin/{'sh' if name == 'dash' else name}": program for name, program in programs.items()}
     for program in programs.values():
@@ -67,7 +67,7 @@ echo over
 """
 
 
-def test_a_container_that_outlives_its_engine_loses_no_line(engine: Callable[..., str], tmp_path: Path) -> None:
+def test_container_that_outlives_its_engine_loses_no_line(engine: Callable[..., str], tmp_path: Path) -> None:
     client = docker.APIClient(engine("start", "--live-restore"), version="auto")
     job = DockerRuntime(client).start(JobSpec("outage", ["/bin/sh", "-c", COUNTS], 0.5, image="shell:latest"))
     lines = wait_for_line(job, "line 5")
@@ -79,11 +79,11 @@ def test_a_container_that_outlives_its_engine_loses_no_line(engine: Callable[...
     assert not job.wait(0.2)
     lines += job.read_lines()
     engine("start", "--live-restore")
-    lines += wait_for_line(job, "line")  # it goes on to be read, by the same object
+    lines += wait_for_line(job, "line")  # the same object continues to read
     job.resize(0.3)
     client.kill(job.id, signal=int(signal.SIGUSR1))
     lines += finish(job)
-    # An engine that ends may drop a line itself: what it has kept arrives once and in order.
+    # The engine itself may drop a line when it ends. All lines that it has arrive once and in order.
     assert lines == client.logs(job.id).decode().splitlines()
     assert lines[-1] == "over"
     assert job.status().exit_code == 0
@@ -93,7 +93,7 @@ def test_a_container_that_outlives_its_engine_loses_no_line(engine: Callable[...
     assert client.containers(all=True) == []
 
 
-# Counts to 20, and goes no further than 10 before it is started again: then it counts on from its checkpoint.
+# Counts to 10 at first, and after a restart from the checkpoint to 20.
 TRAINING = """
 trap 'exit 143' TERM
 at=/paceline/checkpoint/at; i=$(cat $at 2>/dev/null || echo 0); most=$((i ? 20 : 10))
@@ -105,11 +105,11 @@ while [ $i -lt 20 ]; do sleep 0.1; done
 """
 
 
-def test_a_training_taken_down_with_its_engine_goes_on_from_its_checkpoint(
+def test_training_stopped_by_an_engine_outage_resumes_from_its_checkpoint(
     engine: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
-    engine("stop")  # it may have been started to leave its containers alone
+    engine("stop")  # the other test may have started it with live restore
     address = engine("start")
     client = docker.APIClient(address, version="auto")
     operator = DeadlineTrainingOperator(
@@ -141,20 +141,20 @@ def test_a_training_taken_down_with_its_engine_goes_on_from_its_checkpoint(
         until(lambda: "engine_away" in [event["kind"] for event in state[HISTORY]["events"]])
         engine("start")
 
-    away = threading.Thread(target=outage)
-    away.start()
+    thread = threading.Thread(target=outage)
+    thread.start()
     try:
         context = {"ti": ti, "dag_run": SimpleNamespace(start_date=now), "task_state_store": state}
         result = operator.execute(context)
     finally:
-        away.join()
+        thread.join()
     log = capsys.readouterr().out
     assert result["restarts"] == 1
     assert log.count("The engine does not answer") == 1
     assert "The engine answers again after" in log
-    assert "starting it again from its checkpoint" in log
+    assert "restarting it from its checkpoint" in log
     progress = [row[1] for row in state["history"]["samples"]]
-    assert progress == sorted(progress)  # nothing was done twice
+    assert progress == sorted(progress)  # no batch was repeated
     assert progress[-1] == 100.0
     assert client.containers(all=True, filters={"label": "paceline.dag=dag"}) == []
     assert os.path.isdir(result["model"])

@@ -1,4 +1,4 @@
-"""What local processes alone promise, beside the contract: their environment, who controls them, what is left."""
+"""Behaviour of local processes beyond the runtime contract: environment, launcher and guardian, cleanup."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from paceline.errors import PacelineError
 from paceline.runtime import Job
 from paceline.runtime.base import JOB_ENVIRONMENT
 from paceline.runtime.cgroups import Group
-from paceline.runtime.processes import carrying
+from paceline.runtime.processes import find_by_environment
 from paceline.runtime.scratch import Scratch, read_json
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the process runtime is for Linux")
@@ -34,14 +34,14 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the process run
 
 @pytest.fixture(params=MECHANISMS)
 def place(request: pytest.FixtureRequest, tmp_path: Path, process_runtime_root: Path) -> Iterator[Processes]:
-    """A runtime with each mechanism; a test that leaves something of its jobs behind fails."""
+    """A runtime with each mechanism; a test fails if it leaves parts of its jobs behind."""
     with leaving_nothing(Processes(process_runtime_root, request.param, tmp_path)) as made:
         yield made
 
 
-signal_alone = pytest.mark.parametrize("place", ["signal"], indirect=True)
+signal_only = pytest.mark.parametrize("place", ["signal"], indirect=True)
 
-LOOK_AROUND = """
+INSPECT = """
 import json, os, sys, paceline.train.progress as progress
 print(json.dumps({"environment": dict(os.environ), "folder": os.getcwd(), "python": sys.executable,
     "sdk": progress.__file__, "session": os.getsid(0) == os.getpid(), "handles": os.listdir("/proc/self/fd")}))
@@ -49,16 +49,14 @@ gate()
 """
 
 
-def test_neither_a_job_nor_its_launcher_has_anything_of_our_environment(
-    place: Processes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_job_and_launcher_do_not_inherit_the_environment(place: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FERNET_KEY", "s3cret")
-    job = place.runtime.start(place.spec(GATE + LOOK_AROUND, environment={"SEED": "7"}))
-    said, _ = wait_for_line(job, "at the gate")
+    job = place.runtime.start(place.spec(GATE + INSPECT, environment={"SEED": "7"}))
+    line, _ = wait_for_line(job, "at the gate")
     running = processes_below(place.runtime.root)
     assert len(running) == 3  # the job, its launcher and its guardian
     assert not any(b"s3cret" in Path(f"/proc/{pid}/environ").read_bytes() for pid in running)
-    seen, home = json.loads(said), Path(job.id)
+    seen, home = json.loads(line), Path(job.id)
     seen["environment"].pop("LC_CTYPE", None)
     assert set(seen["environment"]) == {
         *JOB_ENVIRONMENT,
@@ -88,15 +86,13 @@ print("up", flush=True)
 """
 
 
-def test_processes_in_sessions_of_their_own_are_held_back_with_the_job_and_end_with_its_launcher(
-    place: Processes,
-) -> None:
+def test_processes_in_other_sessions_are_limited_and_end_with_the_launcher(place: Processes) -> None:
     job = place.runtime.start(place.spec(SPREADS + "while True: sum(range(1000))"))
     wait_for_line(job, "up")
     pids = members(job)
     assert len(pids) == 4
     job.resize(0.01)
-    if place.state_of(job)["cgroup"] is None:  # all stand still at the same time
+    if place.state_of(job)["cgroup"] is None:  # all are stopped at the same time
         until(lambda: {state(pid) for pid in pids} == {"T"})
         job.resize(4)
         until(lambda: "T" not in {state(pid) for pid in pids})
@@ -111,7 +107,7 @@ def test_processes_in_sessions_of_their_own_are_held_back_with_the_job_and_end_w
     job.remove()
 
 
-def test_what_a_job_leaves_running_in_the_background_ends_with_it(place: Processes) -> None:
+def test_background_processes_end_with_the_job(place: Processes) -> None:
     job = place.runtime.start(place.spec(SPREADS))
     assert finish(job) == ["up"]
     assert members(job) == []
@@ -119,7 +115,7 @@ def test_what_a_job_leaves_running_in_the_background_ends_with_it(place: Process
 
 
 def members(job: Job) -> list[int]:
-    return [process.pid for process in carrying("PACELINE_OUTPUT", f"{job.id}/output")]
+    return [process.pid for process in find_by_environment("PACELINE_OUTPUT", f"{job.id}/output")]
 
 
 def state(pid: int) -> str:
@@ -143,14 +139,14 @@ print("up", flush=True)
 """
 
 
-@signal_alone
-def test_processes_that_leave_their_session_all_the_time_do_not_hold_the_others_for_ever(place: Processes) -> None:
+@signal_only
+def test_processes_that_change_sessions_do_not_block_the_others(place: Processes) -> None:
     job = place.runtime.start(place.spec(HOPS, devices=0.5))
     wait_for_line(job, "up")
     job.remove()
 
 
-def test_when_everything_is_killed_the_job_is_gone_and_can_still_be_restarted(place: Processes) -> None:
+def test_job_without_launcher_and_guardian_is_gone_and_restartable(place: Processes) -> None:
     job = place.runtime.start(place.spec(RESUMES))
     wait_for_line(job, "saved")
     for name in ("guardian", "launcher"):
@@ -163,8 +159,8 @@ def test_when_everything_is_killed_the_job_is_gone_and_can_still_be_restarted(pl
     job.remove()
 
 
-@signal_alone
-def test_another_process_with_the_number_of_the_launcher_is_not_taken_for_it(place: Processes) -> None:
+@signal_only
+def test_process_with_the_launchers_pid_is_not_the_launcher(place: Processes) -> None:
     job = place.runtime.start(place.spec("print()"))
     finish(job)
     until(lambda: not processes_below(place.runtime.root))
@@ -172,17 +168,17 @@ def test_another_process_with_the_number_of_the_launcher_is_not_taken_for_it(pla
     scratch.end.unlink()
     changed = place.state_of(job)
     for name in ("launcher", "guardian"):
-        changed[name]["pid"] = os.getpid()  # alive, but not started when the launcher was
+        changed[name]["pid"] = os.getpid()  # alive, but with another start time
     scratch.state.write_text(json.dumps(changed))
     assert job.status().state == "gone"
-    job.stop(0.0)  # sends no signal: to this process it would be the end
+    job.stop(0.0)  # a signal would end this process
     job.remove()
 
 
-@signal_alone
+@signal_only
 @pytest.mark.parametrize("step", ["sdk_files", "placed_files", "write_json", "launch"])
 @pytest.mark.parametrize("error", [OSError("cut off"), KeyboardInterrupt("cut off")], ids=["disk", "interrupted"])
-def test_a_start_that_is_cut_off_at_any_step_leaves_nothing(
+def test_interrupted_start_leaves_nothing(
     place: Processes, monkeypatch: pytest.MonkeyPatch, step: str, error: BaseException
 ) -> None:
     def cut_off(*_: object, **__: object) -> None:
@@ -194,15 +190,13 @@ def test_a_start_that_is_cut_off_at_any_step_leaves_nothing(
     assert place.left() == []
 
 
-@signal_alone
-def test_a_folder_that_was_laid_out_but_never_started_is_made_anew(
-    place: Processes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@signal_only
+def test_prepared_folder_without_a_start_is_replaced(place: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = place.spec("print('done')")
-    with monkeypatch.context() as crash:  # a worker that is killed before the start removes nothing
+    with monkeypatch.context() as crash:  # a worker process killed before the start removes nothing
         crash.setattr("paceline.runtime.process.launch", lambda _: None)
         job = place.runtime.start(wanted)
-    assert read_json(Scratch(Path(job.id)).order) is not None
+    assert read_json(Scratch(Path(job.id)).job) is not None
     again = place.runtime.start(wanted)
     assert again.id == job.id
     assert finish(again) == ["done"]

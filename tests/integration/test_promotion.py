@@ -1,4 +1,4 @@
-"""Evaluation and promotion in a real Airflow: the verdict travels through XCom, an event tells of promotions only."""
+"""Evaluation and promotion in a real Airflow: the result is in XCom, and only promotions emit an event."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def registry(airflow: AirflowProcess, tmp_path: Path) -> Iterator[Registry]:
     (airflow.dags_folder / "score.py").unlink()
 
 
-def test_only_a_promotion_sends_an_event_and_a_challenger_that_is_not_better_leaves_the_champion(
+def test_only_a_better_challenger_replaces_the_champion_and_emits_an_event(
     airflow: AirflowProcess, registry: Registry, tmp_path: Path
 ) -> None:
     results = []
@@ -56,10 +56,10 @@ def test_only_a_promotion_sends_an_event_and_a_challenger_that_is_not_better_lea
         run_id = airflow.run_dag("judge", {"challenger": str(model), "min_improvement": least})
         state = airflow.wait("judge", run_id, LONG_S)
         log = airflow.task_log("judge", run_id, "promote")
-        assert state == "success", "the task succeeds whatever it decides:\n" + log
+        assert state == "success", "the task succeeds with any decision:\n" + log
         results.append(airflow.xcom("judge", run_id, "promote"))
-        said = "Promoted: version" if results[-1]["promoted"] else "Not promoted: version"
-        assert said in log
+        expected = "Promoted: version" if results[-1]["promoted"] else "Not promoted: version"
+        assert expected in log
         assert registry.version("promoted", len(results)).data_window == {"until": run_id}
 
     assert [r["promoted"] for r in results] == [True, False, True]

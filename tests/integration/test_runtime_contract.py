@@ -1,4 +1,4 @@
-"""What every runtime promises of its jobs: containers of a real engine, and local processes with either mechanism."""
+"""The contract of all runtimes, tested with containers of a real engine and local processes with both mechanisms."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from tests.integration.jobs import (
     GATE,
+    MAX_OUTPUT_BYTES,
     MECHANISMS,
     MIB,
-    MOST_OUTPUT,
     RESUMES,
     Containers,
     Place,
@@ -38,7 +38,7 @@ PAUSE = "import signal\nprint('up', flush=True)\nsignal.pause()\n"
 
 @pytest.fixture(params=[pytest.param("docker", marks=pytest.mark.docker), *MECHANISMS])
 def place(request: pytest.FixtureRequest, tmp_path: Path, process_runtime_root: Path) -> Iterator[Place]:
-    """A runtime; a test that leaves something of its jobs behind fails."""
+    """A runtime; a test fails if it leaves parts of its jobs behind."""
     made: Place
     if request.param == "docker":
         names = ("docker_client", "docker_host", "trainer_image")
@@ -49,7 +49,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, process_runtime_root: 
         yield made
 
 
-LOOK_AROUND = """
+INSPECT = """
 import json, os, pathlib, paceline.train
 print(json.dumps({"input": pathlib.Path(os.environ["PACELINE_INPUT"], "data/a.txt").read_text(),
     "environment": dict(os.environ), "beside": sorted(os.listdir())}))
@@ -59,7 +59,7 @@ for folder in ("PACELINE_OUTPUT", "PACELINE_CHECKPOINT"):
 """
 
 
-def test_a_job_has_what_its_spec_says_and_leaves_its_output_alone(
+def test_job_has_its_inputs_and_leaves_only_its_output(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "postgresql://airflow:s3cret@db")
@@ -67,16 +67,16 @@ def test_a_job_has_what_its_spec_says_and_leaves_its_output_alone(
     data.mkdir()
     (data / "a.txt").write_text("reference")
     began_s = time.time()
-    job = place.runtime.start(place.spec(LOOK_AROUND, inputs={"data": data}, environment={"SEED": "7"}))
-    (said,) = finish(job)
-    seen = json.loads(said)
+    job = place.runtime.start(place.spec(INSPECT, inputs={"data": data}, environment={"SEED": "7"}))
+    (line,) = finish(job)
+    seen = json.loads(line)
     assert (seen["input"], seen["environment"]["SEED"], seen["beside"]) == ("reference", "7", ["job.py"])
-    assert "s3cret" not in said
+    assert "s3cret" not in line
     status = job.status()
     assert (status.state, status.exit_code, status.reason, status.out_of_memory) == ("exited", 0, "", False)
     assert status.started_s is not None
     assert status.finished_s is not None
-    # The engine's clock may be another machine's.
+    # The engine may run on another machine, with another clock.
     assert began_s - 60 < status.started_s <= status.finished_s < time.time() + 60
     job.collect(tmp_path / "out")
     assert (tmp_path / "out" / "deep" / "model.bin").read_bytes() == b"weights"
@@ -97,7 +97,7 @@ print("last", end="")
 """
 
 
-def test_output_arrives_once_in_order_and_as_it_was_written_however_fast_it_comes(place: Place) -> None:
+def test_fast_output_arrives_once_and_in_order(place: Place) -> None:
     job = place.runtime.start(place.spec(CHATTY, devices=place.runtime.capacity()))
     broken, long, *rest = finish(job)
     assert broken == "�� broken"
@@ -107,7 +107,7 @@ def test_output_arrives_once_in_order_and_as_it_was_written_however_fast_it_come
     job.remove()
 
 
-def test_wait_says_whether_the_job_has_ended(place: Place) -> None:
+def test_wait_returns_whether_the_job_has_ended(place: Place) -> None:
     job = place.runtime.start(place.spec(GATE + "gate()"))
     wait_for_line(job, "at the gate")
     assert not job.wait(0)
@@ -120,7 +120,7 @@ def test_wait_says_whether_the_job_has_ended(place: Place) -> None:
     job.remove()
 
 
-def test_a_resize_reaches_what_limits_a_running_job_and_its_usage_grows(place: Place) -> None:
+def test_resize_changes_the_quota_of_a_running_job(place: Place) -> None:
     job = place.runtime.start(place.spec("while True: pass", devices=0.5))
     assert place.devices(job) == pytest.approx(0.5)
     first = job.usage()
@@ -132,12 +132,12 @@ def test_a_resize_reaches_what_limits_a_running_job_and_its_usage_grows(place: P
     assert place.devices(job) == pytest.approx(0.2)
     until(lambda: job.usage().cpu_s > first.cpu_s and job.usage().memory_bytes > 0)
     assert job.usage().memory_bytes < 256 * MIB
-    job.resize(0.0001)  # less than a kernel's smallest quota
+    job.resize(0.0001)  # below the kernel's minimum quota
     job.remove()
 
 
-def test_a_job_killed_for_memory_says_so_with_its_limit(place: Place) -> None:
-    # It takes twice its limit and waits then: a check that comes late must not cost this machine its memory.
+def test_job_killed_for_memory_reports_its_limit(place: Place) -> None:
+    # The job allocates twice its limit and then waits, so that a late check does not exhaust this machine's memory.
     greedy = "import signal\nkept = [bytearray(b'x') * 2_000_000 for _ in range(100)]\nsignal.pause()"
     job = place.runtime.start(place.spec(greedy, memory_bytes=100 * MIB))
     finish(job)
@@ -147,7 +147,7 @@ def test_a_job_killed_for_memory_says_so_with_its_limit(place: Place) -> None:
     job.remove()
 
 
-def test_a_killed_job_is_restarted_with_its_checkpoint_and_its_output_goes_on(place: Place) -> None:
+def test_restarted_job_has_its_checkpoint_and_continues_its_output(place: Place) -> None:
     job = place.runtime.start(place.spec(RESUMES))
     lines = wait_for_line(job, "saved")
     place.signal(job, signal.SIGKILL)
@@ -171,7 +171,7 @@ while True: sum(range(1000))
 """
 
 
-def test_stop_lets_a_job_save_even_on_a_tiny_share(place: Place) -> None:
+def test_stop_lets_a_job_save_even_with_a_tiny_allocation(place: Place) -> None:
     job = place.runtime.start(place.spec(STOPPABLE.replace("DEAF", "0")))
     lines = wait_for_line(job, "up")
     job.resize(0.05)
@@ -183,7 +183,7 @@ def test_stop_lets_a_job_save_even_on_a_tiny_share(place: Place) -> None:
     job.remove()
 
 
-def test_stop_ends_a_job_that_does_not_listen(place: Place) -> None:
+def test_stop_kills_a_job_that_ignores_sigterm(place: Place) -> None:
     job = place.runtime.start(place.spec(STOPPABLE.replace("DEAF", "1")))
     wait_for_line(job, "up")
     job.stop(0.5)
@@ -191,7 +191,7 @@ def test_stop_ends_a_job_that_does_not_listen(place: Place) -> None:
     job.remove()
 
 
-def test_a_job_killed_at_once_answers_every_call(place: Place, tmp_path: Path) -> None:
+def test_every_call_works_for_a_job_killed_at_its_start(place: Place, tmp_path: Path) -> None:
     job = place.runtime.start(place.spec(PAUSE))
     place.signal(job, signal.SIGKILL)
     assert job.wait(60)
@@ -208,7 +208,7 @@ def test_a_job_killed_at_once_answers_every_call(place: Place, tmp_path: Path) -
     job.remove()
 
 
-def test_the_same_spec_started_again_is_the_same_job_and_another_is_refused(place: Place) -> None:
+def test_start_reattaches_to_the_same_spec_and_rejects_another(place: Place) -> None:
     first = place.runtime.start(place.spec(PAUSE))
     wait_for_line(first, "up")
     again = place.runtime.start(place.spec(PAUSE, devices=0.5))
@@ -229,24 +229,24 @@ import signal
 from pathlib import PosixPath
 import docker
 from paceline.runtime import DockerRuntime, JobSpec, ProcessRuntime
-job = {made_by}.start({spec!r})
+job = {constructor}.start({spec!r})
 print(job.id, flush=True)
 signal.pause()
 """
 
 
-def test_a_job_goes_on_when_its_owner_is_killed_and_another_process_takes_over(place: Place) -> None:
+def test_job_survives_its_owner_and_another_process_reattaches(place: Place) -> None:
     wanted = place.spec(GATE + "print('before', flush=True); gate(); print('after')")
-    code = OWNER.format(made_by=place.made_by, spec=wanted)
+    code = OWNER.format(constructor=place.constructor, spec=wanted)
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as owner:
         assert owner.stdout is not None
         job_id = owner.stdout.readline().strip()
-        os.killpg(owner.pid, signal.SIGKILL)  # as the end of a worker takes all of its processes
+        os.killpg(owner.pid, signal.SIGKILL)  # as at the end of a worker process
     job = place.runtime.reattach(job_id)
     assert job.status().state == "running"
-    with pytest.raises(JobLostError, match=r"is another task's: paceline.task is None, not 'evaluate'"):
+    with pytest.raises(JobLostError, match=r"belongs to another task: paceline.task is None, not 'evaluate'"):
         place.runtime.reattach(job_id, {"paceline.task": "evaluate"})
     again = place.runtime.start(wanted)
     assert again.id == job_id
@@ -257,7 +257,7 @@ def test_a_job_goes_on_when_its_owner_is_killed_and_another_process_takes_over(p
     job.remove()
 
 
-def test_what_a_job_that_has_ended_reported_last_is_found_behind_all_that_it_printed_after_it(place: Place) -> None:
+def test_reattach_reads_an_ended_jobs_last_report_before_later_output(place: Place) -> None:
     job = place.runtime.start(place.spec("print('the last report')\nfor number in range(2000):\n    print('#' * 100)"))
     assert job.wait(60)
     job.close()
@@ -266,12 +266,12 @@ def test_what_a_job_that_has_ended_reported_last_is_found_behind_all_that_it_pri
     again.remove()
 
 
-def test_output_that_is_too_much_is_refused_as_a_whole(place: Place, tmp_path: Path) -> None:
-    code = f"open(out + '/a', 'w')\nopen(out + '/x', 'wb').write(bytes({2 * MOST_OUTPUT}))"
+def test_output_above_the_limit_is_rejected_as_a_whole(place: Place, tmp_path: Path) -> None:
+    code = f"open(out + '/a', 'w')\nopen(out + '/x', 'wb').write(bytes({2 * MAX_OUTPUT_BYTES}))"
     job = place.runtime.start(place.spec(f"import os\nout = os.environ['PACELINE_OUTPUT']\n{code}"))
     finish(job)
     assert job.status().exit_code == 0
-    with pytest.raises(TrainingFailedError, match=f"more than {MOST_OUTPUT} bytes"):
+    with pytest.raises(TrainingFailedError, match=f"limit of {MAX_OUTPUT_BYTES} bytes"):
         job.collect(tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
     job.remove()
@@ -298,7 +298,7 @@ os.mkfifo("pipe")
 """
 
 
-def test_links_in_the_output_are_collected_as_copies_where_they_stay_inside_and_left_out_where_not(
+def test_links_inside_the_output_are_copied_and_others_skipped(
     place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = place.runtime.start(place.spec(LINKS))
@@ -313,8 +313,8 @@ def test_links_in_the_output_are_collected_as_copies_where_they_stay_inside_and_
         "hard-link-to-a-link.ckpt": "weights",
         **{f"runs/{run}/{name}": text for run in ("7", "best") for name, text in SEVEN.items()},
     }
-    (warning,) = [record.message for record in caplog.records if "Left" in record.message]
-    assert "Left 8 out of the job's output" in warning  # what leads back up is in runs/7 and in its copy
+    (warning,) = [record.message for record in caplog.records if "Skipped" in record.message]
+    assert "Skipped 8 entries of the job's output" in warning  # "up" counts twice: in runs/7 and in its copy
     assert warning.endswith("and 3 more")
     job.remove()
 
@@ -322,7 +322,7 @@ def test_links_in_the_output_are_collected_as_copies_where_they_stay_inside_and_
 SEVEN = {"model": "seven", "last": "weights"}
 
 
-def test_a_program_among_the_files_is_run_with_its_own_mode(place: Place, tmp_path: Path) -> None:
+def test_program_in_files_keeps_its_mode(place: Place, tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
     script.write_text("#!/bin/sh\necho from a script")
     script.chmod(0o755)
@@ -331,17 +331,17 @@ def test_a_program_among_the_files_is_run_with_its_own_mode(place: Place, tmp_pa
     job.remove()
 
 
-def test_what_cannot_run_is_refused_before_anything_is_made(place: Place, tmp_path: Path) -> None:
+def test_invalid_spec_is_rejected_before_the_start(place: Place, tmp_path: Path) -> None:
     good: JobSpec = place.spec("print()")
     cases: dict[str, dict[str, Any]] = {
         "files: got .*nowhere.py', expected an existing file": {"files": {"a.py": tmp_path / "nowhere.py"}},
         "inputs: got .*nowhere', expected an existing file or folder": {"inputs": {"a": tmp_path / "nowhere"}},
         "devices: got 0,": {"devices": 0},
         "devices: got 1000": {"devices": 1000},
-        "user: got '0', expected an ordinary user": {"user": "0"},
+        "user: got '0', expected an unprivileged user": {"user": "0"},
         "user: got 'root'": {"user": "root"},
         "user: got '1:x', expected 'uid' or 'uid:gid'": {"user": "1:x", "allow_root": True},
-        **place.refused,
+        **place.rejected,
     }
     for message, change in cases.items():
         with pytest.raises(InvalidInputError, match=message):

@@ -1,7 +1,7 @@
 """A training on several machines in a real Airflow: a container for the parameter server and for each worker.
 
-The model counts how often each sample was trained on, see ``training/counts.py``. How near to the deadline workers with
-unequal parts end, ``python -m benchmarks.promises`` measures.
+The model counts how often each sample was trained on, see ``training/counts.py``. ``python -m benchmarks.promises``
+measures how close to the deadline workers with unequal parts end.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ with DAG("machines", schedule=None):
 
 @pytest.fixture
 def containers(docker_client: docker.APIClient) -> Iterator[Callable[[str], str]]:
-    """Finds the container of a task; neither one nor a network may be left after the test."""
+    """A function that finds a task's container; after the test, no container and no network may be left."""
 
     def found(*labels: str) -> list[str]:
         labelled = docker_client.containers(all=True, filters={"label": ["paceline.dag=machines", *labels]})
@@ -75,14 +75,12 @@ def networks_of(client: docker.APIClient) -> list[dict[str, Any]]:
     return client.networks(names=["paceline-machines-train"])
 
 
-def test_a_worker_and_the_server_that_die_come_back_and_every_sample_counts_once(
-    airflow, tasks, containers, docker_client
-):
+def test_restarted_worker_and_server_train_each_sample_once(airflow, tasks, containers, docker_client):
     server, a, b = tasks[SERVER], tasks[A], tasks[B]
     for worker in (a, b):  # both wait in their second batch
         worker.until(lambda pace: pace["progress_pct"] > 0)
     (network,) = networks_of(docker_client)
-    assert network["Internal"]  # no way out
+    assert network["Internal"]  # no external access
     assert json.loads(run_in(docker_client, containers(SERVER), "cat", "plan.json")) == {"workers": PARTS}
 
     docker_client.kill(containers(B))
@@ -92,9 +90,9 @@ def test_a_worker_and_the_server_that_die_come_back_and_every_sample_counts_once
         return set(run_in(docker_client, containers(SERVER), "ls", "../checkpoint").split())
 
     before = saved()
-    until(lambda: saved() - before)  # what it goes on from knows of the failure
+    until(lambda: saved() - before)  # the new checkpoint includes the failure
     docker_client.kill(containers(SERVER))
-    until(lambda: b"going on from checkpoint" in docker_client.logs(containers(SERVER)))
+    until(lambda: b"resuming from checkpoint" in docker_client.logs(containers(SERVER)))
     for worker in (A, B):
         open_gates(docker_client, containers(worker), "go")
 

@@ -1,4 +1,4 @@
-"""A training on two Docker engines, each reached through an Airflow connection; with edge workers: ``tests/soak``."""
+"""A training on two Docker engines with Airflow connections. ``tests/soak`` has the variant with edge workers."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def other_engine(docker_client: docker.APIClient, trainer_image: str) -> Iterato
 
 @pytest.fixture(scope="module")
 def engines(airflow: AirflowProcess, docker_host: str, other_engine: str) -> Iterator[None]:
-    """Connections to both engines, and one with the key of the trainings, in Airflow's database."""
+    """Airflow connections to both engines, and one with the key of the trainings."""
     connections = {
         "engine_a": {"host": docker_host},
         "engine_b": {"host": other_engine},
-        "sites_key": {"password": "only these two know"},
+        "sites_key": {"password": "shared secret"},
     }
     for name, content in connections.items():
         airflow.api("POST", "/connections", {"connection_id": name, "conn_type": "generic", **content})
@@ -46,7 +46,7 @@ def engines(airflow: AirflowProcess, docker_host: str, other_engine: str) -> Ite
         airflow.api("DELETE", f"/connections/{name}")
 
 
-def test_two_sites_train_one_model_each_on_its_own_engine(
+def test_two_sites_train_one_model_on_two_engines(
     airflow: AirflowProcess, docker_client: docker.APIClient, engines: None, other_engine: str
 ) -> None:
     places = {site: f"engine_conn_id='engine_{site}'" for site in sites.SITES}
@@ -54,10 +54,10 @@ def test_two_sites_train_one_model_each_on_its_own_engine(
         with dag(airflow, DAG_ID, sites.dag_of(DAG_ID, places, docker_client)):
             sites.check_one_model(airflow, DAG_ID, docker_client, other_engine)
     finally:
-        DockerRuntime(docker_client).remove_all({"paceline.dag": DAG_ID})  # of a test that has failed
+        DockerRuntime(docker_client).remove_all({"paceline.dag": DAG_ID})  # left over if the test has failed
 
 
-def test_every_engine_of_a_fleet_is_reached_through_its_connection(
+def test_fleet_check_reaches_every_engine_by_its_connection(
     airflow: AirflowProcess, docker_host: str, other_engine: str, tmp_path: Path
 ) -> None:
     addresses = {"a": docker_host, "b": other_engine, "gone": "unix:///nowhere/docker.sock"}
@@ -82,7 +82,7 @@ def test_every_engine_of_a_fleet_is_reached_through_its_connection(
     ]
     found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert found.returncode == 1, found.stderr
-    lines = [line for line in found.stdout.splitlines() if line.startswith("gate-")]  # the rest is the log's
+    lines = [line for line in found.stdout.splitlines() if line.startswith("gate-")]  # without log lines
     assert [line.split()[0] for line in lines] == ["gate-a", "gate-b", "gate-gone"]
     assert [line.endswith(" ok") for line in lines] == [True, True, False]
     assert "its engine does not answer" in lines[2]

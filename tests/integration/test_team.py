@@ -1,6 +1,6 @@
-"""A training as a team of real containers: nodes come and go while it trains, and nothing is left of them.
+"""A training as a team of real containers: nodes join and leave during the training, and all are removed.
 
-What scaling decides, and what a team does when engines and nodes fail, the tests in ``tests/unit/elastic`` show.
+``tests/unit/elastic`` tests the decisions of scaling and the failures of engines and nodes.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(900)]
 
 SCRIPT = Path(__file__).parent / "training" / "patient.py"
 SAMPLES, EPOCHS = 120, 40
-BUDGET, LESS = 2.0, 1.2
-# Any two samples are stable, and a worker that waits most of the time leaves cores to others: there is one more soon.
+BUDGET, SMALLER_BUDGET = 2.0, 1.2
+# Any two samples are stable. The workers are mostly idle, so scaling soon adds one.
 OPTIONS = Options(
     start_share=1.0, stable_samples=2, stable_variation=1.0, network_samples=2, most_servers=1, most_workers=3
 )
 
 
-class Followed:
-    """A team whose control loop is this test: each look reads what the nodes say, and lets scaling decide."""
+class ControlledTeam:
+    """A team with this test as its control loop: each step reads output and lets scaling decide."""
 
-    def __init__(self, job: TeamJob, quotas: Callable[[], Iterator[float]], most: float) -> None:
-        self.job, self.lines, self.most = job, [""], most
+    def __init__(self, job: TeamJob, quotas: Callable[[], Iterator[float]], budget: float) -> None:
+        self.job, self.lines, self.budget = job, [""], budget
         self._quotas = quotas
 
     @property
     def progress(self) -> list[Progress]:
         return [one for line in self.lines if (one := parse_line(line))]
 
-    def look(self) -> bool:
-        """Do one step; return whether the team has ended."""
+    def step(self) -> bool:
+        """Perform one control step; return whether the team has ended."""
         ended = self.job.wait(0.2)
         if not ended:
             self.job.usage()
         self.lines.extend(self.job.read_lines())
-        assert sum(self._quotas()) <= self.most + 0.01
+        assert sum(self._quotas()) <= self.budget + 0.01
         return ended
 
-    def until(self, true: Callable[[], object], what: str) -> None:
-        until(lambda: self.look() or true(), what)
+    def until(self, condition: Callable[[], object], description: str) -> None:
+        until(lambda: self.step() or condition(), description)
         assert not self.job.wait(0.0), "the training has ended too early"
 
 
@@ -78,7 +78,7 @@ def training(name: str) -> JobSpec:
     )
 
 
-def test_a_team_grows_revives_a_worker_stands_still_and_ends_with_one_model_that_saw_every_sample_once_an_epoch(
+def test_team_grows_restarts_a_worker_resumes_and_trains_every_sample(
     docker_client: docker.APIClient, name: str, tmp_path: Path
 ) -> None:
     def containers() -> dict[str, str]:
@@ -87,25 +87,25 @@ def test_a_team_grows_revives_a_worker_stands_still_and_ends_with_one_model_that
 
     def quotas() -> Iterator[float]:
         for container in containers().values():
-            with contextlib.suppress(docker.errors.NotFound):  # it has been removed just now
+            with contextlib.suppress(docker.errors.NotFound):  # removed after the listing
                 host = docker_client.inspect_container(container)["HostConfig"]
                 yield host["CpuQuota"] / host["CpuPeriod"]
 
     runtime = TeamRuntime(DockerRuntime(docker_client), lambda _: training(name), options=OPTIONS)
     runtime.start(training(name)).close()
-    begun = containers()
-    assert sorted(begun) == ["ps-0", "worker-0", "worker-1"]
+    initial = containers()
+    assert sorted(initial) == ["ps-0", "worker-0", "worker-1"]
 
-    # Another process finds it again.
-    team = Followed(runtime.reattach(begun["ps-0"]), quotas, BUDGET)
-    assert sorted(team.job.configuration.nodes) == sorted(begun)
+    # Another object reattaches to the team.
+    team = ControlledTeam(runtime.reattach(initial["ps-0"]), quotas, BUDGET)
+    assert sorted(team.job.configuration.nodes) == sorted(initial)
     assert team.job.configuration.cores == pytest.approx(BUDGET, abs=0.001)
     team.until(lambda: "worker-2" in containers(), "a third worker")
-    (step,) = team.job.take_steps()
-    assert step.kind == "worker"
-    assert "cores are used: 1 more worker" in step.reason
+    (decision,) = team.job.take_steps()
+    assert decision.kind == "worker"
+    assert "cores are used: 1 more worker" in decision.reason
 
-    docker_client.kill(begun["worker-1"])
+    docker_client.kill(initial["worker-1"])
     team.until(lambda: any(line.startswith("worker-1 has died") for line in team.lines), "the death of worker-1")
     team.until(lambda: "worker-1" in containers(), "worker-1 again")
 
@@ -114,16 +114,16 @@ def test_a_team_grows_revives_a_worker_stands_still_and_ends_with_one_model_that
     team.job.stop(grace_s=LONG_S)
     assert containers() == {}
     assert team.job.status().exit_code == EXIT_TERMINATED
-    team.job.resize(LESS)
+    team.job.resize(SMALLER_BUDGET)
     team.job.restart()
-    team.most = LESS
-    said = len(team.lines)
-    team.until(lambda: any(parse_line(line) for line in team.lines[said:]), "progress after the standstill")
-    assert next(one for line in team.lines[said:] if (one := parse_line(line))).done >= so_far
+    team.budget = SMALLER_BUDGET
+    read = len(team.lines)
+    team.until(lambda: any(parse_line(line) for line in team.lines[read:]), "progress after the resume")
+    assert next(one for line in team.lines[read:] if (one := parse_line(line))).done >= so_far
 
     for container in containers().values():
         open_gates(docker_client, container, "go")
-    until(team.look, "the end")
+    until(team.step, "the end")
     assert team.job.status().exit_code == 0
     assert (team.progress[-1].done, team.progress[-1].total) == (SAMPLES * EPOCHS, SAMPLES * EPOCHS)
     team.job.collect(tmp_path)
@@ -134,9 +134,7 @@ def test_a_team_grows_revives_a_worker_stands_still_and_ends_with_one_model_that
     assert docker_client.networks(names=[f"paceline-{name}"]) == []
 
 
-def test_what_cannot_run_as_a_team_is_refused_before_anything_starts(
-    docker_client: docker.APIClient, name: str
-) -> None:
+def test_invalid_team_is_rejected_before_the_start(docker_client: docker.APIClient, name: str) -> None:
     runtime = TeamRuntime(DockerRuntime(docker_client), lambda _: training(name))
     with pytest.raises(InvalidInputError, match="network_mode"):
         runtime.check(JobSpec(name=name, command=["python"], devices=1.0, image="paceline-trainer:latest", network="x"))

@@ -1,4 +1,4 @@
-"""A training that is to end as soon as its budget allows, in a real Airflow and real containers."""
+"""A training with the throughput objective, in a real Airflow and real containers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.timeout(900)]
 
 SCRIPT = Path(__file__).parent / "training" / "patient.py"
 SAMPLES, EPOCHS = 120, 40
-LABELS = [LABEL_TEAM, "paceline.dag=soon"]  # other tests have teams, too
+LABELS = [LABEL_TEAM, "paceline.dag=soon"]  # teams of other tests have another DAG
 DAG = f"""
 from airflow.sdk import DAG
 from paceline.elastic import Options
@@ -34,7 +34,7 @@ with DAG("soon", schedule=None):
         arguments=["{SAMPLES}", "{EPOCHS}"],
         objective="throughput",
         budget=2.0,
-        # Any two samples are stable. The workers wait most of the time, so there is one more soon.
+        # Any two samples are stable. The workers are mostly idle, so scaling soon adds one.
         scaling=Options(
             start_share=1.0, stable_samples=2, stable_variation=1.0, network_samples=2, most_servers=1, most_workers=3
         ),
@@ -49,7 +49,7 @@ def soon(airflow: AirflowProcess, docker_client: docker.APIClient) -> Iterator[T
     DockerRuntime(docker_client).remove_all({"paceline.dag": "soon"})
 
 
-def test_a_training_without_a_deadline_scales_within_its_budget_although_its_task_is_killed(
+def test_training_scales_within_its_budget_after_its_task_is_killed(
     soon: Training, docker_client: docker.APIClient
 ) -> None:
     def nodes() -> dict[str, str]:
@@ -62,7 +62,7 @@ def test_a_training_without_a_deadline_scales_within_its_budget_although_its_tas
     until(lambda: soon.instance()["try_number"] == 2, "the next try")
     soon.until(lambda history: any(len(one.get("nodes", ())) == 4 for one in history["events"]), "history")
     now = nodes()
-    assert before.items() <= now.items(), "the same containers, and maybe one more"
+    assert before.items() <= now.items(), "the same containers, and possibly one more"
     hosts = [docker_client.inspect_container(container)["HostConfig"] for container in now.values()]
     assert sum(host["CpuQuota"] / host["CpuPeriod"] for host in hosts) <= 2.0 + 0.01
 
@@ -74,6 +74,6 @@ def test_a_training_without_a_deadline_scales_within_its_budget_although_its_tas
     pace = soon.store("pace")
     assert (pace["state"], pace["feasible"]) == ("finished", True)
     events = [one for one in soon.store("history")["events"] if one["kind"] == "scaled"]
-    assert events[0]["why"] == "it begins on 2 of 2 cores"
+    assert events[0]["why"] == "starts on 2 of 2 cores"
     assert "more worker" in events[1]["why"]
     assert docker_client.containers(all=True, filters={"label": LABELS}) == []

@@ -1,7 +1,7 @@
-"""Trainings in a real Airflow: a container from its start to its result, steered on its way, and what may happen to it.
+"""Trainings in a real Airflow: containers from start to result, live deadlines, and faults.
 
-A training goes on until its test lets it end (``training/gated.py``), so that none is over before its fault. How near
-to its deadline one ends, ``python -m benchmarks.promises`` measures.
+A training runs until its test lets it end (``training/gated.py``), so that none ends before its fault.
+``python -m benchmarks.promises`` measures the deviation from the deadline.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from paceline.contract import CONTAINER, CONTROLLER, DEADLINE, HISTORY, OUTPUT, 
 
 pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.timeout(1200)]
 
-# Any speed is enough for a deadline that is so far away, and none for one minute.
+# Any speed meets the far deadline, and none the near one.
 FAR, NEAR_S = "100d", 60.0
 DAG = f"""
 from datetime import timedelta
@@ -50,7 +50,7 @@ with DAG("training", schedule=None, params={{"arguments": "", "min_devices": 0.1
 
 @pytest.fixture(scope="module")
 def containers(docker_client: docker.APIClient) -> Iterator[Callable[[], list[dict[str, Any]]]]:
-    """The containers of the DAG below; none may be left in the end."""
+    """The containers of the DAG; none may be left at the end."""
 
     def found() -> list[dict[str, Any]]:
         return docker_client.containers(all=True, filters={"label": "paceline.dag=training"})
@@ -64,25 +64,25 @@ def containers(docker_client: docker.APIClient) -> Iterator[Callable[[], list[di
 
 @pytest.fixture(scope="module")
 def begin(airflow: AirflowProcess, containers: object) -> Iterator[Callable[..., Training]]:
-    """Begins a training."""
+    """A function that starts a training."""
     with gates.dag(airflow, "training", DAG) as dag:
         yield lambda **params: Training(airflow, dag, airflow.run_dag(dag, params))
 
 
 def model_of(result: dict[str, Any]) -> dict[str, int]:
-    """On how many batches the model was trained, and how many the loop has counted."""
+    """Return the number of batches of the model's training, and the loop's count."""
     return json.loads((Path(result["model"]) / "model.json").read_text())
 
 
 @pytest.fixture(scope="module")
 def steered(begin, docker_client) -> SimpleNamespace:
-    """A training whose task is killed and whose deadline is moved, and what was seen of it."""
+    """Observations of a training whose task is killed and whose deadline is changed."""
     training = begin(arguments="begin end")
     states = [training.until(lambda pace: pace["state"] != "waiting")["state"]]
     container = training.container
     open_gates(docker_client, container, "begin")
     states.append(training.until(lambda pace: pace["state"] != "starting")["state"])
-    # Once the speed is known, a far deadline asks for no more than the least.
+    # Once the speed is known, a far deadline needs only the minimum.
     before = training.until(lambda pace: pace["loss"] and pace["devices"] == pace["min_devices"])
     training.until(lambda kept: kept["run"]["held_devices"] == before["devices"], key="controller")
 
@@ -120,7 +120,7 @@ def steered(begin, docker_client) -> SimpleNamespace:
     )
 
 
-def test_a_container_trains_through_its_states_and_leaves_its_result_model_and_history(steered, containers):
+def test_container_passes_all_states_and_stores_its_results(steered, containers):
     assert steered.states == ["starting", "training", "finishing", "finished"]
     assert steered.result["runtime"] == "docker"
     model = model_of(steered.result)
@@ -133,32 +133,32 @@ def test_a_container_trains_through_its_states_and_leaves_its_result_model_and_h
     assert containers() == []
 
 
-def test_a_live_deadline_is_taken_and_the_allocation_decided_from_it(steered):
+def test_live_deadline_changes_the_allocation(steered):
     moved = steered.events["deadline"]
     assert (moved["before_s"], moved["after_s"]) == (100 * 86_400.0, steered.new_deadline_s)
     assert steered.result["deadline_s"] == steered.cut["deadline_s"] == steered.new_deadline_s
     assert steered.before["devices"] == 0.1
     assert steered.cut["devices"] > 0.1
-    held = {row["devices"] for row in steered.samples if row["deadline_s"] > steered.new_deadline_s}
-    assert steered.cut["devices"] not in held  # nothing but the new deadline has asked for so much
+    earlier = {row["devices"] for row in steered.samples if row["deadline_s"] > steered.new_deadline_s}
+    assert steered.cut["devices"] not in earlier  # only the new deadline needs so many devices
     assert f"to {steered.new_deadline_s:.1f} s" in steered.logs[1]
 
 
-def test_a_live_deadline_that_is_nonsense_is_kept_out(steered):
+def test_invalid_live_deadline_is_rejected(steered):
     refused = steered.events["deadline_refused"]
     assert refused["value"] == "as soon as possible"
     assert refused["t_s"] < steered.events["deadline"]["t_s"]
-    assert "New deadline not taken, the old one of 8640000.0 s stays" in steered.logs[1]
+    assert "New deadline rejected, the old one of 8640000.0 s stays" in steered.logs[1]
 
 
-def test_a_killed_task_finds_its_container_again_and_training_is_not_restarted(steered):
-    assert f"Job {steered.container} of an earlier try is running: taking it up" in steered.logs[1]
+def test_killed_task_reattaches_to_its_running_container(steered):
+    assert f"Job {steered.container} of an earlier try is running: taking it over" in steered.logs[1]
     assert "resumed" not in steered.events  # the trainer itself was never restarted
     assert steered.result["restarts"] == 0
-    assert steered.samples[0]["t_s"] < steered.before["t_s"]  # the history goes on where it was
+    assert steered.samples[0]["t_s"] < steered.before["t_s"]  # the history continues
 
 
-def test_a_first_run_starts_from_another_tasks_run_of_the_same_code(airflow, steered, docker_client):
+def test_first_run_uses_measurements_of_a_task_with_the_same_code(airflow, steered, docker_client):
     text = DAG.replace('DAG("training"', 'DAG("relative"').replace('"train"', '"other"')
     with gates.dag(airflow, "relative", text) as dag:
         training = Training(airflow, dag, airflow.run_dag(dag, {"arguments": "begin end"}), "other")
@@ -168,7 +168,7 @@ def test_a_first_run_starts_from_another_tasks_run_of_the_same_code(airflow, ste
     assert "starting from the measurements of another task with the same code" in training.log()
 
 
-def test_a_killed_container_is_resumed_from_its_checkpoint_by_the_retry(begin, docker_client):
+def test_killed_container_is_resumed_from_its_checkpoint_by_a_retry(begin, docker_client):
     training = begin(arguments="--checkpoint", min_devices=1)
     before = training.until(lambda pace: pace["loss"])
     docker_client.kill(training.container)
@@ -183,7 +183,7 @@ def test_a_killed_container_is_resumed_from_its_checkpoint_by_the_retry(begin, d
     assert model["batches"] == model["done"] > int(resumed_at)
 
 
-def test_a_task_that_is_ended_by_a_person_leaves_no_container(begin, containers):
+def test_task_marked_as_failed_leaves_no_container(begin, containers):
     training = begin()
     training.until(lambda pace: pace["state"] == "training")
     container = training.container
@@ -192,7 +192,7 @@ def test_a_task_that_is_ended_by_a_person_leaves_no_container(begin, containers)
     until(lambda: container not in [found["Id"] for found in containers()])
 
 
-def test_a_task_that_is_cleared_while_it_trains_leaves_no_container_and_trains_anew(begin, containers):
+def test_cleared_task_removes_its_container_and_starts_a_new_one(begin, containers):
     training = begin()
     training.until(lambda pace: pace["state"] == "training")
     container = training.container
@@ -203,7 +203,7 @@ def test_a_task_that_is_cleared_while_it_trains_leaves_no_container_and_trains_a
     training.airflow.api("PATCH", f"/dags/training/dagRuns/{training.run_id}", {"state": "failed"})
 
 
-def test_a_worker_that_has_to_go_leaves_its_container_to_the_next_which_costs_no_try(begin, docker_client):
+def test_drained_worker_hands_over_its_container_without_using_a_try(begin, docker_client):
     training = begin()
     training.until(lambda pace: pace["state"] == "training")
     before = training.store(CONTAINER)
@@ -213,18 +213,18 @@ def test_a_worker_that_has_to_go_leaves_its_container_to_the_next_which_costs_no
     assert training.instance()["try_number"] == 1
     open_gates(docker_client, before["id"], "go")
     assert training.airflow.wait(training.dag_id, training.run_id, LONG_S) == "success", training.log()
-    assert "its job trains on, the next one takes it up" in training.log()
+    assert "its job continues, the next process takes it over" in training.log()
     assert training.result()["restarts"] == 0
 
 
-def test_a_task_whose_supervisor_dies_ends_and_leaves_its_container_to_the_next_try(begin, docker_client):
+def test_task_ends_without_its_container_when_its_supervisor_dies(begin, docker_client):
     training = begin()
     training.until(lambda pace: pace["state"] == "training")
     task, container = psutil.Process(training.instance()["pid"]), training.container
     os.kill(task.ppid(), signal.SIGKILL)
     psutil.wait_procs([task], timeout=LONG_S)
     assert not task.is_running() or task.status() == psutil.STATUS_ZOMBIE, (
-        "two would control the container once there is a next try"
+        "the next try would be a second controller of the container"
     )
     assert docker_client.inspect_container(container)["State"]["Running"]
     training.airflow.api("PATCH", f"/dags/training/dagRuns/{training.run_id}", {"state": "failed"})

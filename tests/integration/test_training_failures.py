@@ -1,6 +1,6 @@
-"""What cannot work is said with field, value and what is accepted, before a container starts where possible.
+"""Errors name field, value and what is accepted, and are raised before a container starts where possible.
 
-The operator runs here without a scheduler, on real runtimes; a dictionary stands for the task state store.
+The operator runs without a scheduler, on real runtimes; a dictionary replaces the task state store.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TRACKED = "from paceline.train import track\nfor batch in track([1] * 20):\n    
 
 @pytest.fixture
 def leaves_no_container(docker_client: docker.APIClient) -> Iterator[None]:
-    """Remove containers that a test has started and left, after failing it for that."""
+    """Remove containers that a test has left, and fail the test if there are any."""
     yield
     left = docker_client.containers(all=True, filters={"label": "paceline.dag=failing"})
     for container in left:
@@ -32,7 +32,7 @@ def leaves_no_container(docker_client: docker.APIClient) -> Iterator[None]:
 
 @pytest.fixture
 def runtime(request: pytest.FixtureRequest) -> str:
-    """Name of the runtime; for containers, none may be left after the test."""
+    """Name of the runtime; no container may be left after the test."""
     if request.param == "docker":
         request.getfixturevalue("leaves_no_container")
     return str(request.param)
@@ -77,84 +77,84 @@ both = pytest.mark.parametrize("runtime", [pytest.param("docker", marks=pytest.m
 
 
 @both
-def test_a_deadline_that_has_passed_fails_a_run_that_wants_it_before_anything_starts(run, runtime):
+def test_past_deadline_with_on_infeasible_fail_fails_before_the_start(run, runtime):
     for deadline in (datetime.now(timezone.utc) - timedelta(minutes=5), 0.5):
-        with pytest.raises(AirflowFailException, match=r"deadline: .* s had passed when the training was to begin"):
+        with pytest.raises(AirflowFailException, match=r"deadline: .* s had passed before the training started"):
             run(TRACKED, runtime=runtime, deadline=deadline, on_infeasible="fail")
 
 
-def test_a_deadline_that_has_passed_is_missed_all_the_same_by_a_run_that_does_its_best(run):
+def test_past_deadline_with_best_effort_is_missed(run):
     result = run(TRACKED, runtime="process", deadline=0.5)
     assert (result["deadline_s"], result["met"]) == (0.5, False)
 
 
 @both
-def test_a_missing_script_is_named(run, runtime):
+def test_missing_script_is_reported(run, runtime):
     with pytest.raises(AirflowFailException, match=r"script: got '/nowhere/train.py', expected a file that exists"):
         run(runtime=runtime, script="/nowhere/train.py")
 
 
 @both
-def test_a_missing_input_is_named(run, runtime):
+def test_missing_input_is_reported(run, runtime):
     with pytest.raises(AirflowFailException, match=r"inputs\['data'\]: got '/nowhere/data.csv', expected a file or"):
         run(TRACKED, runtime=runtime, inputs={"data": "/nowhere/data.csv"})
 
 
 @pytest.mark.docker
-def test_a_missing_image_is_named_with_how_to_get_it(run, leaves_no_container):
+def test_missing_image_is_reported_with_the_pull_command(run, leaves_no_container):
     with pytest.raises(AirflowFailException, match=r"image: got 'nobody/nothing:1', expected .*docker pull"):
         run(TRACKED, runtime="docker", image="nobody/nothing:1")
 
 
 @pytest.mark.docker
-def test_a_missing_connection_is_named(run, leaves_no_container):
+def test_missing_connection_is_reported(run, leaves_no_container):
     with pytest.raises(AirflowFailException, match=r"conn_id: got 'nobody', expected a usable connection"):
         run(TRACKED, runtime="docker", docker_conn_id="nobody")
 
 
-def test_an_engine_that_is_not_there_is_named(run, monkeypatch):
-    monkeypatch.setattr("paceline.run.handle._PATIENCE_S", 0.0)
+def test_unreachable_engine_is_reported(run, monkeypatch):
+    monkeypatch.setattr("paceline.run.handle._RETRY_FOR_S", 0.0)
     with pytest.raises(AirflowException, match=r"no Docker engine answers at unix:///nowhere.sock"):
         run(TRACKED, runtime="docker", docker_url="unix:///nowhere.sock")
 
 
-def test_without_an_engine_auto_means_a_local_process(run, monkeypatch):
+def test_auto_runtime_without_an_engine_uses_a_local_process(run, monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere.sock")
     assert run(TRACKED, runtime="auto")["runtime"] == "process"
 
 
 @pytest.mark.parametrize(
-    "named", [{"docker_url": "unix:///nowhere.sock"}, {"image": "mine:1"}, {"gpus": 1}, {"mem_limit": "1g"}]
+    "options", [{"docker_url": "unix:///nowhere.sock"}, {"image": "mine:1"}, {"gpus": 1}, {"mem_limit": "1g"}]
 )
-def test_who_means_a_container_never_gets_a_local_process_instead(run, monkeypatch, named):
+def test_auto_runtime_with_container_options_never_uses_a_local_process(run, monkeypatch, options):
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere.sock")
     with pytest.raises(AirflowException, match=r"no Docker engine answers at unix:///nowhere\.sock"):
-        run(TRACKED, runtime="auto", **named)
+        run(TRACKED, runtime="auto", **options)
 
 
-def test_a_script_that_raises_is_reported_with_its_traceback(run):
+def test_failing_script_is_reported_with_its_traceback(run):
     with pytest.raises(AirflowException, match=r"exit code 1, expected exit code 0(.|\n)*ZeroDivisionError"):
         run("1 / 0", runtime="process")
 
 
-def test_a_script_that_never_reports_progress_is_told_what_to_do(run):
+def test_script_without_progress_is_reported_with_a_remedy(run):
     with pytest.raises(AirflowException, match=r"script: reported no progress at all, expected a loop over paceline"):
         run("print('hello')", runtime="process")
 
 
-def test_zero_batches_are_named(run):
+def test_zero_batches_are_reported(run):
     with pytest.raises(AirflowException, match=r"batch"):
         run("from paceline.train import track\nfor batch in track([]):\n    pass\n", runtime="process")
 
 
-def test_garbage_between_the_markers_is_skipped_and_the_run_goes_on(run, capsys):
+def test_malformed_progress_lines_are_skipped(run, capsys):
     garbage = "for line in ('{', '[]', '{\"done\": 5}', '\\x00\\xff'):\n    print('@paceline ' + line)\n"
     assert run(garbage + TRACKED, runtime="process")["runtime"] == "process"
     assert capsys.readouterr().out.count("Progress line skipped") == 4
 
 
 @pytest.mark.docker
-def test_a_script_killed_for_memory_is_reported_as_such(run, leaves_no_container):
+def test_out_of_memory_kill_is_reported(run, leaves_no_container):
     greedy = (
         "from paceline.train import track\nfor batch in track([1] * 9):\n    kept = bytearray(b'1') * (900 << 20)\n"
     )
@@ -163,22 +163,22 @@ def test_a_script_killed_for_memory_is_reported_as_such(run, leaves_no_container
 
 
 @pytest.mark.docker
-def test_what_a_job_leaves_in_its_output_folder_is_where_the_result_says(run, leaves_no_container, tmp_path):
+def test_result_names_the_folder_of_the_collected_output(run, leaves_no_container, tmp_path):
     source = TRACKED + "from paceline.train import output_dir\n(output_dir() / 'model.txt').write_text('done')\n"
     result = run(source, runtime="docker", output=str(tmp_path / "out"))
     assert (tmp_path / "out" / "model.txt").read_text() == "done"
     assert result["model"] == str(tmp_path / "out")
 
 
-def test_a_deadline_set_before_the_task_began_comes_before_the_one_in_the_dag(run):
+def test_live_deadline_set_before_the_start_overrides_the_dag(run):
     state = MemoryState(deadline="40m")
     assert run(TRACKED, runtime="process", state=state)["deadline_s"] == 2400.0
-    assert "deadline" not in state  # a later run of this task begins with the DAG's own again
+    assert "deadline" not in state  # a later run starts with the DAG's deadline again
     assert set(state) == {"pace", "history", "output", "result"}
 
 
 @pytest.mark.docker
-def test_secrets_reach_the_job_and_stay_out_of_the_log(run, leaves_no_container, capsys):
+def test_private_environment_reaches_the_job_but_not_the_log(run, leaves_no_container, capsys):
     check = "import os\nprint('length', len(os.environ['TOKEN']))\n"
     run(check + TRACKED, runtime="docker", private_environment={"TOKEN": "hunter2hunter2"})
     log = "".join(capsys.readouterr())

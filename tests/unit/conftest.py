@@ -1,4 +1,4 @@
-"""What the unit tests of training code share: a Python that has imported torch, to fork processes from."""
+"""Shared fixture of the unit tests of training code: a Python with torch imported, to fork processes from."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.unit import forked
 
 @pytest.fixture(scope="session")
 def fork(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., forked.Forked]]:
-    """Start a process that finds torch imported; called as ``subprocess.Popen``, without the name of the program."""
+    """Start a process with torch imported; takes the arguments of ``subprocess.Popen``, without the program."""
     path = str(tmp_path_factory.mktemp("forked") / "socket")
-    # One thread each: those of a pool would not live on in a fork.
+    # One thread each: the threads of a pool do not survive a fork.
     threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     with subprocess.Popen(
         [sys.executable, forked.__file__, path],

@@ -1,7 +1,7 @@
-"""Processes that find torch imported: forks of one Python, as importing torch costs seconds and a fork next to nothing.
+"""Processes with torch imported: forks of one Python, because importing torch takes seconds and a fork almost no time.
 
-``python forked.py SOCKET`` is that Python. A test starts a process in it with ``Forked``, as with ``subprocess.Popen``:
-the process has its own environment, output, main module and way out, and gets real signals.
+``python forked.py SOCKET`` is that Python. A test starts a process in it with ``Forked``, as with ``subprocess.Popen``.
+The process has its own environment, output, main module and exit, and receives real signals.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, NoReturn
 
-_SPARE_FD = 200  # file descriptors from here on are in nobody's way
+_SPARE_FD = 200  # file descriptors from here on are unused
 
 
 class Forked:
@@ -56,10 +56,10 @@ class Forked:
                 self.stdout, stdout = os.fdopen(reading), closing.enter_context(os.fdopen(writing, "w"))
             elif stdout == subprocess.DEVNULL:
                 stdout = closing.enter_context(open(os.devnull, "w"))
-            given = {1: stdout, 2: {None: 2, subprocess.STDOUT: stdout}.get(stderr, stderr)}
+            targets = {1: stdout, 2: {None: 2, subprocess.STDOUT: stdout}.get(stderr, stderr)}
             job = {"arguments": [str(one) for one in arguments], "env": env, "cwd": str(cwd or Path.cwd())}
-            job |= {"process_group": process_group, "fds": [*given, *pass_fds]}
-            fds = [one if isinstance(one, int) else one.fileno() for one in (*given.values(), *pass_fds)]
+            job |= {"process_group": process_group, "fds": [*targets, *pass_fds]}
+            fds = [one if isinstance(one, int) else one.fileno() for one in (*targets.values(), *pass_fds)]
             socket.send_fds(self._connection, [json.dumps(job).encode()], fds)
         self.pid = int(self._connection.recv(100))
 
@@ -70,7 +70,7 @@ class Forked:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit code; minus the signal's number if one has ended the process."""
+        """Return the exit code; minus the signal's number if a signal ended the process."""
         if self.returncode is None:
             if not select.select([self._connection], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
@@ -91,15 +91,15 @@ class Forked:
 
 
 def serve(path: str) -> list[str]:
-    """Fork a process for each connection; return in that process: the arguments that it is to run with.
+    """Fork a process for each connection; in the fork, return the arguments to run.
 
-    A second fork in between waits for the process and sends its exit code, or ends it when the test process has gone.
-    The server ends with its standard input.
+    An intermediate fork waits for the process and sends its exit code, or kills it when the test process has ended. The
+    server ends with its standard input.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(path)
     listener.listen()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those in between
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for the intermediate forks
     print("ready", flush=True)
     while True:
         if sys.stdin in select.select([listener, sys.stdin], [], [])[0]:
@@ -110,26 +110,26 @@ def serve(path: str) -> list[str]:
         connection.close()
     listener.close()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    words, fds, *_ = socket.recv_fds(connection, 1 << 18, 16)
+    message, fds, *_ = socket.recv_fds(connection, 1 << 18, 16)
     if pid := os.fork():
         for fd in fds:
             os.close(fd)
         connection.send(str(pid).encode())
         ended = os.pidfd_open(pid)
         if ended not in select.select([ended, connection], [], [])[0]:
-            os.kill(pid, signal.SIGKILL)  # the test process has gone
+            os.kill(pid, signal.SIGKILL)  # the test process has ended
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         with contextlib.suppress(OSError):
             connection.send(str(code).encode())
         os._exit(0)
     connection.close()
-    job = json.loads(words)
-    _become(job, fds)
+    job = json.loads(message)
+    _adopt(job, fds)
     return job["arguments"]
 
 
-def _become(job: dict, fds: list[int]) -> None:
-    """Take over file descriptors, environment and folder of a job."""
+def _adopt(job: dict, fds: list[int]) -> None:
+    """Set the file descriptors, environment and folder of this process to a job's."""
     spare = [fcntl.fcntl(fd, fcntl.F_DUPFD, _SPARE_FD) for fd in [os.open(os.devnull, os.O_RDONLY), *fds]]
     for number, fd in zip([0, *job["fds"]], spare, strict=True):
         os.dup2(fd, number)
@@ -141,15 +141,15 @@ def _become(job: dict, fds: list[int]) -> None:
     os.chdir(job["cwd"])
     os.environ.clear()
     os.environ.update(job["env"])
-    tempfile.tempdir = None  # to be looked for in the new environment
+    tempfile.tempdir = None  # determined again from the new environment
     sys.path[:0] = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
     sys.orig_argv = [sys.executable, *job["arguments"]]
 
 
 def run(arguments: list[str]) -> NoReturn:
-    """Run what Python would run with these arguments, and end as it would.
+    """Run Python with these arguments, and exit as Python does.
 
-    But for the search for garbage: among torch's objects, which a fork would have to copy for that, it takes a second.
+    Skip the final garbage collection: it takes a second, because the fork would copy torch's objects.
     """
     code: object = 0
     try:

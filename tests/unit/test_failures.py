@@ -1,4 +1,4 @@
-"""A failing test that runs Airflow or containers explains itself: logs, events and containers of its own time."""
+"""The report of a failing Airflow or Docker test: its logs, events and containers."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Engine:
         ]
 
     def logs(self, container, tail):
-        return f"{container} said {tail} lines".encode()
+        return f"{container} wrote {tail} lines".encode()
 
 
-def test_failure_prints_the_ends_of_logs_the_events_and_the_containers_of_the_test(tmp_path):
+def test_failure_report_has_log_tails_events_and_containers(tmp_path):
     found = dict(sections(airflow_with_logs(tmp_path), Engine(), since_s=100.0))
     log = found.pop("log of dag_id=retrain/run_id=manual/task_id=train/attempt=1.log").splitlines()
     assert (len(log), log[0], log[-1]) == (LINES, "12:00 info line 60", "no JSON")
     assert found == {
         "events of retrain manual train": '{"t_s": 3.0, "kind": "resumed"}',
-        "container /paceline-new: Exited (137)": f"new said {LINES} lines",
+        "container /paceline-new: Exited (137)": f"new wrote {LINES} lines",
     }

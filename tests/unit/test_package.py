@@ -1,4 +1,4 @@
-"""What an Airflow user gets with ``pip install airflow-paceline``: metadata and files."""
+"""The metadata and files of the package ``airflow-paceline``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAPPED = {"operators": "paceline.operators", "plugins": "paceline.plugins", "sen
 
 
 def _packages() -> dict[str, Path]:
-    """Every package of ours: import name to folder."""
+    """Return every package of Paceline: import name to folder."""
     found = {
         ".".join(init.parent.relative_to(PROJECT / "include").parts): init.parent
         for init in (PROJECT / "include").rglob("__init__.py")
@@ -37,39 +37,39 @@ def _packages() -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """The wheel, built from a copy, so that nothing is left in the working tree; with the pages that are there."""
-    place = tmp_path_factory.mktemp("wheel")
-    tracked = ["pyproject.toml", "README.md", "LICENSE", "include", *MAPPED]
-    made = [f"--exclude={name}" for name in ("__pycache__", "node_modules")]
-    copied = subprocess.run(["tar", "-c", *made, *tracked], cwd=PROJECT, capture_output=True, check=True)
-    (place / "source").mkdir()
-    subprocess.run(["tar", "-x", "-C", place / "source"], input=copied.stdout, check=True)
+    """The wheel, with the pages if they are built. Built from a copy, to keep the working tree clean."""
+    folder = tmp_path_factory.mktemp("wheel")
+    sources = ["pyproject.toml", "README.md", "LICENSE", "include", *MAPPED]
+    excluded = [f"--exclude={name}" for name in ("__pycache__", "node_modules")]
+    copied = subprocess.run(["tar", "-c", *excluded, *sources], cwd=PROJECT, capture_output=True, check=True)
+    (folder / "source").mkdir()
+    subprocess.run(["tar", "-x", "-C", folder / "source"], input=copied.stdout, check=True)
     built = subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--no-deps", "--quiet", "--wheel-dir", place, place / "source"],
+        [sys.executable, "-m", "pip", "wheel", "--no-deps", "--quiet", "--wheel-dir", folder, folder / "source"],
         capture_output=True,
         text=True,
         check=False,
     )
     assert built.returncode == 0, built.stderr
-    (path,) = place.glob("*.whl")
+    (path,) = folder.glob("*.whl")
     return zipfile.ZipFile(path)
 
 
-def test_airflow_finds_the_provider_by_its_entry_point() -> None:
-    """Airflow loads every entry point of this group at its start."""
+def test_provider_is_found_by_its_entry_point() -> None:
+    """Airflow loads every entry point of this group at startup."""
     (found,) = [e for e in entry_points(group="apache_airflow_provider") if e.value.startswith("paceline.")]
 
     assert found.load() is get_provider_info
 
 
-def test_the_provider_info_is_valid_by_airflows_schema() -> None:
-    """The schema that Airflow itself checks providers with."""
+def test_provider_info_conforms_to_airflows_schema() -> None:
+    """Airflow validates providers with the same schema."""
     schema = json.loads(importlib.resources.files("airflow").joinpath("provider_info.schema.json").read_text())
 
     jsonschema.validate(get_provider_info(), schema)
 
 
-def test_the_provider_info_names_this_package_and_version() -> None:
+def test_provider_info_names_package_and_version() -> None:
     info = get_provider_info()
 
     assert info["package-name"] == "airflow-paceline"
@@ -78,7 +78,7 @@ def test_the_provider_info_names_this_package_and_version() -> None:
 
 
 @pytest.mark.parametrize("kind", ["operators", "sensors", "triggers"])
-def test_the_modules_that_the_provider_info_names_can_be_imported(kind: str) -> None:
+def test_modules_of_the_provider_info_can_be_imported(kind: str) -> None:
     names = [name for entry in get_provider_info()[kind] for name in entry["python-modules"]]
 
     assert names
@@ -86,8 +86,8 @@ def test_the_modules_that_the_provider_info_names_can_be_imported(kind: str) -> 
         importlib.import_module(name)
 
 
-def test_airflow_itself_lists_the_provider(tmp_path: Path) -> None:
-    """Airflow leaves out, with a warning only, what it finds invalid."""
+def test_airflow_lists_the_provider(tmp_path: Path) -> None:
+    """Airflow skips an invalid provider, with only a warning."""
     program = (
         "from airflow.providers_manager import ProvidersManager\n"
         "print(ProvidersManager().providers['airflow-paceline'].version)"
@@ -97,8 +97,8 @@ def test_airflow_itself_lists_the_provider(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == paceline.__version__, done.stderr
 
 
-def test_the_wheel_holds_every_package(wheel: zipfile.ZipFile) -> None:
-    """Setuptools is told the packages one by one: a new one is forgotten easily."""
+def test_wheel_contains_every_package(wheel: zipfile.ZipFile) -> None:
+    """pyproject.toml lists the packages one by one, so a new package is easily missed."""
     missing = {
         name: path
         for name, path in _packages().items()
@@ -109,25 +109,25 @@ def test_the_wheel_holds_every_package(wheel: zipfile.ZipFile) -> None:
     assert not missing, "add these to [tool.setuptools] packages in pyproject.toml"
 
 
-def test_the_wheel_has_the_pages_that_airflow_shows(wheel: zipfile.ZipFile) -> None:
+def test_wheel_contains_the_built_pages(wheel: zipfile.ZipFile) -> None:
     script = wheel.read("paceline/plugins/static/pages.js").decode()
     assert "globalThis.AirflowPlugin" in script or ".AirflowPlugin=" in script
     assert "paceline/plugins/static/pace.svg" in wheel.namelist()
     assert not [name for name in wheel.namelist() if "node_modules" in name or name.endswith(".tsx")]
 
 
-def test_the_wheel_says_that_it_is_typed(wheel: zipfile.ZipFile) -> None:
+def test_wheel_is_marked_as_typed(wheel: zipfile.ZipFile) -> None:
     assert "paceline/py.typed" in wheel.namelist()
 
 
-def test_the_wheel_installs_one_root_only(wheel: zipfile.ZipFile) -> None:
-    """Folders named ``operators`` or ``plugins`` in site-packages would collide with everybody's."""
+def test_wheel_installs_a_single_top_level_package(wheel: zipfile.ZipFile) -> None:
+    """Top-level folders named ``operators`` or ``plugins`` in site-packages would collide with other packages."""
     roots = {name.split("/")[0] for name in wheel.namelist()}
 
     assert roots == {"paceline", f"airflow_paceline-{paceline.__version__}.dist-info"}
 
 
-def test_the_wheel_carries_its_licence(wheel: zipfile.ZipFile) -> None:
+def test_wheel_contains_the_licence(wheel: zipfile.ZipFile) -> None:
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in wheel.namelist())
 
 

@@ -1,4 +1,4 @@
-"""Trains a small convolutional network on noise: the work of a real training, of a length that the caller chooses."""
+"""Training script: a small convolutional network on noise, with a chosen number of batches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paceline.train import checkpoint, output_dir, report, track
 
 arguments = argparse.ArgumentParser()
 arguments.add_argument("--batches", type=int, default=200)
-arguments.add_argument("--batch-size", type=int, default=32, help="from 64 on a second core is of real use")
+arguments.add_argument("--batch-size", type=int, default=32, help="from 64, a second core is useful")
 arguments.add_argument("--checkpoint-every-s", type=float, default=None)
 chosen = arguments.parse_args()
 

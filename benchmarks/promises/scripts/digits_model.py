@@ -1,7 +1,7 @@
-"""Learns to read scikit-learn's digits and says how well; alone, or as one of several workers.
+"""Training script: classifies scikit-learn's digits and stores the accuracy; alone, or as one of several workers.
 
-``python digits_model.py EPOCHS``. A batch waits for as long as there is a file ``hold`` in the folder of its output: so
-all workers are there from the first one on.
+``python digits_model.py EPOCHS``. Each batch waits while the output folder has a file ``hold``, so that all workers
+are present from the first batch.
 """
 
 import json

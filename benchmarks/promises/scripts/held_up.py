@@ -1,4 +1,4 @@
-"""A training of one thread, with a state of any size: ``python held_up.py NUMBERS BATCH_CPU_S``. It takes for ever."""
+"""Training script: one thread, a state of any size, endless: ``python held_up.py NUMBERS BATCH_CPU_S``."""
 
 import sys
 import time

@@ -1,1 +1,1 @@
-"""Code for Airflow, apart from operators, sensors and pages: REST client, command line, provider metadata, demo."""
+"""Airflow integration other than operators, sensors and pages: REST client, command line, provider metadata, demo."""

@@ -1,4 +1,4 @@
-"""What an Airflow connection says of a Docker engine. Used by the operators and by ``paceline fleet check``."""
+"""Builds a Docker client from an Airflow connection. Used by the operators and by ``paceline fleet check``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from paceline.errors import InvalidInputError
 if TYPE_CHECKING:
     from airflow.providers.docker.hooks.docker import DockerHook
 
-_PORT, _TLS_PORT = 2375, 2376  # as Docker has them
+_PORT, _TLS_PORT = 2375, 2376  # Docker's defaults
 _TLS = {"tls_ca_cert": "ca_cert", "tls_client_cert": "client_cert", "tls_client_key": "client_key"}
 
 
@@ -23,23 +23,23 @@ class _Connection(Protocol):
 
 
 def engine_address(conn_id: str, connection: _Connection) -> tuple[str, dict[str, Any] | None]:
-    """URL of the engine, and the files of its TLS if there are any.
+    """Return the URL of the engine, and its TLS files if the connection has any.
 
-    The host is a URL (``unix:///run/docker.sock``, ``ssh://user@gate``), the path of a socket, or a name, with the
-    port beside it. Extras are called as the Docker provider's arguments: ``tls_ca_cert``, ``tls_client_cert``,
-    ``tls_client_key`` (paths on the machine that connects) and ``tls_verify``.
+    The connection's host is a URL (``unix:///run/docker.sock``, ``ssh://user@gate``), the path of a socket, or a host
+    name; a host name goes with the connection's port. The extras have the names of the Docker provider's arguments:
+    ``tls_ca_cert``, ``tls_client_cert``, ``tls_client_key`` (paths on the connecting machine) and ``tls_verify``.
 
     Parameters
     ----------
     conn_id:
-        Its name, for errors.
+        Id of the connection, for error messages.
     connection:
         An Airflow connection of any type.
 
     Raises
     ------
     InvalidInputError
-        Without a host, or with a part of TLS only.
+        If the host is missing, or if only some of the TLS files are given.
 
     Examples
     --------
@@ -55,7 +55,9 @@ def engine_address(conn_id: str, connection: _Connection) -> tuple[str, dict[str
     given = {name: extra[key] for key, name in _TLS.items() if extra.get(key)}
     if given and len(given) < len(_TLS):
         missing = ", ".join(key for key, name in _TLS.items() if name not in given)
-        raise InvalidInputError("engine_conn_id", conn_id, f"a connection with all of TLS or nothing ({missing})")
+        raise InvalidInputError(
+            "engine_conn_id", conn_id, f"a connection with all TLS files or none ({missing} missing)"
+        )
     tls = {**given, "verify": extra.get("tls_verify", True)} if given else None
     if "://" in host:
         return host, tls
@@ -66,9 +68,9 @@ def engine_address(conn_id: str, connection: _Connection) -> tuple[str, dict[str
 
 
 def engine_hook(conn_id: str, **kwargs: Any) -> DockerHook:
-    """The Docker provider's hook for the engine of a connection.
+    """Return the Docker provider's hook for the engine of a connection.
 
-    The provider's own ``docker_conn_id`` is something else: the login to a registry of images.
+    The provider's own ``docker_conn_id`` names something else, the login to an image registry.
     """
     from airflow.providers.docker.hooks.docker import DockerHook
 

@@ -1,6 +1,6 @@
-"""What Airflow's provider manager asks of this package, through the ``apache_airflow_provider`` entry point.
+"""The provider metadata that Airflow reads through the ``apache_airflow_provider`` entry point.
 
-Called by every Airflow process at its start, so it imports nothing heavier than the package itself.
+Every Airflow process imports this module at startup, so it imports only the package itself.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ _INTEGRATION = "Paceline"
 
 
 def get_provider_info() -> dict[str, Any]:
-    """Describe Paceline to Airflow (shown by ``airflow providers get airflow-paceline`` and in the UI).
+    """Return the metadata that ``airflow providers get airflow-paceline`` and the UI show.
 
     Returns
     -------
     dict
-        Valid by Airflow's ``provider_info.schema.json``.
+        Conforms to Airflow's ``provider_info.schema.json``.
 
     Examples
     --------
@@ -47,11 +47,11 @@ def get_provider_info() -> dict[str, Any]:
         "notifications": ["paceline.operators.LogNotifier"],
         "config": {
             "paceline": {
-                "description": "Retraining by deadlines.",
+                "description": "Deadline-controlled retraining.",
                 "options": {
                     "container_logs_url": {
-                        "description": "Address of a log system that keeps what containers write, with ``{container}`` "
-                        'for the container\'s id: the button "Container logs" of each training.',
+                        "description": "URL of a log system for the containers' output, with ``{container}`` for the "
+                        'container\'s id. The button "Container logs" of each training opens it.',
                         "version_added": "0.1.0",
                         "type": "string",
                         "example": "https://logs.example.com/?container={container}",

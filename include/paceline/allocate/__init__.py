@@ -1,7 +1,7 @@
-"""Many jobs, one cluster: who runs, where, and on how many devices.
+"""Allocation policies for many jobs on one cluster: which jobs run, where, and on how many devices.
 
-A :class:`Policy` looks at the jobs and nodes of now and says who gets what. All of them are exchangeable, in the
-simulator (:mod:`paceline.simulate.cluster`) as with real trainings.
+A :class:`Policy` maps the current jobs and nodes to an allocation. Policies are interchangeable, both in the simulator
+(:mod:`paceline.simulate.cluster`) and with real jobs.
 """
 
 from paceline.allocate.andreas import RandomizedGreedy

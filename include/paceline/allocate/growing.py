@@ -1,39 +1,39 @@
-"""Jobs begin on a part of what they may have, and get more of it as long as that makes them faster."""
+"""Growing policy: a job starts on a fraction of its budget and grows while more devices make it faster."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from paceline.allocate.model import Allocation, ClusterJob, Node, Placement, Speeds
-from paceline.allocate.modelarts.greedy import the_pool
+from paceline.allocate.modelarts.greedy import single_pool
 from paceline.errors import InvalidInputError
 
 
 class Growing:
-    """Nobody waits for all that was asked for (Nearchus, section IV, with its queues first come, first served).
+    """Starts jobs before their whole budget is free (Nearchus, section IV, with first-come, first-served queues).
 
-    A waiting job starts as soon as a part of its budget, ``ClusterJob.requested``, is free; no job overtakes another.
-    At each regular moment at which no job waits, the running jobs get half as many devices again, in the order of
-    their arrival, up to their budgets and as far as there are devices. No job loses devices.
+    A waiting job starts as soon as a fraction of its budget, ``ClusterJob.requested``, is free; no job overtakes
+    another. At each regular time without waiting jobs, every running job grows by half, in order of arrival, up to its
+    budget and as far as devices are free. No job loses devices.
 
-    Beyond the paper: a job of which it is known that more devices would hardly make it faster gets no more of them.
+    Beyond the paper: a job does not grow if its speed-up curve shows hardly any gain.
 
     Parameters
     ----------
     start_share:
-        R_0: the part of its budget that a job begins on; on fewer devices, where there are no more.
+        R_0: fraction of its budget that a job starts on; fewer devices if no more are free.
     scale_up:
-        R_up: how much is added at a time.
+        R_up: growth per step, as a fraction of the allocation.
     worth:
-        A job gets more only if they make it faster by so much of what they add to it.
+        Smallest relative gain in speed, as a fraction of the relative growth in devices, for which a job grows.
 
     Examples
     --------
     >>> from paceline.allocate import ClusterJob, Node, Placement, Speeds
     >>> speeds = {"device": Speeds.linear(8)}
     >>> jobs = [ClusterJob("runs", 0.0, 1e3, speeds, held=Placement("pool", 4)), ClusterJob("new", 9.0, 1e3, speeds)]
-    >>> then = Growing().allocate(jobs, [Node("pool", 10)], 10.0, rescale=True)
-    >>> {name: given.devices for name, given in then.placements.items()}
+    >>> allocation = Growing().allocate(jobs, [Node("pool", 10)], 10.0, rescale=True)
+    >>> {name: given.devices for name, given in allocation.placements.items()}
     {'runs': 6, 'new': 2}
     """
 
@@ -50,53 +50,53 @@ class Growing:
 
     def allocate(self, jobs: Sequence[ClusterJob], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
         """See ``Policy``."""
-        pool = the_pool(nodes)
+        pool = single_pool(nodes)
         held = {job.name: job.held.devices for job in jobs if job.held is not None}
         running = [job for job in jobs if job.held is not None]
         reasons: dict[str, str] = {}
-        first_in_line: str | None = None
+        queue_head: str | None = None
         for job in sorted((job for job in jobs if job.held is None), key=lambda job: job.arrived_s):
             speeds = job.speeds.get(pool.kind)
             if speeds is None or speeds.counts[0] > pool.devices:
-                reasons[job.name] = f"it cannot run on {pool.name}"
+                reasons[job.name] = f"the job cannot run on {pool.name}"
                 continue
-            if first_in_line is not None:
-                reasons[job.name] = f"{first_in_line} came first, and waits for devices to begin on"
+            if queue_head is not None:
+                reasons[job.name] = f"waits behind {queue_head}, which arrived first"
                 continue
-            count = speeds.most(min(self._first(job, speeds), pool.devices - sum(held.values())))
+            count = speeds.largest_count(min(self._start_count(job, speeds), pool.devices - sum(held.values())))
             if not count:
-                reasons[job.name] = f"{speeds.counts[0]} devices are needed to begin on, and are not free"
-                first_in_line = job.name
+                reasons[job.name] = f"waits for {speeds.counts[0]} free devices to start"
+                queue_head = job.name
                 continue
             held[job.name] = count
-            reasons[job.name] = f"it begins on {count} of up to {_budget(job, speeds)} devices"
-        for job in sorted(running, key=lambda job: job.arrived_s) if rescale and self._may_grow(first_in_line) else ():
+            reasons[job.name] = f"starts on {count} of up to {_budget(job, speeds)} devices"
+        for job in sorted(running, key=lambda job: job.arrived_s) if rescale and self._may_grow(queue_head) else ():
             speeds = job.speeds[pool.kind]
             before = held[job.name]
-            count = self._more(job, speeds, before, pool.devices - sum(held.values()))
+            count = self._grown_count(job, speeds, before, pool.devices - sum(held.values()))
             if count > before:
                 held[job.name] = count
-                reasons[job.name] = f"it uses {before} devices and gets {count - before} more"
+                reasons[job.name] = f"grows from {before} to {count} devices"
         return Allocation({name: Placement(pool.name, count) for name, count in held.items()}, reasons)
 
-    def _may_grow(self, first_in_line: str | None) -> bool:
-        """Whether those that run may get more, by who waits."""
-        return first_in_line is None
+    def _may_grow(self, queue_head: str | None) -> bool:
+        """Return whether running jobs may grow, given the first waiting job."""
+        return queue_head is None
 
-    def _first(self, job: ClusterJob, speeds: Speeds) -> int:
-        """How many it begins on, if there are so many."""
-        return max(speeds.most(int(self._start_share * _budget(job, speeds) + 1e-9)), speeds.counts[0])
+    def _start_count(self, job: ClusterJob, speeds: Speeds) -> int:
+        """Return the number of devices to start on, if that many are free."""
+        return max(speeds.largest_count(int(self._start_share * _budget(job, speeds) + 1e-9)), speeds.counts[0])
 
-    def _more(self, job: ClusterJob, speeds: Speeds, held: int, free: int) -> int:
-        """How many it has from now on."""
+    def _grown_count(self, job: ClusterJob, speeds: Speeds, held: int, free: int) -> int:
+        """Return the next allocation of a running job."""
         limit = min(_budget(job, speeds), held + free)
-        target = speeds.most(min(int(held * (1 + self._scale_up) + 1e-9), limit))
-        if target <= held:  # a small number has no half: one step
+        target = speeds.largest_count(min(int(held * (1 + self._scale_up) + 1e-9), limit))
+        if target <= held:  # the growth rounds down to nothing: take the next legal number
             target = next((count for count in speeds.counts if held < count <= limit), held)
         gain = speeds.at(target) / speeds.at(held) - 1
         return target if gain > self._worth * (target / held - 1) else held
 
 
 def _budget(job: ClusterJob, speeds: Speeds) -> int:
-    """The most that it may have."""
-    return max(speeds.most(job.requested or speeds.counts[-1]), speeds.counts[0])
+    """Return the largest number of devices that a job may have."""
+    return max(speeds.largest_count(job.requested or speeds.counts[-1]), speeds.counts[0])

@@ -1,6 +1,6 @@
-"""What a policy sees and says: jobs with their speeds, nodes with their devices, and who gets which.
+"""Inputs and outputs of a policy: jobs with their speeds, nodes with their devices, and allocations.
 
-Devices are whole units. A pool of CPU cores that is shared in steps of a tenth of a core is a node of that many tenths.
+Devices are whole units. A pool of CPU cores that is shared in tenths of a core is a node whose devices are tenths.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from typing import Protocol
 
 from paceline.errors import InvalidInputError, PacelineError
 
-DEVICE = "device"  # the kind of a device where there is only one kind
+DEVICE = "device"  # the device kind where there is only one
 
 
 @dataclass(frozen=True)
 class Speeds:
-    """How fast a job trains on so many devices of one kind.
+    """Speed of a job for each legal number of devices of one kind.
 
     Parameters
     ----------
     counts:
-        The legal numbers of devices, ascending.
+        Legal numbers of devices, ascending.
     per_s:
-        Work done in a second with each of them, in the unit of ``ClusterJob.work``.
+        Work per second for each of ``counts``, in the unit of ``ClusterJob.work``.
 
     Examples
     --------
     >>> speeds = Speeds.halving_efficiency(8)
     >>> speeds.counts, round(speeds.at(4), 2)
     ((1, 2, 4, 8), 2.56)
-    >>> speeds.most(7)    # the largest legal number that fits
+    >>> speeds.largest_count(7)
     4
     """
 
@@ -47,24 +47,24 @@ class Speeds:
             raise InvalidInputError("per_s", self.per_s, f"{len(self.counts)} positive numbers")
 
     @classmethod
-    def halving_efficiency(cls, most: int, kept: float = 0.8, one: float = 1.0) -> Speeds:
-        """The curve k · 0.8^log2(k) of ModelArts (figure 6): a fifth of the efficiency goes with each doubling."""
-        if most < 1:
-            raise InvalidInputError("most", most, "a number of devices from 1")
-        counts = tuple(2**power for power in range(int(log2(most)) + 1))
-        return cls(counts, tuple(one * count * kept ** log2(count) for count in counts))
+    def halving_efficiency(cls, max_devices: int, efficiency: float = 0.8, base: float = 1.0) -> Speeds:
+        """Return the curve k · 0.8^log2(k) of ModelArts (figure 6): each doubling costs a fifth of the efficiency."""
+        if max_devices < 1:
+            raise InvalidInputError("max_devices", max_devices, "a number of devices from 1")
+        counts = tuple(2**power for power in range(int(log2(max_devices)) + 1))
+        return cls(counts, tuple(base * count * efficiency ** log2(count) for count in counts))
 
     @classmethod
-    def linear(cls, most: int, one: float = 1.0) -> Speeds:
-        """Twice the devices, twice the speed; every number up to ``most`` is legal."""
-        return cls(tuple(range(1, most + 1)), tuple(one * count for count in range(1, most + 1)))
+    def linear(cls, max_devices: int, base: float = 1.0) -> Speeds:
+        """Return a linear curve in which every number up to ``max_devices`` is legal."""
+        return cls(tuple(range(1, max_devices + 1)), tuple(base * count for count in range(1, max_devices + 1)))
 
     @cached_property
     def _by_count(self) -> dict[int, float]:
         return dict(zip(self.counts, self.per_s, strict=True))
 
     def at(self, devices: int) -> float:
-        """Work in a second on ``devices``, which must be a legal number; 0 on none."""
+        """Return the work per second on a legal number of devices; 0 on no device."""
         if devices == 0:
             return 0.0
         try:
@@ -72,41 +72,41 @@ class Speeds:
         except KeyError:
             raise InvalidInputError("devices", devices, f"one of {self.counts}") from None
 
-    def most(self, devices: int) -> int:
-        """The largest legal number of devices that is not above ``devices``; 0 if even the smallest is."""
-        place = bisect_right(self.counts, devices)
-        return self.counts[place - 1] if place else 0
+    def largest_count(self, devices: int) -> int:
+        """Return the largest legal number of devices up to ``devices``; 0 if there is none."""
+        index = bisect_right(self.counts, devices)
+        return self.counts[index - 1] if index else 0
 
     @cached_property
     def useful(self) -> tuple[int, ...]:
-        """The legal numbers that are faster than every smaller one: more is waste, or worse."""
-        best, kept = 0.0, []
+        """Return the legal numbers that are faster than every smaller one; the others waste devices."""
+        best, useful = 0.0, []
         for count, speed in zip(self.counts, self.per_s, strict=True):
             if speed > best:
                 best = speed
-                kept.append(count)
-        return tuple(kept)
+                useful.append(count)
+        return tuple(useful)
 
     @cached_property
     def fastest(self) -> int:
-        """The number of devices with the highest speed, the smallest of them."""
+        """Return the smallest number of devices with the highest speed."""
         return self.useful[-1]
 
 
 @dataclass(frozen=True)
 class Node:
-    """A machine, or a whole pool of devices that are as good as each other.
+    """A machine, or a pool of equal devices.
 
     Parameters
     ----------
     name:
-        Its name.
+        Unique among the nodes.
     devices:
-        How many it has.
+        Number of devices.
     kind:
-        Of which kind, see ``ClusterJob.speeds``.
+        Device kind, a key of ``ClusterJob.speeds``.
     cost_per_s:
-        What it costs in a second while 0, 1, 2, ... of its devices are in use (c_ng of ANDREAS); empty: nothing.
+        Cost per second while 0, 1, 2, ... devices are in use (c_ng of ANDREAS); empty: free.
     """
 
     name: str
@@ -121,17 +121,17 @@ class Node:
             raise InvalidInputError(
                 f"{self.name}.cost_per_s",
                 self.cost_per_s,
-                f"{self.devices + 1} numbers: for 0 to {self.devices} in use",
+                f"{self.devices + 1} numbers, for 0 to {self.devices} devices in use",
             )
 
     def cost(self, used: int) -> float:
-        """What it costs in a second with so many devices in use."""
+        """Return the cost per second while ``used`` devices are in use."""
         return self.cost_per_s[used] if self.cost_per_s else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a job runs, and on how many devices."""
+    """The node of a job, and its number of devices there."""
 
     node: str
     devices: int
@@ -139,30 +139,32 @@ class Placement:
 
 @dataclass(eq=False, slots=True)
 class ClusterJob:
-    """A job that waits or runs, as far as a policy knows it.
+    """A waiting or running job, as a policy sees it.
 
     Parameters
     ----------
     name:
-        Its name, unique among the jobs.
+        Unique among the jobs.
     arrived_s:
-        When it came, in seconds on the clock of ``now_s``.
+        Arrival time in seconds, on the clock of ``now_s``.
     work:
-        What was left to do at ``since_s``, in any unit: iterations, seconds on one device. An estimate.
+        Estimated remaining work at ``since_s``, in any unit, for example iterations or seconds on one device.
     speeds:
-        Work in a second on each kind of device that it can use.
+        Work per second for each device kind that the job can use.
     deadline_s:
-        When it should be done; ``None`` if it need not be by any time.
+        Deadline in seconds; ``None`` without one.
     weight:
-        What a second of tardiness costs (omega of ANDREAS), and the job's rank under priority scheduling.
+        Cost of a second of tardiness (omega of ANDREAS), and the rank of the job under priority scheduling.
     requested:
-        So many devices its user asked for, for policies that do not choose.
+        Number of devices that the user requested, for policies that do not choose it.
     held:
-        What it has now; ``None`` while it waits.
+        Present allocation; ``None`` while the job waits.
+    since_s:
+        The time of ``work`` and ``speed``.
     speed:
-        Work in a second now: less than ``speeds`` says while it starts or changes its size.
+        Present work per second: below ``speeds`` while the job starts or is resized.
     started_s:
-        When it got devices for the first time.
+        Time of the first allocation.
     """
 
     name: str
@@ -177,66 +179,66 @@ class ClusterJob:
     speed: float = 0.0
     started_s: float | None = None
 
-    def left(self, now_s: float) -> float:
-        """Work left now, by the estimate; never negative."""
+    def work_left(self, now_s: float) -> float:
+        """Return the estimated remaining work, 0 or more."""
         return max(0.0, self.work - self.speed * max(0.0, now_s - self.since_s))
 
     def seconds(self, node: Node, devices: int, now_s: float) -> float:
-        """How long the rest takes on that many devices of that node (t_jng of ANDREAS)."""
-        return self.left(now_s) / self.speeds[node.kind].at(devices)
+        """Return the seconds that the remaining work takes on ``devices`` of ``node`` (t_jng of ANDREAS)."""
+        return self.work_left(now_s) / self.speeds[node.kind].at(devices)
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """Who runs from now on, where, and why. Who is not named waits.
+    """The decision of a policy: which jobs run, where, and why.
 
     Parameters
     ----------
     placements:
-        The jobs that run, by their names.
+        Placements of the running jobs, by job name; all other jobs wait.
     reasons:
-        Why a job has what it has, or waits; not every policy explains every job.
+        Explanations by job name; a policy need not explain every job.
     late:
-        Names of the jobs that will not meet their deadline beside the others, as far as can be told.
-    again_s:
-        When the policy wants to be asked again, even if nothing happens until then: its plan has a change there.
+        Names of the jobs that are predicted to miss their deadline.
+    replan_s:
+        Time of the next change in the policy's plan: it has to decide again then even if no event occurs.
     """
 
     placements: Mapping[str, Placement]
     reasons: Mapping[str, str] = field(default_factory=dict)
     late: frozenset[str] = frozenset()
-    again_s: float = inf
+    replan_s: float = inf
 
 
 class Policy(Protocol):
-    """Decides who gets which devices."""
+    """Allocates devices to jobs."""
 
     name: str
 
     def allocate(self, jobs: Sequence[ClusterJob], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
-        """Say who runs from now on.
+        """Return the allocation from now on.
 
         Parameters
         ----------
         jobs:
-            All that wait or run, in the order in which they came.
+            All waiting and running jobs, in order of arrival.
         nodes:
-            All nodes, in use or not.
+            All nodes, in use or idle.
         now_s:
-            The time, in seconds.
+            The time in seconds.
         rescale:
-            Whether this is one of the regular moments at which running jobs are given other sizes. At other times,
-            when a job comes or ends, policies that plan from time to time only let in who waits.
+            Whether running jobs may be resized. Periodic policies resize at regular times only; between them, when a
+            job arrives or ends, they only start waiting jobs.
         """
         ...
 
 
 class ImpossibleAllocationError(PacelineError):
-    """A policy gave out what is not there, or what a job cannot use."""
+    """A policy allocated devices that do not exist or that the job cannot use."""
 
 
 def free_devices(jobs: Sequence[ClusterJob], nodes: Sequence[Node]) -> dict[str, int]:
-    """How many devices of each node nobody holds."""
+    """Return the number of free devices of each node."""
     free = {node.name: node.devices for node in nodes}
     for job in jobs:
         if job.held is not None:
@@ -245,18 +247,18 @@ def free_devices(jobs: Sequence[ClusterJob], nodes: Sequence[Node]) -> dict[str,
 
 
 def check(allocation: Allocation, jobs: Sequence[ClusterJob], nodes: Sequence[Node]) -> None:
-    """Raise ``ImpossibleAllocationError`` if an allocation cannot be carried out."""
+    """Raise ``ImpossibleAllocationError`` if an allocation is not executable."""
     known = {job.name: job for job in jobs}
     left = {node.name: node.devices for node in nodes}
     kinds = {node.name: node.kind for node in nodes}
     for name, given in allocation.placements.items():
         if name not in known:
-            raise ImpossibleAllocationError(f"{name}: no such job waits or runs")
+            raise ImpossibleAllocationError(f"{name}: unknown job")
         if given.node not in left:
-            raise ImpossibleAllocationError(f"{name}: there is no node {given.node!r}")
+            raise ImpossibleAllocationError(f"{name}: unknown node {given.node!r}")
         speeds = known[name].speeds.get(kinds[given.node])
         if speeds is None or given.devices not in speeds.counts:
-            raise ImpossibleAllocationError(f"{name}: cannot use {given.devices} devices of {given.node!r}")
+            raise ImpossibleAllocationError(f"{name}: the job cannot run on {given.devices} devices of {given.node!r}")
         left[given.node] -= given.devices
         if left[given.node] < 0:
-            raise ImpossibleAllocationError(f"{given.node}: more devices are given out than it has")
+            raise ImpossibleAllocationError(f"{given.node}: more devices are allocated than the node has")

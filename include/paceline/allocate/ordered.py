@@ -1,4 +1,4 @@
-"""First in, first out; earliest deadline first; the most important first. Who runs keeps what it has until it ends."""
+"""Ordered policies: FIFO, earliest deadline first, and priority. A running job keeps its allocation until it ends."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from paceline.allocate.sizes import Size, cheapest_in_time
 
 
 class Ordered:
-    """Lets those in who wait, in a fixed order, as long as there are devices; the first-principle methods.
+    """Starts waiting jobs in a fixed order while devices are free: the first-principle methods of ANDREAS.
 
     Parameters
     ----------
     name:
-        Of the policy.
+        Name of the policy.
     order:
-        Who goes first: the smallest.
+        Sort key of a job; the smallest starts first.
     size:
-        On how many devices, and where; by default the cheapest that meets the deadline, else the fastest.
+        Placement rule; by default the cheapest placement that meets the deadline, else the fastest.
     """
 
     def __init__(
@@ -39,22 +39,22 @@ class Ordered:
         for job in sorted((job for job in jobs if job.held is None), key=lambda job: (*order(job), job.arrived_s)):
             found = self._size(job, nodes, free, now_s)
             if found is None:
-                break  # whoever comes later in the order does not overtake
+                break  # later jobs do not overtake
             free[found.node] -= found.devices
             placements[job.name] = found
         return Allocation(placements)
 
 
 def fifo(size: Size = cheapest_in_time) -> Ordered:
-    """First in, first out."""
+    """Return the FIFO policy."""
     return Ordered("fifo", lambda job: (job.arrived_s,), size)
 
 
 def edf(size: Size = cheapest_in_time) -> Ordered:
-    """Earliest deadline first; those without one come last."""
+    """Return the earliest-deadline-first policy; jobs without a deadline come last."""
     return Ordered("edf", lambda job: (inf if job.deadline_s is None else job.deadline_s,), size)
 
 
 def priority(size: Size = cheapest_in_time) -> Ordered:
-    """The most important first, by ``ClusterJob.weight``."""
+    """Return the priority policy: the largest ``ClusterJob.weight`` first."""
     return Ordered("ps", lambda job: (-job.weight,), size)

@@ -1,4 +1,4 @@
-"""On how many devices a job begins, and where, for policies that decide this for one job after the other."""
+"""Placement rules for policies that start one job after the other: on which node, and on how many devices."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TypeAlias
 
 from paceline.allocate.model import ClusterJob, Node, Placement
 
-# ClusterJob, nodes, free devices of each, the time: where it begins, or None if it must wait.
+# (job, nodes, free devices by node, time in seconds) -> placement of the job, or None if it has to wait.
 Size: TypeAlias = Callable[[ClusterJob, Sequence[Node], Mapping[str, int], float], "Placement | None"]
 
 
 def cheapest_in_time(job: ClusterJob, nodes: Sequence[Node], free: Mapping[str, int], now_s: float) -> Placement | None:
-    """The cheapest free place that meets the deadline; the fastest free one if none does (ANDREAS, section IV-B)."""
+    """Return the cheapest free placement that meets the deadline, else the fastest (ANDREAS, section IV-B)."""
     deadline_s = inf if job.deadline_s is None else job.deadline_s
     best: tuple[bool, float, float] | None = None
     found: Placement | None = None
@@ -33,20 +33,23 @@ def cheapest_in_time(job: ClusterJob, nodes: Sequence[Node], free: Mapping[str, 
 
 
 def requested(job: ClusterJob, nodes: Sequence[Node], free: Mapping[str, int], now_s: float) -> Placement | None:
-    """So many devices as its user asked for, or all that it can use: on the first node with room."""
+    """Return the requested number of devices (else the fastest number) on the first node with that many free."""
     for node in nodes:
         speeds = job.speeds.get(node.kind)
         if speeds is not None:
-            wanted = speeds.most(min(job.requested or speeds.fastest, node.devices))
+            wanted = speeds.largest_count(min(job.requested or speeds.fastest, node.devices))
             if 0 < wanted <= free[node.name]:
                 return Placement(node.name, wanted)
     return None
 
 
 def fastest(job: ClusterJob, nodes: Sequence[Node], free: Mapping[str, int], now_s: float) -> Placement | None:
-    """As many devices as make it fastest, once there are so many: on the node where it is fastest."""
+    """Return the fastest number of devices, once it is free, on the node where the job is fastest."""
     usable = [node for node in nodes if node.kind in job.speeds]
-    best = {node.name: job.speeds[node.kind].most(min(node.devices, job.speeds[node.kind].fastest)) for node in usable}
+    best = {
+        node.name: job.speeds[node.kind].largest_count(min(node.devices, job.speeds[node.kind].fastest))
+        for node in usable
+    }
     ready = [node for node in usable if 0 < best[node.name] <= free[node.name]]
     if not ready:
         return None

@@ -1,6 +1,6 @@
-"""One pool of devices, many trainings: a policy's decisions become their ceilings, and never more than there is.
+"""Shares one pool of devices among many jobs: turns the decisions of a policy into ceilings within the pool.
 
-Start at :class:`Arbiter`. It knows nothing of Airflow: what trainings say comes in, grants go out.
+Start at :class:`Arbiter`. It is independent of Airflow: requests of jobs come in, grants go out.
 """
 
 from paceline.arbiter.arbiter import Arbiter

@@ -1,7 +1,7 @@
-"""From what a policy wants to what is said to each training, so that never more is given out than there is.
+"""Converts the desired ceilings of a policy into grants that never exceed the pool.
 
-Ceilings are lowered at once. Devices are given to others when the samples of who had them say that they are free.
-What is known stands with the trainings themselves, so an arbiter that crashed goes on where it was.
+Ceilings are lowered at once. Other jobs get the devices after a sample confirms that they are free. All state is stored
+with the jobs, so a restarted arbiter continues from it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class DesiredCeiling:
-    """What a policy wants a training to have, and why."""
+    """The ceiling that a policy wants for a job, and the reason."""
 
     devices: float
     reason: str = ""
@@ -26,34 +26,34 @@ class DesiredCeiling:
 
 @dataclass(frozen=True)
 class Grant:
-    """What is to be said to a training."""
+    """A ceiling to send to a job, and the devices of its ceiling before."""
 
     key: str
     ceiling: Ceiling
     before: float | None
 
 
-def settle(requests: Sequence[DeviceRequest], targets: Mapping[str, DesiredCeiling], pool: float) -> list[Grant]:
-    """Say what is to be said now; asked again when trainings have answered, until all have what they are to have.
+def next_grants(requests: Sequence[DeviceRequest], targets: Mapping[str, DesiredCeiling], pool: float) -> list[Grant]:
+    """Return the grants to send now; repeated calls with new requests converge to the targets.
 
     Parameters
     ----------
     requests:
-        All trainings of the pool; the first ones are given free devices first.
+        Requests of all jobs in the pool; free devices go to the first ones first.
     targets:
-        What each is to have in the end. Who is not named keeps what it has.
+        Desired ceilings by job key; a job without one keeps its ceiling.
     pool:
-        How many devices there are.
+        Number of devices in the pool.
 
     Examples
     --------
-    One of two trainings has everything. It is lowered first; the other has to wait until it has answered.
+    One of two jobs has all devices. Its ceiling is lowered first; the other job waits until a sample confirms that.
 
     >>> has = Ceiling(2.0, grant=4)
-    >>> one = DeviceRequest("one", "training", 0, 60, 0, 10, 0.1, 2, 0.05, held=2.0, taken=4, ceiling=has)
-    >>> two = DeviceRequest("two", "waiting", 9, 60, 9, 10, 0.1, 2, 0.05, held=0.0, taken=0, ceiling=None)
+    >>> one = DeviceRequest("one", "training", 0, 60, 0, 10, 0.1, 2, 0.05, held=2.0, applied_grant=4, ceiling=has)
+    >>> two = DeviceRequest("two", "waiting", 9, 60, 9, 10, 0.1, 2, 0.05, held=0.0, applied_grant=0, ceiling=None)
     >>> wanted = {"one": DesiredCeiling(1.5), "two": DesiredCeiling(0.5)}
-    >>> [(grant.key, grant.ceiling.devices, grant.ceiling.at_most) for grant in settle([one, two], wanted, pool=2)]
+    >>> [(grant.key, grant.ceiling.devices, grant.ceiling.at_most) for grant in next_grants([one, two], wanted, pool=2)]
     [('one', 1.5, 2.0)]
     """
     free = pool - sum(request.committed for request in requests)
@@ -63,8 +63,8 @@ def settle(requests: Sequence[DeviceRequest], targets: Mapping[str, DesiredCeili
         if target is None or request.ended or target.devices <= request.granted + _ROUNDING:
             continue
         room = max(free, 0.0) + request.committed
-        devices = _whole(min(target.devices, room), request.quantum)
-        if devices < request.least - _ROUNDING or devices <= request.granted + _ROUNDING:
+        devices = _round_down(min(target.devices, room), request.quantum)
+        if devices < request.min_devices - _ROUNDING or devices <= request.granted + _ROUNDING:
             continue
         free -= max(devices - request.committed, 0.0)
         grants.append(_grant(request, devices, target.reason))
@@ -80,10 +80,10 @@ def _lower(requests: Iterable[DeviceRequest], targets: Mapping[str, DesiredCeili
 
 def _grant(request: DeviceRequest, devices: float, reason: str) -> Grant:
     before = request.ceiling
-    number = 1 + max(before.grant if before else 0, request.taken or 0)
+    number = 1 + max(before.grant if before else 0, request.applied_grant or 0)
     ceiling = Ceiling(devices, number, at_most=max(request.committed, devices), reason=reason)
     return Grant(request.key, ceiling, before.devices if before else None)
 
 
-def _whole(devices: float, quantum: float) -> float:
+def _round_down(devices: float, quantum: float) -> float:
     return round(math.floor(devices / quantum + _ROUNDING) * quantum, 9)

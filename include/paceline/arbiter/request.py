@@ -1,4 +1,4 @@
-"""What a training says of itself, as far as an arbiter needs it."""
+"""The request of a job for devices of a pool, read from its live state."""
 
 from __future__ import annotations
 
@@ -12,49 +12,49 @@ from paceline.errors import InvalidInputError
 
 _ENDED = ("finished", "failed")
 LOST = "lost"
-_MOST = 1e6  # devices
+_MAX_DEVICES = 1e6  # larger numbers are invalid
 
 
 @dataclass(frozen=True)
 class DeviceRequest:
-    """A training that holds devices of a pool, or waits for some.
+    """The state of a job that has or awaits devices of a pool, as of its last sample.
 
     Times are in seconds since the epoch.
 
     Parameters
     ----------
     key:
-        What tells it from all others.
+        Unique among the jobs of the pool.
     state:
-        What it does, see :class:`~paceline.contract.PaceSample`.
+        State of the job, see :class:`~paceline.contract.PaceSample`.
     arrived_s:
-        When it came.
+        Arrival time.
     deadline_s:
-        When it has to be done, its safety factor taken off; infinite without a deadline.
+        Target end, which is the deadline with the safety factor applied; infinite without a deadline.
     origin_s:
-        The moment that its deadline counts from.
-    said_s:
-        When it said all this.
-    least, most, quantum:
-        Fewest and most devices that it takes, and the step between.
+        The time from which the deadline counts.
+    updated_s:
+        Time of the sample.
+    min_devices, max_devices, quantum:
+        Limits of the allocation, and its smallest change.
     held:
-        What it held then.
-    taken:
-        The last grant that it had taken then; ``None`` for one that does not wait for grants.
+        Allocation, in devices.
+    applied_grant:
+        Number of the last grant that the job has applied; ``None`` if it does not wait for grants.
     ceiling:
-        What it has been granted; ``None`` if nothing has been said to it yet.
-    obeys:
-        The ceiling that it obeyed then; ``None`` if it obeyed none.
-    asked_s:
+        Latest stored ceiling; ``None`` if there is none yet.
+    applied_ceiling:
+        The ceiling in force in the job; ``None`` if there is none.
+    user_deadline_s:
         The deadline as set by the user, in seconds after ``origin_s``; ``None`` without one.
     began_s, alpha:
         Start, and safety factor: the target end is this fraction of the time from the start to the deadline.
     weight:
-        How important it is, for policies that ask.
+        Importance of the job, for policies with weights.
     remaining:
-        What its rest takes; ``None`` while that is not known.
+        Remaining work; ``None`` while unknown.
     late:
-        Whether it says that it cannot be on time with what it may have.
+        Whether the job predicts a missed deadline within its ceiling.
     """
 
     key: str
@@ -62,17 +62,17 @@ class DeviceRequest:
     arrived_s: float
     deadline_s: float
     origin_s: float
-    said_s: float
-    least: float
-    most: float
+    updated_s: float
+    min_devices: float
+    max_devices: float
     quantum: float
     held: float
-    taken: int | None
+    applied_grant: int | None
     ceiling: Ceiling | None
     remaining: RemainingWork | None = None
     late: bool = False
-    obeys: float | None = None
-    asked_s: float | None = None
+    applied_ceiling: float | None = None
+    user_deadline_s: float | None = None
     began_s: float = 0.0
     alpha: float = 1.0
     weight: float = 1.0
@@ -81,10 +81,10 @@ class DeviceRequest:
     def read(
         cls, key: str, pace: object, ceiling: object, arrived: datetime | None = None, weight: float = 1.0
     ) -> DeviceRequest | None:
-        """Read what a training has published under ``pace`` and what was said to it under ``ceiling``.
+        """Read a request from the stored values of ``pace`` and ``ceiling``.
 
-        Anybody who may write there can write anything. What cannot be read is taken for silence: ``None``, or a lost
-        one, if an arbiter has granted it something.
+        The store accepts any value, so both are validated. Without a valid sample the result is ``None``, or the
+        request of a lost job if an arbiter has granted it devices.
         """
         try:
             granted = None if ceiling is None else Ceiling.read(ceiling)
@@ -93,7 +93,7 @@ class DeviceRequest:
         sample = PaceSample.read(pace)
         request = None if sample is None else cls._read(key, sample, granted, arrived, weight)
         if request is None and granted is not None and granted.grant > 0:
-            return cls.of_a_lost_one(key, granted)
+            return cls.of_lost_job(key, granted)
         return request
 
     @classmethod
@@ -102,11 +102,11 @@ class DeviceRequest:
     ) -> DeviceRequest | None:
         origin_s = pace.origin.timestamp()
         ended = pace.state in _ENDED
-        # What a job on whole devices reported last says nothing of one that was stopped since.
+        # A paused job has released the whole devices that it last reported.
         in_force = 0.0 if pace.state == "paused" else float(pace.devices_in_force or 0)
         held = max(pace.devices, in_force)
         if pace.grant is not None and (granted is None or granted.grant == 0):
-            # Deleted, or a person's: it keeps to what its arbiter said last.
+            # The ceiling was deleted or set by a user: the last grant of the arbiter remains in force.
             granted = None if pace.ceiling is None else Ceiling(pace.ceiling, pace.grant)
         request = cls(
             key=key,
@@ -115,59 +115,65 @@ class DeviceRequest:
             deadline_s=math.inf
             if pace.deadline_s is None
             else origin_s + aim(pace.began_s, pace.deadline_s, pace.alpha),
-            asked_s=pace.deadline_s,
+            user_deadline_s=pace.deadline_s,
             origin_s=origin_s,
-            said_s=origin_s + pace.t_s,
-            least=pace.min_devices,
-            most=pace.max_devices,
+            updated_s=origin_s + pace.t_s,
+            min_devices=pace.min_devices,
+            max_devices=pace.max_devices,
             quantum=pace.quantum,
             held=0.0 if ended else held,
-            taken=pace.grant,
+            applied_grant=pace.grant,
             ceiling=granted,
             remaining=RemainingWork(**pace.remaining.to_json()) if pace.remaining else None,
             late=not pace.feasible,
-            obeys=pace.ceiling,
+            applied_ceiling=pace.ceiling,
             began_s=origin_s + pace.began_s,
             alpha=pace.alpha,
             weight=weight,
         )
-        sound = request.quantum > 0 and request.least <= request.most and held <= _MOST
-        return request if sound else None
+        valid = request.quantum > 0 and request.min_devices <= request.max_devices and held <= _MAX_DEVICES
+        return request if valid else None
 
     @classmethod
-    def of_a_lost_one(cls, key: str, ceiling: Ceiling, held: float = 0.0) -> DeviceRequest:
-        """One that says nothing any more, and may still hold all that it was granted."""
-        return cls(key, LOST, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, held, taken=-1, ceiling=ceiling, remaining=None)
+    def of_lost_job(cls, key: str, ceiling: Ceiling, held: float = 0.0) -> DeviceRequest:
+        """Return the request of a job that sends no samples any more and may still use all granted devices."""
+        return cls(
+            key, LOST, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, held, applied_grant=-1, ceiling=ceiling, remaining=None
+        )
 
     @property
     def has_deadline(self) -> bool:
-        """Whether it has to be done by any time."""
+        """Whether the job has a deadline."""
         return math.isfinite(self.deadline_s)
 
     @property
     def lost(self) -> bool:
-        """Whether nobody steers it any more: nothing is said to it, and what it may hold is given to nobody."""
+        """Whether the job has lost its control loop: it gets no grants, and its devices stay reserved."""
         return self.state == LOST
 
     @property
     def ended(self) -> bool:
-        """Whether it needs nothing any more, although its task has not ended yet."""
+        """Whether the job needs no devices any more, although its task may still run."""
         return self.state in _ENDED
 
     @property
     def granted(self) -> float:
-        """The most devices that it may take when it looks next."""
+        """Largest allocation that the job may take next."""
         if self.ceiling is not None:
             return self.ceiling.devices
-        return 0.0 if self.taken is not None else self.most  # who does not wait for grants helps itself
+        return 0.0 if self.applied_grant is not None else self.max_devices  # without grants, up to its maximum
 
     @property
     def committed(self) -> float:
-        """The most devices that it may hold now, as far as is known: what nobody else can be given."""
+        """Largest present allocation of the job by all available information; not available to other jobs."""
         if self.ended:
             return 0.0
         if self.ceiling is None:
             return max(self.granted, self.held)
-        # One that does not wait for grants has no number to answer with: it has heard if it obeys what was said.
-        heard = self.taken == self.ceiling.grant if self.taken is not None else self.obeys == self.ceiling.devices
-        return max(self.ceiling.devices if heard else self.ceiling.at_most, self.held)
+        # A job that does not wait for grants reports no grant number: compare the ceiling in force instead.
+        in_force = (
+            self.applied_grant == self.ceiling.grant
+            if self.applied_grant is not None
+            else self.applied_ceiling == self.ceiling.devices
+        )
+        return max(self.ceiling.devices if in_force else self.ceiling.at_most, self.held)

@@ -1,7 +1,6 @@
-"""What crosses a boundary between a training and the rest of the world, written down once.
+"""Models of a training's live state. The operator, the arbiter, the pages and the command line exchange these values.
 
-Values of the live state are models: the operator, the arbiter, the pages and the command line read and write them here.
-The pages' TypeScript types are generated from them.
+The TypeScript types of the pages are generated from them.
 """
 
 from paceline.contract.alerts import AlertKind, SentAlerts

@@ -1,4 +1,4 @@
-"""Prints the JSON schema of what the pages read of the live state. ``make types`` turns it into TypeScript."""
+"""Prints the JSON schema of the live state that the pages read. ``make types`` converts it to TypeScript."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from paceline.contract.record import Record
 
 
 class LiveStateSchema(Record):
-    """What the pages read of a training's live state."""
+    """The part of a training's live state that the pages read."""
 
     pace: PaceSample
     history: StoredHistory
 
 
 class _ForTypeScript(GenerateJsonSchema):
-    """Fields have no titles, each of which would become a type; descriptions are comments in another language."""
+    """A schema for TypeScript: no field titles, as each would become a type; descriptions become comments."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
@@ -35,7 +35,7 @@ class _ForTypeScript(GenerateJsonSchema):
 
 
 def schema() -> dict[str, Any]:
-    """The JSON schema of the live state, as it is written.
+    """Return the JSON schema of the live state.
 
     >>> sorted(schema()["$defs"])
     ['PaceSample', 'Remaining', 'RunEvent', 'StoredHistory']

@@ -1,4 +1,4 @@
-"""The alerts that have been sent: the value of the live state's key ``alerts``."""
+"""The alerts sent so far: the value of the live state's key ``alerts``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ AlertKind = Literal["in_danger", "infeasible", "missed"]
 
 
 class SentAlerts(Record):
-    """Alerts sent for one deadline. A retry reads it and sends none twice.
+    """The alerts sent for one deadline. A retry reads them and sends none twice.
 
     >>> SentAlerts.read({"sent": ["missed"], "deadline_s": 60.0}).sent
     ['missed']

@@ -1,4 +1,4 @@
-"""A ceiling as the live state keeps it: the most devices that a job may hold, and what an arbiter needs to go on."""
+"""The ceiling of a job, as stored in its live state: the largest allocation, and an arbiter's record of its grant."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from typing import Any
 from paceline.contract.keys import CEILING
 from paceline.errors import InvalidInputError
 
-_SAME_S = 0.05  # samples round to a millisecond; people do not move a deadline by less
-_MOST = 1e12  # devices, or seconds: whatever is more is nonsense
+_SAME_S = 0.05  # samples round to a millisecond; users do not move a deadline by less
+_MAX_VALUE = 1e12  # devices or seconds
 
 
 @dataclass(frozen=True)
 class Ceiling:
-    """The most devices that a job may hold.
+    """The largest allocation that a user or an arbiter allows a job.
 
-    People write a number. An arbiter, who shares a pool among several jobs, also writes what makes its ledger: it is
-    kept with the jobs, so that nothing is lost with the arbiter.
+    Users write a number. An arbiter also writes its ledger entry for the job: the ledger is stored with the jobs, so an
+    arbiter that is restarted continues with it.
 
     Parameters
     ----------
     devices:
-        The most devices; 0: the job stands still.
+        The largest allocation; 0: the job is preempted.
     grant:
-        Counts what an arbiter has said to this job; its samples tell which one it has taken. 0: not an arbiter's.
+        Number of the arbiter's grant; the job's samples show the grant in force. 0: not from an arbiter.
     at_most:
-        What the job may still hold until it has taken this grant.
+        Devices that the job may still have until this grant is in force.
     reason:
-        Why, in words.
+        The reason, for users.
     asked_s, fits, earliest_s:
-        Before the job's start: the deadline that this answers, whether it fits beside those of others, and the earliest
-        that would, in seconds since the moment that its deadline counts from; ``None`` where that is not known.
+        Result of the admission of a waiting job: the checked deadline, whether it fits beside those of other jobs, and
+        the earliest deadline that fits, in seconds after the job's origin; ``None`` where not known.
 
     Examples
     --------
@@ -42,7 +42,7 @@ class Ceiling:
     2.0
     >>> Ceiling.read("much")
     Traceback (most recent call last):
-    paceline.errors.InvalidInputError: ceiling: got 'much', expected a number of devices from 0
+    paceline.errors.InvalidInputError: ceiling: got 'much', expected a number of devices of at least 0
     """
 
     devices: float
@@ -58,22 +58,22 @@ class Ceiling:
 
     @classmethod
     def read(cls, raw: object) -> Ceiling:
-        """Read a value of the live state. Raises InvalidInputError for what is none."""
-        told: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {"devices": raw}
-        fits, times = told.get("fits"), [told.get(name) for name in ("asked_s", "earliest_s")]
+        """Read a value of the live state; raise InvalidInputError if it is not a ceiling."""
+        fields: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {"devices": raw}
+        fits, times = fields.get("fits"), [fields.get(name) for name in ("asked_s", "earliest_s")]
         asked_s, earliest_s = (None if value is None else _number(raw, value) for value in times)
         return cls(
-            _number(raw, told.get("devices")),
-            int(_number(raw, told.get("grant", 0))),
-            _number(raw, told.get("at_most", 0.0)),
-            str(told.get("reason", "")),
+            _number(raw, fields.get("devices")),
+            int(_number(raw, fields.get("grant", 0))),
+            _number(raw, fields.get("at_most", 0.0)),
+            str(fields.get("reason", "")),
             asked_s,
             None if fits is None else bool(fits),
             earliest_s,
         )
 
     def answers(self, deadline_s: float) -> bool:
-        """Whether it says something of this deadline, and not of one that has been moved since.
+        """Return whether the admission result is for this deadline, not for an earlier one.
 
         >>> Ceiling(0.0, 1, asked_s=60.0, fits=True, earliest_s=45.0).answers(60.001)
         True
@@ -81,13 +81,13 @@ class Ceiling:
         return self.asked_s is not None and abs(self.asked_s - deadline_s) < _SAME_S
 
     def to_json(self) -> dict[str, Any]:
-        """What ``read`` takes back."""
-        told = {"devices": self.devices, "grant": self.grant, "at_most": self.at_most, "reason": self.reason}
-        answer = {"asked_s": self.asked_s, "fits": self.fits, "earliest_s": self.earliest_s}
-        return told if self.fits is None else {**told, **answer}
+        """Return the stored form, which ``read`` accepts."""
+        grant = {"devices": self.devices, "grant": self.grant, "at_most": self.at_most, "reason": self.reason}
+        admission = {"asked_s": self.asked_s, "fits": self.fits, "earliest_s": self.earliest_s}
+        return grant if self.fits is None else {**grant, **admission}
 
 
 def _number(raw: object, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _MOST:
-        raise InvalidInputError(CEILING, raw, "a number of devices from 0")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _MAX_VALUE:
+        raise InvalidInputError(CEILING, raw, "a number of devices of at least 0")
     return float(value)

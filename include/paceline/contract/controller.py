@@ -1,4 +1,4 @@
-"""What the next process that steers a job goes on from: the value of the live state's key ``controller``."""
+"""The state that the next process resumes control from: the value of the live state's key ``controller``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paceline.contract.record import Record, Text
 
 
 class Reported(Record):
-    """What the job has reported last. A job that has ended says it only once, perhaps to a process that died then."""
+    """The job's last report. It is stored because an ended job does not report again, and the reader may have died."""
 
     done: int
     total: int
@@ -19,31 +19,31 @@ class Reported(Record):
     loss: float | None = None
     metrics: dict[str, float] = Field(default_factory=dict)
     first_s: float | None = None
-    """When the first batch began, as far as is known."""
+    """Start of the first batch, if known."""
     clock_offset_s: float | None = None
-    """What is to be added to a time of the job's clock."""
+    """Offset that converts a time of the job's clock."""
     numbers: dict[Text, int] = Field(default_factory=dict)
-    """The job's processes that have reported lately, and the number of the last line of each."""
+    """Number of the last progress line of each of the job's recent processes."""
 
 
 class RunTotals(Record):
-    """What a run has come to so far. Seconds count from the moment that the deadline counts from."""
+    """Totals of a run so far. Times are in seconds, counted from the same time as the deadline."""
 
     began_s: float
     restarts: int = Field(default=0, ge=0)
     last_step_s: float | None = None
-    """Up to when ``device_s`` is counted."""
+    """The time up to which ``device_s`` is counted."""
     device_s: float = Field(default=0.0, ge=0)
     """Device-seconds."""
     resizes: int = Field(default=0, ge=0)
     held_devices: float = Field(default=0.0, ge=0)
     in_use: float | None = None
-    """Devices that the job's containers have; ``None``: all that it holds."""
+    """Devices that the job's containers have; ``None``: the whole allocation."""
     reported: Reported | None = None
 
 
 class ControllerState(Record):
-    """The state of a controller, which only a controller of its kind can read, and the run's totals.
+    """The state of a controller, readable only by a controller of the same class, and the run's totals.
 
     Examples
     --------
@@ -54,6 +54,6 @@ class ControllerState(Record):
 
     version: int = 1
     kind: str
-    """Name of the controller's class: a task may be given another one between two tries."""
+    """Name of the controller's class; a user may choose another controller between two tries."""
     controller: dict[str, Any]
     run: RunTotals

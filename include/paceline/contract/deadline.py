@@ -1,6 +1,6 @@
-"""Deadlines as people write them: "20m", "PT20M", 1200, or a point in time.
+"""Deadlines as users write them: "20m", "PT20M", 1200, or a point in time.
 
-The operator, the live state and the command line are read with it.
+The operator, the live state and the command line parse deadlines with it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ISO = re.compile(
 
 @dataclass(frozen=True)
 class Deadline:
-    """When a job has to be done: a duration from some origin, or a point in time; ``Deadline()`` is none at all.
+    """The deadline of a job: a duration from an origin, or a point in time; ``Deadline()`` means no deadline.
 
     Examples
     --------
@@ -51,7 +51,7 @@ number of seconds greater than 0) or a time with its zone ("2030-01-31T18:00:00Z
 
     @classmethod
     def parse(cls, value: object, field: str = "deadline") -> Deadline:
-        """Read a deadline. Raises InvalidInputError that names ``field``, the value and what is accepted."""
+        """Parse a deadline; raise InvalidInputError, which names ``field``, if it is invalid."""
         if isinstance(value, timedelta):
             duration_s: float | None = value.total_seconds()
         elif isinstance(value, datetime):
@@ -59,7 +59,7 @@ number of seconds greater than 0) or a time with its zone ("2030-01-31T18:00:00Z
         elif isinstance(value, bool) or value is None:
             duration_s = None
         elif isinstance(value, (int, float)):
-            # An integer may be larger than any float.
+            # Compare first: float() raises OverflowError for an integer beyond the float range.
             duration_s = float(value) if abs(value) < _MOST_S else None
         elif isinstance(value, str):
             duration_s = _duration_s(value.strip())
@@ -78,7 +78,7 @@ number of seconds greater than 0) or a time with its zone ("2030-01-31T18:00:00Z
         return cls(at=at)
 
     def seconds_after(self, origin: datetime) -> float:
-        """The deadline in seconds after ``origin``: negative for a time before it, infinite without a deadline."""
+        """Return the deadline in seconds after ``origin``: negative for an earlier time, infinite if there is none."""
         if self.at is not None:
             return (self.at - origin).total_seconds()
         return math.inf if self.duration_s is None else self.duration_s
@@ -98,7 +98,7 @@ def _duration_s(text: str) -> float | None:
 
 
 def _time(text: str) -> datetime | None:
-    # Python 3.10's fromisoformat does not know "Z".
+    # fromisoformat of Python 3.10 does not accept "Z".
     if text[-1:] in ("Z", "z"):
         text = text[:-1] + "+00:00"
     try:

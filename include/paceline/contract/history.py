@@ -1,4 +1,4 @@
-"""The run so far: the value of the live state's key ``history``. The control loop writes it, the pages draw it."""
+"""The history of a run: the value of the live state's key ``history``, written by the control loop for the pages."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ COLUMNS = ("t_s", "progress_pct", "setpoint_pct", "devices", "deadline_s", "fore
 
 
 class RunEvent(Record):
-    """Something that happened in a run: ``deadline``, ``restarted``, ``ceiling``, ``infeasible``, ...
+    """An event of a run; its kind is ``deadline``, ``restarted``, ``ceiling``, ``infeasible``, ...
 
-    A field that says nothing of an event is not stored.
+    Fields without a value are not stored.
     """
 
     model_config = ConfigDict(json_schema_serialization_defaults_required=False)
@@ -26,20 +26,20 @@ class RunEvent(Record):
     after_s: Rounded | None = None
     deadline_s: Rounded | None = None
     earliest_s: Rounded | None = None
-    """The earliest possible end, of a deadline that cannot be met."""
+    """The earliest possible end, if the deadline cannot be met."""
     by: Text | None = None
     """The user who changed a deadline, if known."""
     devices: float | None = None
     why: Text | None = None
-    """The reason for a ceiling, or for the nodes of a training that scales."""
+    """The reason for a ceiling, or for the nodes of an elastic training."""
     nodes: dict[str, float] | None = None
-    """The cores of each node of a training that scales."""
+    """The cores of each node of an elastic training."""
     value: Text | None = None
-    """The value that was refused."""
+    """The rejected value."""
 
 
 class StoredHistory(Record):
-    """Samples as rows of numbers, and events. ``stride``: every so many control steps are one sample.
+    """Samples as rows of numbers, and events. ``stride`` is the number of control steps per sample.
 
     Examples
     --------
@@ -65,5 +65,5 @@ class StoredHistory(Record):
         return self
 
     def to_json(self) -> dict[str, Any]:
-        """What ``read`` takes back; what an event does not say is left out."""
+        """Return the stored form, which ``read`` accepts, without the empty fields of events."""
         return self.model_dump(mode="json", exclude_none=True)

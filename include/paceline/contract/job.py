@@ -1,4 +1,4 @@
-"""The job of a training, as the live state's key ``container`` says where it is: what the next try reconnects to."""
+"""The job of a training: the value of the live state's key ``container``. The next try reconnects to this job."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from paceline.contract.record import Moment, Record, Text
 
 
 class JobRecord(Record):
-    """Which job trains, since when, and who steers it.
+    """The job, its origin, and the process that controls it.
 
     Examples
     --------
@@ -21,12 +21,14 @@ class JobRecord(Record):
     runtime: Text
     """Name of the runtime: ``"docker"`` or ``"process"``."""
     id: Text
-    """What the runtime finds it by."""
+    """The runtime's identifier of the job."""
     origin: Moment
-    """The moment that the deadline counts from."""
+    """The time from which the deadline counts."""
+    started_at: Moment | None = None
+    """The moment at which the runtime was asked to start it."""
     devices: float = Field(gt=0)
-    """What it was started on."""
+    """The allocation at the start."""
     stopped: bool = False
-    """A task has stopped it, or is about to: whatever its exit code is, it has not ended by itself."""
+    """The task stops the job or has stopped it: its exit code does not show whether the training is complete."""
     owner: Text = ""
-    """Who steers it: another for every process that has taken it up. Who finds another one here has lost the job."""
+    """Unique name of the controlling process. A process that reads another name here has lost the job."""

@@ -1,4 +1,4 @@
-"""The base of what is kept in the live state: read tolerantly, written strictly."""
+"""The base class of the values in the live state: strict when written, tolerant when read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pydantic import (
 )
 from typing_extensions import Self
 
-_FARTHEST_S = 1e10  # some three hundred years; dates end not far beyond
+_FARTHEST_S = 1e10  # about 300 years, well within the range of dates
 
 
 def _encodable(value: Any) -> Any:
@@ -29,24 +29,24 @@ def _rounded(value: float) -> float:
 
 
 Seconds = Annotated[float, Field(ge=-_FARTHEST_S, le=_FARTHEST_S), AfterValidator(_rounded)]
-"""Seconds since the moment that the deadline counts from, to a millisecond."""
+"""Seconds after the time from which the deadline counts, rounded to 1 ms."""
 
 Text = Annotated[str, BeforeValidator(_encodable)]
-"""Text from outside: half a surrogate pair, which JSON allows and UTF-8 does not, becomes a question mark."""
+"""Text from outside. A lone surrogate, which JSON allows and UTF-8 does not, becomes a question mark."""
 
 Rounded = Annotated[float, AfterValidator(_rounded)]
-"""A number to three decimals."""
+"""A number rounded to three decimals."""
 
 Moment = Annotated[
     AwareDatetime,
     Field(strict=False, ge=datetime(1900, 1, 1, tzinfo=timezone.utc), le=datetime(2600, 1, 1, tzinfo=timezone.utc)),
     PlainSerializer(datetime.isoformat, return_type=str, when_used="json"),
 ]
-"""A time with its zone, which stays a date when seconds are taken off."""
+"""A time with its zone. Its range leaves room to subtract any ``Seconds``."""
 
 
 def finite(moment_s: float | None) -> float | None:
-    """A moment that can be stored; ``None`` for one that is unknown or never comes.
+    """Return a time that can be stored; ``None`` if it is unknown or infinite.
 
     >>> finite(12.5), finite(float("inf")), finite(None)
     (12.5, None, None)
@@ -72,12 +72,12 @@ class Record(BaseModel):
 
     @classmethod
     def read(cls, value: object) -> Self | None:
-        """Read a value of the live state; ``None`` if it is not such a record. Any user may have written it."""
+        """Read a value of the live state, which any user may have written; return ``None`` if it is invalid."""
         try:
             return cls.model_validate(value, extra="ignore")
         except ValidationError:
             return None
 
     def to_json(self) -> dict[str, Any]:
-        """What ``read`` takes back."""
+        """Return the stored form, which ``read`` accepts."""
         return self.model_dump(mode="json")

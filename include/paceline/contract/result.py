@@ -1,4 +1,4 @@
-"""How a training ended: what its task returns, and what the live state keeps of that until the task has returned it."""
+"""The result of a training: the return value of its task, and its stored copy until the task has returned it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from paceline.contract.record import Moment, Record, Rounded, Seconds, Text
 
 
 class Outcome(Record):
-    """The figures of a training that has ended well.
+    """The figures of a successful training.
 
-    Seconds count from the moment that the deadline counts from. ``error_pct`` is equation (7) of DECOR-NN: negative for
-    a run that ended before its deadline. It is ``None``, as ``deadline_s`` is, for a run without one.
+    Times are in seconds, counted from the same time as the deadline. ``error_pct`` is equation (7) of DECOR-NN:
+    negative for a run that ended before its deadline. Without a deadline, it is ``None``, as ``deadline_s`` is.
     """
 
     finished_s: Seconds
@@ -25,43 +25,43 @@ class Outcome(Record):
     resizes: int
     restarts: int
     step_ms_mean: Rounded
-    """What a control step costs."""
+    """Mean duration of a control step, in milliseconds."""
     step_ms_max: Rounded
     store_ms_mean: Rounded
-    """What an exchange with the live state costs, beside the control steps."""
+    """Mean duration of an exchange with the state store, which runs beside the control steps."""
     loss: float | None = None
     metrics: dict[str, float] = Field(default_factory=dict)
     learned: dict[str, Any] | None = None
-    """What the next run of the job begins with, see :class:`~paceline.control.PastRun`."""
+    """Measurements for the next run, see :class:`~paceline.control.PastRun`."""
 
 
 class TrainingResult(Outcome):
-    """What a training's task returns, as its XCom has it."""
+    """The return value of a training's task, in its XCom."""
 
     version: int = 1
     model: Text
-    """Where the output is."""
+    """Folder or URL of the output."""
     runtime: Text
     origin: Moment
 
 
 class CollectedOutput(Record):
-    """What a training has put where: the value of the live state's key ``output``.
+    """The collected output of a training: the value of the live state's key ``output``.
 
-    A training of the same task that is collected later removes what of this is not its own.
+    A later training of the same task replaces this output and removes the names that it does not write.
     """
 
     version: int = 1
     place: Text
     names: list[Text] = Field(default_factory=list)
-    """Files and folders directly in it."""
+    """Files and folders directly in ``place``."""
 
 
 class StoredResult(Record):
-    """A result that is safe: the value of the live state's key ``result``, written before the job is removed.
+    """A stored result: the value of the live state's key ``result``, written before the job is removed.
 
-    A later try of the same task returns it and trains nothing. A user who clears the task wants another training: that
-    changes ``max_tries``, a retry does not.
+    A later try of the same task returns it and does not train. After a clear, the task trains again: a clear changes
+    ``max_tries``, a retry does not.
 
     Examples
     --------
@@ -79,5 +79,5 @@ class StoredResult(Record):
     result: TrainingResult
 
     def is_for(self, try_number: int, max_tries: int) -> bool:
-        """Whether a try is one of those that made it: a later one, or the same in another process."""
+        """Return whether a try may return this result: the same or a later try, without a clear in between."""
         return try_number >= self.try_number and max_tries == self.max_tries

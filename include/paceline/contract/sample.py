@@ -23,10 +23,10 @@ Devices = Annotated[float, Field(ge=0, le=1e6)]
 
 
 class Remaining(Record):
-    """The rest of a training as its controller expects it: ``work_s / devices**exponent + after_s`` seconds.
+    """The controller's forecast of the remaining time: ``work_s / devices**exponent + after_s`` seconds.
 
-    ``work_s`` are seconds on one device. ``after_s`` are seconds that no device makes shorter. The training cannot use
-    more than ``usable_devices``; ``None`` while it uses all that it is given.
+    ``work_s`` is the remaining work in seconds on one device; ``after_s`` does not depend on the devices. The training
+    cannot use more than ``usable_devices``; ``None`` while it uses its whole allocation.
     """
 
     work_s: float = Field(ge=0, le=1e11)
@@ -50,7 +50,7 @@ def _numbers(value: Any) -> Any:
 
 
 class PaceSample(Record):
-    """What a training does, holds and expects. Seconds count from the moment that the deadline counts from.
+    """The state, allocation and forecast of a training. Times are seconds, counted from the same time as the deadline.
 
     Examples
     --------
@@ -72,20 +72,20 @@ class PaceSample(Record):
     progress_pct: Rounded
     setpoint_pct: Rounded
     devices: Devices
-    """Devices that the job may hold: an engine that did not answer may have changed them."""
+    """The allocation; after a resize without an answer from the engine, its upper bound."""
     min_devices: Devices
     max_devices: Devices
     quantum: Devices
     used_devices: Rounded | None = None
     """Devices that the job has kept busy."""
     ceiling: float | None = Field(default=None, ge=0)
-    """The most devices that it may be given now; ``None`` for as many as it likes."""
+    """The largest allocation allowed now; ``None`` without a ceiling."""
     grant: int | None = None
-    """The arbiter's grant in force; ``None`` for a job whose devices are not shared."""
+    """Number of the arbiter's grant in force; ``None`` without an arbiter."""
     restarts: int = 0
     resizes: int = 0
     step_ms: Rounded | None = None
-    """What the last control step took, in milliseconds."""
+    """Duration of the last control step, in milliseconds."""
     deadline_s: Seconds | None
     """``None`` for a training without a deadline."""
     alpha: float = Field(default=1.0, gt=0, le=1)
@@ -93,9 +93,9 @@ class PaceSample(Record):
     began_s: Seconds = 0.0
     """Start of the training; while it waits, the current time to a minute. 0 with the controller ``paper``."""
     forecast_s: Seconds | None = None
-    """The end at the present speed; ``None`` while that is not known."""
+    """The predicted end at the present speed; ``None`` while unknown."""
     earliest_s: Seconds | None = None
-    """The end with every device that is allowed."""
+    """The predicted end with all allowed devices."""
     feasible: bool = True
     remaining: Annotated[Remaining | None, WrapValidator(_or_none)] = None
     epoch: int | None = None
@@ -104,9 +104,9 @@ class PaceSample(Record):
     metrics: Annotated[dict[str, float], BeforeValidator(_numbers)] = Field(default_factory=dict)
     threads: int | None = None
     devices_in_force: int | None = None
-    """Whole devices that train now, for a job that sees to that itself."""
+    """Whole devices that train now, if the job chooses them itself."""
 
     @property
     def origin(self) -> datetime:
-        """The moment that the seconds count from."""
+        """The time from which the deadline counts."""
         return self.updated_at - timedelta(seconds=self.t_s)

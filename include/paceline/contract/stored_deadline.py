@@ -1,4 +1,4 @@
-"""A deadline as the live state keeps it: what was written, and by whom, where that is known."""
+"""A deadline as stored in the live state: the value that a user wrote, and the user's name if known."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paceline.contract.deadline import Deadline
 
 @dataclass(frozen=True)
 class StoredDeadline:
-    """What a user wrote as a deadline. Airflow's pages say who; the REST API and the command line need not.
+    """A user's deadline. Airflow's pages store the user's name with it; the REST API and the command line need not.
 
     ``value`` is ``None`` for a training without a deadline.
 
@@ -30,18 +30,18 @@ class StoredDeadline:
 
     @classmethod
     def read(cls, raw: object) -> StoredDeadline:
-        """Read a value of the live state, in either form; what it says is looked at by ``parse``."""
+        """Read a value of the live state in either form; ``parse`` validates it."""
         if isinstance(raw, Mapping) and "deadline" in raw:
             by = raw.get("by")
             return cls(raw["deadline"], str(by) if by else None)
         return cls(raw)
 
     def parse(self) -> Deadline:
-        """What it means. Raises InvalidInputError if that is nothing."""
+        """Return the parsed deadline; raise InvalidInputError if the value is invalid."""
         return Deadline.parse(self.value)
 
     def to_json(self) -> object:
-        """What ``read`` takes back."""
+        """Return the stored form, which ``read`` accepts."""
         if self.by:
             return {"deadline": self.value, "by": self.by}
         return {"deadline": None} if self.value is None else self.value

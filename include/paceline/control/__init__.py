@@ -1,4 +1,4 @@
-"""Deadline control of one training job: setpoint, speed, controllers, forecast. Pure: no clock, no I/O.
+"""Deadline control of one training job: setpoint, speed, controllers, forecast. No clock, no I/O.
 
 Start at :class:`DeadlineController`; :class:`PaperController` is the controller of DECOR-NN as published.
 """

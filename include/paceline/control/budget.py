@@ -1,4 +1,4 @@
-"""The controller of a job that is to end as soon as it can: it gives it all there is, and says when that will be."""
+"""The controller of a job without a deadline: it allocates the maximum and forecasts the end."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from paceline.control.past import PastRun
 
 
 class BudgetController(DeadlineController):
-    """Holds the whole budget from the beginning to the end, within the ceiling; keeps a deadline if it is given one.
+    """Allocates ``max_devices`` to the job, within the ceiling. ``deadline_s`` is infinite.
 
-    Its ``deadline_s`` is infinite until then.
+    After ``move_deadline`` it is a :class:`DeadlineController`.
 
     Parameters
     ----------
     limits:
-        Its ``max_devices`` are the budget.
+        ``max_devices`` is the budget.
     period_s:
-        Seconds between two steps.
+        Control period in seconds.
     past:
         An earlier run of the same job.
 
@@ -38,8 +38,8 @@ class BudgetController(DeadlineController):
     def __init__(self, limits: Limits, *, period_s: float = 1.0, past: PastRun | None = None) -> None:
         super().__init__(limits, math.inf, period_s=period_s, past=past, start_devices=limits.max_devices)
 
-    def _plan(self, left: float, left_s: float, held: float, in_use: float, ceiling: float | None) -> float:
-        """All there is; with a deadline, no more than that takes."""
+    def _plan(self, left: float, left_s: float, allocation: float, in_use: float, ceiling: float | None) -> float:
+        """Return the maximum, or with a deadline the smallest allocation that meets it."""
         if math.isfinite(self.deadline_s):
-            return super()._plan(left, left_s, held, in_use, ceiling)
+            return super()._plan(left, left_s, allocation, in_use, ceiling)
         return self.limits.quantize(self.limits.max_devices, ceiling)

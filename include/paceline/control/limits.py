@@ -1,4 +1,4 @@
-"""What a job may hold: minimum, maximum and quantum of its devices. Shared by controllers, operator and allocators."""
+"""Minimum, maximum and quantum of an allocation. Shared by controllers, operators and allocators."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ GPU_QUANTUM = 1.0
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds and step of an allocation, ``d_min``, ``d_max`` and ``q`` of equation (5) in DECOR-NN.
+    """Bounds and quantum of an allocation, ``d_min``, ``d_max`` and ``q`` of equation (5) in DECOR-NN.
 
     Parameters
     ----------
     min_devices, max_devices:
-        Fewest and most devices (cores or GPUs), both inclusive.
+        Inclusive bounds, in cores or GPUs.
     quantum:
-        Step between allocations: 0.05 for cores, 1 for GPUs.
+        Smallest change of an allocation: 0.05 for cores, 1 for GPUs.
 
     Raises
     ------
     InvalidInputError
-        For a quantum that is not positive, or limits that are negative or cross.
+        For a quantum that is not positive, negative bounds, or a minimum above the maximum.
 
     Examples
     --------
@@ -50,12 +50,12 @@ class Limits:
             raise InvalidInputError("min_devices", self.min_devices, f"at most max_devices = {self.max_devices:g}")
 
     def quantize(self, devices: float, ceiling: float | None = None) -> float:
-        """Round up to the quantum and keep within the limits, equation (5).
+        """Round up to the quantum and clamp to the limits, equation (5).
 
-        A ``ceiling`` that somebody else sets (a cluster allocator) comes before the minimum: it is rounded
-        down, so that the sum over jobs never exceeds what was handed out.
+        The arbiter's ``ceiling`` overrides the minimum. It is rounded down, so that the sum over jobs never exceeds the
+        pool.
         """
-        # The inner rounding keeps 1.1500000000000001 from becoming 1.20.
+        # The inner rounding prevents that 1.1500000000000001 becomes 1.20.
         steps = math.ceil(round(devices / self.quantum, 9))
         bounded = max(self.min_devices, min(self.max_devices, steps * self.quantum))
         if ceiling is not None and bounded > ceiling:

@@ -1,4 +1,4 @@
-"""Controllers by name. The training operator and the benchmarks make theirs here."""
+"""Creates controllers by name, for the training operator and the benchmarks."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def make_controller(
     past: PastRun | None = None,
     gains: Gains | None = None,
 ) -> Controller:
-    """Make the controller called ``name``, one of ``CONTROLLERS``.
+    """Return a new controller called ``name``, one of ``CONTROLLERS``.
 
-    ``past`` is for ``"default"``, see :class:`~paceline.control.DeadlineController`; ``gains`` are for ``"paper"``, see
-    :class:`~paceline.control.PaperController`.
+    ``past`` applies to ``"default"`` (:class:`~paceline.control.DeadlineController`), ``gains`` to ``"paper"``
+    (:class:`~paceline.control.PaperController`).
 
     >>> make_controller("paper", Limits(0.1, 2.0), 60.0).start(0.0)
     0.1
@@ -36,7 +36,7 @@ def make_controller(
     paceline.errors.InvalidInputError: controller: got 'fuzzy', expected one of default, paper
     """
     if name == "default":
-        # Whole devices are processes that join and leave between two batches: that stops the training for a moment.
+        # Each whole device has a process that joins or leaves between two batches, which interrupts the training.
         resize_s = WHOLE_DEVICE_RESIZE_S if limits.quantum >= GPU_QUANTUM else 0.0
         return DeadlineController(limits, deadline_s, alpha=alpha, period_s=period_s, past=past, resize_s=resize_s)
     if name == "paper":

@@ -1,6 +1,6 @@
-"""The controller of DECOR-NN as published: fixed gains on the error to a ramp from 0. Chosen by name, to compare with.
+"""The controller of DECOR-NN as published, for comparisons: fixed gains on the error to a ramp from 0.
 
-There is no clock and no I/O in here: times come in as seconds since the moment that the deadline counts from.
+No clock, no I/O: times are in seconds since the origin of the deadline.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from paceline.control.limits import Limits
 from paceline.control.pi import Gains, PIController
 from paceline.control.setpoint import Ramp
 
-# The best of a grid of fixed gains on simulated jobs: `python -m benchmarks.gains`.
+# Best of a grid of fixed gains on simulated jobs: `python -m benchmarks.gains`.
 PAPER_GAINS = Gains(gain=0.1, integral_weight=0.05)
-_SPEED_OVER_S = 20.0
+_SPEED_WINDOW_S = 20.0
 
 
 class PaperController:
-    """Equations (1) to (5) of DECOR-NN and nothing else, see :class:`~paceline.control.PIController`.
+    """Implements equations (1) to (5) of DECOR-NN without additions, see :class:`~paceline.control.PIController`.
 
-    The setpoint runs from 0 % at time 0 to 100 % at ``alpha * deadline_s``; a new deadline puts it on a new line from
-    the same origin, so the error jumps. The forecast is ours: it decides nothing here.
+    The setpoint runs from 0 % at time 0 to 100 % at ``alpha * deadline_s``. A new deadline starts a new ramp from the
+    same origin, so the error jumps. The forecast is not part of the paper and does not influence the allocation.
 
     Parameters
     ----------
@@ -52,53 +52,53 @@ class PaperController:
         self.alpha = alpha
         self.period_s = period_s
         self.deadline_s = deadline_s
-        self.began_s = 0.0  # whenever it began: its setpoint runs from time 0
+        self.began_s = 0.0  # for any start of the job: the setpoint runs from time 0
         self._pi = PIController(limits, gains)
-        self._seen: list[tuple[float, float]] = []
+        self._history: list[tuple[float, float]] = []
 
-    def begins(self, now_s: float) -> None:
-        """Nothing: the setpoint runs from time 0."""
+    def set_start(self, now_s: float) -> None:
+        """Do nothing: the setpoint runs from time 0."""
 
     def start(self, now_s: float) -> float:
-        """The fewest: at time 0 the job is on the line, so the controller asks for nothing."""
+        """Return the minimum: the error is zero at time 0."""
         return self.limits.quantize(self.limits.min_devices)
 
-    def step(self, seen: Observation) -> Decision:
-        """One control step, see :class:`~paceline.control.Controller`."""
-        done, now_s = seen.done, seen.now_s
-        progress_pct = 100.0 * (done or 0) / seen.total
+    def step(self, obs: Observation) -> Decision:
+        """Do one control step, see :class:`~paceline.control.Controller`."""
+        done, now_s = obs.done, obs.now_s
+        progress_pct = 100.0 * (done or 0) / obs.total
         setpoint_pct = Ramp(end_s=self.alpha * self.deadline_s).at(now_s)
-        devices = self._pi.step(setpoint_pct, progress_pct, pending=seen.pending, ceiling=seen.ceiling)
-        if done is not None and done >= seen.total:  # as the default controller does: nothing is left to pace
-            devices = self.limits.quantize(max(1.0, self.limits.min_devices), seen.ceiling)
+        devices = self._pi.step(setpoint_pct, progress_pct, pending=obs.pending, ceiling=obs.ceiling)
+        if done is not None and done >= obs.total:  # as in the default controller
+            devices = self.limits.quantize(max(1.0, self.limits.min_devices), obs.ceiling)
         finish_s = self._finish_s(now_s, progress_pct) if done is not None else None
         on_time = now_s <= self.deadline_s
         return Decision(devices, min(setpoint_pct, 100.0), progress_pct, finish_s, None, on_time, self.period_s)
 
     def move_deadline(self, now_s: float, deadline_s: float) -> None:
-        """Take a new deadline."""
+        """Set a new deadline."""
         self.deadline_s = deadline_s
 
     def interrupt(self, now_s: float) -> None:
-        """Forget the speed seen so far; the error to the ramp stays what it is."""
-        self._seen.clear()
+        """Discard the measured speed. The error to the ramp does not change."""
+        self._history.clear()
 
     def learned(self) -> None:
-        """Nothing: this controller knows no speed."""
+        """Return ``None``: this controller has no speed model."""
 
     def _finish_s(self, now_s: float, progress_pct: float) -> float | None:
-        self._seen.append((now_s, progress_pct))
-        while now_s - self._seen[0][0] > _SPEED_OVER_S:
-            self._seen.pop(0)
-        from_s, from_pct = self._seen[0]
+        self._history.append((now_s, progress_pct))
+        while now_s - self._history[0][0] > _SPEED_WINDOW_S:
+            self._history.pop(0)
+        from_s, from_pct = self._history[0]
         speed = (progress_pct - from_pct) / (now_s - from_s) if now_s > from_s else 0.0
         return now_s + (100.0 - progress_pct) / speed if speed > 0 and math.isfinite(speed) else None
 
     def state(self) -> dict[str, Any]:
-        """What ``restore`` needs to go on without a bump in another process, JSON-safe."""
+        """Return the JSON-safe state for ``restore``, for a bumpless transfer to another process."""
         return {"deadline_s": self.deadline_s, "pi": self._pi.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what ``state`` returned."""
+        """Continue from the result of ``state``."""
         self.deadline_s = state["deadline_s"]
         self._pi.restore(state["pi"])

@@ -1,6 +1,6 @@
-"""What one run of a job teaches the next: how long it takes to start and to end, and how fast it goes.
+"""Measurements of an earlier run: start-up, speed, pauses and tail.
 
-The control loop writes it into a run's result; the deadline controller begins with it.
+The control loop writes them into the run's result; the deadline controller of the next run starts with them.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ class PastRun:
     Parameters
     ----------
     batches:
-        Batches in all.
+        Total number of batches.
     startup_s, tail_s:
         Seconds before the first batch, and after the last.
     devices, batches_per_s, exponent:
-        Its speed on so many devices, which grew as ``devices ** exponent``.
+        Speed on ``devices``; it grows as ``devices ** exponent``.
     pauses_s:
-        Seconds that it stood still at the ends of its epochs, all together.
+        Sum of the pauses at the ends of the epochs, in seconds.
     usable_devices:
-        The most it could make use of, where that is less than it held; ``None`` where it used all it ever had.
+        Devices that the job can use; ``None`` if it has used its whole allocation.
     epochs:
-        Number of epochs; each ended with one pause. ``None`` if it was not stored.
+        Number of epochs; each ended with one pause. ``None`` if not stored.
     save_s:
-        Duration of its last checkpoint, in seconds; ``None`` without one.
+        Duration of the last checkpoint, in seconds; ``None`` without one.
     related:
-        Whether it is a run of another task with the same code, whose arguments, data and machine may differ.
+        The run is one of another task with the same code; its arguments, data and machine may differ.
 
     Examples
     --------
@@ -59,7 +59,7 @@ class PastRun:
 
     @property
     def pause_s(self) -> float | None:
-        """Mean pause at the end of an epoch, in seconds; ``None`` if it is not known."""
+        """Mean pause at the end of an epoch, in seconds; ``None`` if not known."""
         return self.pauses_s / self.epochs if self.epochs else None
 
     @property
@@ -69,40 +69,40 @@ class PastRun:
 
     @classmethod
     def read(cls, data: object) -> PastRun | None:
-        """Read what ``to_dict`` wrote; ``None`` for anything else, for instance what another version left."""
+        """Read the result of ``to_dict``; return ``None`` for anything else, such as data of another version."""
         if not isinstance(data, Mapping):
             return None
         try:
-            needed: dict[str, Any] = {name: float(data[name]) for name in _SECONDS + _SPEED}
-            known = {name: kind(data[name]) for name, kind in _MAY_BE_UNKNOWN.items() if data.get(name) is not None}
-            past = cls(batches=int(data["batches"]), **needed, **known)
+            required: dict[str, Any] = {name: float(data[name]) for name in _SECONDS + _SPEED}
+            optional = {name: kind(data[name]) for name, kind in _OPTIONAL.items() if data.get(name) is not None}
+            past = cls(batches=int(data["batches"]), **required, **optional)
         except (KeyError, TypeError, ValueError, OverflowError):
             return None
         values = {name: value for name, value in past.to_dict().items() if value is not None}
-        sound = all(map(math.isfinite, values.values())) and all(values[name] >= 0 for name in _SECONDS)
-        sound = sound and values.get("save_s", 0.0) >= 0
+        valid = all(map(math.isfinite, values.values())) and all(values[name] >= 0 for name in _SECONDS)
+        valid = valid and values.get("save_s", 0.0) >= 0
         positive = all(values.get(name, 1) > 0 for name in _POSITIVE)
-        return past if sound and positive else None
+        return past if valid and positive else None
 
     def remaining(self) -> RemainingWork | None:
-        """Return what the same job would take, from before its start; ``None`` for a run of another task.
+        """Return the work of a job like this one, start-up included; ``None`` for a run of another task.
 
         >>> PastRun(600, 2.5, 0.4, 1.2, 9.0, 1.0, 0.1).remaining()
         RemainingWork(work_s=80.0, exponent=1.0, after_s=3.0, usable_devices=None)
         """
-        if self.related:  # its number of batches says nothing about this job
+        if self.related:  # another task may have another number of batches
             return None
-        one_device = self.batches_per_s / math.pow(self.devices, self.exponent)
+        speed_on_one = self.batches_per_s / math.pow(self.devices, self.exponent)
         after_s = self.startup_s + self.pauses_s + self.tail_s
-        return RemainingWork(self.batches / one_device, self.exponent, round(after_s, 3), self.usable_devices)
+        return RemainingWork(self.batches / speed_on_one, self.exponent, round(after_s, 3), self.usable_devices)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-safe."""
+        """Return the fields as a JSON-safe dictionary."""
         return asdict(self)
 
 
 _SECONDS = ("startup_s", "tail_s", "pauses_s")
 _SPEED = ("devices", "batches_per_s", "exponent")
-_MAY_BE_UNKNOWN: dict[str, type] = {"usable_devices": float, "epochs": int, "save_s": float}
+_OPTIONAL: dict[str, type] = {"usable_devices": float, "epochs": int, "save_s": float}
 _POSITIVE = (*_SPEED, "batches", "epochs", "usable_devices")
 _OWN_SD, _RELATED_SD = 0.1, 0.3

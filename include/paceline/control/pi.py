@@ -1,4 +1,4 @@
-"""The controller of DECOR-NN: proportional-integral, quantised, with anti-windup. Called once a control period."""
+"""The proportional-integral controller of DECOR-NN, quantised, with anti-windup. ``paper`` calls it at each step."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from paceline.errors import InvalidInputError
 
 @dataclass(frozen=True)
 class Gains:
-    """Tuning of the controller, ``K`` and ``eta`` of equation (4) in DECOR-NN.
+    """Gains of the controller, ``K`` and ``eta`` of equation (4) in DECOR-NN.
 
-    ``gain`` is in devices for each percent of error; ``integral_weight``, in (0, 1), is the share of the error
-    that enters the integral at each step.
+    ``gain`` is in devices per percent of error; ``integral_weight``, in (0, 1), is the fraction of the error that each
+    step adds to the integral.
 
     >>> Gains(gain=0.5, integral_weight=0.1)
     Gains(gain=0.5, integral_weight=0.1)
@@ -30,7 +30,7 @@ class Gains:
 
 
 class PIController:
-    """Devices for a job from how far it is and how far it should be, equations (4) and (5) of DECOR-NN.
+    """Computes a job's allocation from setpoint and progress, equations (4) and (5) of DECOR-NN.
 
     ========================  ======================================  ===============================
     equation                  here                                    meaning
@@ -41,27 +41,27 @@ class PIController:
     ``d'(k)``                 ``limits.quantize(...)``                devices to actuate
     ========================  ======================================  ===============================
 
-    The index of the error inside the integral is printed as ``e(k-i)``; it is read as ``e(k-1)``: the errors before
-    this step. The integral does not grow further into a limit that already holds the output (anti-windup), and stays
-    as it is while an allocation is pending (section IV-B). There is no clock in here: the setpoint brings time in.
+    The paper prints the error inside the integral as ``e(k-i)``; this is taken as ``e(k-1)``, the errors before this
+    step. The integral does not grow while the output is at a limit (anti-windup) or an allocation is pending (section
+    IV-B). No clock: time enters through the setpoint.
 
     Parameters
     ----------
     limits:
-        Fewest, most and quantum of the devices.
+        Minimum, maximum and quantum of the allocation.
     gains:
         ``K`` and ``eta``.
     integral:
-        Where the integral starts; ``start / gains.gain`` makes the first output ``start`` devices.
+        Initial integral; ``start / gains.gain`` makes the first output ``start`` devices.
 
     Examples
     --------
     >>> controller = PIController(Limits(0.1, 8.0), Gains(gain=0.5, integral_weight=0.1))
-    >>> controller.step(setpoint_pct=10, progress_pct=6)  # 4 % behind, nothing accumulated yet
+    >>> controller.step(setpoint_pct=10, progress_pct=6)  # 4 % behind, integral still 0
     2.0
     >>> controller.step(setpoint_pct=12, progress_pct=8)  # still 4 % behind: 0.5 * (0.1 * 4 + 4)
     2.2
-    >>> controller.step(setpoint_pct=14, progress_pct=10, pending=True)  # not actuated yet: repeats itself
+    >>> controller.step(setpoint_pct=14, progress_pct=10, pending=True)  # not in force yet: same output
     2.2
     """
 
@@ -80,45 +80,45 @@ class PIController:
         pending: bool = False,
         ceiling: float | None = None,
     ) -> float:
-        """One control step; returns the devices to hold until the next.
+        """Do one control step; return the allocation until the next.
 
         Parameters
         ----------
         setpoint_pct, progress_pct:
-            Where the job should be and where it is, in percent.
+            Setpoint and progress in percent.
         pending:
-            The last allocation has not been carried out yet: repeat it, hold the integral.
+            The last allocation is not in force yet: return it again, do not change the integral.
         ceiling:
-            The most devices allowed from outside, below ``limits.max_devices``.
+            Ceiling in devices, below ``limits.max_devices``.
         """
         if pending and self.devices is not None:
             return self.devices
         error_pct = setpoint_pct - progress_pct
         gain, eta = self.gains.gain, self.gains.integral_weight
-        grown = self.integral + eta * self._last_error_pct
-        top = self.limits.max_devices if ceiling is None else min(ceiling, self.limits.max_devices)
-        wanted = gain * (grown + error_pct)
-        pushes_into_limit = (wanted > top and grown > self.integral) or (
-            wanted < self.limits.min_devices and grown < self.integral
+        new_integral = self.integral + eta * self._last_error_pct
+        upper = self.limits.max_devices if ceiling is None else min(ceiling, self.limits.max_devices)
+        output = gain * (new_integral + error_pct)
+        saturated = (output > upper and new_integral > self.integral) or (
+            output < self.limits.min_devices and new_integral < self.integral
         )
-        if not pushes_into_limit:
-            self.integral = grown
+        if not saturated:
+            self.integral = new_integral
         self._last_error_pct = error_pct
         self.devices = self.limits.quantize(gain * (self.integral + error_pct), ceiling)
         return self.devices
 
     def aim(self, devices: float) -> None:
-        """Set the integral so that ``devices`` is the answer to no error: a start, or a new slope, without a bump."""
+        """Set the integral so that the output at zero error is ``devices``: a bumpless start or change of slope."""
         self.integral = devices / self.gains.gain
         self._last_error_pct = 0.0
 
     def retune(self, gains: Gains) -> None:
-        """Change the gains without a bump: what the integral contributes in devices stays as it is."""
+        """Change the gains bumplessly: the integral's contribution in devices does not change."""
         self.integral *= self.gains.gain / gains.gain
         self.gains = gains
 
     def state(self) -> dict[str, float]:
-        """What ``restore`` needs to go on without a bump, JSON-safe."""
+        """Return the JSON-safe state for ``restore``, for a bumpless transfer to another process."""
         return {
             "integral": self.integral,
             "last_error_pct": self._last_error_pct,
@@ -127,7 +127,7 @@ class PIController:
         }
 
     def restore(self, state: dict[str, float]) -> None:
-        """Go on from what ``state`` returned, in another process."""
+        """Continue from the result of ``state``."""
         self.gains = Gains(state["gain"], state["integral_weight"])
         self.integral = state["integral"]
         self._last_error_pct = state["last_error_pct"]

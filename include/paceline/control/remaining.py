@@ -1,4 +1,4 @@
-"""What a controller expects of the rest of a job: when it would end on so many devices, what a deadline would take."""
+"""The remaining work of a job: predicts its end for an allocation, and the allocation for a deadline."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True)
 class RemainingWork:
-    """The rest of a job, as far as its speed is known: ``work_s / devices**exponent + after_s`` seconds.
+    """The remaining time of a job as a function of its devices: ``work_s / devices**exponent + after_s`` seconds.
 
-    Published with every sample, so that people see what a new deadline would mean before they set it.
+    Published with every sample, so that users see the effect of a new deadline before they set it.
 
     Parameters
     ----------
     work_s:
-        What is left, in seconds on one device.
+        Remaining work in seconds on one device.
     exponent:
-        How the speed grows with the devices: 1 in proportion to them, 0 not at all.
+        Exponent of the speed-up: 1 is linear, 0 is none.
     after_s:
-        Seconds that no device makes shorter: the ends of epochs, saving the model.
+        Seconds that do not depend on the devices: pauses and tail.
     usable_devices:
-        More than this the job has not been able to use; ``None`` while it uses all that it gets.
+        Devices that the job can use; ``None`` while it uses its whole allocation.
 
     Examples
     --------
@@ -36,12 +36,12 @@ class RemainingWork:
     usable_devices: float | None = None
 
     def seconds(self, devices: float) -> float:
-        """Seconds until the job ends on so many devices."""
+        """Return the seconds until the job ends on ``devices``."""
         in_use: float = min(devices, self.usable_devices) if self.usable_devices else devices
         return self.work_s / math.pow(in_use, self.exponent) + self.after_s
 
     def devices(self, seconds: float) -> float | None:
-        """Devices that end the job within so many seconds; ``None`` where no number of them does."""
+        """Return the devices that end the job within ``seconds``; ``None`` if no number of devices does."""
         left_s = seconds - self.after_s
         if left_s <= 0:
             return None
@@ -49,5 +49,5 @@ class RemainingWork:
         return None if self.usable_devices and needed > self.usable_devices else needed
 
     def to_dict(self) -> dict[str, float | None]:
-        """JSON-safe, rounded to what is known."""
+        """Return the fields as a JSON-safe dictionary, rounded to four decimals."""
         return {name: None if value is None else round(value, 4) for name, value in asdict(self).items()}

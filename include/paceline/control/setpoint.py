@@ -1,4 +1,4 @@
-"""The setpoint: where a job should be by now. The deadline controller asks it at every step."""
+"""The setpoint: the progress that a job should have now. The controllers compute it at every step."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Ramp:
-    """A straight line of ideal progress, equation (3) of DECOR-NN.
+    """A setpoint that grows linearly with time, equation (3) of DECOR-NN.
 
     ``Ramp(end_s=alpha * deadline_s)`` is the paper's setpoint: 0 % at time 0, 100 % at the desired response time.
-    A deadline that moves on the way starts a new line from where the job is, so that the error stays what it
-    was (none) and only the slope changes.
+    A new deadline starts a new ramp at the current progress: the error stays zero, only the slope changes.
 
     Parameters
     ----------
     end_s:
-        When progress should reach 100 %, in seconds on the clock that ``at`` is asked with.
+        Time of 100 %, in seconds on the clock of ``at``.
     start_s, start_pct:
-        Where the line begins.
+        Start of the ramp.
 
     Examples
     --------
@@ -35,12 +34,12 @@ class Ramp:
 
     @property
     def rate_pct_per_s(self) -> float:
-        """Slope in percent a second; infinite when there is no time left."""
+        """Slope in percent per second; infinite without remaining time."""
         left_s = self.end_s - self.start_s
         return (100.0 - self.start_pct) / left_s if left_s > 0 else float("inf")
 
     def at(self, now_s: float) -> float:
-        """Ideal progress in percent. Goes on beyond 100 % after the end, so that a late job is pushed harder."""
+        """Return the setpoint in percent. It exceeds 100 % after the end, so that the error of a late job grows."""
         if now_s <= self.start_s:
             return self.start_pct
         if self.end_s <= self.start_s:
@@ -48,5 +47,5 @@ class Ramp:
         return self.start_pct + self.rate_pct_per_s * (now_s - self.start_s)
 
     def replan(self, now_s: float, progress_pct: float, end_s: float) -> Ramp:
-        """A new line from where the job is now to 100 % at ``end_s``."""
+        """Return a new ramp from the current progress to 100 % at ``end_s``."""
         return Ramp(end_s=end_s, start_s=now_s, start_pct=min(progress_pct, 100.0))

@@ -1,6 +1,6 @@
-"""Drift tests on a reference and a current window of data, and their report.
+"""Drift tests of a current window of data against a reference window, and their report.
 
-Knows nothing of Airflow; ``paceline.sensors`` brings it there.
+Independent of Airflow; ``paceline.sensors`` is the integration.
 """
 
 from paceline.drift.compare import compare

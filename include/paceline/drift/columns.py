@@ -1,6 +1,6 @@
-"""What is in the windows: which columns are compared, of which kind, and clear errors for those that cannot be.
+"""Columns of the windows: which are compared, their kind, and errors for columns that cannot be compared.
 
-Called by ``paceline.drift.compare`` before any statistic is computed.
+Called by ``paceline.drift.compare`` before the statistics.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Kind = Literal["numeric", "categorical"]
 
 @dataclass(frozen=True)
 class Column:
-    """One column to compare, or to leave out for the reason in ``skipped``."""
+    """A column to compare, or to skip for the reason in ``skipped``."""
 
     name: str
     kind: Kind
@@ -31,28 +31,28 @@ class Column:
 
 
 def check_window(field: str, frame: object) -> pd.DataFrame:
-    """Return ``frame`` if it is a table with named columns, each name once."""
+    """Return ``frame`` if it is a table with unique column names."""
     import pandas as pd
 
     if not isinstance(frame, pd.DataFrame):
         raise InvalidInputError(field, type(frame).__name__, "a pandas DataFrame")
     if not len(frame.columns):
         raise InvalidInputError(field, "a table without columns", "rows of named columns")
-    twice = frame.columns[frame.columns.duplicated()]
-    if len(twice):
-        raise InvalidInputError(field, twice[0], "each column name once")
+    duplicated = frame.columns[frame.columns.duplicated()]
+    if len(duplicated):
+        raise InvalidInputError(field, duplicated[0], "each column name once")
     return frame
 
 
 def check_column(field: str, name: str, frame: pd.DataFrame, window: str) -> None:
-    """Raise if ``name`` is not a column of ``frame``; suggest the closest names that are."""
+    """Raise InvalidInputError if ``name`` is not a column of ``frame``; suggest the closest names."""
     if name in frame.columns:
         return
-    have = [str(column) for column in frame.columns]
-    lowered = {column.lower(): column for column in have}
+    available = [str(column) for column in frame.columns]
+    lowered = {column.lower(): column for column in available}
     close = [lowered[hit] for hit in difflib.get_close_matches(str(name).lower(), lowered, n=3, cutoff=0.5)]
     hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
-    shown = ", ".join(have[:20]) + (", …" if len(have) > 20 else "")
+    shown = ", ".join(available[:20]) + (", …" if len(available) > 20 else "")
     raise InvalidInputError(field, name, f"a column of the {window} window ({hint}it has {shown})")
 
 
@@ -64,32 +64,32 @@ def choose_columns(
     categorical: Collection[str],
     leave_out: Collection[str],
 ) -> tuple[list[Column], list[str]]:
-    """Settle what is compared and how; return the columns and notes for the reader of the report.
+    """Return the columns to compare, and notes for the report.
 
-    ``columns=None`` means every column of the reference but ``leave_out``.
+    ``columns=None`` means every column of the reference except ``leave_out``.
     """
     notes: list[str] = []
     if columns is not None and (isinstance(columns, str) or not len(columns)):
         raise InvalidInputError("columns", columns, "a list with at least one column name, or None for all")
     if isinstance(categorical, str):
         raise InvalidInputError("categorical", categorical, "a list of column names")
-    named = columns is not None
+    explicit = columns is not None
     names = list(dict.fromkeys(columns)) if columns is not None else []
-    if not named:
+    if not explicit:
         names = [name for name in reference.columns if name not in leave_out]
         new = [str(name) for name in current.columns if name not in reference.columns]
         new = [name for name in new if name not in leave_out]
         if new:
-            notes.append(f"The current window has columns that the reference has not: {', '.join(new)}.")
+            notes.append(f"The current window has columns that the reference lacks: {', '.join(new)}.")
     for name in names:
         check_column("columns", name, reference, "reference")
         check_column("columns", name, current, "current")
     for name in categorical:
         check_column("categorical", name, reference, "reference")
-    return [_column(reference[name], current[name], name in categorical, named) for name in names], notes
+    return [_column(reference[name], current[name], name in categorical, explicit) for name in names], notes
 
 
-def _column(reference: pd.Series[Any], current: pd.Series[Any], as_labels: bool, named: bool) -> Column:
+def _column(reference: pd.Series[Any], current: pd.Series[Any], as_labels: bool, explicit: bool) -> Column:
     name = str(reference.name)
     found = {}
     for window, series in (("reference", reference), ("current", current)):
@@ -100,7 +100,7 @@ def _column(reference: pd.Series[Any], current: pd.Series[Any], as_labels: bool,
         return Column(name, "numeric", "no values in either window")
     kinds = set(found.values())
     if "time" in kinds:
-        if named:
+        if explicit:
             raise InvalidInputError(name, "dates or times", "numbers or categories")
         return Column(name, "numeric", "dates and times are not compared")
     if kinds == {"numeric", "boolean"}:
@@ -117,7 +117,7 @@ def _column(reference: pd.Series[Any], current: pd.Series[Any], as_labels: bool,
 
 
 def _kind(series: pd.Series[Any], window: str) -> str | None:
-    """``numeric``, ``boolean``, ``categorical`` or ``time``; ``None`` if every value is missing."""
+    """Return ``numeric``, ``boolean``, ``categorical`` or ``time``; ``None`` if every value is missing."""
     from pandas.api import types
 
     if series.isna().all():
@@ -167,7 +167,7 @@ def _kind_of_value(value: object) -> str:
 
 
 def numbers_of(series: pd.Series[Any], window: str) -> NDArray[np.float64]:
-    """Present values as floats. An infinite one is an error: no mean, bin or picture could show it."""
+    """Return the present values as floats; raise InvalidInputError for infinity, which no mean or bin can represent."""
     import numpy as np
 
     values = series.dropna().to_numpy(dtype=float)
@@ -183,14 +183,14 @@ def numbers_of(series: pd.Series[Any], window: str) -> NDArray[np.float64]:
 
 
 def labels_of(series: pd.Series[Any]) -> dict[str, int]:
-    """Count the labels. 1, 1.0 and "1" are one label: files and databases disagree on such types.
+    """Return the count of each label. 1, 1.0 and "1" are one label: files and databases disagree on such types.
 
     >>> import pandas as pd
     >>> labels_of(pd.Series([1, 1.0, "1", True, None]))
     {'1': 3, 'True': 1}
     """
     counts: dict[str, int] = {}
-    # Counted by hand and not by value_counts: to pandas 1 and True are the same key.
+    # Not value_counts: to pandas, 1 and True are the same key.
     for value in series.dropna().tolist():
         label = label_of(value)
         counts[label] = counts.get(label, 0) + 1
@@ -198,7 +198,7 @@ def labels_of(series: pd.Series[Any]) -> dict[str, int]:
 
 
 def label_of(value: object) -> str:
-    """The label of a value: whole numbers without a decimal point, the rest as text."""
+    """Return the label of a value: whole numbers without a decimal point, other values as text."""
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value)

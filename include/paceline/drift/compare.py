@@ -1,6 +1,6 @@
-"""Compare a window of production data with the reference that the model was trained on.
+"""Compare a window of production data with the reference data of the model's training.
 
-Called by the sensors and triggers in ``paceline.sensors``, and by anyone with two data frames.
+Called by the sensors and triggers in ``paceline.sensors``; it accepts any two data frames.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from paceline.drift.columns import check_column, check_window, choose_columns
-from paceline.drift.concept import DETECTORS, ERROR_KINDS, Detector, ErrorKind, errors_of, watch
+from paceline.drift.concept import DETECTORS, ERROR_KINDS, Detector, ErrorKind, detect_concept_drift, errors_of
 from paceline.drift.features import Measured, Thresholds, measure, verdicts
 from paceline.drift.report import ConceptDrift, DriftReport, FeatureDrift, Verdict
 from paceline.errors import InvalidInputError
@@ -38,48 +38,47 @@ def compare(
     reference_name: str = "reference",
     current_name: str = "current",
 ) -> DriftReport:
-    """Say whether ``current`` still looks like ``reference``, feature by feature and as a whole.
+    """Return whether ``current`` has drifted from ``reference``, for each feature and for the whole window.
 
-    A feature has drifted when two things hold: its test is significant after Benjamini-Hochberg correction over
-    all features, and the difference is large enough to matter. The first keeps false alarms down however many
-    features there are; the second keeps a million rows from raising an alarm over nothing. The whole has drifted
-    when a feature has, or when the model's error rose.
+    A feature has drifted if its test is significant after Benjamini-Hochberg correction over all features, and if the
+    difference is large enough to matter. The first condition limits false alarms for any number of features, the second
+    prevents alarms about negligible differences in many rows. The window has drifted if a feature has, or if the error
+    of the model rose.
 
     Parameters
     ----------
     reference, current:
-        The windows. Rows of one window are in time order if concept drift is watched and ``time`` is not given.
+        The windows. For concept drift, the rows of each have to be in time order, unless ``time`` is given.
     columns:
-        What to compare; by default every column of the reference but ``prediction``, ``actual`` and ``time``.
+        Columns to compare; by default every column of the reference except ``prediction``, ``actual`` and ``time``.
     categorical:
-        Columns whose values are labels even where they look like numbers.
+        Columns whose values are labels even if they look like numbers.
     prediction, actual:
-        Columns with the recorded prediction and the label that came in later; both or none. The reference
-        window may lack them.
+        Columns with the recorded prediction and its later label; both or none. The reference window may lack them.
     time:
-        Column that orders the rows and names the place of a change.
+        Column that orders the rows and locates a change.
     significance:
-        False discovery rate: with no drift anywhere, about this share of windows raises an alarm. The default of
-        1 % leaves room below the 5 % that people accept, and costs little power at hundreds of rows.
+        False discovery rate: without drift, about this share of windows raises an alarm. The default of 1 % is well
+        below the commonly accepted 5 %, and costs little power at hundreds of rows.
     psi_threshold, effect_threshold:
-        A difference matters when its population stability index reaches ``psi_threshold`` (0.1 is the usual
-        border between stable and moving) or its KS statistic or Cramér's V reaches ``effect_threshold`` (0.1:
-        shares of rows differ by ten points).
+        A difference matters if its population stability index reaches ``psi_threshold`` (0.1 is the usual limit of
+        stable data) or its KS statistic or Cramér's V reaches ``effect_threshold`` (0.1: shares of rows differ by ten
+        points).
     missing_threshold:
-        A change in the share of missing values matters from here on (0.05: five points).
+        Smallest change in the share of missing values that matters (0.05: five points).
     error_threshold:
-        A rise of the model's error matters from here on (0.02: two points).
+        Smallest rise of the model's error that matters (0.02: two points).
     minimum_samples:
-        Fewest rows in a window, and fewest values of a feature in it. Below, nothing is called drift.
+        Fewest rows in a window, and fewest values of a feature in it; with fewer, there is no drift verdict.
     detector, error:
-        How errors are watched; see ``paceline.drift.concept``.
+        How errors are monitored; see ``paceline.drift.concept``.
     reference_name, current_name:
-        What the windows are, for the report.
+        Descriptions of the windows for the report.
 
     Raises
     ------
     InvalidInputError
-        Empty reference, missing or renamed column, infinite or mixed values, thresholds out of range.
+        For an empty reference, missing or renamed columns, infinite or mixed values, thresholds out of range.
 
     Notes
     -----
@@ -113,23 +112,23 @@ def compare(
     if not len(reference):
         raise InvalidInputError("reference", "0 rows", f"at least {minimum_samples} rows (minimum_samples)")
 
-    aside = {name for name in (prediction, actual, time) if name is not None}
-    chosen, notes = choose_columns(reference, current, columns=columns, categorical=categorical, leave_out=aside)
+    excluded = {name for name in (prediction, actual, time) if name is not None}
+    chosen, notes = choose_columns(reference, current, columns=columns, categorical=categorical, leave_out=excluded)
     for field, name in (("prediction", prediction), ("actual", actual), ("time", time)):
         if name is not None:
             check_column(field, name, current, "current")
 
     features: list[FeatureDrift] = []
     concept = None
-    short = _too_short(len(reference), len(current), limits.minimum_samples)
-    if short:
-        verdict, reason = "not enough data", short
+    too_short = _too_short(len(reference), len(current), limits.minimum_samples)
+    if too_short:
+        verdict, reason = "not enough data", too_short
     else:
         measured = [measure(column, reference, current, limits) for column in chosen]
         features = verdicts(measured, limits)
         if prediction is not None and actual is not None:
             concept = _concept(reference, current, prediction, actual, time, detector, error, limits, error_threshold)
-        verdict, reason = _whole_verdict(features, concept, measured)
+        verdict, reason = _overall_verdict(features, concept, measured)
     return DriftReport(
         verdict=verdict,  # type: ignore[arg-type]
         reason=reason,
@@ -165,7 +164,7 @@ def check_settings(
     prediction: object,
     actual: object,
 ) -> Thresholds:
-    """Raise ``InvalidInputError`` for settings of ``compare`` that cannot be used; needs no data."""
+    """Return the thresholds; raise InvalidInputError for invalid settings of ``compare``. Needs no data."""
     _share("error_threshold", error_threshold)
     for field, value, accepted in (("detector", detector, DETECTORS), ("error", error, ERROR_KINDS)):
         if value not in accepted:
@@ -201,10 +200,10 @@ def _concept(
     before = errors[:0]
     if {prediction, actual} <= set(reference.columns):
         found, as_measured, _ = errors_of(reference, prediction, actual, error=error, window="reference")
-        # A reference without labels, or of another kind (only 0 and 1 by chance), is no history of this error.
+        # A reference without labels, or with another kind of error (only 0 and 1 by chance), is no baseline.
         before = found if as_measured == measured else before
     labels = None if time is None else current[time].to_numpy()[rows]
-    return watch(
+    return detect_concept_drift(
         before,
         errors,
         measure=measured,
@@ -215,7 +214,7 @@ def _concept(
     )
 
 
-def _whole_verdict(
+def _overall_verdict(
     features: Sequence[FeatureDrift], concept: ConceptDrift | None, measured: Sequence[Measured]
 ) -> tuple[Verdict, str]:
     drifted = [feature.name for feature in features if feature.verdict == "drift"]

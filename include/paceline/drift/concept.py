@@ -1,6 +1,6 @@
-"""Concept drift: the stream of a model's errors through a streaming detector.
+"""Concept drift: a streaming detector on the errors of a model.
 
-Called by ``paceline.drift.compare`` when predictions and actual labels are recorded; the detectors are river's.
+Called by ``paceline.drift.compare`` if predictions and actual labels are recorded. The detectors are river's.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ CURVE_POINTS = 120
 def errors_of(
     frame: pd.DataFrame, prediction: str, actual: str, *, error: ErrorKind = "auto", window: str = "current"
 ) -> tuple[NDArray[np.float64], str, NDArray[np.int64]]:
-    """Error of each row that has a prediction and an actual label, in row order.
+    """Return the error of each row with a prediction and an actual label, in row order.
 
-    ``error="auto"`` counts wrong predictions where the actual values are text, true/false or only 0 and 1 (a
-    number as the prediction is then a probability, cut at one half), and takes absolute errors otherwise.
+    With ``error="auto"``, actual values that are text, true/false or only 0 and 1 give wrong or right predictions (a
+    numeric prediction is then a probability with threshold 0.5); other values give absolute errors.
 
     Returns
     -------
-    The errors, what they measure, and the row number of each.
+    The errors, their measure, and the row number of each.
 
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"predicted": [0.9, 0.2, 0.6, None], "late": [1, 1, 1, 0]})
@@ -70,7 +70,7 @@ def errors_of(
     return np.array([float(label_of(p) != label_of(t)) for p, t in pairs]), WRONG, rows
 
 
-def watch(
+def detect_concept_drift(
     reference: NDArray[np.float64],
     current: NDArray[np.float64],
     *,
@@ -80,24 +80,24 @@ def watch(
     error_threshold: float = 0.02,
     labels: NDArray[Any] | None = None,
 ) -> ConceptDrift:
-    """Follow the error from the reference rows into the current ones and report where it changed.
+    """Return where the error changed in the current rows, with the reference rows as its history.
 
     Parameters
     ----------
     reference, current:
-        Errors in the order in which they came; ``reference`` may be empty.
+        Errors in time order; ``reference`` may be empty.
     measure:
-        What an error is; see ``ConceptDrift``.
+        Measure of the errors; see ``ConceptDrift``.
     detector:
-        ``"adwin"``, ``"ddm"`` (wrong/right errors only) or ``"page_hinkley"``, with river's default settings
-        but for Page-Hinkley, whose threshold is set for errors between 0 and 1.
+        ``"adwin"``, ``"ddm"`` (only for right and wrong predictions) or ``"page_hinkley"``, with river's default
+        settings; only Page-Hinkley's threshold is set for errors between 0 and 1.
     minimum_samples:
         Fewest current errors for a verdict.
     error_threshold:
-        Smallest rise that counts, on a scale where 1 is always wrong (or, for absolute errors, the 99th
-        percentile of the errors before).
+        Smallest rise that matters, on a scale on which 1 is always wrong (for absolute errors, on which 1 is the 99th
+        percentile of the earlier errors).
     labels:
-        What to call each current row in ``Change.at``.
+        Name of each current row for ``Change.at``.
 
     Notes
     -----
@@ -109,7 +109,7 @@ def watch(
     --------
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
-    >>> found = watch((rng.random(1000) < 0.1) * 1.0, (rng.random(1000) < 0.4) * 1.0, measure=WRONG)
+    >>> found = detect_concept_drift((rng.random(1000) < 0.1) * 1.0, (rng.random(1000) < 0.4) * 1.0, measure=WRONG)
     >>> found.verdict, found.changes[0].row < 50
     ('drift', True)
     """
@@ -140,23 +140,23 @@ def watch(
     changes = []
     for number, (place, detected) in enumerate(found):
         if detected < start:
-            continue  # the reference window's own history
+            continue  # a change within the reference window
         row = max(0, place - start)
         before, after = stream[bounds[number] : place], stream[place : bounds[number + 2]]
         at = None if labels is None else str(labels[row])
         changes.append(Change(row, detected - start, float(before.mean()), float(after.mean()), at))
-    worse = [c for c in changes if c.error_after - c.error_before >= error_threshold * scale]
-    if worse:
-        first = worse[0]
+    rises = [c for c in changes if c.error_after - c.error_before >= error_threshold * scale]
+    if rises:
+        first = rises[0]
         where = f"row {first.row}" + (f" ({first.at})" if first.at else "")
         reason = (
             f"The {measure} rose from {first.error_before:.3g} to {first.error_after:.3g} at {where} of the "
-            f"current window; {detector} was sure at row {first.detected_row}."
+            f"current window; {detector} detected it at row {first.detected_row}."
         )
     else:
         reason = f"The {measure} did not rise."
     return ConceptDrift(
-        verdict="drift" if worse else "no drift",
+        verdict="drift" if rises else "no drift",
         reason=reason,
         changes=tuple(changes),
         curve=_curve(stream, start),
@@ -165,31 +165,31 @@ def watch(
 
 
 def _detect(stream: NDArray[np.float64], detector: Detector) -> list[tuple[int, int]]:
-    """Find changes; for each, where it is placed and at which element the detector was sure."""
+    """Return each change as its estimated position and the element at which the detector reported it."""
     from river import drift
 
-    kinds: Any = drift  # river's detectors are not typed
-    # Page-Hinkley's threshold is in units of summed error: 50, river's default, is for larger numbers than these.
+    kinds: Any = drift  # river's detectors have no types
+    # Page-Hinkley's threshold is in units of summed error; river's default of 50 is for larger errors than these.
     make = {
         "adwin": lambda: kinds.ADWIN(),
         "ddm": lambda: kinds.binary.DDM(),
         "page_hinkley": lambda: kinds.PageHinkley(threshold=25.0, mode="up"),
     }
-    watcher = make[detector]()
+    monitor = make[detector]()
     found = []
     last = 0
     for i, value in enumerate(stream.tolist()):
-        watcher.update(bool(value) if detector == "ddm" else value)
-        if watcher.drift_detected and i > last + 1:
-            last = _place(stream, last, i + 1)
+        monitor.update(bool(value) if detector == "ddm" else value)
+        if monitor.drift_detected and i > last + 1:
+            last = _change_point(stream, last, i + 1)
             found.append((last, i))
     return found
 
 
-def _place(stream: NDArray[np.float64], start: int, end: int) -> int:
-    """Where between two rows the mean changed most likely: the largest standardised gap of the means on both sides.
+def _change_point(stream: NDArray[np.float64], start: int, end: int) -> int:
+    """Return the most likely position of a change of the mean: the largest standardised gap between both sides' means.
 
-    A detector says that there was a change; ADWIN's own window begins up to a bucket too early, the others do not say.
+    The detectors only report that there was a change; ADWIN's window begins up to a bucket before it.
     The estimator is the classical one for one change in the mean (D. V. Hinkley, Biometrika 57, 1970).
     """
     import numpy as np

@@ -1,4 +1,4 @@
-"""One feature in two windows: measure it, then judge all features together.
+"""Tests of one feature in two windows, and the verdicts of all features together.
 
 Called by ``paceline.drift.compare``; the statistics themselves are in ``paceline.drift.statistics``.
 """
@@ -33,7 +33,7 @@ LABELS = 10
 
 @dataclass(frozen=True)
 class Thresholds:
-    """What counts as drift; the parameters of ``compare``."""
+    """The thresholds of drift; parameters of ``compare``."""
 
     significance: float
     psi_threshold: float
@@ -44,7 +44,7 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class Measured:
-    """A feature with its tests, not judged yet. ``None`` for a test that could not be made."""
+    """A feature with its tests, without a verdict. A test that is impossible is ``None``."""
 
     feature: FeatureDrift
     values: TestResult | None = None
@@ -53,7 +53,7 @@ class Measured:
 
 
 def measure(column: Column, reference: pd.DataFrame, current: pd.DataFrame, limits: Thresholds) -> Measured:
-    """Test one column: its values, and the share of them that is missing."""
+    """Return the tests of one column: its values, and the share of missing values."""
     before, after = reference[column.name], current[column.name]
     feature = FeatureDrift(
         column.name,
@@ -77,10 +77,10 @@ def measure(column: Column, reference: pd.DataFrame, current: pd.DataFrame, limi
 
 
 def verdicts(measured: Sequence[Measured], limits: Thresholds) -> list[FeatureDrift]:
-    """Judge all features with the false discovery rate held over all their tests; the most severe first.
+    """Return all features with verdicts, at one false discovery rate over all their tests; the most severe first.
 
-    A feature without missing values in either window asks one question, not two: its second test could never
-    be significant, and would only weaken the correction for the others.
+    A feature without missing values counts as one test: its test of missing values cannot be significant and would only
+    weaken the correction for the others.
     """
     from scipy.stats import false_discovery_control
 
@@ -107,18 +107,18 @@ def _severity(feature: FeatureDrift) -> float:
 
 def _judge(item: Measured, p_values: float | None, p_missing: float | None, limits: Thresholds) -> FeatureDrift:
     feature = replace(item.feature, adjusted_p_value=p_values, missing_adjusted_p_value=p_missing)
-    words = []
+    findings = []
     if p_values is not None and p_values <= limits.significance:
         psi, effect = feature.psi or 0.0, feature.effect or 0.0
         if psi >= limits.psi_threshold or effect >= limits.effect_threshold:
-            words.append(_moved(feature))
+            findings.append(_moved(feature))
         else:
-            feature = replace(feature, reason="significant, but too small a difference to matter")
+            feature = replace(feature, reason="significant, but the difference is too small to matter")
     gap = abs(feature.missing_current - feature.missing_reference)
     if p_missing is not None and p_missing <= limits.significance and gap >= limits.missing_threshold:
-        words.append(f"missing values went from {feature.missing_reference:.0%} to {feature.missing_current:.0%}")
-    if words:
-        return replace(feature, verdict="drift", reason="; ".join(words))
+        findings.append(f"missing values went from {feature.missing_reference:.0%} to {feature.missing_current:.0%}")
+    if findings:
+        return replace(feature, verdict="drift", reason="; ".join(findings))
     if item.values is None:
         return feature
     return replace(feature, verdict="no drift")
@@ -196,7 +196,7 @@ def _bars(before: NDArray[np.float64], after: NDArray[np.float64]) -> Histogram:
     edges = np.linspace(low, high, BARS + 1)
 
     def shares(values: NDArray[np.float64]) -> tuple[float, ...]:
-        # Values beyond the ends are drawn in the end bars: a few outliers should not flatten the picture.
+        # Outliers count in the end bars, so that they do not flatten the picture.
         counts, _ = np.histogram(np.clip(values, low, high), bins=edges)
         return tuple(np.round(counts / len(values), 5).tolist())
 

@@ -1,6 +1,6 @@
-"""A drift report as one self-contained HTML page: the verdict in words, then each feature, worst first.
+"""A drift report as one self-contained HTML page: the verdict in words, then each feature, the most severe first.
 
-Called by the drift sensor. No scripts, no fonts, nothing loaded from elsewhere.
+Called by ``paceline.sensors.reports``. The page has no scripts and loads nothing.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _TITLE = {"drift": "The data has drifted", "no drift": "No drift", "not enough d
 
 
 def to_html(report: DriftReport) -> str:
-    """Render the page.
+    """Return the report as an HTML page.
 
     >>> page = to_html(DriftReport("no drift", "No drift in 3 features.", 500, 400, current="May <2013>"))
     >>> "May &lt;2013&gt;" in page, "<script" in page

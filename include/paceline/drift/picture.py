@@ -1,6 +1,6 @@
-"""Pictures of a drift report as inline SVG, coloured by the page's own light or dark style.
+"""Pictures of a drift report as inline SVG, coloured by the page's light or dark style.
 
-Called by ``paceline.drift.page``. SVG rather than raster images: sharp at any size, small, and themed by CSS.
+Called by ``paceline.drift.page``. Unlike raster images, SVG is sharp at any size, small, and styled by CSS.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ WIDTH, HEIGHT, LEFT, BOTTOM = 460, 170, 40, 22
 
 
 def distributions(feature: FeatureDrift) -> str:
-    """Draw both windows of a feature; empty where there is nothing to draw.
+    """Return a picture of a feature's distribution in both windows; "" without a histogram.
 
     >>> from paceline.drift.report import Histogram
     >>> feature = FeatureDrift("a<b", "categorical", "no drift", histogram=Histogram((1.0,), (1.0,), labels=("x",)))
@@ -74,7 +74,7 @@ def _bars(histogram: Histogram, label: str) -> str:
 
 
 def error_curve(concept: ConceptDrift) -> str:
-    """Draw the running error; the current window starts at the dashed line, changes are marked."""
+    """Return a picture of the running error, with a dashed line at the start of the current window and all changes."""
     if len(concept.curve) < 2:
         return ""
     width, height = 2 * WIDTH, 200

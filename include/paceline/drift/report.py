@@ -1,6 +1,6 @@
-"""What a comparison found: plain frozen values that go to JSON and back, and to one HTML page.
+"""The report of a comparison: frozen values with a JSON form.
 
-Made by ``paceline.drift.compare``; read by sensors, by people and by whatever keeps the JSON.
+Made by ``paceline.drift.compare``; read by the sensors and the HTML page.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FORMAT = 1
 class Histogram:
     """Shares of rows in both windows over the same bins (numbers) or labels (categories).
 
-    ``edges`` has one more entry than there are shares and is empty for categories; ``labels`` is empty for numbers.
+    ``edges`` has one more entry than the shares and is empty for categories; ``labels`` is empty for numbers.
     """
 
     reference: tuple[float, ...]
@@ -37,8 +37,8 @@ class FeatureDrift:
     """One feature in both windows.
 
     ``test`` is ``"Kolmogorov-Smirnov"`` or ``"chi-squared"``; ``effect`` is the KS statistic or Cramér's V.
-    Adjusted p-values hold over all features together. ``level`` is the mean of a numeric feature.
-    ``reason`` says in words what was found, or why the feature was skipped.
+    Adjusted p-values are corrected over all features together. ``level`` is the mean of a numeric feature.
+    ``reason`` is the finding in words, or why the feature was skipped.
     """
 
     name: str
@@ -62,10 +62,10 @@ class FeatureDrift:
 
 @dataclass(frozen=True)
 class Change:
-    """One place where the error changed.
+    """A change of the error.
 
-    ``detected_row`` is the row of the current window (from 0) at which the detector was sure. ``row`` is where
-    it places the change, never later; ``at`` is the time column there. Errors are means before and after.
+    ``detected_row`` is the row of the current window (from 0) at which the detector reported the change. ``row`` is the
+    estimated position of the change, never later; ``at`` is the time column there. Errors are means before and after.
     """
 
     row: int
@@ -76,17 +76,16 @@ class Change:
 
     @property
     def rose(self) -> bool:
-        """Whether the model got worse."""
+        """Whether the error rose."""
         return self.error_after > self.error_before
 
 
 @dataclass(frozen=True)
 class ConceptDrift:
-    """The error of recorded predictions over time, as a streaming detector saw it.
+    """The error of recorded predictions over time, and the changes that a streaming detector found.
 
-    ``measure`` is ``"share of wrong predictions"`` or ``"mean absolute error"``; ``curve`` is the running error
-    through the reference rows, then the current ones, thinned for a picture, as (row, error) where the current
-    window starts at row 0 and reference rows are negative.
+    ``measure`` is ``"share of wrong predictions"`` or ``"mean absolute error"``. ``curve`` is the running error as
+    (row, error), thinned for a picture; the current window starts at row 0, reference rows are negative.
     """
 
     detector: str
@@ -103,7 +102,7 @@ class ConceptDrift:
 
 @dataclass(frozen=True)
 class DriftReport:
-    """What ``compare`` found in two windows.
+    """The result of ``compare`` for two windows.
 
     Parameters
     ----------
@@ -116,13 +115,13 @@ class DriftReport:
     features:
         Every feature, the most severe first.
     concept:
-        The watch on the model's error, if predictions and actual labels were named.
+        The model's error, if predictions and actual labels were named.
     reference, current:
-        What the windows are, in words: a query, a path, a time span.
+        Descriptions of the windows: a query, a path, a time span.
     notes:
-        What else the reader should know.
+        Further remarks.
     settings:
-        The thresholds in force.
+        The thresholds of the comparison.
 
     Examples
     --------
@@ -159,7 +158,7 @@ class DriftReport:
         return sorted(self.drifted_features + concept)
 
     def fingerprint(self) -> str:
-        """Short name of this finding: the same data and settings give the same one.
+        """Return a digest of the report; equal data and settings have equal digests.
 
         >>> DriftReport("no drift", "", 5, 5).fingerprint() == DriftReport("no drift", "", 5, 6).fingerprint()
         False
@@ -168,9 +167,9 @@ class DriftReport:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def summary(self) -> dict[str, Any]:
-        """The findings without pictures, small enough for an XCom or an asset event: JSON-safe.
+        """Return the report without pictures, JSON-safe and small enough for an XCom or an asset event.
 
-        Statistics are given for the drifted features, at most twenty.
+        It has the statistics of at most twenty drifted features.
         """
         drifted = [feature for feature in self.features if feature.verdict == "drift"]
         return {
@@ -195,13 +194,13 @@ class DriftReport:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, JSON-safe. ``from_dict`` reads it back."""
+        """Return the whole report, JSON-safe; ``from_dict`` reads it."""
         loaded: dict[str, Any] = json.loads(json.dumps({"format": FORMAT, **asdict(self)}, allow_nan=False))
         return loaded
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> DriftReport:
-        """Read what ``to_dict`` wrote. Unknown keys, as a later version may write them, are left out."""
+        """Return the report from ``to_dict``'s form; ignore unknown keys, which a later version may write."""
         if data.get("format") != FORMAT:
             raise InvalidInputError("format", data.get("format"), f"{FORMAT}: a drift report of this version")
         features = tuple(

@@ -1,6 +1,6 @@
-"""The statistics of one feature: two-sample tests and the population stability index, on plain arrays.
+"""Statistics of one feature: two-sample tests and the population stability index, on plain arrays.
 
-Called by ``paceline.drift.compare``, which decides what a result means.
+Called by ``paceline.drift.features``, which interprets the results.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 OTHER = "(other)"
-# Below five expected rows in a cell the chi-squared distribution is no longer a good description of the
-# statistic (Cochran, "Some methods for strengthening the common chi-squared tests", Biometrics 10, 1954).
+# With fewer than five expected rows in a cell, the chi-squared distribution no longer describes the statistic well
+# (Cochran, "Some methods for strengthening the common chi-squared tests", Biometrics 10, 1954).
 MINIMUM_EXPECTED = 5.0
 
 
@@ -23,7 +23,7 @@ MINIMUM_EXPECTED = 5.0
 class TestResult:
     """One two-sample test: its statistic, its p-value and the size of the effect on a scale from 0 to 1."""
 
-    __test__ = False  # the name is the field's own word; pytest should not collect it
+    __test__ = False  # keeps pytest from collecting it
 
     statistic: float
     p_value: float
@@ -31,9 +31,9 @@ class TestResult:
 
 
 def kolmogorov_smirnov(reference: NDArray[np.float64], current: NDArray[np.float64]) -> TestResult:
-    """Two-sample Kolmogorov-Smirnov test: the largest gap between the two cumulative distributions.
+    """Return the two-sample Kolmogorov-Smirnov test: the largest gap between the two cumulative distributions.
 
-    The statistic is the effect: 0.1 means that at some value the shares of rows below it differ by ten points.
+    The statistic is also the effect: 0.1 means that at some value the shares of rows below it differ by ten points.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -42,7 +42,7 @@ def kolmogorov_smirnov(reference: NDArray[np.float64], current: NDArray[np.float
     """
     from scipy.stats import ks_2samp
 
-    # The asymptotic form takes the same short time at every sample size; the exact one does not.
+    # Unlike the exact form, the asymptotic one is fast at every sample size.
     result = ks_2samp(reference, current, method="asymp")
     return TestResult(float(result.statistic), float(result.pvalue), float(result.statistic))
 
@@ -52,8 +52,8 @@ def merge_rare(
 ) -> tuple[list[str], list[int], list[int]]:
     """Merge categories too rare for a chi-squared test into ``(other)``.
 
-    A category that only one window has counts as 0 in the other. When ``(other)`` is itself too rare it joins
-    the smallest category that is left, so every expected count is large enough or only one category remains.
+    A category that one window lacks counts as 0 there. If ``(other)`` is itself too rare, it joins the smallest
+    remaining category, so that every expected count is large enough or only one category remains.
 
     Returns
     -------
@@ -83,9 +83,9 @@ def merge_rare(
 
 
 def chi_squared(reference: Sequence[int], current: Sequence[int]) -> TestResult:
-    """Chi-squared test of two windows over the same categories; the effect is Cramér's V.
+    """Return the chi-squared test of two windows over the same categories; the effect is Cramér's V.
 
-    One category only is no evidence of anything: p-value 1.
+    With a single category the p-value is 1.
 
     >>> chi_squared([90, 10], [70, 30]).p_value < 0.01
     True
@@ -102,7 +102,7 @@ def chi_squared(reference: Sequence[int], current: Sequence[int]) -> TestResult:
 
 
 def missing_test(missing_reference: int, rows_reference: int, missing_current: int, rows_current: int) -> TestResult:
-    """Whether the share of missing values changed; the effect is the difference of the shares.
+    """Return the test of equal shares of missing values; the effect is the difference of the shares.
 
     >>> missing_test(0, 500, 50, 500).effect
     0.1
@@ -130,10 +130,10 @@ def missing_test(missing_reference: int, rows_reference: int, missing_current: i
 
 
 def stability_index(reference: Sequence[int], current: Sequence[int]) -> float:
-    """Population stability index of two histograms over the same bins.
+    """Return the population stability index of two histograms over the same bins.
 
     PSI = Σ (c_i - r_i) ln(c_i / r_i) over the shares r_i and c_i of each bin. Half a row is added to each bin
-    (Jeffreys' prior), so an empty bin gives a large number and not an infinite one.
+    (Jeffreys' prior), so that an empty bin gives a large but finite number.
 
     >>> round(stability_index([50, 50], [50, 50]), 3)
     0.0
@@ -152,9 +152,9 @@ def stability_index(reference: Sequence[int], current: Sequence[int]) -> float:
 
 
 def stability_index_of_values(reference: NDArray[np.float64], current: NDArray[np.float64], *, bins: int = 10) -> float:
-    """PSI of numbers, in bins that hold equal shares of the reference window (deciles by default).
+    """Return the PSI of numbers, in bins with equal shares of the reference window (deciles by default).
 
-    Where many rows share one value (rain is mostly 0) bins fall together, and fewer are used.
+    If many rows share one value (rain is mostly 0), bins coincide and fewer are used.
 
     >>> import numpy as np
     >>> values = np.arange(1000.0)
@@ -165,7 +165,7 @@ def stability_index_of_values(reference: NDArray[np.float64], current: NDArray[n
 
     edges = np.unique(np.quantile(reference, np.linspace(0, 1, bins + 1)[1:-1]))
     size = len(edges) + 1
-    # side="left": a value equal to an edge is in the bin below it, so a spike has a bin of its own.
+    # side="left" puts a value equal to an edge into the bin below it, so that a frequent value has its own bin.
     r = np.bincount(np.searchsorted(edges, reference, side="left"), minlength=size)
     c = np.bincount(np.searchsorted(edges, current, side="left"), minlength=size)
     return stability_index(r.tolist(), c.tolist())

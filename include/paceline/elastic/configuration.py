@@ -1,4 +1,4 @@
-"""What a distributed training consists of: parameter servers, workers, and the cores of each."""
+"""The configuration of a distributed training: parameter servers, workers, and the cores of each node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FIRST_NODES = 3  # one parameter server and two workers, section IV
 
 @dataclass(frozen=True)
 class TeamConfiguration:
-    """The DT-config of Nearchus, section IV, with the cores of every single node.
+    """The DT-config of Nearchus, section IV, with the cores of each node.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ class TeamConfiguration:
     >>> first = TeamConfiguration.first(3.0)
     >>> first
     TeamConfiguration(servers=(1.0,), workers=(1.0, 1.0))
-    >>> str(first.with_workers(4)), first.times(1.5).cores
+    >>> str(first.with_workers(4)), first.scaled(1.5).cores
     ('1 parameter server on 1 core, 4 workers on 2 cores', 4.5)
     """
 
@@ -36,51 +36,51 @@ class TeamConfiguration:
     def __post_init__(self) -> None:
         for field, cores in (("servers", self.servers), ("workers", self.workers)):
             if not cores or not all(0 < one < float("inf") for one in cores):
-                raise InvalidInputError(field, cores, "the cores of at least one, each greater than 0")
+                raise InvalidInputError(field, cores, "at least one finite number of cores, each greater than 0")
 
     @classmethod
     def first(cls, cores: float) -> TeamConfiguration:
-        """One parameter server and two workers on ``cores``, equally."""
+        """Return one parameter server and two workers with equal parts of ``cores``."""
         each = cores / _FIRST_NODES
         return cls((each,), (each, each))
 
     @property
     def cores(self) -> float:
-        """Of all nodes together."""
+        """Total cores of all nodes."""
         return sum(self.servers) + sum(self.workers)
 
     @property
     def nodes(self) -> dict[str, float]:
-        """Name to cores: ``ps-0``, ``ps-1``, …, ``worker-0``, …"""
-        named = (("ps", self.servers), ("worker", self.workers))
-        return {f"{kind}-{number}": one for kind, cores in named for number, one in enumerate(cores)}
+        """Node name to cores: ``ps-0``, ``ps-1``, …, ``worker-0``, …"""
+        kinds = (("ps", self.servers), ("worker", self.workers))
+        return {f"{kind}-{number}": one for kind, cores in kinds for number, one in enumerate(cores)}
 
-    def times(self, factor: float) -> TeamConfiguration:
-        """Every node with so many times its cores."""
+    def scaled(self, factor: float) -> TeamConfiguration:
+        """Return the configuration with the cores of every node multiplied by ``factor``."""
         return TeamConfiguration(*(tuple(one * factor for one in cores) for cores in (self.servers, self.workers)))
 
     def with_servers(self, number: int, least_cores: float = 0.0) -> TeamConfiguration:
-        """So many parameter servers, on the same cores in all, which they share equally.
+        """Return ``number`` parameter servers with equal parts of the present servers' cores.
 
-        Where each would have less than ``least_cores``, workers give what is missing.
+        The workers give up cores if each server would have less than ``least_cores``.
         """
         servers = _equally(self.servers, number)
         missing = max(number * least_cores - sum(servers), 0.0)
-        left = 1 - missing / sum(self.workers)
+        kept = 1 - missing / sum(self.workers)
         return TeamConfiguration(
-            tuple(one + missing / number for one in servers), tuple(one * left for one in self.workers)
+            tuple(one + missing / number for one in servers), tuple(one * kept for one in self.workers)
         )
 
     def with_workers(self, number: int) -> TeamConfiguration:
-        """So many workers, on the same cores in all, which they share equally."""
+        """Return ``number`` workers with equal parts of the present workers' cores."""
         return TeamConfiguration(self.servers, _equally(self.workers, number))
 
     def __str__(self) -> str:
-        return f"{_words(self.servers, 'parameter server')}, {_words(self.workers, 'worker')}"
+        return f"{_describe(self.servers, 'parameter server')}, {_describe(self.workers, 'worker')}"
 
 
 def is_worker(name: str) -> bool:
-    """Whether a node trains."""
+    """Return whether a node is a worker."""
     return name.startswith("worker-")
 
 
@@ -88,14 +88,14 @@ def _equally(cores: Sequence[float], number: int) -> tuple[float, ...]:
     return (sum(cores) / number,) * number
 
 
-def _words(cores: Sequence[float], what: str) -> str:
-    return f"{count(len(cores), what)} on {count(round(sum(cores), 2), 'core')}"
+def _describe(cores: Sequence[float], kind: str) -> str:
+    return f"{quantity(len(cores), kind)} on {quantity(round(sum(cores), 2), 'core')}"
 
 
-def count(number: float, what: str) -> str:
-    """A number of things, in words.
+def quantity(number: float, noun: str) -> str:
+    """Return a number with its noun in singular or plural.
 
-    >>> count(1, "worker"), count(2.5, "core")
+    >>> quantity(1, "worker"), quantity(2.5, "core")
     ('1 worker', '2.5 cores')
     """
-    return f"{number:g} {what}" + ("" if number == 1 else "s")
+    return f"{number:g} {noun}" + ("" if number == 1 else "s")

@@ -1,4 +1,4 @@
-"""From what engines and workers say to samples: cores and links in use, and steps a second."""
+"""Makes samples from resource usage and progress reports: cores and links in use, and batches per second."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from paceline.elastic.configuration import is_worker
-from paceline.elastic.window import TeamSample, either
+from paceline.elastic.window import TeamSample, link_busy_share
 from paceline.runtime.base import Usage
 from paceline.train.progress import Progress
 
-_LEAST_S = 1.0
-# Workers tell the time at the end of a step, so no step counts in part; but no step takes as long as the next one, and
-# the mean speed of single steps is above the speed of them all: of each worker it takes some.
-_LEAST_STEPS, _LEAST_STEPS_EACH = 10, 3
+_MIN_S = 1.0
+# Workers report the time at the end of a batch, so a sample covers whole batches. Their durations vary, and the mean
+# speed of single batches overestimates the speed of many, so a sample needs several of each worker.
+_MIN_BATCHES, _MIN_BATCHES_EACH = 10, 3
 
 
 @dataclass
@@ -23,20 +23,20 @@ class _Reading:
 
 
 class Meter:
-    """Makes a sample as soon as enough has happened since the last one.
+    """Makes a sample once enough time and batches have passed since the last one.
 
     Parameters
     ----------
     link_mbit_s:
-        Capacity of each node's link in each direction; ``None``, where it is not known, is one without limit.
+        Capacity of each node's link in each direction, in Mbit/s; ``None`` if unknown, which counts as unlimited.
 
     Examples
     --------
     >>> meter = Meter(link_mbit_s=8.0)
     >>> for second in (0.0, 2.0):
     ...     usage = Usage(cpu_s=second / 2, memory_bytes=0, measured_s=second, received_bytes=int(1e6 * second))
-    ...     steps = Progress(done=int(20 * second), total=99, wall_s=second)
-    ...     sample = meter.take({"ps-0": usage, "worker-0": usage}, {"worker-0": steps})
+    ...     batches = Progress(done=int(20 * second), total=99, wall_s=second)
+    ...     sample = meter.take({"ps-0": usage, "worker-0": usage}, {"worker-0": batches})
     >>> sample
     TeamSample(speed=20.0, used={'ps-0': 0.5, 'worker-0': 0.5}, network={'ps-0': 1.0})
     """
@@ -46,37 +46,37 @@ class Meter:
         self._last: _Reading | None = None
 
     def clear(self) -> None:
-        """Begin anew: nodes or their cores have changed."""
+        """Restart the measurement, after a change of the configuration."""
         self._last = None
 
     def take(self, usages: Mapping[str, Usage], progress: Mapping[str, Progress]) -> TeamSample | None:
-        """Take in the newest figures of all nodes, and the newest report of each worker."""
+        """Process the newest usage of all nodes and the newest report of each worker; return a sample, if complete."""
         now = _Reading(dict(usages), dict(progress))
         last = self._last
         if last is None or last.usages.keys() != now.usages.keys() or last.progress.keys() != now.progress.keys():
             self._last = now
             return None
-        passed_s = {name: one.measured_s - last.usages[name].measured_s for name, one in now.usages.items()}
-        steps = {name: one.done - last.progress[name].done for name, one in now.progress.items()}
+        elapsed_s = {name: one.measured_s - last.usages[name].measured_s for name, one in now.usages.items()}
+        batches = {name: one.done - last.progress[name].done for name, one in now.progress.items()}
         reported_s = {name: one.wall_s - last.progress[name].wall_s for name, one in now.progress.items()}
-        if min((*passed_s.values(), *reported_s.values())) < _LEAST_S:
+        if min((*elapsed_s.values(), *reported_s.values())) < _MIN_S:
             return None
-        if sum(steps.values()) < _LEAST_STEPS or min(steps.values()) < _LEAST_STEPS_EACH:
+        if sum(batches.values()) < _MIN_BATCHES or min(batches.values()) < _MIN_BATCHES_EACH:
             return None
         self._last = now
         return TeamSample(
-            speed=sum(steps[name] / reported_s[name] for name in steps),
-            used={name: (one.cpu_s - last.usages[name].cpu_s) / passed_s[name] for name, one in now.usages.items()},
+            speed=sum(batches[name] / reported_s[name] for name in batches),
+            used={name: (one.cpu_s - last.usages[name].cpu_s) / elapsed_s[name] for name, one in now.usages.items()},
             network={
-                name: self._load(last.usages[name], one, passed_s[name])
+                name: self._load(last.usages[name], one, elapsed_s[name])
                 for name, one in now.usages.items()
                 if not is_worker(name)
             },
         )
 
-    def _load(self, before: Usage, now: Usage, passed_s: float) -> float:
+    def _load(self, before: Usage, now: Usage, elapsed_s: float) -> float:
         if not self._link_bytes_s:
             return 0.0
-        most = passed_s * self._link_bytes_s
+        capacity = elapsed_s * self._link_bytes_s
         received, sent = now.received_bytes - before.received_bytes, now.sent_bytes - before.sent_bytes
-        return either(received / most, sent / most)
+        return link_busy_share(received / capacity, sent / capacity)

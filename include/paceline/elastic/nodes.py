@@ -1,4 +1,4 @@
-"""What each node of a team is started as: parameter servers, and workers that run the training code."""
+"""The job specifications of a team's nodes: parameter servers, and workers that run the training code."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from paceline.train.asynchronous.plan import PART_COMMAND, PLAN, PORT, SERVER_CO
 from paceline.train.job import ENV_SERVER, ENV_WORKER
 
 LABEL_TEAM, LABEL_NODE = "paceline.team", "paceline.node"
-FIRST = "ps-0"
+FIRST_SERVER = "ps-0"
 
 
 def write_plan(folder: Path, most_workers: int) -> Path:
-    """The parameter server's plan: who may train. Each takes as much as it is able to."""
+    """Write the parameter server's plan: the names of permitted workers, each with as many samples as it can train."""
     path = folder / PLAN
     workers = {f"worker-{number}": {"samples": 1.0} for number in range(most_workers)}
     path.write_text(json.dumps({"workers": workers}))
@@ -25,18 +25,18 @@ def write_plan(folder: Path, most_workers: int) -> Path:
 
 
 def node_spec(training: JobSpec, name: str, cores: float, plan: Path) -> JobSpec:
-    """The job of one node of a training.
+    """Return the job of one node of a training.
 
     Parameters
     ----------
     training:
-        The training's own job, as it would run alone: workers run its command on its files.
+        The training as a single job; workers run its command on its files.
     name:
         ``ps-0``, which has the plan, ``ps-1``, …, ``worker-0``, …
     cores:
-        What it begins on.
+        Allocation at the start.
     plan:
-        The plan's file.
+        Path of the plan.
 
     Examples
     --------
@@ -46,19 +46,19 @@ def node_spec(training: JobSpec, name: str, cores: float, plan: Path) -> JobSpec
     ('train-1-worker-0', 1.5, 'ps-0:29500', 'paceline-train-1')
     """
     if training.network is not None:
-        accepted = "None: the nodes of a training have a network of their own"
+        accepted = "None, as the nodes of a training use a private network"
         raise InvalidInputError("network_mode", training.network, accepted)
     spec = replace(
         training,
         name=f"{training.name}-{name}",
         devices=cores,
         own_network=f"paceline-{training.name}",
-        alias=name if name == FIRST else None,
+        alias=name if name == FIRST_SERVER else None,
         labels={**training.labels, LABEL_TEAM: training.name, LABEL_NODE: name},
     )
-    if name == FIRST:
+    if name == FIRST_SERVER:
         return replace(spec, command=SERVER_COMMAND, files={PLAN: plan}, inputs={}, environment={}, gpus=0)
-    environment = {ENV_SERVER: f"{FIRST}:{PORT}", ENV_WORKER: name}
+    environment = {ENV_SERVER: f"{FIRST_SERVER}:{PORT}", ENV_WORKER: name}
     if is_worker(name):
         return replace(spec, environment={**training.environment, **environment})
     return replace(spec, command=PART_COMMAND, files={}, inputs={}, environment=environment, gpus=0)

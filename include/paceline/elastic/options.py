@@ -1,4 +1,4 @@
-"""The constants of bottleneck-driven scaling, with the paper's values where it names one."""
+"""The constants of bottleneck-driven scaling, with the paper's values where it has them."""
 
 from __future__ import annotations
 
@@ -6,39 +6,40 @@ from dataclasses import dataclass, fields
 
 from paceline.errors import InvalidInputError
 
-_WHOLE = {"stable_samples": 2, "network_samples": 2, "most_servers": 1, "most_workers": 2}
+_INTEGER_MINIMA = {"stable_samples": 2, "network_samples": 2, "most_servers": 1, "most_workers": 2}
 
 
 @dataclass(frozen=True)
 class Options:
-    """What :class:`~paceline.elastic.Scaling` decides by; Nearchus, section IV.
+    """The constants of :class:`~paceline.elastic.Scaling`; Nearchus, section IV.
 
     Parameters
     ----------
     start_share:
-        R_0: the part of the budget that a training starts on. The paper's evaluation has 15 vCPUs, of 100 and of 300.
+        R_0: the share of the budget that a training starts on. The paper's evaluation uses 15 vCPUs of 100 and of 300.
     scale_up:
-        R_up: how much is added to what a training has, when it uses all of that.
+        R_up: the relative increase of the allocation of a training that uses all its cores.
     job_efficiency:
-        E_thd_job: a training that uses so much of its cores has no bottleneck.
+        E_thd_job: a training that uses at least this share of its cores has no bottleneck.
     node_efficiency:
-        E_thd_opt: a node that uses less of its cores gives some of them to others.
+        E_thd_opt: a node that uses less than this share of its cores gives some of them to other nodes.
     stable_samples, stable_variation:
-        N_comp and CV: speed and use of cores are stable when so many samples vary by less.
+        N_comp and CV: speed and cores in use are stable when the coefficient of variation of this number of samples is
+        below ``stable_variation``.
     network_samples, network_busy, network_share:
-        N_net: the network of a parameter server is a bottleneck when of so many samples more than the share
-        ``network_share`` is above ``network_busy``. The paper measures the use of the link's
-        capacity; here it is the share of the time in which one of its directions is busy, as waiting for either is.
+        N_net: the network of a parameter server is a bottleneck when more than ``network_share`` of this number of
+        samples are above ``network_busy``. The paper measures the used share of the link's capacity; here it is the
+        share of the time in which either direction is busy, as a node waits for both.
     improvement:
-        A node more that makes the training faster by less is taken away again, as are more cores for a training that
-        does not use all it has. The paper keeps such a node, and never gives such cores.
+        The smallest relative gain in speed for which an added node stays, or added cores of a training that does not
+        use all its cores. The paper always keeps such a node, and never adds such cores.
     least_cores:
-        The fewest that a node is given.
+        Minimum cores of a node.
     most_servers, most_workers:
-        How many there may be.
+        Maximum number of parameter servers and of workers.
     link_mbit_s:
-        Capacity of each node's link in each direction, if it is known: without it, no network is recognised as the
-        bottleneck.
+        Capacity of each node's link in each direction, in Mbit/s, if known: without it, no network is recognised as
+        the bottleneck.
     """
 
     start_share: float = 0.25
@@ -58,16 +59,16 @@ class Options:
 
     @property
     def fewest_cores(self) -> float:
-        """That a training can do with: for one parameter server and two workers."""
+        """Minimum cores of a training: one parameter server and two workers."""
         return 3 * self.least_cores
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name in _WHOLE:
-                least = _WHOLE[field.name]
-                if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                    raise InvalidInputError(field.name, value, f"a whole number of at least {least}")
+            if field.name in _INTEGER_MINIMA:
+                minimum = _INTEGER_MINIMA[field.name]
+                if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+                    raise InvalidInputError(field.name, value, f"a whole number of at least {minimum}")
             elif field.name == "link_mbit_s" and value is None:
                 continue
             elif field.name in ("scale_up", "least_cores", "link_mbit_s"):

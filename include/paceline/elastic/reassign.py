@@ -1,4 +1,4 @@
-"""Gives cores that nodes leave idle to those that use theirs; as many as before in all."""
+"""Moves idle cores of nodes to nodes that use all of theirs; the total stays the same."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from paceline.elastic.configuration import TeamConfiguration
 from paceline.elastic.options import Options
 from paceline.runtime.cgroups import PERIOD_US
 
-PERIOD_S = PERIOD_US / 1e6  # in which a node may use its share of the processor
+PERIOD_S = PERIOD_US / 1e6  # of the CPU quota
 
 
 @dataclass(frozen=True)
 class Floors:
-    """Cores below which a node of a kind has made the training slower."""
+    """Minimum cores of a parameter server and of a worker, learned from steps that made the training slower."""
 
     server: float = 0.0
     worker: float = 0.0
@@ -24,34 +24,34 @@ class Floors:
 def reassign(
     now: TeamConfiguration, used: Mapping[str, float], speed: float, options: Options, floors: Floors
 ) -> TeamConfiguration:
-    """Adjust first among nodes of the same kind, then between the kinds; Nearchus, section IV.
+    """Balance cores among nodes of the same kind, then between the kinds; Nearchus, section IV.
 
-    A node that uses less than ``options.node_efficiency`` of its cores keeps as many as bring it there; the rest goes
-    to nodes of its kind that use more of theirs, in proportion to what they have. After that, if one kind as a whole is
-    below and the other is not, the other one gets what is idle.
+    A node that in_use less than ``options.node_efficiency`` of its cores keeps the number that raises it to this
+    efficiency. Its other cores go to nodes of its kind above the threshold, in proportion to their cores. Then, if one
+    kind as a whole is below the threshold and the other is not, the other kind gets the idle cores.
 
-    Beyond the paper, not all of that: who waits for a node does so the longer the fewer cores it has, however idle it
-    is mostly. The sum of both waits, ``c W / R_w + d / R_s`` seconds for a step of ``c`` and ``d`` core-seconds on
-    ``W`` workers, is least where the cores of servers and workers are as ``sqrt(d / (c W))``, which is known from what
-    both use: the square-root rule of queueing networks. A kind keeps its part of that. A part of one core, though, is
-    all of it for a part of the time: a server that can do its part of a step in that is no quicker for more, up to a
-    whole core.
+    Beyond the paper, a kind keeps more: a mostly idle node still delays the others, and longer with fewer cores. For a
+    batch of ``c`` core-seconds on one of ``W`` workers and ``d`` on the servers, the delay ``c W / R_w + d / R_s``
+    seconds is smallest if the cores of servers and workers have the ratio ``sqrt(d / (c W))``, which follows from the
+    cores in use: the square-root rule of queueing networks. Each kind keeps its part of that. An exception is a server
+    below one core: a CPU quota grants a whole core for a part of each period. If the server's work for a batch fits
+    into that part, more cores do not make it faster.
 
     Parameters
     ----------
     now:
-        What the nodes have.
+        The present configuration.
     used:
-        Node to cores used.
+        Node to cores in use.
     speed:
-        Steps a second, of all workers together.
+        Batches per second, of all workers together.
     floors:
-        What nodes keep.
+        Minimum cores of the nodes.
 
     Returns
     -------
     TeamConfiguration
-        As many nodes and cores; ``now`` itself where there is nothing to adjust.
+        The same nodes and total cores; ``now`` itself if there is nothing to balance.
 
     Examples
     --------
@@ -59,57 +59,57 @@ def reassign(
     >>> str(reassign(now, {"ps-0": 0.4, "worker-0": 1.0, "worker-1": 1.0}, 40.0, Options(), Floors()))
     '1 parameter server on 0.5 cores, 2 workers on 2.5 cores'
     """
-    efficient = options.node_efficiency
-    if all(used[name] >= efficient * cores for name, cores in now.nodes.items()):
+    threshold = options.node_efficiency
+    if all(used[name] >= threshold * cores for name, cores in now.nodes.items()):
         return now
     split = len(now.servers)
-    uses = [used[name] for name in now.nodes]
-    servers = _Kind.balanced(now.servers, uses[:split], max(floors.server, options.least_cores), efficient)
-    workers = _Kind.balanced(now.workers, uses[split:], max(floors.worker, options.least_cores), efficient)
+    in_use = [used[name] for name in now.nodes]
+    servers = _Kind.balanced(now.servers, in_use[:split], max(floors.server, options.least_cores), threshold)
+    workers = _Kind.balanced(now.workers, in_use[split:], max(floors.worker, options.least_cores), threshold)
     root = math.sqrt(servers.used / (workers.used * len(now.workers))) if workers.used > 0 else math.inf
     by_root = now.cores * root / (1 + root)
-    if servers.wasteful(efficient) and not workers.wasteful(efficient):
-        at_once = servers.used / speed / PERIOD_S if speed > 0 else math.inf
-        kept = min(by_root, at_once) if by_root <= split else by_root
-        servers, workers = servers.give(workers, max(kept, servers.used / efficient), efficient)
-    elif workers.wasteful(efficient) and not servers.wasteful(efficient):
-        workers, servers = workers.give(servers, now.cores - max(by_root, servers.used / efficient), efficient)
+    if servers.below(threshold) and not workers.below(threshold):
+        fits_period = servers.used / speed / PERIOD_S if speed > 0 else math.inf
+        kept = min(by_root, fits_period) if by_root <= split else by_root
+        servers, workers = servers.give(workers, max(kept, servers.used / threshold), threshold)
+    elif workers.below(threshold) and not servers.below(threshold):
+        workers, servers = workers.give(servers, now.cores - max(by_root, servers.used / threshold), threshold)
     return TeamConfiguration(tuple(servers.cores), tuple(workers.cores))
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """The nodes of one kind."""
+    """The parameter servers, or the workers."""
 
     cores: Sequence[float]
-    used: float  # by all of them
-    floor: float  # of each of them
+    used: float  # by all nodes
+    floor: float  # of each node
 
     @classmethod
-    def balanced(cls, cores: Sequence[float], used: Sequence[float], floor: float, efficient: float) -> _Kind:
-        """Node level: from those that do not use what they have to those that do."""
-        takes = [uses >= efficient * have for have, uses in zip(cores, used, strict=True)]
+    def balanced(cls, cores: Sequence[float], used: Sequence[float], floor: float, threshold: float) -> _Kind:
+        """Balance on node level: move idle cores from nodes below the threshold to the others."""
+        busy = [in_use >= threshold * have for have, in_use in zip(cores, used, strict=True)]
         kept = [
-            have if taker else _kept(have, uses / efficient, floor)
-            for have, uses, taker in zip(cores, used, takes, strict=True)
+            have if is_busy else _kept(have, in_use / threshold, floor)
+            for have, in_use, is_busy in zip(cores, used, busy, strict=True)
         ]
-        takers = sum(have for have, taker in zip(cores, takes, strict=True) if taker)
-        more = 1 + (sum(cores) - sum(kept)) / takers if takers else 1.0
-        after = [keeps * more if taker else keeps for keeps, taker in zip(kept, takes, strict=True)]
-        return cls(after if takers else list(cores), sum(used), floor)
+        busy_cores = sum(have for have, is_busy in zip(cores, busy, strict=True) if is_busy)
+        factor = 1 + (sum(cores) - sum(kept)) / busy_cores if busy_cores else 1.0
+        after = [keep * factor if is_busy else keep for keep, is_busy in zip(kept, busy, strict=True)]
+        return cls(after if busy_cores else list(cores), sum(used), floor)
 
-    def wasteful(self, efficient: float) -> bool:
-        return self.used < efficient * sum(self.cores)
+    def below(self, threshold: float) -> bool:
+        return self.used < threshold * sum(self.cores)
 
-    def give(self, other: _Kind, part: float, efficient: float) -> tuple[_Kind, _Kind]:
-        """Component level: what all of these leave idle goes to the other kind, in proportion on both sides."""
-        all_of_it = sum(self.cores)
-        spare = all_of_it - _kept(all_of_it, max(self.used / efficient, part), self.floor * len(self.cores))
-        return self._times(1 - spare / all_of_it), other._times(1 + spare / sum(other.cores))
+    def give(self, other: _Kind, keep: float, threshold: float) -> tuple[_Kind, _Kind]:
+        """Balance on component level: move idle cores to the other kind, in proportion to the nodes' cores."""
+        total = sum(self.cores)
+        idle = total - _kept(total, max(self.used / threshold, keep), self.floor * len(self.cores))
+        return self._scaled(1 - idle / total), other._scaled(1 + idle / sum(other.cores))
 
-    def _times(self, factor: float) -> _Kind:
+    def _scaled(self, factor: float) -> _Kind:
         return _Kind([one * factor for one in self.cores], self.used, self.floor)
 
 
-def _kept(cores: float, enough: float, floor: float) -> float:
-    return min(max(enough, floor), cores)
+def _kept(cores: float, needed: float, floor: float) -> float:
+    return min(max(needed, floor), cores)

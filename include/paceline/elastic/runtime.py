@@ -1,4 +1,4 @@
-"""Starts a training as a team of containers, and finds it again."""
+"""Starts a training as a team of containers, and reattaches to a team."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.elastic.configuration import TeamConfiguration, count, is_worker
+from paceline.elastic.configuration import TeamConfiguration, is_worker, quantity
 from paceline.elastic.meter import Meter
-from paceline.elastic.nodes import FIRST, LABEL_NODE, LABEL_TEAM, node_spec, write_plan
+from paceline.elastic.nodes import FIRST_SERVER, LABEL_NODE, LABEL_TEAM, node_spec, write_plan
 from paceline.elastic.options import Options
 from paceline.elastic.scaling import Scaling
 from paceline.elastic.step import Decider, Step
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 
 class TeamRuntime:
-    """Trainings as teams: one parameter server or several, and workers, each in a container of its own.
+    """Runs trainings as teams of parameter servers and workers, each in its own container.
 
     Parameters
     ----------
     containers:
-        Where they run.
+        Runtime of the containers.
     training:
-        Makes the training's own job, as it would run alone; files for it may be made in the folder that it is given.
-        Nodes that join later are started from it.
+        Returns the training as a single job, for nodes that join later. It may create files in the folder that is
+        its argument.
     options:
         The constants of scaling.
     decider:
-        Makes who decides, from a budget and a configuration to go on from, if there is one; by default a ``Scaling``.
+        Creates a ``Decider`` for a budget and the configuration of a running team, if any; by default a ``Scaling``.
     """
 
     name = "docker"
@@ -53,24 +53,24 @@ class TeamRuntime:
         self._containers, self._training, self._options = containers, training, options or Options()
         self._decider = decider or self._scaling
         self._files: tempfile.TemporaryDirectory[str] | None = None
-        self._kept: JobSpec | None = None
+        self._job_spec: JobSpec | None = None
 
     def capacity(self) -> float:
-        """Return how many cores the engine's machine has."""
+        """Return the number of cores of the engine's machine."""
         return self._containers.capacity()
 
     def check(self, spec: JobSpec) -> None:
-        """Raise before anything is started if ``spec`` cannot run as a team."""
+        """Raise if ``spec`` cannot run as a team. Starts nothing."""
         self._decider(spec.devices, None)
         self._containers.check(node_spec(spec, "worker-0", spec.devices, Path()))
 
     def start(self, spec: JobSpec) -> TeamJob:
         """Start the first parameter server and the first workers, on a part of ``spec.devices``.
 
-        A team of the same name, left by an earlier try, is found again.
+        If an earlier try left a team of this name, reattach to it.
         """
         scaling = self._decider(spec.devices, None)
-        found = self._found(spec.name)
+        found = self._find(spec.name)
         if found is not None:
             found.resume(spec.devices)
             return found
@@ -79,47 +79,47 @@ class TeamRuntime:
             for name, cores in scaling.configuration.nodes.items():
                 nodes[name] = TeamMember(self._start(spec, name, cores), cores)
         except BaseException:
-            with contextlib.suppress(PacelineError):  # why it could not start is what people need to know
+            with contextlib.suppress(PacelineError):  # report the error of the start, not one of the cleanup
                 self._remove(spec.name)
             raise
         team = self._team(spec.name, nodes, scaling)
         first = scaling.configuration
-        team.tell(Step("begin", first, f"it begins on {first.cores:.3g} of {count(spec.devices, 'core')}"))
+        team.record(Step("begin", first, f"starts on {first.cores:.3g} of {quantity(spec.devices, 'core')}"))
         return team
 
     def jobs(self) -> Iterator[tuple[str, dict[str, str]]]:
-        """The containers of the engine: every node is one."""
+        """Yield the id and labels of every container: each node is one."""
         return self._containers.jobs()
 
     def reattach(self, job_id: str, labels: Mapping[str, str] | None = None) -> TeamJob:
-        """Find a team again by its first parameter server. Its budget is what it has, until it is given another."""
+        """Return the team of a first parameter server. Its initial budget is its present allocation."""
         found_labels = self._containers.labels_of(job_id)
         name = found_labels.get(LABEL_TEAM)
         if name is None:
             raise JobLostError(f"container {job_id[:12]} belongs to no team")
         check_labels(f"the team {name}", found_labels, labels)
-        found = self._found(name)
+        found = self._find(name)
         if found is None:
             raise JobLostError(f"the team {name} has no parameter server or no workers any more")
         return found
 
-    def _found(self, name: str) -> TeamJob | None:
-        """The team of that name, if it can go on; what is left of one that cannot is removed."""
+    def _find(self, name: str) -> TeamJob | None:
+        """Return the team of that name if it can continue; otherwise remove its remaining nodes."""
         nodes = {
             labels[LABEL_NODE]: TeamMember(job, cores)
-            for job, labels, cores in self._containers.labelled({LABEL_TEAM: name})
+            for job, labels, cores in self._containers.find_all({LABEL_TEAM: name})
             if LABEL_NODE in labels
         }
-        if FIRST in nodes and nodes[FIRST].job.status().state == "running":
+        if FIRST_SERVER in nodes and nodes[FIRST_SERVER].job.status().state == "running":
             for one in [other for other, node in nodes.items() if _has_left(node.job)]:
                 nodes.pop(one).job.remove()
-        if FIRST not in nodes or not any(map(is_worker, nodes)):
+        if FIRST_SERVER not in nodes or not any(map(is_worker, nodes)):
             for node in nodes.values():
                 node.job.close()
             if nodes:
                 self._remove(name)
             return None
-        configuration = _as_found(nodes)
+        configuration = _configuration_of(nodes)
         budget = max(configuration.cores, self._options.fewest_cores)
         return self._team(name, nodes, self._decider(budget, configuration))
 
@@ -133,11 +133,11 @@ class TeamRuntime:
         self._containers.remove_all({LABEL_TEAM: name})
 
     def _spec(self) -> JobSpec:
-        """The training's own job. Its inputs are fetched once, for all nodes that join later."""
-        if self._kept is None:
-            self._files = tempfile.TemporaryDirectory(prefix="paceline-")  # goes with this object
-            self._kept = self._training(Path(self._files.name))
-        return self._kept
+        """Return the training as a single job. Fetches its inputs once, for all nodes that join later."""
+        if self._job_spec is None:
+            self._files = tempfile.TemporaryDirectory(prefix="paceline-")  # deleted with this object
+            self._job_spec = self._training(Path(self._files.name))
+        return self._job_spec
 
     def _start(self, training: JobSpec, name: str, cores: float) -> Job:
         with tempfile.TemporaryDirectory(prefix="paceline-") as scratch:
@@ -149,13 +149,13 @@ class TeamRuntime:
 
 
 def _has_left(job: Job) -> bool:
-    """Whether a node has ended because it was asked to."""
+    """Return whether a node has ended normally, or on request."""
     status = job.status()
     return status.state == "exited" and status.exit_code in (0, EXIT_TERMINATED)
 
 
-def _as_found(nodes: dict[str, TeamMember]) -> TeamConfiguration:
-    """The configuration of nodes that run already, in the order of their numbers."""
+def _configuration_of(nodes: dict[str, TeamMember]) -> TeamConfiguration:
+    """Return the configuration of running nodes, in the order of their numbers."""
     names = sorted(nodes, key=lambda name: int(name.rpartition("-")[2]))
     servers = tuple(nodes[name].cores for name in names if not is_worker(name))
     return TeamConfiguration(servers, tuple(nodes[name].cores for name in names if is_worker(name)))

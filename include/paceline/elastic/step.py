@@ -1,4 +1,4 @@
-"""What can be decided about a training's configuration, and who decides."""
+"""A change of a training's configuration, and the protocol of the object that decides on changes."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ Kind = Literal["begin", "budget", "up", "server", "worker", "nodes", "reassign",
 
 @dataclass(frozen=True)
 class Step:
-    """A change of the configuration, or the news that the search has ended.
+    """A change of the configuration, or the end of the search.
 
     Parameters
     ----------
     kind:
-        ``begin``: what the training begins on; ``budget``: fewer cores, as the budget has become smaller; ``up``: more
-        cores for all; ``server``, ``worker``: more of them; ``nodes``: more of both; ``reassign``: cores go from node
-        to node; ``back``: the last step brought too little and is taken back; ``settled``: no step is left that would
-        bring anything.
+        ``begin``: the first configuration; ``budget``: fewer cores, because the budget is smaller; ``up``: more cores
+        for all nodes; ``server``, ``worker``: more nodes of this kind; ``nodes``: more of both kinds; ``reassign``:
+        cores move between nodes; ``back``: the last step gained too little and is reverted; ``settled``: no remaining
+        step would increase the speed.
     configuration:
-        What is to be from now on.
+        The new configuration.
     reason:
-        Why, for people.
+        The reason, for people.
     """
 
     kind: Kind
@@ -34,20 +34,20 @@ class Step:
 
 
 class Decider(Protocol):
-    """Says how a training's nodes are to change; :class:`~paceline.elastic.Scaling` is the one that is used."""
+    """Decides on a training's configuration. Paceline uses :class:`~paceline.elastic.Scaling`."""
 
     budget: float
-    """The most cores that the training may have."""
+    """The maximum cores of the training."""
 
     @property
     def configuration(self) -> TeamConfiguration:
-        """What is to be now."""
+        """The configuration that the team has to apply."""
 
-    def look(self, sample: TeamSample) -> Step | None:
-        """Take in what was measured since the last call, of a configuration that has been in force all the time."""
+    def decide(self, sample: TeamSample) -> Step | None:
+        """Process a sample of the present configuration; return the next step, if any."""
 
-    def allow(self, budget: float) -> Step | None:
-        """Take a new budget; where it is smaller than what the training has, the step that follows at once."""
+    def set_budget(self, budget: float) -> Step | None:
+        """Set the budget; return an immediate step, if the allocation has to change."""
 
-    def refuse(self, why: str) -> Step | None:
-        """The last step cannot be made: what is to be instead, if there is anything."""
+    def reject(self, reason: str) -> Step | None:
+        """Return the step that replaces the last one, which the team cannot apply; ``None`` if there is none."""

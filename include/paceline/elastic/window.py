@@ -1,4 +1,4 @@
-"""What a training's nodes have used since its last change, and whether that is stable enough to decide by."""
+"""The samples since the last change of the configuration, and whether they are stable enough for a decision."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from statistics import fmean, pstdev
 from paceline.elastic.options import Options
 
 _NEAR = 0.7
-# What varies so little that it stays below a threshold needs no more samples: so many deviations, of at least so much.
-_SURE, _TREMBLE = 3.0, 0.02
+# A link needs no more samples if its mean load plus this number of standard deviations is below the threshold. The
+# standard deviation counts as at least _MIN_DEVIATION.
+_DEVIATIONS, _MIN_DEVIATION = 3.0, 0.02
 
 
 @dataclass(frozen=True)
 class TeamSample:
-    """What was measured over one interval.
+    """A measurement over one interval.
 
     Parameters
     ----------
     speed:
-        Steps (batches) a second, of all workers together.
+        Batches per second, of all workers together.
     used:
-        Node to cores used.
+        Node to cores in use.
     network:
-        Parameter server to the share of the time in which its link is busy, in one direction or the other: see
-        ``either``.
+        Parameter server to the share of the time in which its link is busy: see ``link_busy_share``.
     """
 
     speed: float
@@ -34,20 +34,20 @@ class TeamSample:
     network: Mapping[str, float]
 
 
-def either(one_way: float, other_way: float) -> float:
-    """The share of the time in which a link is busy, by the shares of its capacity in use in each direction.
+def link_busy_share(received: float, sent: float) -> float:
+    """Return the share of the time in which a link is busy, from the used share of its capacity in each direction.
 
-    A worker sends its change, then it gets the state: few workers never fill a direction, though each of them waits for
-    the link all the time. With so many of them that nobody waits for the other direction, it is the busier one.
+    A worker first sends its change and then receives the state. A few workers therefore never fill one direction,
+    although they wait for the link all the time. With many workers, the busier direction alone is the limit.
 
-    >>> round(either(0.7, 0.7), 2), either(1.0, 0.3)
+    >>> round(link_busy_share(0.7, 0.7), 2), link_busy_share(1.0, 0.3)
     (0.91, 1.0)
     """
-    return 1 - (1 - min(one_way, 1.0)) * (1 - min(other_way, 1.0))
+    return 1 - (1 - min(received, 1.0)) * (1 - min(sent, 1.0))
 
 
 class Window:
-    """The newest samples of one configuration; a ring buffer as long as decisions look back.
+    """The newest samples of one configuration, in a ring buffer.
 
     Examples
     --------
@@ -68,51 +68,51 @@ class Window:
         return len(self._samples)
 
     def clear(self) -> None:
-        """Forget all: the configuration has changed."""
+        """Remove all samples, after a change of the configuration."""
         self._samples.clear()
 
     def add(self, sample: TeamSample) -> None:
-        """Take in what was measured."""
+        """Add a sample."""
         self._samples.append(sample)
 
     @property
     def stable(self) -> bool:
-        """Whether neither speed nor use of cores has varied notably lately: coefficients of variation, section IV.
+        """Whether speed and cores in use have small coefficients of variation in recent samples; section IV.
 
-        Where single samples vary too much to tell, the means of several in a row count as one.
+        If single samples vary too much, means of consecutive samples are used.
         """
-        return self._together is not None
+        return self._group_size is not None
 
     @property
     def speed(self) -> float:
-        """Steps a second, lately."""
+        """Batches per second in recent samples."""
         return fmean(sample.speed for sample in self._newest())
 
     @property
     def used(self) -> dict[str, float]:
-        """Node to cores used, lately."""
+        """Node to cores in use in recent samples."""
         newest = self._newest()
         return {name: fmean(sample.used[name] for sample in newest) for name in newest[-1].used}
 
     @property
     def complete(self) -> bool:
-        """Whether enough has been seen to say that no network is the bottleneck."""
+        """Whether there are enough samples to exclude the network as the bottleneck."""
         if len(self._samples) < self._options.network_samples:
             return len(self._samples) >= self._options.stable_samples and all(map(self._stays_free, self._servers))
         return True
 
     @property
     def busy(self) -> bool:
-        """Whether the link of a parameter server has come near to being a bottleneck."""
+        """Whether the link of a parameter server has been close to a bottleneck."""
         near = _NEAR * self._options.network_busy
         return any(load >= near for sample in self._samples for load in sample.network.values())
 
     def network(self, server: str) -> float:
-        """The share of a parameter server's link that is in use, lately."""
+        """Return the share of the time in which a parameter server's link is busy, in recent samples."""
         return fmean(sample.network[server] for sample in self._newest())
 
     def saturated(self, server: str) -> bool:
-        """Whether a parameter server's link is a bottleneck: more than so many of the samples are busy."""
+        """Return whether a parameter server's link is a bottleneck: it is busy in too many samples."""
         busy = sum(sample.network[server] > self._options.network_busy for sample in self._samples)
         return busy > self._options.network_share * self._options.network_samples
 
@@ -122,25 +122,25 @@ class Window:
 
     def _stays_free(self, server: str) -> bool:
         loads = [sample.network[server] for sample in self._samples]
-        return fmean(loads) + _SURE * max(pstdev(loads), _TREMBLE) < self._options.network_busy
+        return fmean(loads) + _DEVIATIONS * max(pstdev(loads), _MIN_DEVIATION) < self._options.network_busy
 
     @property
-    def _together(self) -> int | None:
-        """How many samples in a row have to count as one for the newest ones to be stable; the fewest."""
+    def _group_size(self) -> int | None:
+        """The smallest number of consecutive samples whose means are stable; ``None`` if there is none."""
         wanted = self._options.stable_samples
-        for together in range(1, len(self._samples) // wanted + 1):
-            newest = list(self._samples)[-together * wanted :]
+        for size in range(1, len(self._samples) // wanted + 1):
+            newest = list(self._samples)[-size * wanted :]
             series = [sample.speed for sample in newest], [sum(sample.used.values()) for sample in newest]
-            if all(_variation(_means(one, together)) < self._options.stable_variation for one in series):
-                return together
+            if all(_variation(_means(one, size)) < self._options.stable_variation for one in series):
+                return size
         return None
 
     def _newest(self) -> list[TeamSample]:
-        return list(self._samples)[-self._options.stable_samples * (self._together or 1) :]
+        return list(self._samples)[-self._options.stable_samples * (self._group_size or 1) :]
 
 
-def _means(values: Sequence[float], together: int) -> list[float]:
-    return [fmean(values[place : place + together]) for place in range(0, len(values), together)]
+def _means(values: Sequence[float], size: int) -> list[float]:
+    return [fmean(values[start : start + size]) for start in range(0, len(values), size)]
 
 
 def _variation(values: Sequence[float]) -> float:

@@ -1,4 +1,4 @@
-"""The machines that may train: what each has, what runs on it besides, and where its engine and its data are."""
+"""The fleet: its machines with their resources, background applications, engines, links and data sets."""
 
 from paceline.fleet.check import Reached, check
 from paceline.fleet.file import load

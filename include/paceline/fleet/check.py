@@ -1,4 +1,4 @@
-"""Reaches every engine of a fleet and says what it found. Used by ``paceline fleet check``."""
+"""Checks every engine of a fleet against the fleet's description. Used by ``paceline fleet check``."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 from paceline.fleet.machine import Fleet, Machine
 
-_AT_ONCE = 16
+_PARALLEL = 16
 
 
 @dataclass(frozen=True)
 class Reached:
-    """What was found at one worker: its engine's version and machine, and what does not fit its description."""
+    """Result of the check of one machine: engine version, size, and differences from the description."""
 
     worker: str
     version: str | None
@@ -24,26 +24,26 @@ class Reached:
 
     @property
     def sound(self) -> bool:
-        """Whether a training can run there as described."""
+        """Whether the machine matches its description."""
         return not self.problems
 
 
 def check(fleet: Fleet, connect: Callable[[Machine], Any], image: str | None = None) -> Iterator[Reached]:
-    """Reach the engine of each machine, several at a time; in the order of the fleet, the parameter server last.
+    """Check the machines in parallel; yield results in the order of the fleet, the parameter server last.
 
     Parameters
     ----------
     fleet:
         The machines.
     connect:
-        Makes a client of a worker's engine (``docker.APIClient``).
+        Returns a client of a machine's engine (``docker.APIClient``).
     image:
-        An image that has to be there.
+        An image that every engine must have.
     """
     machines = list(fleet.machines)
     if fleet.parameter_server not in machines:
         machines.append(fleet.parameter_server)
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_PARALLEL) as pool:
         yield from pool.map(lambda worker: _reach(worker, connect, image), machines)
 
 
@@ -53,8 +53,8 @@ def _reach(worker: Machine, connect: Callable[[Machine], Any], image: str | None
         version, info = client.version()["Version"], client.info()
         problems = list(_differences(worker, info))
         if image is not None and not client.images(name=image):
-            problems.append(f"image {image} is not there")
-    except Exception as error:  # whatever keeps it from answering is what somebody wants to read here
+            problems.append(f"image {image} is missing")
+    except Exception as error:  # the check reports any error
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         return Reached(worker.name, None, None, None, (f"its engine does not answer: {reason}",))
     return Reached(worker.name, version, info["NCPU"], round(info["MemTotal"] / 2**30, 1), tuple(problems))
@@ -62,8 +62,8 @@ def _reach(worker: Machine, connect: Callable[[Machine], Any], image: str | None
 
 def _differences(worker: Machine, info: dict[str, Any]) -> Iterator[str]:
     if info["NCPU"] < worker.cores:
-        yield f"has {info['NCPU']} cores, described with {worker.cores:g}"
-    if info["MemTotal"] < 0.9 * worker.memory_gib * 2**30:  # the system keeps some of it for itself
-        yield f"has {info['MemTotal'] / 2**30:.1f} GiB of memory, described with {worker.memory_gib:g}"
+        yield f"has {info['NCPU']} cores, expected {worker.cores:g}"
+    if info["MemTotal"] < 0.9 * worker.memory_gib * 2**30:  # the system reserves a part
+        yield f"has {info['MemTotal'] / 2**30:.1f} GiB of memory, expected {worker.memory_gib:g}"
     if worker.gpus and not any("nvidia" in name for name in info.get("Runtimes", {})):
-        yield f"its engine has no runtime for GPUs, described with {worker.gpus}"
+        yield f"its engine has no runtime for GPUs, expected {worker.gpus}"

@@ -1,4 +1,4 @@
-"""Reads a fleet from its file, and says what is wrong with it in the file's own words."""
+"""Reads a fleet from its file. Errors name the machine and the field as in the file."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from paceline.fleet.machine import Fleet
 
 
 def load(path: str | Path) -> Fleet:
-    """Read a fleet.
+    """Read a fleet from a YAML file.
 
-    The file is YAML: ``machines``, a list of :class:`Machine` fields, and ``parameter_server``, the name of one of
-    them or another machine. ``defaults`` has values of fields for all machines that do not name their own.
+    ``machines`` is a list of mappings with the fields of :class:`Machine`; ``parameter_server`` is the name of one of
+    them or another machine; ``defaults`` has default values of the fields for all machines.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ def load(path: str | Path) -> Fleet:
     Raises
     ------
     InvalidInputError
-        If it is not there, is not YAML, or describes no fleet. The message names the machine and the field.
+        If the file is missing, is not YAML, or is not a valid fleet. The message names the machine and the field.
 
     Examples
     --------
@@ -48,14 +48,14 @@ def load(path: str | Path) -> Fleet:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInputError("fleet", str(path), f"a file to read ({_short(error)})") from None
+        raise InvalidInputError("fleet", str(path), f"a readable file ({_short(error)})") from None
     except (yaml.YAMLError, RecursionError) as error:
         raise InvalidInputError("fleet", str(path), f"YAML ({_short(error)})") from None
     return read(content, str(path))
 
 
 def read(content: Any, source: str = "fleet") -> Fleet:
-    """Make a fleet of what was read from ``source``."""
+    """Return the fleet of a parsed file; ``source`` is its name for errors."""
     if not isinstance(content, dict):
         raise InvalidInputError("fleet", source, 'a mapping with "machines" and "parameter_server"')
     content = dict(content)
@@ -73,33 +73,33 @@ def read(content: Any, source: str = "fleet") -> Fleet:
         content["parameter_server"] = next((machine for machine in machines if machine.get("name") == server), None)
         if content["parameter_server"] is None:
             names = ", ".join(str(machine.get("name")) for machine in machines)
-            raise InvalidInputError("fleet.parameter_server", server, f"a machine, or the name of one of {names}")
+            raise InvalidInputError("fleet.parameter_server", server, f"a machine, or one of the names {names}")
     try:
         return Fleet.model_validate(content)
     except ValidationError as error:
-        raise _in_words(error, content) from None
+        raise _to_input_error(error, content) from None
 
 
-def _in_words(error: ValidationError, content: dict[str, Any]) -> InvalidInputError:
-    """The first thing that is wrong, with the machine's name in place of its number."""
+def _to_input_error(error: ValidationError, content: dict[str, Any]) -> InvalidInputError:
+    """Convert the first validation error, with the machine's name instead of its index."""
     first = error.errors(include_url=False)[0]
-    place: Any = content
+    node: Any = content
     field = ["fleet"]
     for key in first["loc"]:
-        place = place[key] if _has(place, key) else None
-        name = place.get("name") if isinstance(place, dict) and isinstance(key, int) else None
+        node = node[key] if _has(node, key) else None
+        name = node.get("name") if isinstance(node, dict) and isinstance(key, int) else None
         field.append(str(name if name is not None else key))
     problem = first["msg"].removeprefix("Value error, ")
     value = "nothing" if first["type"] == "missing" else first["input"]
-    if first["type"] == "value_error":  # the sentence says it all; the whole machine would only hide it
-        value = "what contradicts itself"
-    return InvalidInputError(".".join(field), value, f"a fleet that is sound: {problem[0].lower()}{problem[1:]}")
+    if first["type"] == "value_error":  # the message is complete; the input would be the whole machine
+        value = "inconsistent values"
+    return InvalidInputError(".".join(field), value, f"a valid fleet: {problem[0].lower()}{problem[1:]}")
 
 
-def _has(place: Any, key: Any) -> bool:
-    if isinstance(place, dict):
-        return key in place
-    return isinstance(place, list) and isinstance(key, int) and key < len(place)
+def _has(node: Any, key: Any) -> bool:
+    if isinstance(node, dict):
+        return key in node
+    return isinstance(node, list) and isinstance(key, int) and key < len(node)
 
 
 def _short(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""A fleet and its workers, as they are described in a file."""
+"""A fleet and its machines, as in the fleet's file."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ _NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class _Described(BaseModel):
-    """No unknown keys: a misspelt one would be a setting that has no effect."""
+    """Base of the models. Unknown keys are errors, because a misspelt key would have no effect."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class BackgroundApp(_Described):
-    """An application that runs on a worker besides, and must stay quick while a training runs there.
+    """A background application of a machine, whose latency must stay within a limit during a training.
 
     Parameters
     ----------
     name:
-        Of the application, the same in the profiles.
+        Name of the application, also in profiles.
     latency_ms:
-        Its objective, ``delta`` of constraint (4) in Deep-Edge: one execution may take so long.
+        Maximum duration of an execution, ``delta`` of constraint (4) in Deep-Edge.
     image, script:
-        How it is run while a device is profiled: a script that says ``report(execution_s=...)`` after each execution
-        (``paceline.train.report``), and an image with what the script needs. Not needed where a profile is there.
+        Image and script to run the application during profiling. The script calls ``report(execution_s=...)``
+        (``paceline.train.report``) after each execution. Not needed if a profile exists.
     """
 
     name: _Name
@@ -39,13 +39,13 @@ class BackgroundApp(_Described):
 
 
 class Link(_Described):
-    """The connection from a worker to where the data and the parameter server are."""
+    """The network link from a machine to the data and the parameter server."""
 
     mbit_per_s: _Positive = 1000.0
     delay_ms: _NotNegative = 0.0
 
     def transfer_s(self, size_bytes: float) -> float:
-        """Seconds to carry so many bytes.
+        """Return the seconds to transfer ``size_bytes``.
 
         >>> round(Link(mbit_per_s=100, delay_ms=5).transfer_s(1_000_000), 3)
         0.085
@@ -61,29 +61,29 @@ class Machine(_Described):
     name:
         Unique in the fleet.
     kind:
-        The kind of device. Machines of a kind behave alike: they share their profiles.
+        Kind of device. Machines of one kind share their profiles.
     tier:
         ``"edge"`` or ``"cloud"``.
     cores, gpus, memory_gib:
-        What it has.
+        Resources of the machine.
     engine_conn_id:
-        Airflow connection to its engine; without one, the engine of the machine that asks.
+        Airflow connection to its engine; by default the local engine of the task or command.
     queue, executor:
-        Queue of the edge worker that runs its tasks, beside its engine, and Airflow's executor for it where there are
-        several; without a queue they run centrally.
+        Queue of the edge worker that runs its tasks beside its engine, and Airflow's executor for that queue if there
+        are several. Without a queue, the tasks run centrally.
     address:
-        IPv4 address at which the machines of other engines reach this one while it is the parameter server, with the
-        port that is opened there for as long as a training runs: ``10.0.0.5``, or ``10.0.0.5:29500``.
+        IPv4 address at which machines of other engines reach this one if it is the parameter server, optionally with
+        the port that is open during a training: ``10.0.0.5`` or ``10.0.0.5:29500``.
     cgroup_parent:
-        Control group that its containers are put into; for devices that are parts of one machine.
+        Control group of its containers, for devices that are parts of one machine.
     background:
-        What runs there besides.
+        Its background applications.
     link:
-        Its connection to the others.
+        Its link to the other machines.
     data:
-        Names of the data sets that it has already: nothing has to be carried there for them.
+        Names of the data sets stored on it, which need no transfer.
     price_per_kwh, idle_watts, busy_watts:
-        What its energy costs, and how much of it it takes.
+        Price of its energy, and its power.
 
     Examples
     --------
@@ -112,8 +112,8 @@ class Machine(_Described):
 
     @property
     def engine(self) -> str:
-        """What tells its engine from others: its connection, and where it is asked from."""
-        # One connection may name the local socket of several sites.
+        """Identity of its engine: connection and queue."""
+        # One connection may refer to the local socket at several sites.
         return f"{self.engine_conn_id or ''} {self.queue or ''}"
 
     @field_validator("address")
@@ -122,16 +122,16 @@ class Machine(_Described):
         if value is not None:
             host, _, port = value.partition(":")
             if IPv4Address(host).is_unspecified:
-                raise ValueError("it would be open on every network of the machine: name one address of it")
+                raise ValueError(f"{host} opens the port on every network of the machine: use one address")
             if port and not (port.isdigit() and 0 < int(port) < 2**16):
-                raise ValueError(f"{port!r} is no port")
+                raise ValueError(f"{port!r} is not a port from 1 to 65535")
         return value
 
     @model_validator(mode="after")
     def _apps_differ(self) -> Machine:
         repeated = _repeated([app.name for app in self.background])
         if repeated:
-            raise ValueError(f"two applications are called {repeated!r}")
+            raise ValueError(f"two applications have the name {repeated!r}")
         if self.busy_watts < self.idle_watts:
             raise ValueError(f"busy_watts is {self.busy_watts:g}, less than idle_watts = {self.idle_watts:g}")
         return self
@@ -143,12 +143,12 @@ class Fleet(_Described):
     Parameters
     ----------
     machines:
-        Those that may train.
+        The machines that may train.
     parameter_server:
-        The machine that keeps the parameters; it may train as well.
+        The machine of the parameter server; it may train as well.
     key_conn_id:
-        Airflow connection whose password parameter server and workers prove to each other that they have; needed
-        where machines have several engines.
+        Airflow connection whose password is the shared secret of parameter server and workers; required if the machines
+        have several engines.
     """
 
     machines: Annotated[tuple[Machine, ...], Field(min_length=1)]
@@ -159,17 +159,17 @@ class Fleet(_Described):
     def _names_differ(self) -> Fleet:
         repeated = _repeated([machine.name for machine in self.machines])
         if repeated:
-            raise ValueError(f"two machines are called {repeated!r}")
+            raise ValueError(f"two machines have the name {repeated!r}")
         return self
 
     @property
-    def elsewhere(self) -> list[str]:
-        """Return the machines that have another engine than the parameter server."""
+    def remote_machines(self) -> list[str]:
+        """Names of the machines whose engine is not the parameter server's."""
         return [machine.name for machine in self.machines if machine.engine != self.parameter_server.engine]
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds of device among the workers, sorted."""
+        """The kinds of device in the fleet, sorted."""
         return sorted({machine.kind for machine in self.machines})
 
     def machine(self, name: str) -> Machine:

@@ -1,4 +1,4 @@
-"""How the containers of one training find each other: on one engine in a network of their own, else at an address."""
+"""Connects the containers of one training: by a private network on one engine, else by the server's address."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from paceline.runtime.base import JobSpec
 from paceline.train.asynchronous.plan import PORT
 from paceline.train.job import ENV_SERVER, ENV_SERVER_KEY, ENV_WORKER
 
-_SERVER = "parameter-server"  # its name in the network
+_SERVER = "parameter-server"  # host name in the private network
 
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Where the workers of one training find its parameter server.
+    """Network settings with which the workers of one training reach its parameter server.
 
     Parameters
     ----------
     network:
-        Name of the training's own network.
+        Name of the training's private network.
     server:
         The parameter server's machine.
     open:
-        Whether machines with other engines take part: the server is then reached at its machine's ``address`` as well.
+        Whether machines with other engines take part: the server then also listens at its machine's ``address``.
     secret:
-        What both sides have to know where it is open. They prove it with a key made from it, another for each
-        training.
+        Shared secret of server and workers, required if ``open``. The handshake uses a key derived from it, a different
+        one for each training.
 
     Raises
     ------
     InvalidInputError
-        For an open one without an address or a secret.
+        If ``open`` without an address or a secret.
 
     Examples
     --------
     >>> hall = Machine(name="hall", kind="server", cores=8, memory_gib=32, address="10.0.0.5")
     >>> gate = Machine(name="gate", kind="nano", cores=4, memory_gib=4, engine_conn_id="gate_docker")
-    >>> meeting = Rendezvous("training-1", hall, open=True, secret="from a connection")
-    >>> server = meeting.serve(JobSpec(name="server", command=["python"], devices=1))
-    >>> server.published, server.way_out
+    >>> rendezvous = Rendezvous("training-1", hall, open=True, secret="from a connection")
+    >>> server = rendezvous.serve(JobSpec(name="server", command=["python"], devices=1))
+    >>> server.published, server.external_access
     ({29500: ('10.0.0.5', 29500)}, True)
-    >>> meeting.join(JobSpec(name="gate", command=["python"], devices=1), gate).environment["PACELINE_SERVER"]
+    >>> rendezvous.join(JobSpec(name="gate", command=["python"], devices=1), gate).environment["PACELINE_SERVER"]
     '10.0.0.5:29500'
     """
 
@@ -55,37 +55,37 @@ class Rendezvous:
 
     def __post_init__(self) -> None:
         if self.open and self.server.address is None:
-            accepted = "an address of it, at which the machines of other engines reach the parameter server"
+            accepted = "an address at which machines of other engines reach the parameter server"
             raise InvalidInputError(f"fleet.{self.server.name}.address", None, accepted)
         if self.open and not self.secret:
-            accepted = "a connection whose password parameter server and workers prove to each other"
+            accepted = "a connection whose password is the shared secret of parameter server and workers"
             raise InvalidInputError("fleet.key_conn_id", None, accepted)
 
     def serve(self, spec: JobSpec) -> JobSpec:
-        """The parameter server's job, on its part of its machine, with its place in the network."""
+        """Return the parameter server's job with its control group and network."""
         spec = replace(spec, own_network=self.network, alias=_SERVER, cgroup_parent=self.server.cgroup_parent)
         if not self.open:
             return spec
         environment = {**spec.environment, ENV_SERVER_KEY: self._key()}
-        return replace(spec, way_out=True, published={PORT: self._address()}, environment=environment)
+        return replace(spec, external_access=True, published={PORT: self._address()}, environment=environment)
 
     def join(self, spec: JobSpec, worker: Machine) -> JobSpec:
-        """A worker's job, on its part of its machine, told where the server is."""
+        """Return a worker's job with its control group, network and the server's address."""
         environment = {**spec.environment, ENV_WORKER: worker.name}
         if self.open:
             environment[ENV_SERVER_KEY] = self._key()
         spec = replace(spec, cgroup_parent=worker.cgroup_parent)
-        if self.beside(worker):
+        if self.shares_engine(worker):
             environment[ENV_SERVER] = f"{_SERVER}:{PORT}"
             return replace(spec, environment=environment, own_network=self.network)
         host, port = self._address()
         environment[ENV_SERVER] = f"{host}:{port}"
-        # A network of its own: of several that come at the same time, two might make the same.
+        # A separate network: several workers that start at the same time might create the same one.
         own = f"{self.network}-{worker.name}"
-        return replace(spec, environment=environment, own_network=own, alias=worker.name, way_out=True)
+        return replace(spec, environment=environment, own_network=own, alias=worker.name, external_access=True)
 
-    def beside(self, worker: Machine) -> bool:
-        """Whether a worker has the server's engine, and so finds it in the network."""
+    def shares_engine(self, worker: Machine) -> bool:
+        """Return whether a worker is on the server's engine and reaches it by the private network."""
         return worker.engine == self.server.engine
 
     def _address(self) -> tuple[str, int]:
@@ -96,7 +96,7 @@ class Rendezvous:
         return hmac.new(self.secret.encode(), self.network.encode(), hashlib.sha256).hexdigest()
 
 
-def check_open(fleet: Fleet) -> None:
-    """Raise for machines of several engines whose parameter server could not be reached, or by anybody."""
-    if fleet.elsewhere:
+def check_rendezvous(fleet: Fleet) -> None:
+    """Raise InvalidInputError for a fleet of several engines without a server address or a shared secret."""
+    if fleet.remote_machines:
         Rendezvous("check", fleet.parameter_server, open=True, secret=fleet.key_conn_id or "")

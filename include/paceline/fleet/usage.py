@@ -1,4 +1,4 @@
-"""How busy a machine is: what its containers use, all together. For schedules and profiles."""
+"""The usage of a machine: the sum over its containers. For schedules and profiles."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class EngineUsage:
-    """Reads what the containers of a machine use, through its engine.
+    """Reads the usage of a machine's containers from its engine.
 
-    What runs there outside of containers is not seen. On an engine that stands for several devices, those of the
+    Processes outside containers are not included. If an engine has several emulated devices, only containers with the
     machine's ``cgroup_parent`` count.
 
     Parameters
@@ -33,42 +33,42 @@ class EngineUsage:
     def __init__(self, client: APIClient, machine: Machine) -> None:
         self._client = client
         self._parent = machine.cgroup_parent
-        self._ours: dict[str, bool] = {}
-        self._gone_s = 0.0  # CPU time of containers that have ended since the first reading
+        self._belongs: dict[str, bool] = {}
+        self._ended_cpu_s = 0.0  # CPU time of containers that ended since the first reading
         self._cpu_s: dict[str, float] = {}
 
     def read(self) -> Usage:
-        """CPU time since any moment and memory, as of the engine's next measurement: it makes one a second."""
-        with engine_call("ask what the machine's containers use"):
-            running = [found["Id"] for found in self._client.containers() if self._is_ours(found["Id"])]
-        # Each answer waits for the measurement: asked at the same time, they wait for the same one.
+        """Return cumulative CPU time and memory at the engine's next measurement; it measures once a second."""
+        with engine_call("list the machine's containers"):
+            running = [found["Id"] for found in self._client.containers() if self._is_on_machine(found["Id"])]
+        # Each call waits for the engine's next measurement: parallel calls wait for the same one.
         with ThreadPoolExecutor(max(len(running), 1)) as pool:
-            read = dict(zip(running, pool.map(self._one, running), strict=True))
-        found = {container: usage for container, usage in read.items() if usage is not None}
-        self._gone_s += sum(used_s for container, used_s in self._cpu_s.items() if container not in found)
+            usages = dict(zip(running, pool.map(self._usage, running), strict=True))
+        found = {container: usage for container, usage in usages.items() if usage is not None}
+        self._ended_cpu_s += sum(used_s for container, used_s in self._cpu_s.items() if container not in found)
         self._cpu_s = {container: usage.cpu_s for container, usage in found.items()}
         measured_s = [usage.measured_s for usage in found.values()]
         return Usage(
-            self._gone_s + sum(self._cpu_s.values()),
+            self._ended_cpu_s + sum(self._cpu_s.values()),
             sum(usage.memory_bytes for usage in found.values()),
             sum(measured_s) / len(measured_s) if measured_s else time.time(),
         )
 
-    def _one(self, container: str) -> Usage | None:
-        """What one container uses; ``None`` if it has ended meanwhile."""
+    def _usage(self, container: str) -> Usage | None:
+        """Return the usage of one container; ``None`` if it has ended."""
         try:
             return usage_of(stats_now(self._client, container))
         except JobLostError:
             return None
 
-    def _is_ours(self, container: str) -> bool:
+    def _is_on_machine(self, container: str) -> bool:
         if self._parent is None:
             return True
-        if container not in self._ours:
+        if container not in self._belongs:
             try:
-                with engine_call("ask where a container belongs"):
+                with engine_call("inspect a container"):
                     host = self._client.inspect_container(container)["HostConfig"]
-            except JobLostError:  # it has ended meanwhile
+            except JobLostError:  # the container has ended
                 return False
-            self._ours[container] = host.get("CgroupParent") == self._parent
-        return self._ours[container]
+            self._belongs[container] = host.get("CgroupParent") == self._parent
+        return self._belongs[container]

@@ -1,7 +1,7 @@
-"""What a kind of device does: measured at a few points, learned, kept without pickle, known to be stale when it is.
+"""Performance profiles of device kinds: measured at a few points, learned, stored without pickle, checked for age.
 
-:class:`DeviceProfile` holds the functions of Deep-Edge for one kind; :class:`ProfileEstimates` answers a scheduler's
-questions with them.
+:class:`DeviceProfile` has the functions of Deep-Edge for one kind; :class:`ProfileEstimates` evaluates them for a
+scheduler.
 """
 
 from __future__ import annotations

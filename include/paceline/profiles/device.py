@@ -1,4 +1,4 @@
-"""The profile of one kind of device: its learned functions, where they come from, and whether they still hold."""
+"""The profile of one kind of device: its learned functions, their origin, and whether they are stale."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FORMAT = 2
 _MAX_AGE = timedelta(days=90)
-# What scikit-learn's own models hold besides numbers, and what skops would not take unasked.
+# Classes in scikit-learn's own models that skops does not trust by default.
 _TRUSTED = [
     "sklearn.gaussian_process.kernels.ConstantKernel",
     "sklearn.gaussian_process.kernels.Matern",
@@ -31,21 +31,21 @@ _TRUSTED = [
 
 
 class NoProfileError(PacelineError):
-    """There is no profile of a kind of device, or none of an application that runs there."""
+    """There is no profile of a kind of device, or of one of its applications."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What was measured, and when.
+    """Training, machine and time of a measurement.
 
     Parameters
     ----------
     training:
         Fingerprint of the training code, the model and the image.
     cores, memory_gib, gpus:
-        The machine that it was measured on.
+        Size of the measured machine.
     measured_at:
-        When, in ISO 8601 with a zone.
+        Time in ISO 8601 with a zone.
     """
 
     training: str
@@ -57,7 +57,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class DeviceProfile:
-    """What is known of a kind of device.
+    """The learned functions of a kind of device.
 
     Parameters
     ----------
@@ -66,9 +66,9 @@ class DeviceProfile:
     learned:
         Function name to function.
     batch_sizes:
-        The batch sizes that were measured, ascending; a scheduler chooses among them.
+        The measured batch sizes, ascending; a scheduler chooses among them.
     origin:
-        Where it comes from.
+        Origin of the measurements.
     """
 
     kind: str
@@ -80,7 +80,7 @@ class DeviceProfile:
     def fit(
         cls, kind: str, measurements: pd.DataFrame, origin: Origin, *, apps: Sequence[str] = (), seed: int = 0
     ) -> DeviceProfile:
-        """Learn all functions of a kind from its measurements, those of background applications included."""
+        """Learn all functions of a kind from its measurements, including those of background applications."""
         functions = [*FUNCTIONS, *map(execution, apps)]
         # An application may have had no execution within a measurement.
         learned = {
@@ -91,17 +91,17 @@ class DeviceProfile:
         return cls(kind, learned, sizes, origin)
 
     def __getitem__(self, function: Function) -> Learned:
-        """The learned function. Raises ``NoProfileError`` if it was not learned."""
+        """Return the learned function. Raises ``NoProfileError`` if there is none."""
         try:
             return self.learned[function.name]
         except KeyError:
             known = ", ".join(self.learned)
-            raise NoProfileError(f"the profile of {self.kind} has no {function.name}, only {known}") from None
+            raise NoProfileError(f"the profile of {self.kind} has no {function.name}; it has {known}") from None
 
     def stale(
         self, now: datetime, *, training: str, cores: float, memory_gib: float, gpus: int, max_age: timedelta = _MAX_AGE
     ) -> str | None:
-        """Why the profile does not hold any more, as a phrase for people; ``None`` if it does.
+        """Return why the profile is stale, as a phrase; ``None`` if it is not.
 
         >>> origin = Origin("a1", cores=4, memory_gib=4, gpus=0, measured_at="2030-01-01T00:00:00+00:00")
         >>> profile = DeviceProfile("nano", {}, (8,), origin)
@@ -118,17 +118,17 @@ class DeviceProfile:
             return f"it was measured {age.days} days ago, more than {max_age.days}"
         if origin.training != training:
             return f"it was measured with another training ({origin.training}, now {training})"
-        for name, then, is_now in (
+        for name, measured, current in (
             ("cores", origin.cores, cores),
             ("GiB of memory", origin.memory_gib, memory_gib),
             ("GPUs", origin.gpus, gpus),
         ):
-            if then != is_now:
-                return f"it was measured on a machine with {then:g} {name}, now {is_now:g}"
+            if measured != current:
+                return f"it was measured on a machine with {measured:g} {name}, now {current:g}"
         return None
 
     def report(self) -> list[dict[str, Any]]:
-        """A row for each function, as in the paper's Table I."""
+        """Return a row for each function, as in the paper's Table I."""
         return [
             {
                 "device": self.kind,
@@ -142,7 +142,7 @@ class DeviceProfile:
         ]
 
     def dumps(self) -> bytes:
-        """The profile as bytes: scikit-learn's models in the format of skops, which is read without running code."""
+        """Return the profile as bytes, in the format of skops, which is read without running code."""
         about = {
             "format": FORMAT,
             "kind": self.kind,
@@ -166,7 +166,7 @@ class DeviceProfile:
 
     @classmethod
     def loads(cls, data: bytes) -> DeviceProfile:
-        """Read what ``dumps`` wrote. Raises ``InvalidInputError`` for anything else."""
+        """Read the result of ``dumps``. Raises ``InvalidInputError`` for anything else."""
         try:
             content = _skops().loads(data, trusted=_TRUSTED)
             about, models = json.loads(content["about"]), content["models"]
@@ -179,14 +179,14 @@ class DeviceProfile:
                 limits = tuple(map(float, one["low"])), tuple(map(float, one["high"]))
                 learned[function.name] = Learned(function, models[function.name], *quality, *limits)
             return cls(about["kind"], learned, about["batch_sizes"], Origin(**about["origin"]))
-        except Exception as error:  # a file from anywhere may be wrong in any way
+        except Exception as error:  # a foreign file may be invalid in any way
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             accepted = f"a device profile of this version ({reason})"
             raise InvalidInputError("profile", f"{len(data)} bytes", accepted) from None
 
 
 def _skops() -> Any:
-    """``skops.io``. Where it is imported first, it looks into every module there is, deprecated parts included."""
+    """Import ``skops.io`` without the warnings of deprecated modules, all of which its first import inspects."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import skops.io

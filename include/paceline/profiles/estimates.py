@@ -1,4 +1,4 @@
-"""Answers a scheduler's questions from device profiles: see :class:`paceline.schedule.Estimates`."""
+"""Estimates for a scheduler from device profiles: implements :class:`paceline.schedule.Estimates`."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from paceline.profiles.table import Table
 from paceline.schedule import Candidate, State
 
 Floats = NDArray[np.float64]
-_Groups = list[tuple[DeviceProfile, NDArray[np.intp], list[Candidate]]]  # their places among all who are asked about
+_Groups = list[tuple[DeviceProfile, NDArray[np.intp], list[Candidate]]]  # with their indices among all candidates
 
 _COMPUTE, _UPDATE, _CPU, _GPU, _MEMORY = FUNCTIONS
-_MEMORY_KEPT_FREE = 0.05
-_MANY = 32  # candidates, from which on a table is worth it
+_FREE_MEMORY = 0.05
+_TABLE_CANDIDATES = 32  # a table is faster from this number of candidates on
 
 
 class ProfileEstimates:
-    """Estimates for candidates of several kinds; all of a kind are asked about at once.
+    """Evaluates the learned functions for candidates of several kinds, all of one kind in one call.
 
-    What is asked of many candidates comes from tables of the functions: a scheduler asks again and again.
+    For many candidates it uses tables of the functions, because a scheduler evaluates them repeatedly.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class ProfileEstimates:
     Raises
     ------
     NoProfileError
-        When asked about a candidate of a kind, or with an application, that was not profiled.
+        In each method, for a candidate whose kind or application has no profile.
     """
 
     def __init__(self, profiles: Mapping[str, DeviceProfile]) -> None:
@@ -42,44 +42,44 @@ class ProfileEstimates:
         self._tables: dict[tuple[object, ...], Table] = {}
 
     def max_batch(self, candidates: Sequence[Candidate]) -> NDArray[np.int64]:
-        """The largest measured batch size that leaves a little memory free, ``GetMaxBatchSize``; 0 if none does."""
-        found = np.zeros(len(candidates), dtype=np.int64)
-        for profile, places, members in self._by_kind(candidates):
-            memory = self._ask(profile, _MEMORY, len(candidates))
+        """Return the largest measured batch sizes with 5 % of memory free, ``GetMaxBatchSize``; 0 if none."""
+        result = np.zeros(len(candidates), dtype=np.int64)
+        for profile, indices, members in self._by_kind(candidates):
+            memory = self._function(profile, _MEMORY, len(candidates))
             for size in profile.batch_sizes:
-                fits = memory(_states(members, size)) <= 1 - _MEMORY_KEPT_FREE
-                found[places[fits]] = size
-        return found
+                fits = memory(_states(members, size)) <= 1 - _FREE_MEMORY
+                result[indices[fits]] = size
+        return result
 
     def compute_s(self, candidates: Sequence[Candidate], batch: Floats) -> Floats:
-        """Seconds to compute one sample, equation (5)."""
+        """Return the seconds to compute one sample, equation (5)."""
         return self._compute_s(self._by_kind(candidates), batch)
 
     def _compute_s(self, groups: _Groups, batch: Floats) -> Floats:
-        return self._each(
+        return self._evaluate(
             groups,
             len(batch),
             _COMPUTE,
             {},
-            lambda places, members: np.column_stack(
-                [[one.state.cpu for one in members], [one.state.gpu for one in members], batch[places]]
+            lambda indices, members: np.column_stack(
+                [[one.state.cpu for one in members], [one.state.gpu for one in members], batch[indices]]
             ),
         )
 
     def update_s(self, candidates: Sequence[Candidate], batch: Floats, server: State) -> Floats:
-        """Seconds to push, update and pull when exactly these train, equation (6)."""
-        # Whoever computes quickly asks the server more often, and all wait longer.
+        """Return the seconds to push, update and pull if exactly these candidates train, equation (6)."""
+        # Fast workers push more often, which delays all workers.
         groups, workers = self._by_kind(candidates), len(candidates)
         pushes = float(np.sum(1 / (batch * self._compute_s(groups, batch))))
-        return self._each(
+        return self._evaluate(
             groups,
             workers,
             _UPDATE,
             {"server_cpu": server.cpu},
-            lambda places, members: np.column_stack(
+            lambda indices, members: np.column_stack(
                 [
                     [one.state.cpu for one in members],
-                    batch[places],
+                    batch[indices],
                     np.full(len(members), pushes),
                     np.full(len(members), server.cpu),
                     np.full(len(members), workers),
@@ -88,22 +88,22 @@ class ProfileEstimates:
         )
 
     def execution_s(self, candidates: Sequence[Candidate]) -> Sequence[Mapping[str, float]]:
-        """Seconds for one execution of each application beside the training, equations (7) and (8)."""
+        """Return the seconds for one execution of each application beside the training, equations (7) and (8)."""
         times: list[dict[str, float]] = [{} for _ in candidates]
         sizes = self.max_batch(candidates).astype(float)
-        for profile, places, members in self._by_kind(candidates):
-            states = _states(members, np.maximum(sizes[places], 1.0))
+        for profile, indices, members in self._by_kind(candidates):
+            states = _states(members, np.maximum(sizes[indices], 1.0))
             before = [[one.state.cpu for one in members], [one.state.memory for one in members]]
-            after = (self._ask(profile, one, len(candidates))(states) for one in (_CPU, _GPU, _MEMORY))
+            after = (self._function(profile, one, len(candidates))(states) for one in (_CPU, _GPU, _MEMORY))
             new = np.column_stack([*before, *after])
             for app in sorted({app for one in members for app in one.latency_s}):
                 seconds = profile[execution(app)](new)
-                for place, one, each_s in zip(places, members, seconds, strict=True):
+                for index, one, duration_s in zip(indices, members, seconds, strict=True):
                     if app in one.latency_s:
-                        times[place][app] = float(each_s)
+                        times[index][app] = float(duration_s)
         return times
 
-    def _each(
+    def _evaluate(
         self,
         groups: _Groups,
         candidates: int,
@@ -111,33 +111,33 @@ class ProfileEstimates:
         fixed: Mapping[str, float],
         features: Callable[[NDArray[np.intp], list[Candidate]], Floats],
     ) -> Floats:
-        found = np.empty(candidates)
-        for profile, places, members in groups:
-            found[places] = self._ask(profile, function, candidates, fixed)(features(places, members))
-        return found
+        result = np.empty(candidates)
+        for profile, indices, members in groups:
+            result[indices] = self._function(profile, function, candidates, fixed)(features(indices, members))
+        return result
 
-    def _ask(
+    def _function(
         self, profile: DeviceProfile, function: Function, candidates: int, fixed: Mapping[str, float] | None = None
     ) -> Callable[[Floats], Floats]:
-        """The function, or for many candidates a table of it; once there is one, fewer are told by it as well."""
+        """Return the function, or a table of it for many candidates or if one exists already."""
         key = (profile.kind, function.name, *(fixed or {}).values())
         if key not in self._tables:
-            if candidates < _MANY:
+            if candidates < _TABLE_CANDIDATES:
                 return profile[function]
             self._tables[key] = Table(profile[function], dict(fixed or {}))
         return self._tables[key]
 
     def _by_kind(self, candidates: Sequence[Candidate]) -> _Groups:
         groups: defaultdict[str, list[int]] = defaultdict(list)
-        for place, one in enumerate(candidates):
-            groups[one.kind].append(place)
+        for index, one in enumerate(candidates):
+            groups[one.kind].append(index)
         missing = sorted(set(groups) - set(self._profiles))
         if missing:
             known = ", ".join(sorted(self._profiles)) or "none yet"
-            raise NoProfileError(f"kind: got {missing[0]!r}, expected one that was profiled ({known})")
+            raise NoProfileError(f"kind: got {missing[0]!r}, expected a profiled kind ({known})")
         return [
-            (self._profiles[kind], np.array(places), [candidates[place] for place in places])
-            for kind, places in groups.items()
+            (self._profiles[kind], np.array(indices), [candidates[index] for index in indices])
+            for kind, indices in groups.items()
         ]
 
 

@@ -1,4 +1,4 @@
-"""The functions that are learned for each kind of device, section IV-C of Deep-Edge: of what, and what they give."""
+"""The functions learned for each kind of device, section IV-C of Deep-Edge: their features and targets."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Function:
-    """One function to be learned.
+    """A function to learn.
 
     Parameters
     ----------
     name:
         As in the paper's Table I.
     target:
-        Column of the measurements that it gives.
+        Column of the measurements with its values.
     features:
-        Columns that it is of.
+        Columns of its arguments.
     share:
-        Whether it gives a share from 0 to 1; seconds otherwise.
+        Whether its value is a share from 0 to 1; seconds otherwise.
     """
 
     name: str
@@ -27,9 +27,9 @@ class Function:
     share: bool = False
 
 
-# Columns: `cpu`, `gpu`, `memory` say how busy the machine is before training, `new_*` while it trains (95th
-# percentile); `batch_size` is its own, `pushes_per_s` the sum over all workers of 1 / (batch size * seconds for a
-# sample): how often the server would be asked if it answered at once.
+# Columns: `cpu`, `gpu`, `memory` are the utilization before training, `new_*` during it (95th percentile);
+# `batch_size` is the machine's, `pushes_per_s` the sum over all workers of 1 / (batch size * seconds for a sample): the
+# rate of pushes to a server without latency.
 _STATE = ("cpu", "gpu", "memory")
 FUNCTIONS = (
     Function("EstComputeTime", "compute_s", ("cpu", "gpu", "batch_size")),
@@ -41,10 +41,10 @@ FUNCTIONS = (
 
 
 def execution(app: str) -> Function:
-    """``EstExecTime`` of one background application: seconds for an execution, of the state while training runs.
+    """Return ``EstExecTime`` of a background application: seconds for an execution during training.
 
-    And of the state before: a training that takes all there is left makes the new state the same whatever else runs,
-    but an application shares the processor with all of it.
+    Its features include the state before training: a training that uses all idle capacity makes the new state constant,
+    but the execution time still depends on the other load.
 
     >>> execution("stitching").target
     'execution_s.stitching'

@@ -1,4 +1,4 @@
-"""Learns one function from measurements: the mean of the regressions that cross-validation finds best."""
+"""Learns one function from measurements: the mean of the best regressions in cross-validation."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-LEAST_POINTS = 8
+MIN_POINTS = 8
 _FOLDS = 5
-_MOST_REGRESSIONS = 3  # whose mean is taken
-_SMALLEST_SHARE = 0.01  # a share below it counts as wrong in parts of this
+_MAX_REGRESSIONS = 3  # in the mean
+_MIN_SHARE = 0.01  # smallest denominator of the relative error of a share
 
 
 @dataclass(frozen=True)
 class Learned:
-    """A function as it was learned.
+    """A learned function.
 
-    ``mape_pct`` and ``mape_sd_pct`` are the mean absolute percentage error on points that were left out, and its
-    standard deviation over them, as in the paper's Table I. ``regression`` names the kind that was chosen, or those
-    whose mean was. ``low`` and ``high`` are the least and the most of each feature that was measured: beyond them a
-    regression may say anything, so what lies there counts as if it were there.
+    ``mape_pct`` and ``mape_sd_pct`` are the mean absolute percentage error in cross-validation and its standard
+    deviation over the points, as in the paper's Table I. ``regression`` names the chosen regression, or those of the
+    mean. ``low`` and ``high`` are the measured minimum and maximum of each feature; features are clipped to them,
+    because regressions extrapolate badly.
     """
 
     function: Function
@@ -55,16 +55,16 @@ def learn(function: Function, measurements: pd.DataFrame, *, seed: int = 0) -> L
     Parameters
     ----------
     function:
-        What to learn.
+        The function.
     measurements:
-        One row for each point that was measured, with the function's columns.
+        One row for each measured point, with the function's columns.
     seed:
-        Of the folds and of regressions that draw numbers.
+        Seed of the folds and of randomized regressions.
 
     Raises
     ------
     InvalidInputError
-        For missing columns, too few rows, values that are no numbers, times that are not positive.
+        For missing columns, too few rows, values that are not numbers, times that are not positive.
 
     Examples
     --------
@@ -77,75 +77,75 @@ def learn(function: Function, measurements: pd.DataFrame, *, seed: int = 0) -> L
     (True, 0.03)
     """
     features, target = _columns(function, measurements)
-    wanted = target if function.share else np.log(target)
+    transformed = target if function.share else np.log(target)
     regressions = dict(_regressions(features.shape[1], seed))
-    left_out = {name: _left_out(regression, features, wanted, seed) for name, regression in regressions.items()}
+    by_name = {name: _out_of_fold(regression, features, transformed, seed) for name, regression in regressions.items()}
 
     def errors(names: Sequence[str]) -> Floats:
-        return errors_pct(function, _values(function, np.mean([left_out[name] for name in names], axis=0)), target)
+        return errors_pct(function, _values(function, np.mean([by_name[name] for name in names], axis=0)), target)
 
     def error(names: Sequence[str]) -> float:
         return float(np.mean(errors(names)))
 
     ranked = sorted(regressions, key=lambda name: error([name]))
-    best = min((ranked[:count] for count in range(1, _MOST_REGRESSIONS + 1)), key=error)
+    best = min((ranked[:count] for count in range(1, _MAX_REGRESSIONS + 1)), key=error)
     model = _mean_of({name: regressions[name] for name in best})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model.fit(features, wanted)
+        model.fit(features, transformed)
     low, high = (tuple(map(float, bound(features, axis=0))) for bound in (np.min, np.max))
     mape_pct, sd_pct = round(error(best), 3), round(float(np.std(errors(best))), 3)
     return Learned(function, model, " + ".join(best), len(target), mape_pct, sd_pct, low, high)
 
 
 def errors_pct(function: Function, predicted: Floats, target: Floats) -> Floats:
-    """How far off each prediction is, in percent of the truth."""
-    least = _SMALLEST_SHARE if function.share else 0.0
-    return np.asarray(100.0 * np.abs(predicted - target) / np.maximum(target, least), dtype=float)
+    """Return the absolute error of each prediction in percent of its target."""
+    minimum = _MIN_SHARE if function.share else 0.0
+    return np.asarray(100.0 * np.abs(predicted - target) / np.maximum(target, minimum), dtype=float)
 
 
 def _columns(function: Function, measurements: pd.DataFrame) -> tuple[Floats, Floats]:
-    wanted = [*function.features, function.target]
-    missing = [name for name in wanted if name not in measurements.columns]
+    columns = [*function.features, function.target]
+    missing = [name for name in columns if name not in measurements.columns]
     if missing:
-        raise InvalidInputError("measurements", list(measurements.columns), f"the columns {', '.join(missing)} as well")
+        raise InvalidInputError("measurements", list(measurements.columns), f"also the columns {', '.join(missing)}")
     try:
-        values = measurements[wanted].to_numpy(dtype=float)
+        values = measurements[columns].to_numpy(dtype=float)
     except (TypeError, ValueError) as error:
-        raise InvalidInputError("measurements", str(error), f"numbers in {', '.join(wanted)}") from None
-    if len(values) < LEAST_POINTS:
-        raise InvalidInputError("measurements", f"{len(values)} points", f"at least {LEAST_POINTS} for {function.name}")
-    bad = ~np.isfinite(values)
-    if bad.any():
-        row, column = np.argwhere(bad)[0]
-        raise InvalidInputError(f"{wanted[column]} in row {row}", values[row, column], "a finite number")
+        raise InvalidInputError("measurements", str(error), f"numbers in {', '.join(columns)}") from None
+    if len(values) < MIN_POINTS:
+        raise InvalidInputError("measurements", f"{len(values)} points", f"at least {MIN_POINTS} for {function.name}")
+    invalid = ~np.isfinite(values)
+    if invalid.any():
+        row, column = np.argwhere(invalid)[0]
+        raise InvalidInputError(f"{columns[column]} in row {row}", values[row, column], "a finite number")
     target = values[:, -1]
     if not function.share and (target <= 0).any():
         row = int(np.argmax(target <= 0))
-        raise InvalidInputError(f"{function.target} in row {row}", float(target[row]), "seconds, more than 0")
+        raise InvalidInputError(f"{function.target} in row {row}", float(target[row]), "seconds greater than 0")
     return values[:, :-1], target
 
 
 def _values(function: Function, predicted: Floats) -> Floats:
-    """What a regression predicts, as the function's values.
+    """Convert the predictions of a regression into values of the function.
 
-    Shares are learned as they are, times by their logarithm: a tenth too long is as wrong at 1 ms as at 1 s.
+    Times are learned as logarithms: an error of 10 % counts the same at 1 ms and at 1 s.
     """
     return np.clip(predicted, 0.0, 1.0) if function.share else np.exp(predicted)
 
 
-def _left_out(regression: Any, features: Floats, wanted: Floats, seed: int) -> Floats:
-    """What a regression predicts of each point when it has learned from the other folds; shape (points,)."""
+def _out_of_fold(regression: Any, features: Floats, target: Floats, seed: int) -> Floats:
+    """Return the prediction of each point by a regression fitted to the other folds; shape (points,)."""
     from sklearn.model_selection import KFold, cross_val_predict
 
     folds = KFold(n_splits=_FOLDS, shuffle=True, random_state=seed)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a kernel's parameter at its bound is no news
-        return np.asarray(cross_val_predict(regression, features, wanted, cv=folds), dtype=float)
+        warnings.simplefilter("ignore")  # kernel parameters at their bounds are acceptable
+        return np.asarray(cross_val_predict(regression, features, target, cv=folds), dtype=float)
 
 
 def _mean_of(regressions: Mapping[str, Any]) -> Any:
-    """One regression that predicts the mean of several: where they are wrong in different places, it is less so."""
+    """Return a regression that predicts the mean of several; their errors partly cancel."""
     from sklearn.ensemble import VotingRegressor
 
     if len(regressions) == 1:
@@ -154,7 +154,7 @@ def _mean_of(regressions: Mapping[str, Any]) -> Any:
 
 
 def _regressions(features: int, seed: int) -> Iterator[tuple[str, Any]]:
-    """The kinds that compete: smooth ones that need few points, and ensembles of trees for what is not smooth."""
+    """Yield the candidate regressions: smooth ones, which need few points, and tree ensembles for other functions."""
     from sklearn.ensemble import ExtraTreesRegressor, GradientBoostingRegressor
     from sklearn.linear_model import RidgeCV
     from sklearn.pipeline import make_pipeline
@@ -173,7 +173,7 @@ def _regressions(features: int, seed: int) -> Iterator[tuple[str, Any]]:
 
 
 def gaussian_process(features: int, seed: int) -> Any:
-    """A Gaussian process with a length scale for each feature; it also knows how sure it is."""
+    """Return a Gaussian process with a length scale for each feature; it also predicts a variance."""
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
     from sklearn.pipeline import make_pipeline

@@ -1,7 +1,4 @@
-"""What runs on a device besides a training while it is profiled: its applications, and load that is set at will.
-
-Driven by ``bench``.
-"""
+"""Neighbours of a training during profiling: the device's applications, and artificial load. Used by ``bench``."""
 
 from __future__ import annotations
 
@@ -20,19 +17,19 @@ from paceline.runtime.docker_job import DockerJob
 from paceline.train.progress import parse_line
 
 IMAGE = "paceline-neighbour:latest"
-BACKGROUND = "paceline.background"  # label of a container that is an application of its machine
+BACKGROUND = "paceline.background"  # label of a container with a background application; its value is the name
 _MIB = 2**20
-_SPARE_BYTES = 64 * _MIB  # of the program that fills memory, besides what it fills
-_LEAST_SHARE = 0.01
-_LOOK_S = 0.1
-_FILLED, _FILLING_S = 0.95, 30.0
-# Should nobody be there any more to end it, load ends by itself.
-_AT_MOST = ("--timeout", "3600")
+_OVERHEAD_BYTES = 64 * _MIB  # memory of stress-ng itself
+_MIN_SHARE = 0.01
+_POLL_S = 0.1
+_FILLED, _FILL_TIMEOUT_S = 0.95, 30.0
+# The load ends by itself if this process dies.
+_TIMEOUT = ("--timeout", "3600")
 
 
 @dataclass(frozen=True)
 class Load:
-    """Load besides the applications: so much of the device's cores and of its memory, as shares from 0 to 1."""
+    """Artificial load beside the applications: shares of the device's cores and memory, from 0 to 1."""
 
     cpu: float = 0.0
     memory: float = 0.0
@@ -44,25 +41,25 @@ class Load:
 
 
 class Neighbours:
-    """The applications of one device, and load.
+    """The applications of one device, and artificial load.
 
-    An application that runs there already, in a container with the label ``paceline.background`` and its name, is left
-    as it is and listened to; the others are started.
+    Running applications (containers with the label ``paceline.background`` and the application's name) are only
+    observed; the others are started.
 
     Parameters
     ----------
     runtime:
         The device's engine.
     device:
-        The device; its ``background`` says which applications.
+        The device with its ``background`` applications.
     name:
-        A name for its containers that no others have.
+        Unique prefix of its containers' names.
     image:
         Image with stress-ng.
     labels:
         Labels for its containers.
-    patience_s:
-        How long to wait for the first word of an application that runs already.
+    timeout_s:
+        Maximum wait for the first report of a running application.
     """
 
     def __init__(
@@ -73,9 +70,9 @@ class Neighbours:
         image: str = IMAGE,
         labels: Mapping[str, str] | None = None,
         *,
-        patience_s: float = 30.0,
+        timeout_s: float = 30.0,
     ) -> None:
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
         self._runtime = runtime
         self._device = device
         self._name = name
@@ -83,7 +80,7 @@ class Neighbours:
         self._labels = dict(labels or {})
         self._closed = False
         self._apps: dict[str, DockerJob] = {}
-        self._listened_to: dict[str, DockerJob] = {}  # applications that were there before
+        self._attached: dict[str, DockerJob] = {}  # applications started by others
         self._cpu: DockerJob | None = None
         self._cpu_share = 0.0
         self._memory: DockerJob | None = None
@@ -91,42 +88,42 @@ class Neighbours:
         self._times: defaultdict[str, list[float]] = defaultdict(list)
 
     def start(self) -> None:
-        """Start the applications that do not run there yet."""
+        """Start the applications that are not running."""
         for app in self._device.background:
             found = self._runtime.find({BACKGROUND: app.name}, self._device.cgroup_parent)
             if found is not None:
-                self._listened_to[app.name] = found
-                self._wait_for_word(app.name, found)
+                self._attached[app.name] = found
+                self._wait_for_report(app.name, found)
                 continue
             if app.image is None or app.script is None:
-                accepted = "an image and a script: how the application is run to be measured"
+                accepted = "an image and a script to start the application for the measurement"
                 raise InvalidInputError(f"background.{app.name}", f"{app.image}, {app.script}", accepted)
             script = Path(app.script)
             self._apps[app.name] = self._run(app.name, ["python", script.name], app.image, {script.name: script})
 
     def set(self, load: Load) -> None:
-        """Let there be so much load from now on."""
+        """Set the load."""
         if load.memory != self._memory_share:
-            self._set_cpu(min(_LEAST_SHARE, self._cpu_share))  # to fill memory takes the processor, too
+            self._set_cpu(min(_MIN_SHARE, self._cpu_share))  # filling memory needs the processor
             self._set_memory(load.memory)
         self._set_cpu(load.cpu)
 
-    def take_times(self) -> dict[str, list[float]]:
-        """Seconds that each application's executions took since the last call."""
-        for app, job in [*self._apps.items(), *self._listened_to.items()]:
+    def take_execution_times(self) -> dict[str, list[float]]:
+        """Return the seconds of each application's executions since the last call."""
+        for app, job in [*self._apps.items(), *self._attached.items()]:
             self._times[app] += _executions(job)
             if job.wait(0):
                 status = job.status()
-                why = status.reason or f"exit code {status.exit_code}"
-                raise TrainingFailedError(f"background.{app} of {self._device.name} has ended: {why}")
+                reason = status.reason or f"exit code {status.exit_code}"
+                raise TrainingFailedError(f"background.{app} of {self._device.name} has ended: {reason}")
         times, self._times = dict(self._times), defaultdict(list)
         return times
 
     def close(self) -> None:
-        """Remove everything that was started here."""
+        """Remove all containers that this object started."""
         self._closed = True
-        listened_to, self._listened_to = self._listened_to, {}
-        for one in listened_to.values():
+        attached, self._attached = self._attached, {}
+        for one in attached.values():
             one.close()
         jobs = [*self._apps.values(), self._cpu, self._memory]
         self._apps, self._cpu, self._memory = {}, None, None
@@ -141,22 +138,22 @@ class Neighbours:
             raise problem
 
     def _wait_until_filled(self, job: DockerJob, fill: int) -> None:
-        """Filling takes a slow device's processor for seconds: what is measured meanwhile is not of a full memory."""
-        give_up_s = time.monotonic() + _FILLING_S
+        """Wait until the memory is filled, which takes seconds on a slow device."""
+        give_up_s = time.monotonic() + _FILL_TIMEOUT_S
         while job.usage().memory_bytes < _FILLED * fill and time.monotonic() < give_up_s and not self._closed:
-            if job.wait(_LOOK_S):
-                raise TrainingFailedError(f"the load on the memory of {self._device.name} has ended at once")
+            if job.wait(_POLL_S):
+                raise TrainingFailedError(f"the memory load on {self._device.name} ended while filling")
 
-    def _wait_for_word(self, app: str, job: DockerJob) -> None:
-        give_up_s = time.monotonic() + self._patience_s
+    def _wait_for_report(self, app: str, job: DockerJob) -> None:
+        give_up_s = time.monotonic() + self._timeout_s
         while not self._times[app]:
             if self._closed or time.monotonic() > give_up_s:
                 raise TrainingFailedError(
-                    f"background.{app} of {self._device.name} runs already, and in {self._patience_s:g} s has not said "
-                    "what an execution takes: it has to call paceline.train.report(execution_s=...) after each, with "
-                    "PACELINE_PROGRESS=lines in its environment"
+                    f"background.{app} of {self._device.name} is running but did not report an execution time within "
+                    f"{self._timeout_s:g} s: it must call paceline.train.report(execution_s=...) after each execution, "
+                    "with PACELINE_PROGRESS=lines in its environment"
                 )
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
             self._times[app] += _executions(job)
 
     def _set_memory(self, share: float) -> None:
@@ -166,23 +163,23 @@ class Neighbours:
         fill = int(share * self._device.memory_gib * 2**30)
         if fill:
             keep_filled = ["--vm", "1", "--vm-bytes", f"{fill}", "--vm-keep", "--vm-hang", "0"]
-            command = ["stress-ng", *keep_filled, "--quiet", *_AT_MOST]
-            self._memory = self._run("memory", command, self._image, {}, memory_bytes=fill + _SPARE_BYTES)
+            command = ["stress-ng", *keep_filled, "--quiet", *_TIMEOUT]
+            self._memory = self._run("memory", command, self._image, {}, memory_bytes=fill + _OVERHEAD_BYTES)
             self._wait_until_filled(self._memory, fill)
         self._memory_share = share
 
     def _set_cpu(self, share: float) -> None:
         if share == self._cpu_share:
             return
-        if share < _LEAST_SHARE:
+        if share < _MIN_SHARE:
             if self._cpu is not None:
                 self._cpu.remove()
                 self._cpu = None
         else:
             if self._cpu is None:
-                hands = math.ceil(self._device.cores)
-                command = ["stress-ng", "--cpu", f"{hands}", "--cpu-method", "matrixprod", "--quiet", *_AT_MOST]
-                # On all there is: on a small share of a slow device, to start has taken half a minute.
+                processes = math.ceil(self._device.cores)
+                command = ["stress-ng", "--cpu", f"{processes}", "--cpu-method", "matrixprod", "--quiet", *_TIMEOUT]
+                # Start on all cores, then resize: on a small share of a slow device the start took 30 s.
                 self._cpu = self._run("cpu", command, self._image, {})
             self._cpu.resize(share * self._device.cores)
         self._cpu_share = share
@@ -208,18 +205,18 @@ class Neighbours:
                 labels=self._labels,
             )
         )
-        if self._closed:  # by another thread meanwhile, which could not know of this job
+        if self._closed:  # by another thread, before this job was registered
             job.remove()
             raise TrainingFailedError("the bench was closed")
         return job
 
 
 def _executions(job: DockerJob) -> list[float]:
-    """What the executions took that it has told of since the last call."""
+    """Return the execution times that the application reported since the last call."""
     found = []
     for line in job.read_lines():
-        with contextlib.suppress(ValueError):  # of an application that is not ours, a line may say anything
-            told = parse_line(line)
-            if told is not None and "execution_s" in told.metrics:
-                found.append(told.metrics["execution_s"])
+        with contextlib.suppress(ValueError):  # foreign applications print arbitrary lines
+            report = parse_line(line)
+            if report is not None and "execution_s" in report.metrics:
+                found.append(report.metrics["execution_s"])
     return found

@@ -1,4 +1,4 @@
-"""Which points to measure: a few that fill the space, then those that the models so far know least about."""
+"""Selects points to measure: first space-filling ones, then those with the largest predictive variance."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Point = dict[str, float]
 
 @dataclass(frozen=True)
 class Axes:
-    """What is varied, and over which values; all combinations are the full grid.
+    """The varied parameters and their values; all combinations form the grid.
 
     Examples
     --------
@@ -42,7 +42,7 @@ class Axes:
 
     @property
     def grid(self) -> list[Point]:
-        """Every combination."""
+        """All combinations of values."""
         names = list(self.values)
         return [
             {name: float(value) for name, value in zip(names, point, strict=True)}
@@ -50,9 +50,9 @@ class Axes:
         ]
 
     def scaled(self, points: Sequence[Point]) -> Floats:
-        """Points in steps along each axis, so that one step is as far as another; shape (points, axes).
+        """Return points with each axis scaled to 0 to 1 by the indices of its values; shape (points, axes).
 
-        Steps, not values: batch sizes that double from one to the next are evenly far apart.
+        Indices make batch sizes that double from one to the next equidistant.
         """
         columns = [
             np.interp([point[name] for point in points], sorted(values), np.linspace(0, 1, len(values)))
@@ -64,7 +64,7 @@ class Axes:
 
 
 def first_points(axes: Axes, count: int, seed: int = 0) -> list[Point]:
-    """Points of the grid that fill it: each is as far as can be from those before it.
+    """Return points that fill the grid: each has the largest distance from those before it.
 
     >>> points = first_points(Axes({"cpu": (0, 0.25, 0.5, 0.75, 1), "batch_size": (1, 2, 4)}), count=4)
     >>> sorted((point["cpu"], point["batch_size"]) for point in points)
@@ -73,14 +73,14 @@ def first_points(axes: Axes, count: int, seed: int = 0) -> list[Point]:
     grid = axes.grid
     if not 1 <= count <= len(grid):
         raise InvalidInputError("count", count, f"a number from 1 to the {len(grid)} points of the grid")
-    places = axes.scaled(grid)
-    chosen = [int(np.argmin(places.sum(axis=1)))]
-    nearest = np.linalg.norm(places - places[chosen[0]], axis=1)
-    order = np.random.default_rng(seed).permutation(len(grid))  # among equals, no corner is preferred
+    coordinates = axes.scaled(grid)
+    chosen = [int(np.argmin(coordinates.sum(axis=1)))]
+    nearest = np.linalg.norm(coordinates - coordinates[chosen[0]], axis=1)
+    order = np.random.default_rng(seed).permutation(len(grid))  # random order among equal distances
     while len(chosen) < count:
         farthest = int(order[np.argmax(nearest[order])])
         chosen.append(farthest)
-        nearest = np.minimum(nearest, np.linalg.norm(places - places[farthest], axis=1))
+        nearest = np.minimum(nearest, np.linalg.norm(coordinates - coordinates[farthest], axis=1))
     return [grid[index] for index in chosen]
 
 
@@ -92,70 +92,70 @@ def choose_more(
     seed: int = 0,
     among: Callable[[Point], bool] = lambda point: True,
 ) -> list[Point]:
-    """The points of the grid that are worth measuring next.
+    """Return the points of the grid to measure next.
 
-    A Gaussian process for each function says how unsure it is at each point that has not been measured; the point where
-    the functions together are least sure comes first, then the next with that one taken as known.
+    A Gaussian process for each function predicts the variance at each unmeasured point. The point with the largest sum
+    of variances comes first; the next is chosen as if that point were measured.
 
     Parameters
     ----------
     axes:
         The grid.
     measured:
-        What was measured so far, with the columns of the axes and of the functions' targets.
+        Measurements so far, with the columns of the axes and of the functions' targets.
     functions:
-        What will be learned.
+        The functions to learn.
     count:
-        How many points are wanted; fewer are returned once the grid is used up.
+        Number of points; fewer if the grid is exhausted.
     among:
-        Which points of the grid may be chosen.
+        Predicate for the points that may be chosen.
     """
     grid = axes.grid
     known = {tuple(row) for row in measured[list(axes.values)].to_numpy(dtype=float)}
-    open_points = [point for point in grid if tuple(point.values()) not in known and among(point)]
-    if not open_points:
+    unmeasured = [point for point in grid if tuple(point.values()) not in known and among(point)]
+    if not unmeasured:
         return []
-    seen = axes.scaled(measured[list(axes.values)].to_dict("records"))
-    places = axes.scaled(open_points)
-    processes = [process for one in functions if (process := _process(one, seen, measured, seed)) is not None]
+    observed = axes.scaled(measured[list(axes.values)].to_dict("records"))
+    coordinates = axes.scaled(unmeasured)
+    processes = [process for one in functions if (process := _process(one, observed, measured, seed)) is not None]
     chosen: list[int] = []
-    while len(chosen) < min(count, len(open_points)):
-        unsure = np.zeros(len(open_points))
+    while len(chosen) < min(count, len(unmeasured)):
+        variance = np.zeros(len(unmeasured))
         for process in processes:
-            unsure += _unsure(process, np.vstack([seen, places[chosen]]), places)
-        if not processes:  # nothing varies: any point is as good as another
-            unsure[:] = 1.0
-        unsure[chosen] = -1.0
-        chosen.append(int(np.argmax(unsure)))
-    return [open_points[index] for index in chosen]
+            variance += _relative_variance(process, np.vstack([observed, coordinates[chosen]]), coordinates)
+        if not processes:  # no target varies: all points are equal
+            variance[:] = 1.0
+        variance[chosen] = -1.0
+        chosen.append(int(np.argmax(variance)))
+    return [unmeasured[index] for index in chosen]
 
 
-def _process(function: Function, seen: Floats, measured: pd.DataFrame, seed: int) -> Any:
-    """The kernel of a process fitted to a function's target, ``None`` for a target that does not vary."""
+def _process(function: Function, observed: Floats, measured: pd.DataFrame, seed: int) -> Any:
+    """Return the kernel of a process fitted to a function's target; ``None`` for a constant target."""
     if function.target not in measured.columns:
-        return None  # an application that none of these machines has
+        return None  # none of these machines runs the application
     target = measured[function.target].to_numpy(dtype=float)
-    there = np.isfinite(target)  # an application may have had no execution in a measurement
-    seen, target = seen[there], target[there]
+    finite = np.isfinite(target)  # an application may have had no execution in a measurement
+    observed, target = observed[finite], target[finite]
     if len(target) < 2:
         return None
     target = target if function.share else np.log(np.maximum(target, 1e-9))
     if np.ptp(target) < 1e-9:
         return None
-    process = gaussian_process(seen.shape[1], seed)[-1]
+    process = gaussian_process(observed.shape[1], seed)[-1]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        process.fit(seen, target)
+        process.fit(observed, target)
     return process.kernel_
 
 
-def _unsure(kernel: Any, seen: Floats, places: Floats) -> Floats:
-    """Variance at ``places`` of a process that has seen ``seen``, as a share of its variance far from everything."""
+def _relative_variance(kernel: Any, observed: Floats, coordinates: Floats) -> Floats:
+    """Return the variance at ``coordinates`` given ``observed``, relative to the prior variance."""
     from scipy.linalg import cho_factor, cho_solve
 
-    signal = kernel.k1  # the rest is noise, which no measurement takes away
-    covariance = kernel(seen) + 1e-9 * np.eye(len(seen))
-    between = signal(seen, places)
+    signal = kernel.k1  # k2 is noise, which measurements do not reduce
+    covariance = kernel(observed) + 1e-9 * np.eye(len(observed))
+    between = signal(observed, coordinates)
     explained = np.einsum("ij,ij->j", between, cho_solve(cho_factor(covariance), between))
-    prior = signal.diag(places)
+    prior = signal.diag(coordinates)
     return np.asarray(np.maximum(prior - explained, 0.0) / prior, dtype=float)

@@ -1,4 +1,4 @@
-"""A training on several machines that is run to be measured: the real one, its script unchanged."""
+"""Runs the real training script on several machines for measurements. Used by ``bench``."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from paceline.train.asynchronous.plan import PLAN, SERVER_COMMAND
 from paceline.train.job import ENV_EPOCHS
 from paceline.train.progress import Progress, parse_line
 
-# Who stands still holds batches, without which the others may not go on to the next epoch.
-_SOON = ("--stuck-s", "3")
-_FOR_EVER = 10**6  # epochs: a training is measured for as long as it takes
-_BEGIN_S = 180.0
-_LOOK_S = 0.1
-LEAST_BATCHES = 3
+# A suspended worker keeps its batches, and the others need them to finish the epoch: reassign them after 3 s.
+_STUCK_OPTION = ("--stuck-s", "3")
+_EPOCHS = 10**6  # practically unlimited: the bench ends the training
+_BEGIN_TIMEOUT_S = 180.0
+_POLL_S = 0.1
+MIN_BATCHES = 3
 
 
 @dataclass(frozen=True)
 class TrainingSpec:
-    """What is trained: a script, the image it runs in, and what it is given."""
+    """A training: its script, image, arguments, files and environment."""
 
     script: Path
     image: str
@@ -45,18 +45,18 @@ class TrainingSpec:
 
 
 class Rehearsal:
-    """Runs a training, and another one after it, until it is closed.
+    """Runs successive trainings until it is closed.
 
     Parameters
     ----------
     name:
-        A name for its containers and networks that no others have.
+        Unique prefix of the names of its containers and networks.
     machines:
         Name to machine.
     server:
-        The machine of the parameter server; with an ``address`` where they have several engines.
+        The machine of the parameter server; with an ``address`` if the machines have several engines.
     training:
-        What is trained.
+        The training.
     runtimes:
         Machine name to its engine.
     labels:
@@ -81,28 +81,28 @@ class Rehearsal:
         self._server: DockerJob | None = None
         self._closed = False
         self.trainers: dict[str, Trainer] = {}
-        """Machine name to its training, since ``begin``."""
+        """Machine name to its job, since ``begin``."""
 
     def begin(self, plan: Mapping[str, Mapping[str, float]], *, fixed_parts: bool = False) -> None:
-        """Begin a training, the one before being ended; it is under way on every machine when this returns.
+        """End the previous training, start a new one, and wait until every machine trains.
 
         Parameters
         ----------
         plan:
             Machine name to ``samples`` and ``batch_size``.
         fixed_parts:
-            Nobody takes over from who is slower.
+            Faster machines do not take over samples of slower ones.
         """
         self.end()
         is_open = any(self._machines[name].engine != self._server_machine.engine for name in plan)
         network = f"{self._name}-{uuid.uuid4().hex[:6]}"
-        meeting = Rendezvous(network, self._server_machine, open=is_open, secret=secrets.token_hex())
+        rendezvous = Rendezvous(network, self._server_machine, open=is_open, secret=secrets.token_hex())
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / PLAN
             file.write_text(json.dumps({"workers": plan}))
-            command = [*SERVER_COMMAND, *_SOON, *(["--fixed-parts"] if fixed_parts else [])]
+            command = [*SERVER_COMMAND, *_STUCK_OPTION, *(["--fixed-parts"] if fixed_parts else [])]
             spec = self._job(self._server_machine, command, files={file.name: file})
-            self._server = self._start(self._server_machine, meeting.serve(spec))
+            self._server = self._start(self._server_machine, rendezvous.serve(spec))
         training = self._training
         for name in plan:
             machine = self._machines[name]
@@ -110,28 +110,28 @@ class Rehearsal:
                 machine,
                 ["python", training.script.name, *training.arguments],
                 files={training.script.name: training.script, **training.files},
-                environment={**training.environment, ENV_EPOCHS: str(_FOR_EVER)},
+                environment={**training.environment, ENV_EPOCHS: str(_EPOCHS)},
                 inputs=training.inputs,
                 gpus=machine.gpus,
             )
-            self.trainers[name] = Trainer(name, self._start(machine, meeting.join(spec, machine)))
-        give_up_s = time.monotonic() + _BEGIN_S
+            self.trainers[name] = Trainer(name, self._start(machine, rendezvous.join(spec, machine)))
+        give_up_s = time.monotonic() + _BEGIN_TIMEOUT_S
         for name, trainer in self.trainers.items():
-            trainer.wait_for(LEAST_BATCHES * plan[name]["batch_size"], give_up_s)
+            trainer.wait_for(MIN_BATCHES * plan[name]["batch_size"], give_up_s)
 
-    def wait_for(self, samples: float, patience_s: float) -> Progress:
-        """Wait for the parameter server to say something new, and that so many samples of all epochs are done."""
-        give_up_s = time.monotonic() + patience_s
+    def wait_for(self, samples: float, timeout_s: float) -> Progress:
+        """Return the parameter server's first new report with at least ``samples`` done, of all epochs."""
+        give_up_s = time.monotonic() + timeout_s
         while time.monotonic() < give_up_s and self._server is not None:
-            told = [found for found in map(parse_line, self._server.read_lines()) if found is not None]
-            if told and told[-1].done >= samples:
-                return told[-1]
-            if self._server.wait(_LOOK_S):
+            reports = [found for found in map(parse_line, self._server.read_lines()) if found is not None]
+            if reports and reports[-1].done >= samples:
+                return reports[-1]
+            if self._server.wait(_POLL_S):
                 raise TrainingFailedError("the parameter server has ended")
-        raise TrainingFailedError(f"the training has not done {samples:.0f} samples in {patience_s:.0f} s")
+        raise TrainingFailedError(f"the training did not complete {samples:.0f} samples within {timeout_s:.0f} s")
 
     def end(self) -> None:
-        """End the training that is under way."""
+        """End the current training."""
         jobs = [*(trainer.job for trainer in self.trainers.values()), self._server]
         self.trainers, self._server = {}, None
         with ThreadPoolExecutor(len(jobs)) as pool:
@@ -139,7 +139,7 @@ class Rehearsal:
                 ended.result()
 
     def close(self) -> None:
-        """End it, and let none begin any more, also where another thread is at it."""
+        """End the current training and prevent new ones, including one that another thread is starting."""
         self._closed = True
         self.end()
 
@@ -157,7 +157,7 @@ class Rehearsal:
 
     def _start(self, machine: Machine, spec: JobSpec) -> DockerJob:
         job = self._runtimes[machine.name].start(spec)
-        if self._closed:  # meanwhile, by somebody who could not know of this job
+        if self._closed:  # by another thread, before this job was registered
             job.remove()
             raise TrainingFailedError("the bench was closed")
         return job

@@ -1,4 +1,4 @@
-"""Where profiles are kept: a folder or an object store, a file for each kind of device."""
+"""Stores profiles in a folder or an object store, one file for each kind of device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ProfileStore:
     Parameters
     ----------
     root:
-        Path or URL. Airflow code passes an ``ObjectStoragePath``, which brings its connection along.
+        Path or URL. Airflow code passes an ``ObjectStoragePath``, which includes its connection.
 
     Examples
     --------
@@ -29,7 +29,7 @@ class ProfileStore:
         self._root = root if isinstance(root, UPath) else UPath(root)
 
     def load(self, kind: str) -> DeviceProfile | None:
-        """The profile of a kind; ``None`` if there is none. Raises ``InvalidInputError`` for a file that is not one."""
+        """Return the profile of a kind; ``None`` if there is none. Raises ``InvalidInputError`` for an invalid file."""
         path = self._path(kind)
         data = storage.read(path)
         if data is None:
@@ -37,11 +37,11 @@ class ProfileStore:
         try:
             return DeviceProfile.loads(data)
         except InvalidInputError as error:
-            accepted = f"{error.accepted}: remove it, and it is made anew"
+            accepted = f"{error.accepted}; remove the file to create a new profile"
             raise InvalidInputError("profiles", str(path), accepted) from None
 
     def save(self, profile: DeviceProfile) -> None:
-        """Keep a profile; one of the same kind that was there before is replaced at once or not at all."""
+        """Store a profile; atomically replace an earlier one of the same kind."""
         storage.put(self._path(profile.kind), profile.dumps())
 
     def _path(self, kind: str) -> UPath:

@@ -1,4 +1,4 @@
-"""Measures machines at the points that tell most: some that fill the space, then those the models are unsure of."""
+"""Measures machines at the most informative points: first space-filling ones, then those of the largest variance."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from paceline.errors import InvalidInputError
 from paceline.profiles.functions import FUNCTIONS, Function, execution
-from paceline.profiles.learn import LEAST_POINTS
+from paceline.profiles.learn import MIN_POINTS
 from paceline.profiles.neighbours import Load
 from paceline.profiles.points import Axes, Point, choose_more, first_points
 
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 
     from paceline.fleet import Machine
 
-# What is varied: load on a machine, its batch size, how many train, load on the parameter server.
+# Axes: load on a machine, its batch size, number of workers, load on the parameter server.
 CPU, MEMORY, BATCH, WORKERS, SERVER = "stress_cpu", "stress_memory", "batch_size", "workers", "server_stress"
-# A training has to be begun anew for each batch size of a round, which takes as long as several measurements.
-_MOST_ROUNDS, _LEAST_IN_TRAINING = 3, 6
+# Each batch size of a round needs a new training, whose start takes as long as several measurements.
+_MAX_ROUNDS, _MIN_POINTS_PER_TRAINING = 3, 6
 
 
 class Measures(Protocol):
-    """What a survey asks of a :class:`~paceline.profiles.bench.Bench`."""
+    """The part of :class:`~paceline.profiles.bench.Bench` that a survey uses."""
 
     def train(self, batch: dict[str, int]) -> None:
-        """Begin a training with these batch sizes."""
+        """Start a training with these batch sizes."""
 
     def measure(self, loads: dict[str, Load], *, active: Sequence[str], server: Load | None) -> list[dict[str, Any]]:
         """Measure a point."""
 
 
 def default_axes(workers: int, batch_sizes: Sequence[int] = (4, 8, 16, 32)) -> Axes:
-    """The points that are worth a look where ``workers`` machines are at hand.
+    """Return the default grid for ``workers`` machines.
 
     >>> len(default_axes(workers=3).grid)
     360
@@ -53,20 +53,20 @@ def default_axes(workers: int, batch_sizes: Sequence[int] = (4, 8, 16, 32)) -> A
 
 
 class Survey:
-    """Measures a fleet's machines, all of them at once, each at its own load.
+    """Measures the machines of a fleet simultaneously, each at its own load.
 
     Parameters
     ----------
     bench:
-        Where it is measured.
+        Does the measurements.
     machines:
-        The machines; those of one kind add to the same profile.
+        The machines; those of one kind contribute to the same profile.
     axes:
-        What is varied, see :func:`default_axes`.
+        The grid, see :func:`default_axes`.
     seed:
-        Of what is drawn.
+        Seed of random choices.
     on_rows:
-        Told the rows of every measurement.
+        Called with the rows of every measurement.
     """
 
     def __init__(
@@ -78,58 +78,58 @@ class Survey:
         seed: int = 0,
         on_rows: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
     ) -> None:
-        most = max(axes.values[WORKERS])
-        if most > len(machines):
-            raise InvalidInputError("axes.workers", most, f"at most {len(machines)}, the number of machines")
+        workers = max(axes.values[WORKERS])
+        if workers > len(machines):
+            raise InvalidInputError("axes.workers", workers, f"at most {len(machines)}, the number of machines")
         self._bench = bench
         self._machines = list(machines)
         self._axes = axes
         self._seed = seed
         self._on_rows = on_rows
-        self._draw = np.random.default_rng(seed)
+        self._rng = np.random.default_rng(seed)
         self._turn = 0
         self.rows: list[dict[str, Any]] = []
-        """What was measured; ``held_out`` says which rows are for testing what was learned from the others."""
+        """All measured rows; the column ``held_out`` marks those for testing."""
 
     def run(self, points: int, held_out: int = 0, repeats: int = 1) -> pd.DataFrame:
-        """Measure so many points to learn from, and so many drawn at random to test what was learned.
+        """Measure ``points`` points for learning, and ``held_out`` random ones for testing.
 
-        Those to test with are measured ``repeats`` times each, not one after the other: what a point gives is known
-        better then, and how much of an error is the measurement's own. A training is begun for each batch size in each
-        of up to three rounds; the rest is varied while it stands still.
+        Held-out points are measured ``repeats`` times each, in mixed order: the repetitions average the measurement
+        noise and show its size. A training starts for each batch size in each of up to three rounds; the other
+        parameters change while it is suspended.
 
         Raises
         ------
         InvalidInputError
-            For so few points that a machine would have too few to learn from.
+            If the points are too few to learn from for each machine.
         """
         import pandas as pd
 
-        least = LEAST_POINTS * len(self._machines)
-        if points < least:
-            accepted = f"at least {least}: {LEAST_POINTS} for each of {len(self._machines)} machines"
+        minimum = MIN_POINTS * len(self._machines)
+        if points < minimum:
+            accepted = f"at least {minimum}: {MIN_POINTS} for each of {len(self._machines)} machines"
             raise InvalidInputError("points", points, accepted)
         sizes = [int(size) for size in self._axes.values[BATCH]]
-        rounds = min(max(points // (len(sizes) * _LEAST_IN_TRAINING), 1), _MOST_ROUNDS)
+        rounds = min(max(points // (len(sizes) * _MIN_POINTS_PER_TRAINING), 1), _MAX_ROUNDS)
         trainings = rounds * len(sizes)
         for number in range(trainings):
             batch = {machine.name: sizes[(number + place) % len(sizes)] for place, machine in enumerate(self._machines)}
             count = _part(points, number, trainings)
-            chosen = self._chosen(batch, count, first=number < len(sizes))
-            drawn = [self._drawn(batch) for _ in range(_part(held_out, number, trainings))]
-            if not chosen and not drawn:
+            chosen = self._select(batch, count, first=number < len(sizes))
+            held_out_points = [self._random_point(batch) for _ in range(_part(held_out, number, trainings))]
+            if not chosen and not held_out_points:
                 continue
             self._bench.train(batch)
-            # Interleaved, so that what changes with time changes for both.
+            # Mixed order, so that drift affects both sets.
             order = [(point, False, self._leader()) for point in chosen]
-            order += [(point, True, self._leader()) for point in drawn] * repeats
-            for index in self._draw.permutation(len(order)):
+            order += [(point, True, self._leader()) for point in held_out_points] * repeats
+            for index in self._rng.permutation(len(order)):
                 self._measure(*order[index])
         measured: pd.DataFrame = pd.DataFrame(self.rows)
         return measured
 
     def _leader(self) -> str:
-        """Whose point says what all have in common; each in its turn."""
+        """Return the machine whose point sets the common parameters, in rotation."""
         self._turn += 1
         return self._machines[self._turn % len(self._machines)].name
 
@@ -145,33 +145,33 @@ class Survey:
         self.rows += rows
         self._on_rows(rows)
 
-    def _chosen(self, batch: dict[str, int], count: int, *, first: bool) -> list[dict[str, Point]]:
-        """For each measurement, each machine's point; who leads has its say on what they have in common."""
+    def _select(self, batch: dict[str, int], count: int, *, first: bool) -> list[dict[str, Point]]:
+        """Return each machine's point for each measurement."""
         lists = {
-            machine.name: (self._filling if first else self._unsure)(place, machine, batch[machine.name], count)
+            machine.name: (self._spread if first else self._uncertain)(place, machine, batch[machine.name], count)
             for place, machine in enumerate(self._machines)
         }
         return [{name: points[index] for name, points in lists.items()} for index in range(count)]
 
-    def _drawn(self, batch: dict[str, int]) -> dict[str, Point]:
+    def _random_point(self, batch: dict[str, int]) -> dict[str, Point]:
         values = self._axes.values
         return {
-            name: {axis: float(size if axis == BATCH else self._draw.choice(values[axis])) for axis in values}
+            name: {axis: float(size if axis == BATCH else self._rng.choice(values[axis])) for axis in values}
             for name, size in batch.items()
         }
 
-    def _filling(self, place: int, machine: Machine, size: int, count: int) -> list[Point]:
+    def _spread(self, place: int, machine: Machine, size: int, count: int) -> list[Point]:
         if not count:
             return []
         rest = Axes({axis: values for axis, values in self._axes.values.items() if axis != BATCH})
         sizes = list(self._axes.values[BATCH])
-        wanted = min(count * len(sizes), len(rest.grid))
-        points = first_points(rest, wanted, seed=self._seed + place)
-        # Each batch size gets its own part of the points, and each machine another.
-        mine = [{**point, BATCH: float(size)} for point in points[sizes.index(size) :: len(sizes)]]
-        return [mine[index % len(mine)] for index in range(count)]
+        total = min(count * len(sizes), len(rest.grid))
+        points = first_points(rest, total, seed=self._seed + place)
+        # Each batch size has a separate part of the points, and each machine another seed.
+        own = [{**point, BATCH: float(size)} for point in points[sizes.index(size) :: len(sizes)]]
+        return [own[index % len(own)] for index in range(count)]
 
-    def _unsure(self, place: int, machine: Machine, size: int, count: int) -> list[Point]:
+    def _uncertain(self, place: int, machine: Machine, size: int, count: int) -> list[Point]:
         import pandas as pd
 
         rows = [row for row in self.rows if row["kind"] == machine.kind and not row["held_out"]]
@@ -184,12 +184,12 @@ class Survey:
             seed=self._seed + place,
             among=lambda point: point[BATCH] == size,
         )
-        return chosen + [self._drawn({machine.name: size})[machine.name] for _ in range(count - len(chosen))]
+        return chosen + [self._random_point({machine.name: size})[machine.name] for _ in range(count - len(chosen))]
 
     def _functions(self, machine: Machine) -> list[Function]:
         return [*FUNCTIONS[:2], *(execution(app.name) for app in machine.background)]
 
 
 def _part(whole: int, number: int, parts: int) -> int:
-    """The ``number``-th of so many nearly equal parts."""
+    """Return the size of the ``number``-th of ``parts`` nearly equal parts."""
     return math.floor(whole * (number + 1) / parts) - math.floor(whole * number / parts)

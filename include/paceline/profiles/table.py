@@ -1,4 +1,4 @@
-"""A learned function as a table: for schedulers, who ask the same function thousands of times with other numbers."""
+"""A learned function as a table, for schedulers, which evaluate the same function thousands of times."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from paceline.profiles.learn import Learned
 Floats = NDArray[np.float64]
 
 _STEPS = 17
-_WHOLE = ("batch_size", "workers")  # features that come in few sizes
-_BY_RATIO = ("pushes_per_s",)
+_INTEGER = ("batch_size", "workers")  # features with few values
+_LOGARITHMIC = ("pushes_per_s",)
 
 
 class Table:
-    """The values of a function on a grid between what was measured, and straight lines between them.
+    """The values of a function on a grid over the measured range, with linear interpolation.
 
     Parameters
     ----------
     learned:
         The function.
     fixed:
-        Features that are always the same, and their values.
+        Constant features and their values.
 
     Examples
     --------
@@ -36,29 +36,29 @@ class Table:
         points = [np.array([fixed[name]]) if name in fixed else _points(name, low, high) for name, low, high in bounds]
         grid = np.stack(np.meshgrid(*points, indexing="ij"), axis=-1)
         values = learned(grid.reshape(-1, len(points))).reshape(grid.shape[:-1])
-        # As functions are learned: a tenth too long is as wrong at 1 ms as at 1 s.
-        self._by_ratio = not learned.function.share
-        values = np.log(values) if self._by_ratio else values
+        # Times are learned as logarithms: an error of 10 % counts the same at 1 ms and at 1 s.
+        self._logarithmic = not learned.function.share
+        values = np.log(values) if self._logarithmic else values
         self._values = np.squeeze(values)
-        self._axes = [(axis, each) for axis, each in enumerate(points) if len(each) > 1]
+        self._axes = [(axis, values) for axis, values in enumerate(points) if len(values) > 1]
 
     def __call__(self, features: Floats) -> Floats:
-        """Values for rows of features, in the order of the function's; shape (rows,)."""
+        """Return values for rows of features, in the order of ``function.features``; shape (rows,)."""
         from scipy.ndimage import map_coordinates
 
         if self._axes:
-            # In steps of each axis; at its ends what lies beyond. SciPy's interpolator of grids takes twice as long.
-            places = [np.interp(features[:, axis], each, np.arange(len(each))) for axis, each in self._axes]
-            values = map_coordinates(self._values, places, order=1, mode="nearest")
+            # Grid indices, clipped at the ends. SciPy's grid interpolator takes twice as long.
+            coordinates = [np.interp(features[:, axis], values, np.arange(len(values))) for axis, values in self._axes]
+            values = map_coordinates(self._values, coordinates, order=1, mode="nearest")
         else:
             values = np.full(len(features), float(self._values))
-        return np.asarray(np.exp(values) if self._by_ratio else values, dtype=float)
+        return np.asarray(np.exp(values) if self._logarithmic else values, dtype=float)
 
 
 def _points(feature: str, low: float, high: float) -> Floats:
-    if feature in _WHOLE:
-        found = np.unique(np.round(np.geomspace(low, high, _STEPS)))
-        found[0], found[-1] = low, high
-        return found
-    spaced = np.geomspace if feature in _BY_RATIO and low > 0 else np.linspace
+    if feature in _INTEGER:
+        points = np.unique(np.round(np.geomspace(low, high, _STEPS)))
+        points[0], points[-1] = low, high
+        return points
+    spaced = np.geomspace if feature in _LOGARITHMIC and low > 0 else np.linspace
     return np.unique(spaced(low, high, _STEPS))

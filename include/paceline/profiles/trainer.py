@@ -1,4 +1,4 @@
-"""A training's processes on a bench: what they say, and how long is waited for it."""
+"""One worker's job of a measured training: its reports, and waiting for them. Used by ``rehearsal`` and ``bench``."""
 
 from __future__ import annotations
 
@@ -7,54 +7,54 @@ from collections.abc import Callable
 
 from paceline.errors import TrainingFailedError
 from paceline.runtime.docker_job import DockerJob
-from paceline.train.asynchronous.plan import NOTHING
+from paceline.train.asynchronous.plan import NOTHING_SPENT
 from paceline.train.progress import Progress, parse_line
 
-_LOOK_S = 0.1
+_POLL_S = 0.1
 
 
 class Trainer:
-    """One machine's training, and what it says."""
+    """The job of one machine and its last report."""
 
     def __init__(self, name: str, job: DockerJob) -> None:
         self.name = name
         self.job = job
-        self._newest: Progress | None = None
-        self._said = ""
+        self._last_report: Progress | None = None
+        self._last_line = ""
 
     @property
     def memory_bytes(self) -> int:
-        """Memory that it holds."""
+        """Memory in use."""
         return self.job.usage().memory_bytes
 
-    def now(self) -> Progress:
-        """What it has said last."""
+    def latest(self) -> Progress:
+        """Return the last report."""
         for line in self.job.read_lines():
-            told = parse_line(line)
-            if told is None:
-                self._said = line
-            elif told.spent:
-                self._newest = told
-        return self._newest or Progress(done=0, total=1, spent=NOTHING)
+            report = parse_line(line)
+            if report is None:
+                self._last_line = line
+            elif report.spent:
+                self._last_report = report
+        return self._last_report or Progress(done=0, total=1, spent=NOTHING_SPENT)
 
-    def wait_for_news(self, give_up_s: float) -> Progress:
-        """Wait until it says something new."""
-        before = self._newest
-        self._wait_until(lambda: self.now() is not before, give_up_s)
-        return self.now()
+    def wait_for_report(self, give_up_s: float) -> Progress:
+        """Wait for a new report."""
+        previous = self._last_report
+        self._wait_until(lambda: self.latest() is not previous, give_up_s)
+        return self.latest()
 
     def wait_for(self, samples: float, give_up_s: float) -> None:
-        """Wait until so many samples are done."""
-        self._wait_until(lambda: self.now().spent["samples"] >= samples, give_up_s)
+        """Wait until ``samples`` samples are done."""
+        self._wait_until(lambda: self.latest().spent["samples"] >= samples, give_up_s)
 
-    def _wait_until(self, true: Callable[[], bool], give_up_s: float) -> None:
-        while not true():
-            if self.job.wait(_LOOK_S):
-                self.now()
+    def _wait_until(self, condition: Callable[[], bool], give_up_s: float) -> None:
+        while not condition():
+            if self.job.wait(_POLL_S):
+                self.latest()
                 status = self.job.status()
-                why = status.reason or f"exit code {status.exit_code}"
-                raise TrainingFailedError(f"the training on {self.name} has ended: {why}. {self._said}")
+                reason = status.reason or f"exit code {status.exit_code}"
+                raise TrainingFailedError(f"the training on {self.name} has ended: {reason}. {self._last_line}")
             if time.monotonic() > give_up_s:
                 raise TrainingFailedError(
-                    f"the training on {self.name} takes too long: is its machine too busy to train?"
+                    f"the training on {self.name} timed out: its machine may be too busy to train"
                 )

@@ -1,6 +1,6 @@
-"""The model registry: numbered versions of a model, which of them is the champion, and since when.
+"""The model registry: numbered versions of a model, the champion among them, and the history of promotions.
 
-Called by the evaluation and promotion operators, by the demo, and by whatever serves the champion.
+Used by the evaluation and promotion operators, the demo, and services that serve the champion.
 """
 
 from paceline.registry.manifest import FileRecord, ModelVersion, Promotion

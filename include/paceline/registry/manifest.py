@@ -1,6 +1,6 @@
-"""What a registry writes down: the manifest of a model version and the record of a promotion.
+"""Records of a registry: the manifest of a model version, a promotion, a registration key.
 
-Written and read by ``Registry``; read back with validation, because anybody may have edited the files since.
+Written and read by ``Registry``. Reading validates them, because users can edit the files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def check_name(name: str, *, field: str = "name") -> str:
-    """Return ``name`` if it can name a model: it becomes a folder, so nothing that could lead elsewhere.
+    """Return ``name`` if it is a valid model name. It becomes a folder's name, so it must not lead elsewhere.
 
     >>> check_name("flights-late")
     'flights-late'
@@ -36,7 +36,7 @@ the first a letter or digit
 
 
 def check_contents(metrics: Mapping[str, float], **fields: Mapping[str, JsonValue]) -> None:
-    """Refuse what a manifest cannot hold, before anything is copied.
+    """Raise InvalidInputError for values that a manifest cannot store, before any file is copied.
 
     >>> check_contents({"auc": float("nan")})
     Traceback (most recent call last):
@@ -78,9 +78,9 @@ class FileRecord(_Record):
 class ModelVersion(_Record):
     """One immutable version of a model, as its manifest describes it.
 
-    ``files`` maps the path inside the model folder to size and digest; ``folder`` is the folder, inside the
-    version, that holds them. ``metrics`` are the scores it was registered with, ``data_window`` says which data
-    it has seen, ``lineage`` where it came from. ``key`` is what makes a repeated registration the same version.
+    ``files`` maps each path inside the model folder to size and digest; ``folder`` is the folder, inside the version,
+    with these files. ``metrics`` are the scores at registration, ``data_window`` describes the training data,
+    ``lineage`` the origin. ``key`` makes a repeated registration return the same version.
     """
 
     name: Name
@@ -95,7 +95,7 @@ class ModelVersion(_Record):
 
 
 class Promotion(_Record):
-    """One change of champion: which version, instead of which, when and why."""
+    """One change of champion: the new version, the previous one, the time and the reason."""
 
     name: Name
     version: int = Field(ge=1)
@@ -105,7 +105,7 @@ class Promotion(_Record):
 
 
 class KeyRecord(_Record):
-    """Which version number a registration key has taken."""
+    """The version number of a registration key."""
 
     key: str
     version: int = Field(ge=1)
@@ -115,12 +115,12 @@ _AnyRecord = TypeVar("_AnyRecord", bound=_Record)
 
 
 def encode(record: _Record) -> bytes:
-    """Bytes of a record, readable by people too."""
+    """Return a record as indented JSON."""
     return (record.model_dump_json(indent=2) + "\n").encode()
 
 
 def decode(kind: type[_AnyRecord], data: bytes, where: str) -> _AnyRecord:
-    """Read a record back; ``where`` is the file that the error names together with the field.
+    """Return a record from its JSON; an error names the file ``where`` and the field.
 
     >>> decode(Promotion, b'{"name": "m", "version": 0, "promoted_at": 0, "reason": ""}', "000001.json")
     Traceback (most recent call last):

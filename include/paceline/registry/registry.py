@@ -1,6 +1,6 @@
-"""``Registry``: register versions of a model, promote one to champion, fetch the files of any.
+"""``Registry``: registers versions of a model, promotes one to champion and fetches their files.
 
-Safe for many writers at once and for writers that die half-way: what is visible is complete, always.
+Concurrent writers are safe, and so are writers that die half-way: every visible version is complete.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from paceline.registry.manifest import (
     encode,
 )
 
-# ``ProxyUPath`` is what Airflow's ``ObjectStoragePath`` is to a type checker; at run time it is a ``UPath``.
+# Type checkers see Airflow's ``ObjectStoragePath`` as a ``ProxyUPath``; at run time it is a ``UPath``.
 Place = str | os.PathLike[str] | UPath | ProxyUPath
 
 
 class Registry:
-    """Model versions below one folder, local or on any object store that fsspec reaches.
+    """A model registry below one folder, local or on any object store that fsspec supports.
 
     ::
 
-        ROOT/NAME/versions/000001/claim                 takes the number; a claim alone is not a version
+        ROOT/NAME/versions/000001/claim                 reserves the number; a claim alone is no version
         ROOT/NAME/versions/000001/files-1f0c…/…         the model's files
         ROOT/NAME/versions/000001/manifest.json         written last: from here on the version exists
-        ROOT/NAME/keys/….json                           which version a registration key has
-        ROOT/NAME/promotions/000001.json                one for each change of champion; the last one holds
+        ROOT/NAME/keys/….json                           the version of a registration key
+        ROOT/NAME/promotions/000001.json                one for each change of champion; the last one counts
 
     Parameters
     ----------
     root:
-        Path or URL. Airflow code passes an ``ObjectStoragePath``, which brings its connection along.
+        Path or URL. Airflow code passes an ``ObjectStoragePath``, which includes its connection.
 
     Examples
     --------
@@ -84,14 +84,14 @@ class Registry:
         Parameters
         ----------
         model_dir:
-            Folder with the model's files. Links and empty folders are refused.
+            Folder with the model's files. Links and empty folders are rejected.
         name:
             Name of the model.
         metrics, data_window, lineage:
-            Kept in the manifest: scores (finite numbers), which data it has seen, where it comes from.
+            Stored in the manifest: scores (finite numbers), description of the training data, origin.
         key:
-            Registering the same key again returns the version it made the first time, also when the first
-            attempt died half-way. Without a key every call makes a version.
+            A repeated registration with the same key returns the same version, even if the first attempt died
+            half-way. Without a key every call makes a new version.
 
         Raises
         ------
@@ -104,17 +104,17 @@ class Registry:
             raise InvalidInputError("model_dir", str(model_dir), "a folder with at least one file")
         check_contents(metrics or {}, data_window=data_window or {}, lineage=lineage or {})
         number = None if key is None else self._number_of(model, key)
-        if number is not None and (done := self._load(model, number)):
-            return done
+        if number is not None and (existing := self._load(model, number)):
+            return existing
         if number is None:
-            number = self._claim(model)
+            number = self._reserve_number(model)
             if key is not None and not storage.put_new(
                 self._key_path(model, key), encode(KeyRecord(key=key, version=number))
             ):
-                # Another attempt with this key got in between; go on with its number, ours stays unused.
+                # A concurrent attempt stored this key first: use its number; this attempt's number stays unused.
                 number = self._number_of(model, key) or number
 
-        # Every attempt has a folder of its own, so one that was given up for dead cannot touch another's files.
+        # Each attempt writes to its own folder, so that a late one cannot change another attempt's files.
         folder = f"files-{uuid.uuid4().hex}"
         home = self._version_path(model, number)
         try:
@@ -135,8 +135,8 @@ class Registry:
             )
         except BaseException as error:
             storage.remove_folder(home / folder)
-            if isinstance(error, FileNotFoundError) and (done := self._load(model, number)):
-                return done  # Another attempt with this key was faster, and swept ours away.
+            if isinstance(error, FileNotFoundError) and (existing := self._load(model, number)):
+                return existing  # a faster attempt with this key removed this attempt's folder
             raise
         if not storage.put_new(home / "manifest.json", encode(version)):
             storage.remove_folder(home / folder)
@@ -145,21 +145,21 @@ class Registry:
         return version
 
     def version(self, name: str, version: int) -> ModelVersion:
-        """Read the manifest of one version."""
+        """Return one version; raise InvalidInputError if it does not exist."""
         model = self._model(name)
         if isinstance(version, int) and (found := self._load(model, version)):
             return found
-        there = ", ".join(str(v.version) for v in self.versions(name)) or "none yet"
-        raise InvalidInputError("version", version, f"a version of {name!r} ({there})")
+        existing = ", ".join(str(v.version) for v in self.versions(name)) or "none yet"
+        raise InvalidInputError("version", version, f"a version of {name!r} ({existing})")
 
     def versions(self, name: str) -> list[ModelVersion]:
-        """All versions, oldest first. One that is being written, or was left half-written, is not among them."""
+        """Return all versions, oldest first, without incomplete ones."""
         model = self._model(name)
         found = (self._load(model, number) for number in storage.numbered(model / "versions"))
         return [version for version in found if version]
 
     def history(self, name: str) -> list[Promotion]:
-        """All promotions, oldest first."""
+        """Return all promotions, oldest first."""
         folder = self._model(name) / "promotions"
         records = []
         for number in storage.numbered(folder, ".json"):
@@ -169,32 +169,32 @@ class Registry:
         return records
 
     def champion(self, name: str) -> ModelVersion | None:
-        """Return the version in use now, or ``None`` before the first promotion."""
+        """Return the current champion, or ``None`` before the first promotion."""
         history = self.history(name)
         return self.version(name, history[-1].version) if history else None
 
     def promote(
         self, name: str, version: int, reason: str, *, instead_of: int | EllipsisType | None = ...
     ) -> Promotion:
-        """Make ``version`` the champion, in one atomic write that is its own record.
+        """Make ``version`` the champion, in one atomic write of the promotion's record.
 
-        Promoting the champion again changes nothing and returns the promotion that holds.
+        Promoting the champion again changes nothing and returns the existing promotion.
 
         Parameters
         ----------
         instead_of:
-            The champion that the decision was taken against (``None``: there was none). If it is another
-            by now, nothing is changed and InvalidInputError is raised. Left out: whoever it is.
+            The champion that the decision assumed (``None``: no champion). If another version is champion by then,
+            nothing changes and InvalidInputError is raised. By default, any champion is replaced.
         """
         self.version(name, version)
         folder = self._model(name) / "promotions"
         while True:
             number = max(storage.numbered(folder, ".json"), default=0) + 1
             history = self.history(name)
-            holds = history[-1] if history else None
-            if holds and holds.version == version:
-                return holds
-            previous = holds.version if holds else None
+            latest = history[-1] if history else None
+            if latest and latest.version == version:
+                return latest
+            previous = latest.version if latest else None
             if instead_of is not ... and previous != instead_of:
                 raise InvalidInputError("instead_of", instead_of, f"the champion of {name!r}, version {previous}")
             record = Promotion(
@@ -204,12 +204,12 @@ class Registry:
                 promoted_at=datetime.now(timezone.utc),
                 reason=reason,
             )
-            # Lost to another promotion: look again at who the champion is now.
+            # If a concurrent promotion took this number, read the champion again.
             if storage.put_new(folder / f"{number:06}.json", encode(record)):
                 return record
 
     def location(self, version: ModelVersion) -> UPath:
-        """Return the folder that holds the files of a version, to be read only."""
+        """Return the folder with the files of a version; callers must only read it."""
         return self._version_path(self._model(version.name), version.version) / version.folder
 
     def fetch(self, version: ModelVersion, destination: Path) -> Path:
@@ -250,7 +250,7 @@ class Registry:
             raise InvalidInputError(f"{path}: version", f"{version.name} {version.version}", f"{model.name} {number}")
         return version
 
-    def _claim(self, model: UPath) -> int:
+    def _reserve_number(self, model: UPath) -> int:
         number = max(storage.numbered(model / "versions"), default=0) + 1
         while not storage.put_new(self._version_path(model, number) / "claim", b""):
             number += 1

@@ -1,7 +1,7 @@
-"""The few things a registry needs of a file system, local or object store, and what each of them promises.
+"""File operations of the registry on a local or remote file system, each with its guarantees.
 
-Called by ``Registry`` and ``ProfileStore``. Local folders use the kernel's atomic link and rename; any other fsspec
-file system its single put, and its conditional put ("create only") where one writer alone must write something.
+Called by ``Registry`` and ``ProfileStore``. Local folders use the kernel's atomic link and rename. Other fsspec file
+systems use their single put, and their conditional put ("create only") for files with exactly one writer.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from upath import UPath
 from paceline.errors import InvalidInputError
 
 _BLOCK = 1 << 20
-# Answers of file systems that have no hard links at all (FAT, some network and FUSE mounts).
+# Errors of file systems without hard links (FAT, some network and FUSE mounts).
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 
 
 def local(path: UPath) -> Path | None:
-    """Return the ordinary path of a local ``path``, ``None`` for anything remote."""
+    """Return the operating system's path of a local ``path``, ``None`` for a remote one."""
     return Path(path.path) if path.protocol in ("", "file", "local") else None
 
 
 def forget_listings(path: UPath) -> None:
-    """Make the next listing ask the store: others may have written since the last one was kept."""
+    """Make the next listing read from the store; other writers may have changed it since the cached one."""
     if local(path) is None:
         path.fs.invalidate_cache()
 
 
 def put(path: UPath, data: bytes) -> None:
-    """Write ``data`` so that a reader sees all of it or what was there before, never a part."""
+    """Write ``data`` atomically: a reader sees the old content or the new content, never a mixture."""
     here = local(path)
     if here is None:
         path.write_bytes(data)
@@ -46,9 +46,9 @@ def put(path: UPath, data: bytes) -> None:
 
 
 def put_new(path: UPath, data: bytes) -> bool:
-    """Write ``data`` unless ``path`` exists; of any number of writers at once, exactly one is told ``True``.
+    """Write ``data`` unless ``path`` exists; among concurrent writers, exactly one gets ``True``.
 
-    Relies on the store's conditional put where it is not local (S3, Google Cloud Storage, Azure, memory).
+    Remote stores need a conditional put (S3, Google Cloud Storage, Azure, memory).
     """
     here = local(path)
     if here is None:
@@ -85,7 +85,7 @@ def read(path: UPath) -> bytes | None:
 
 
 def numbered(folder: UPath, suffix: str = "") -> list[int]:
-    """Return the numbers that entries of ``folder`` are named by, in order."""
+    """Return the numbers that are names of entries in ``folder``, sorted."""
     forget_listings(folder)
     try:
         names = [entry.name for entry in folder.iterdir()]
@@ -96,7 +96,7 @@ def numbered(folder: UPath, suffix: str = "") -> list[int]:
 
 
 def files_below(folder: UPath, field: str) -> Iterator[tuple[str, UPath]]:
-    """Yield (relative path, path) of every file below ``folder``, in order; refuses links and devices."""
+    """Yield (relative path, path) of every file below ``folder``, sorted; links and devices raise InvalidInputError."""
     for entry in sorted(folder.iterdir(), key=lambda item: item.name):
         on_disk = local(entry)
         if on_disk is not None and on_disk.is_symlink():
@@ -111,7 +111,7 @@ def files_below(folder: UPath, field: str) -> Iterator[tuple[str, UPath]]:
 
 
 def copy(source: UPath, target: UPath) -> tuple[int, str]:
-    """Copy one file; return its size in bytes and SHA-256. The folder of ``target`` is made where there are folders."""
+    """Copy one file, making the folder of ``target`` if necessary; return its size in bytes and its SHA-256."""
     target.parent.mkdir(parents=True, exist_ok=True)
     digest, size = hashlib.sha256(), 0
     with source.open("rb") as reader, target.open("wb") as writer:
@@ -125,7 +125,7 @@ def copy(source: UPath, target: UPath) -> tuple[int, str]:
 
 
 def digest_of(folder: UPath, field: str) -> str:
-    """SHA-256 over the names and contents of all files below ``folder``: equal folders, equal digests."""
+    """Return the SHA-256 of the names and contents of all files below ``folder``; equal folders have equal digests."""
     whole = hashlib.sha256()
     for name, path in files_below(folder, field):
         one = hashlib.sha256()
@@ -137,7 +137,7 @@ def digest_of(folder: UPath, field: str) -> str:
 
 
 def remove_folder(folder: UPath) -> None:
-    """Remove ``folder`` as far as possible: it holds nothing that anybody can see through the registry."""
+    """Remove ``folder`` as far as possible; none of its files is visible through the registry."""
     with suppress(OSError):
         folder.fs.rm(folder.path, recursive=True)
 
@@ -152,6 +152,6 @@ def _write_beside(path: Path, data: bytes) -> Path:
 
 
 def _to_disk(file: IO[bytes]) -> None:
-    # A manifest must never outlive a power cut that the files it names did not.
+    # After a power failure, a manifest must not exist without the files that it names.
     file.flush()
     os.fsync(file.fileno())

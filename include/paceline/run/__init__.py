@@ -1,6 +1,6 @@
-"""One life of a training: its states, its control loop, and what is kept until its result is safe.
+"""The lifecycle of a training: its states, its control loop, and the state that its task stores between tries.
 
-Start at :class:`Training`; :class:`PaceLoop` is the control loop of one job. ``docs/architecture.md`` has a picture.
+Start at :class:`Training`; :class:`PaceLoop` is the control loop of one job. ``docs/architecture.md`` has a diagram.
 """
 
 from paceline.run.history import History

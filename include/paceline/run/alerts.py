@@ -1,6 +1,6 @@
-"""When people should hear of a deadline: it is in danger, it cannot be met, or it was missed.
+"""Alerts for a deadline that is in danger, cannot be met, or was missed.
 
-Judged from the samples that the control loop publishes; whoever wants to know is told once for each deadline.
+They are derived from the samples that the control loop publishes. Each kind is raised once per deadline.
 """
 
 from __future__ import annotations
@@ -10,36 +10,33 @@ from typing import Any
 
 from paceline.contract import AlertKind, PaceSample, SentAlerts
 
-# Less than so much of the time left is to spare on all devices: one neighbour more, and it is gone.
-_TO_SPARE = 0.05
-_IN_A_ROW = 3  # samples, so that one noisy forecast wakes nobody
-_NEARLY_DONE_PCT = 95.0  # from there on nothing can be done about it
-_NEARLY = 0.005  # of the time from the start to the deadline: late by less is on time
+_MIN_SLACK = 0.05  # of the remaining time, on all devices: one more neighbour takes more than that
+_MIN_SAMPLES = 3  # consecutive samples, so that one noisy forecast raises no alert
+_NEARLY_DONE_PCT = 95.0  # beyond, an alert comes too late for any action
+_TOLERANCE = 0.005  # of the time from the start to the deadline: a smaller delay counts as on time
+_ALERT_FIELDS = {"progress_pct", "devices", "deadline_s", "forecast_s", "earliest_s", "t_s"}
 
 
 @dataclass(frozen=True)
 class Alert:
-    """Something that people should hear of: what, in words, and the sample that shows it."""
+    """An alert: its kind, a message for users, and the sample that caused it."""
 
     kind: AlertKind
     message: str
     sample: PaceSample
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-safe."""
-        return {"kind": self.kind, "message": self.message, **self.sample.model_dump(include=_TOLD)}
-
-
-_TOLD = {"progress_pct", "devices", "deadline_s", "forecast_s", "earliest_s", "t_s"}
+        """Return the alert as JSON values."""
+        return {"kind": self.kind, "message": self.message, **self.sample.model_dump(include=_ALERT_FIELDS)}
 
 
 class Alerts:
-    """Judges the samples of one run.
+    """Derives alerts from the samples of one run.
 
     Parameters
     ----------
     stored:
-        Alerts sent by earlier tries, as returned by ``to_json``. Invalid values are ignored.
+        Alerts sent by earlier tries, as returned by ``to_json``. An invalid value is ignored.
 
     Examples
     --------
@@ -47,11 +44,11 @@ class Alerts:
     >>> late = PaceSample(
     ...     state="training", t_s=40, updated_at="2030-01-01T12:00:40Z", progress_pct=20, setpoint_pct=40, devices=2,
     ...     min_devices=0.1, max_devices=2, quantum=0.05, deadline_s=100, earliest_s=130, feasible=False)
-    >>> [alerts.judge(late) is None for sample in range(2)]  # one noisy forecast wakes nobody
+    >>> [alerts.evaluate(late) is None for sample in range(2)]
     [True, True]
-    >>> alerts.judge(late).message
+    >>> alerts.evaluate(late).message
     'cannot be met: 30 s late at best'
-    >>> alerts.judge(late) is None  # said once
+    >>> alerts.evaluate(late) is None  # raised once
     True
     """
 
@@ -59,45 +56,45 @@ class Alerts:
         sent = SentAlerts.read(stored) or SentAlerts()
         self._sent: set[AlertKind] = set(sent.sent)
         self._deadline_s = sent.deadline_s
-        self._in_a_row: tuple[AlertKind, int] | None = None
+        self._streak: tuple[AlertKind, int] | None = None
 
-    def judge(self, sample: PaceSample) -> Alert | None:
-        """Take in one sample, as published under ``pace``; return what is to be told, if anything is new."""
+    def evaluate(self, sample: PaceSample) -> Alert | None:
+        """Process a sample, as published under ``pace``; return an alert if a new one is due."""
         if sample.deadline_s != self._deadline_s:
             self._deadline_s = sample.deadline_s
             self._sent.clear()
-        found = self._found(sample)
+        found = self._classify(sample)
         if found is None:
-            self._in_a_row = None
+            self._streak = None
             return None
         kind, message = found
-        before = self._in_a_row[1] if self._in_a_row and self._in_a_row[0] == kind else 0
-        self._in_a_row = (kind, before + 1)
-        lasts = before + 1 >= _IN_A_ROW or kind == "missed"
-        if kind in self._sent or not lasts:
+        before = self._streak[1] if self._streak and self._streak[0] == kind else 0
+        self._streak = (kind, before + 1)
+        confirmed = before + 1 >= _MIN_SAMPLES or kind == "missed"
+        if kind in self._sent or not confirmed:
             return None
         self._sent.add(kind)
         return Alert(kind, message, sample)
 
     def to_json(self) -> dict[str, Any]:
-        """The value of the live state's key ``alerts``."""
+        """Return the value of the live state's key ``alerts``."""
         return SentAlerts(sent=sorted(self._sent), deadline_s=self._deadline_s).to_json()
 
-    def _found(self, sample: PaceSample) -> tuple[AlertKind, str] | None:
+    def _classify(self, sample: PaceSample) -> tuple[AlertKind, str] | None:
         now_s, deadline_s, earliest_s = sample.t_s, sample.deadline_s, sample.earliest_s
         if deadline_s is None:
             return None
         late_s = now_s - deadline_s
-        if late_s > _NEARLY * max(deadline_s - sample.began_s, 0.0):
-            done = "done" if sample.state == "finished" else f"at {sample.progress_pct:.1f} %"
-            return "missed", f"missed: {done} {late_s:.0f} s after it"
+        if late_s > _TOLERANCE * max(deadline_s - sample.began_s, 0.0):
+            done = "done" if sample.state == "finished" else f"at {sample.progress_pct:.1f} %,"
+            return "missed", f"missed: {done} {late_s:.0f} s late"
         if sample.state != "training" or earliest_s is None:
             return None
         if not sample.feasible:
             return "infeasible", f"cannot be met: {earliest_s - deadline_s:.0f} s late at best"
-        spare_s = deadline_s - earliest_s
-        steered = sample.min_devices < sample.max_devices
-        dangerous = spare_s < _TO_SPARE * (deadline_s - now_s) and sample.progress_pct < _NEARLY_DONE_PCT and steered
+        slack_s = deadline_s - earliest_s
+        flexible = sample.min_devices < sample.max_devices
+        dangerous = slack_s < _MIN_SLACK * (deadline_s - now_s) and sample.progress_pct < _NEARLY_DONE_PCT and flexible
         if not dangerous:
             return None
-        return "in_danger", f"in danger: {max(spare_s, 0):.0f} s to spare on all {sample.max_devices:g} devices"
+        return "in_danger", f"in danger: {max(slack_s, 0):.0f} s of slack on all {sample.max_devices:g} devices"

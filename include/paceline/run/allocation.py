@@ -1,4 +1,4 @@
-"""What a job holds, what was decided for it, and how many device-seconds that has come to. Kept by the control loop."""
+"""The allocation of a job: current devices, decided devices, and device-seconds so far. The control loop owns it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paceline.runtime.base import Job
 if TYPE_CHECKING:
     from paceline.elastic.team import TeamJob
 
-_PENDING_AT_MOST_S = 60.0  # a device that has not joined by then will not
+_MAX_PENDING_S = 60.0  # a device that has not joined by then is presumed not to join
 
 
 class JobAllocation:
@@ -24,13 +24,13 @@ class JobAllocation:
     job, outage:
         Those of the control loop.
     devices:
-        What the job holds now.
+        The current allocation.
     earlier:
-        What the run had come to, when another process had the job before.
-    perhaps:
-        What it may hold instead, as far as its engine has not been asked; ``None`` if that is sure.
+        Totals of the run from an earlier controlling process.
+    unconfirmed:
+        An allocation that may be in force instead, until the engine confirms ``devices``; ``None`` if there is none.
     team:
-        The job, if it is a team of several: what it holds is what they may share, of which its nodes have a part.
+        The job if it is a team: its nodes use a part of the allocation.
     """
 
     def __init__(
@@ -39,80 +39,86 @@ class JobAllocation:
         outage: Outage,
         devices: float,
         earlier: RunTotals,
-        perhaps: float | None = None,
+        unconfirmed: float | None = None,
         team: TeamJob | None = None,
     ) -> None:
         self._job = job
         self._outage = outage
         self._team = team
-        self.devices = self.wanted = devices  # given to the job, and decided
-        self._perhaps = perhaps
+        self.devices = self.target = devices  # in force, and decided
+        self._unconfirmed = unconfirmed
         self.device_s = earlier.device_s
         self.resizes = earlier.resizes
-        self._until_s = earlier.last_step_s
-        self._in_use_then = earlier.in_use  # while nobody controlled the job, that stayed
-        self._given_s = -math.inf
+        self._counted_until_s = earlier.last_step_s
+        self._in_use_before = earlier.in_use  # unchanged while no process controlled the job
+        self._changed_s = -math.inf
         self.ended_s = math.inf  # end of a job that ended without a controlling process
 
     @property
-    def most(self) -> float:
-        """What the job holds at most: an engine that did not answer may have done what it was asked."""
-        return self.devices if self._perhaps is None else max(self.devices, self._perhaps)
+    def upper_bound(self) -> float:
+        """The most devices that the job may have: an engine that did not answer may have carried out the resize."""
+        return self.devices if self._unconfirmed is None else max(self.devices, self._unconfirmed)
 
     @property
     def in_use(self) -> float:
-        """What of it the job's containers have."""
+        """The devices that the job's containers have."""
         return self.devices if self._team is None else min(self._team.cores, self.devices)
 
     def account(self, now_s: float) -> None:
-        """Count what the job's containers had up to now, or to its end if that came before."""
+        """Add the device-seconds of the job's containers up to now, or up to the job's end if it is earlier."""
         now_s = min(now_s, self.ended_s)
-        if self._until_s is not None:
-            in_use = self.in_use if self._in_use_then is None else self._in_use_then
-            self.device_s += in_use * max(now_s - self._until_s, 0.0)
-            self._in_use_then = None
-        self._until_s = now_s
+        if self._counted_until_s is not None:
+            in_use = self.in_use if self._in_use_before is None else self._in_use_before
+            self.device_s += in_use * max(now_s - self._counted_until_s, 0.0)
+            self._in_use_before = None
+        self._counted_until_s = now_s
 
-    def have(self, devices: float, now_s: float) -> None:
-        """The job was started on so many, or stopped: others than before, without a resize."""
-        self.devices = self.wanted = devices
-        self._perhaps = None
-        self._given_s = now_s
+    def end(self, ended_s: float) -> None:
+        """Count up to the end of the job, which may be before the last step."""
+        if self._counted_until_s is not None:
+            self.device_s = max(self.device_s + self.in_use * (ended_s - self._counted_until_s), 0.0)
+        self._counted_until_s = ended_s
+
+    def replace(self, devices: float, now_s: float) -> None:
+        """Record the allocation of a job that was started or stopped; this is not a resize."""
+        self.devices = self.target = devices
+        self._unconfirmed = None
+        self._changed_s = now_s
 
     def in_force(self, reported: int | None, now_s: float) -> float | None:
-        """The devices that the job trains on, while these are others than it was given; ``None`` when it has them.
+        """Return the devices that the job trains on while they differ from the allocation, else ``None``.
 
-        A job that sees to its devices itself (section IV-B of DECOR-NN) takes them when it can and says so.
+        A job that chooses its devices itself (section IV-B of DECOR-NN) adopts a new allocation later and reports it.
         """
         if reported is None or reported == math.ceil(self.devices - 1e-9):
             return None
-        return None if now_s - self._given_s > _PENDING_AT_MOST_S else float(reported)
+        return None if now_s - self._changed_s > _MAX_PENDING_S else float(reported)
 
     def resize(self, now_s: float) -> None:
-        """Give the job what was decided, if that is another number."""
-        if self.wanted == self.devices and self._perhaps is None:
+        """Resize the job to the decided allocation if it differs from the current one."""
+        if self.target == self.devices and self._unconfirmed is None:
             return
         try:
-            self._job.resize(self.wanted)
+            self._job.resize(self.target)
         except RuntimeUnavailableError as error:
-            self._perhaps = max(self.most, self.wanted)
-            self._outage.begins(error)
+            self._unconfirmed = max(self.upper_bound, self.target)
+            self._outage.begin(error)
         except JobLostError:
-            pass  # it ended just now: its status will tell how
+            pass  # the job has just ended; the status check reports how
         else:
-            self._outage.is_over()
-            self._perhaps = None
-            if self.wanted != self.devices:
-                self.devices = self.wanted
-                self._given_s = now_s
+            self._outage.end()
+            self._unconfirmed = None
+            if self.target != self.devices:
+                self.devices = self.target
+                self._changed_s = now_s
                 self.resizes += 1
 
     def totals(self, began_s: float, restarts: int, reported: Reported | None) -> RunTotals:
-        """For whoever has the job next."""
+        """Return the totals for the next controlling process."""
         return RunTotals(
             began_s=began_s,
             restarts=restarts,
-            last_step_s=self._until_s,
+            last_step_s=self._counted_until_s,
             device_s=self.device_s,
             resizes=self.resizes,
             held_devices=self.devices,

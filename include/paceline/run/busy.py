@@ -1,4 +1,4 @@
-"""How much of what a job holds it really uses. The control loop keeps it; the controller plans with it."""
+"""The utilization of a job's allocation. The control loop measures it for the controller."""
 
 from __future__ import annotations
 
@@ -10,29 +10,28 @@ _WINDOW_S = 3.0
 
 
 class Busy:
-    """The share of its devices that a job has used lately, from readings of its CPU time.
+    """The share of its devices that a job used during the last 3 s, from readings of its CPU time.
 
     Examples
     --------
     >>> busy = Busy()
     >>> for second in range(5):
-    ...     busy.take(Usage(cpu_s=1.2 * second, memory_bytes=0, measured_s=second), device_s=2.0 * second)
+    ...     busy.add(Usage(cpu_s=1.2 * second, memory_bytes=0, measured_s=second), device_s=2.0 * second)
     >>> busy.share
     0.6
     """
 
     def __init__(self) -> None:
-        self.share: float | None = None  # of the last seconds; unknown at first
+        self.share: float | None = None  # ``None`` until measured
         self.cores: float | None = None
-        # When measured, CPU seconds used up to then, device-seconds held up to then.
-        self._readings: deque[tuple[float, float, float]] = deque()
+        self._readings: deque[tuple[float, float, float]] = deque()  # time, CPU seconds and device-seconds until then
 
-    def take(self, usage: Usage, device_s: float) -> None:
-        """Take in a reading, and the device-seconds that the job has held so far."""
+    def add(self, usage: Usage, device_s: float) -> None:
+        """Add a reading and the device-seconds of the allocation so far."""
         if self._readings and usage.measured_s <= self._readings[-1][0]:
-            return  # the same as before
+            return  # a repeated reading
         if self._readings and usage.cpu_s < self._readings[-1][1]:
-            self._readings.clear()  # the job was started again
+            self._readings.clear()  # the job was restarted
         self._readings.append((usage.measured_s, usage.cpu_s, device_s))
         while len(self._readings) > 2 and usage.measured_s - self._readings[1][0] >= _WINDOW_S:
             self._readings.popleft()

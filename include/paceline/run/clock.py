@@ -1,4 +1,4 @@
-"""The clock that the control loop lives by. Tests and the simulator pass in another one."""
+"""The clock of the control loop. Tests and the simulator substitute their own."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Tells the time and waits."""
+    """A clock to read and to wait with."""
 
     def now(self) -> float:
-        """Seconds since the epoch."""
+        """Return the seconds since the epoch."""
 
     def sleep(self, seconds: float) -> None:
-        """Let ``seconds`` pass."""
+        """Wait for ``seconds``."""
 
 
 class SystemClock:
-    """This machine's clock, free of jumps: it goes on from where it was made, whatever happens to the wall clock."""
+    """This machine's clock without jumps: wall time at construction, then monotonic."""
 
     def __init__(self) -> None:
         self._offset_s = time.time() - time.monotonic()
 
     def now(self) -> float:
-        """Seconds since the epoch."""
+        """Return the seconds since the epoch."""
         return time.monotonic() + self._offset_s
 
     def sleep(self, seconds: float) -> None:
-        """Let ``seconds`` pass."""
+        """Wait for ``seconds``."""
         time.sleep(seconds)

@@ -1,4 +1,4 @@
-"""What to do when a deadline cannot be met any more. The control loop asks once a step."""
+"""The response to a deadline that can no longer be met. The control loop applies it at every step."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from paceline.errors import DeadlineInfeasibleError, InvalidInputError
 from paceline.run.journal import Journal
 
 ON_INFEASIBLE = ("best_effort", "fail", "extend")
-_STEPS_TO_BELIEVE = 3  # one slow second is not a missed deadline
-_MARGIN, _LEAST_MARGIN_S = 0.02, 1.5
+_MIN_STEPS = 3  # consecutive infeasible steps, so that one slow second has no effect
+_MARGIN, _MIN_MARGIN_S = 0.02, 1.5
 
 
 def extended(earliest_s: float, began_s: float) -> float:
@@ -19,19 +19,19 @@ def extended(earliest_s: float, began_s: float) -> float:
     >>> extended(200.0, began_s=0.0), extended(200.0, began_s=100.0), extended(200.0, began_s=190.0)
     (204.0, 202.0, 201.5)
     """
-    return round(earliest_s + max(_MARGIN * (earliest_s - began_s), _LEAST_MARGIN_S), 1)
+    return round(earliest_s + max(_MARGIN * (earliest_s - began_s), _MIN_MARGIN_S), 1)
 
 
 class InfeasiblePolicy:
-    """Believes a forecast once it has said the same three times in a row, then acts as the user wanted.
+    """Applies the user's choice once three consecutive decisions are infeasible.
 
     Parameters
     ----------
     choice:
-        ``"best_effort"`` goes on as fast as allowed, ``"fail"`` raises DeadlineInfeasibleError, ``"extend"`` moves
-        the deadline to the earliest possible end and a little beyond, see :func:`extended`.
+        ``"best_effort"`` continues with all allowed devices, ``"fail"`` raises DeadlineInfeasibleError, ``"extend"``
+        moves the deadline to the earliest possible end plus a margin, see :func:`extended`.
     journal:
-        Where it is told.
+        Receives the events.
     """
 
     def __init__(self, choice: str, journal: Journal) -> None:
@@ -39,18 +39,18 @@ class InfeasiblePolicy:
             raise InvalidInputError("on_infeasible", choice, "one of " + ", ".join(ON_INFEASIBLE))
         self._choice = choice
         self._journal = journal
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
-        """Begin anew, after the deadline has moved."""
+    def reset(self) -> None:
+        """Start over after a deadline change."""
         self._steps = 0
         self._reported = False
 
-    def judge(self, now_s: float, began_s: float, deadline_s: float, decision: Decision) -> float | None:
-        """Take in one decision of a training that began at ``began_s``; returns a new deadline if it is extended."""
+    def apply(self, now_s: float, began_s: float, deadline_s: float, decision: Decision) -> float | None:
+        """Process a decision for a training that began at ``began_s``; return the new deadline if it is extended."""
         self._steps = 0 if decision.feasible else self._steps + 1
         earliest_s = decision.earliest_s
-        if self._steps < _STEPS_TO_BELIEVE or earliest_s is None or self._reported:
+        if self._steps < _MIN_STEPS or earliest_s is None or self._reported:
             return None
         if self._choice == "fail":
             raise DeadlineInfeasibleError(
@@ -59,10 +59,10 @@ class InfeasiblePolicy:
         if self._choice == "extend" and earliest_s < float("inf"):
             extended_s = extended(earliest_s, began_s)
             self._event(now_s, "extended", f"extended to {extended_s:.1f} s", deadline_s, earliest_s, extended_s)
-            self.forget()
+            self.reset()
             return extended_s
         self._reported = True
-        self._event(now_s, "infeasible", "going on as fast as allowed", deadline_s, earliest_s)
+        self._event(now_s, "infeasible", "continuing with all allowed devices", deadline_s, earliest_s)
         return None
 
     def _event(

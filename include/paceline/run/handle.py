@@ -1,4 +1,4 @@
-"""What one try of a task has of its training's job: finds it, says what becomes of it, stops it, removes it."""
+"""A try's access to its training's job: find it, publish how control ends, stop it, remove it."""
 
 from __future__ import annotations
 
@@ -19,175 +19,175 @@ from paceline.runtime.base import Job, Runtime
 
 T = TypeVar("T")
 
-OVER_WITH_THE_TRAINING = (ALERTS, CEILING, CONTAINER, CONTROLLER, DEADLINE)
-_PATIENCE_S = 300.0  # with an engine or a store that does not answer
-_ASK_AGAIN_S = 2.0
-_SAVE_GRACE_S = 10.0  # to end a batch, and to save a checkpoint
-_HURRY_S = 1.0  # Airflow ends a task 5 s after it was asked to go
+_RUN_KEYS = (ALERTS, CEILING, CONTAINER, CONTROLLER, DEADLINE)  # deleted with the job
+_RETRY_FOR_S = 300.0  # an engine or a store that does not answer
+_RETRY_EVERY_S = 2.0
+_SAVE_GRACE_S = 10.0  # to end a batch and save a checkpoint
+_QUICK_TIMEOUT_S = 1.0  # Airflow kills a task 5 s after its signal
 
 
 class JobHandle:
-    """One try's handle on the job, which may have been started by an earlier try.
+    """One try's handle on the job, which an earlier try may have started.
 
     Parameters
     ----------
     host:
-        Whoever runs the training.
-    asked_to_end:
-        Set when this process has to go: nothing is waited for then.
+        The training's environment.
+    stop_requested:
+        Set when this process has to end: calls are not retried then.
 
     Attributes
     ----------
     owner:
-        This process in the store: another try that takes up the job writes its own.
+        Unique name of this process in the store; a process that takes over the job writes its own.
     runtime, job:
-        Where it runs, and the job; ``None`` until they are known.
+        ``None`` until they are known.
     loop, exchange:
-        The job's control and its live state, while they last.
+        The job's control loop and its exchange with the live state, ``None`` outside control.
     store:
         The live state. Each call is retried until the store answers, for at most five minutes.
     """
 
-    def __init__(self, host: Host, asked_to_end: threading.Event) -> None:
+    def __init__(self, host: Host, stop_requested: threading.Event) -> None:
         self._host, self._store, self._log = host, host.store, host.log
-        self._asked_to_end = asked_to_end
-        self._unknown = True  # whether there is a job, until store and engine have answered
+        self._stop_requested = stop_requested
+        self._unknown = True  # until store and engine have shown whether there is a job
         self.owner = uuid.uuid4().hex
-        self._owners = {self.owner}  # whose job this process may take for its own
-        self.store = PatientStore(host.store, self._patiently)
+        self._owners = {self.owner}  # processes whose job this process may control
+        self.store = RetryingStore(host.store, self._retry)
         self.runtime: Runtime | None = None
         self.job: Job | None = None
         self.loop: PaceLoop | None = None
         self.exchange: Exchange | None = None
 
     def find(self) -> JobRecord | None:
-        """What an earlier try has left: its record, and ``job``, if that is still there."""
+        """Return the record of an earlier try's job and set ``job`` if the job still exists."""
         record = JobRecord.read(self.store.get(CONTAINER))
         if record is not None:
             self._owners.add(record.owner)
             runtime = self.runtime = self._host.runtime(record.runtime)
             try:
-                self.have(self.patiently(lambda: runtime.reattach(record.id, self._host.labels())))
+                self.attach(self.call_engine(lambda: runtime.reattach(record.id, self._host.labels())))
             except JobLostError as error:
                 self._log.warning("The job of an earlier try is lost: %s", error)
         self._unknown = False
         return record
 
-    def have(self, job: Job) -> Job:
-        """This is the job from now on."""
+    def attach(self, job: Job) -> Job:
+        """Set ``job``."""
         self.job = job
-        self._host.job_is(job.id)
+        self._host.set_job(job.id)
         return job
 
     def record(self, record: JobRecord) -> JobRecord:
-        """Write to the store which job it is, and that this process steers it."""
+        """Store the job's record with this process as its owner."""
         mine = record.model_copy(update={"owner": self.owner, "stopped": False})
         self.store.set(CONTAINER, mine.to_json())
         self._owners = {self.owner}
         return mine
 
-    def is_mine(self) -> bool:
-        """Whether this process still has the job, as far as the store says within a moment."""
-        record = within(_HURRY_S, lambda: JobRecord.read(self._store.get(CONTAINER)), otherwise=None)
+    def is_owner(self) -> bool:
+        """Return whether this process still owns the job; a store that does not answer within 1 s counts as yes."""
+        record = within(_QUICK_TIMEOUT_S, lambda: JobRecord.read(self._store.get(CONTAINER)), default=None)
         return record is None or record.owner in self._owners
 
-    def say(self, state: Literal["detached", "failed"], by: Cause, *, stopped: bool = False) -> None:
-        """Publish what has become of a job that is not steered any more, and nothing after that."""
-        if self.loop is not None and self.exchange is not None and self.is_mine():
-            self.loop.leave(state, by, stopped=stopped)
+    def publish_end(self, state: Literal["detached", "failed"], by: Cause, *, stopped: bool = False) -> None:
+        """Publish the last sample of a job that is no longer controlled, and close the exchange."""
+        if self.loop is not None and self.exchange is not None and self.is_owner():
+            self.loop.publish_end(state, by, stopped=stopped)
         self.close_exchange()
 
     def stop(self) -> None:
-        """Stop the job with its checkpoint; it holds no devices until the next try starts it again."""
-        if not self._is_left_to_us():
+        """Stop the job with its checkpoint; it has no devices until the next try restarts it."""
+        if not self._check_owner():
             return
         stopped = True
-        if self._runs():
-            self._tolerantly("marked as stopped", self._mark_as_stopped)
-            stopped = self._tolerantly("stopped", lambda job: job.stop(_SAVE_GRACE_S))
-        self.say("detached", "airflow", stopped=stopped)
+        if self._is_running():
+            self._try("marked as stopped", self._mark_as_stopped)
+            stopped = self._try("stopped", lambda job: job.stop(_SAVE_GRACE_S))
+        self.publish_end("detached", "airflow", stopped=stopped)
 
-    def _runs(self) -> bool:
+    def _is_running(self) -> bool:
         try:
             return self.job is not None and self.job.status().state == "running"
         except Exception:
             return True
 
     def _mark_as_stopped(self, job: Job) -> None:
-        # Before it is: this process may be ended while the job saves its checkpoint.
+        # Before the stop: this process may be killed while the job saves its checkpoint.
         record = JobRecord.read(self._store.get(CONTAINER))
         if record is not None:
             self._store.set(CONTAINER, record.model_copy(update={"stopped": True}).to_json())
 
     def discard(self, grace_s: float = 0.0) -> bool:
-        """Remove the job and what belongs to it, as nobody will come back to it; returns whether it is gone."""
+        """Remove the job and its keys, because no try will resume it; return whether the job is gone."""
 
         def remove(job: Job) -> None:
             job.stop(grace_s)
             job.remove()
 
-        if not self._is_left_to_us():
+        if not self._check_owner():
             return False
-        gone = not self._unknown and self._tolerantly("removed", remove)
-        self.say("failed", "airflow", stopped=gone)
+        gone = not self._unknown and self._try("removed", remove)
+        self.publish_end("failed", "airflow", stopped=gone)
         try:
-            # What is still there is found again when the task is cleared, and an arbiter gives its devices to nobody.
-            for key in OVER_WITH_THE_TRAINING if gone else (ALERTS, CONTROLLER, DEADLINE):
+            # The record of a job that still exists stays: a clear finds it, and the arbiter keeps its devices reserved.
+            for key in _RUN_KEYS if gone else (ALERTS, CONTROLLER, DEADLINE):
                 self._store.delete(key)
-        except Exception as error:  # the run has failed already, and that is the news to tell
-            self._log.warning("The task state store could not be tidied: %s", error)
+        except Exception as error:  # the run has failed already; its own error is the one to raise
+            self._log.warning("The keys of the run could not be deleted from the task state store: %s", error)
         return gone
 
-    def tidy(self) -> None:
-        """Remove the job and what belongs to it. The result is safe: nothing that goes wrong here takes it back."""
+    def clean_up(self) -> None:
+        """Remove the job and its keys after the result is stored. An error here is logged, not raised."""
         try:
             if self.job is None:
                 self.find()
             if self.job is not None:
                 self.job.remove()
-            for key in OVER_WITH_THE_TRAINING:
+            for key in _RUN_KEYS:
                 self.store.delete(key)
         except Exception as error:
-            self._log.warning("The training is done, and something of it is left behind: %s", error)
+            self._log.warning("The training is done, but its job or its keys could not be removed: %s", error)
 
     def close_exchange(self) -> None:
-        """Write what is left to the live state, and no more."""
+        """Write the remaining values to the live state and close the exchange."""
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
-            exchange.close(_HURRY_S if self._asked_to_end.is_set() else 10.0)
+            exchange.close(_QUICK_TIMEOUT_S if self._stop_requested.is_set() else 10.0)
 
     def close(self) -> None:
-        """Let go of the job, which goes on if it still runs."""
+        """Disconnect from the job, which continues if it still runs."""
         self.close_exchange()
         if self.job is not None:
             self.job.close()
 
-    def _is_left_to_us(self) -> bool:
-        if self.is_mine():
+    def _check_owner(self) -> bool:
+        if self.is_owner():
             return True
-        self._log.warning("Another process has taken up the job: this one lets go of it")
+        self._log.warning("Another process has taken over the job: this process disconnects from it")
         self.close_exchange()
         return False
 
-    def patiently(self, ask: Callable[[], T]) -> T:
-        """Call ``ask`` until the engine answers, for five minutes at most."""
-        return self._patiently(ask, "engine", RuntimeUnavailableError)
+    def call_engine(self, call: Callable[[], T]) -> T:
+        """Return the result of ``call``, retried until the engine answers, for at most five minutes."""
+        return self._retry(call, "engine", RuntimeUnavailableError)
 
-    def _patiently(self, ask: Callable[[], T], who: str, trouble: type[Exception]) -> T:
-        give_up_s, told = time.monotonic() + _PATIENCE_S, False
+    def _retry(self, call: Callable[[], T], service: str, failure: type[Exception]) -> T:
+        give_up_s, logged = time.monotonic() + _RETRY_FOR_S, False
         while True:
             try:
-                return ask()
-            except trouble as error:
-                has_gone = isinstance(error, (EOFError, ConnectionError))  # the supervisor, for good: see Exchange
-                if has_gone or time.monotonic() > give_up_s or self._asked_to_end.is_set():
+                return call()
+            except failure as error:
+                disconnected = isinstance(error, (EOFError, ConnectionError))  # from the supervisor, see Exchange
+                if disconnected or time.monotonic() > give_up_s or self._stop_requested.is_set():
                     raise
-                if not told:
-                    self._log.warning("Waiting for the %s: %s", who, error)
-                    told = True
-                self._asked_to_end.wait(_ASK_AGAIN_S)
+                if not logged:
+                    self._log.warning("Waiting for the %s: %s", service, error)
+                    logged = True
+                self._stop_requested.wait(_RETRY_EVERY_S)
 
-    def _tolerantly(self, done: str, act: Callable[[Job], None]) -> bool:
+    def _try(self, done: str, act: Callable[[Job], None]) -> bool:
         if self.job is None:
             return True
         try:
@@ -198,20 +198,20 @@ class JobHandle:
         return True
 
 
-class PatientStore:
-    """A live state whose calls are made again until they work: Airflow's API server may be away for a while."""
+class RetryingStore:
+    """A live state that retries failed calls, because Airflow's API server may be unavailable for a while."""
 
-    def __init__(self, store: LiveState, patiently: Callable[[Callable[[], Any], str, type[Exception]], Any]) -> None:
-        self._store, self._patiently = store, patiently
+    def __init__(self, store: LiveState, retry: Callable[[Callable[[], Any], str, type[Exception]], Any]) -> None:
+        self._store, self._retry = store, retry
 
     def get(self, key: str) -> Any:
         """Return the value, ``None`` if there is none."""
-        return self._patiently(lambda: self._store.get(key), "task state store", Exception)
+        return self._retry(lambda: self._store.get(key), "task state store", Exception)
 
     def set(self, key: str, value: Any) -> None:
         """Write a value."""
-        self._patiently(lambda: self._store.set(key, value), "task state store", Exception)
+        self._retry(lambda: self._store.set(key, value), "task state store", Exception)
 
     def delete(self, key: str) -> None:
-        """Forget a key."""
-        self._patiently(lambda: self._store.delete(key), "task state store", Exception)
+        """Delete a key."""
+        self._retry(lambda: self._store.delete(key), "task state store", Exception)

@@ -1,4 +1,4 @@
-"""Keeps the run of a job as a small table: sampled every control step, thinned as it grows."""
+"""The history of a run as a small table: one sample per control step, thinned as it grows."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from typing import Any
 from paceline.contract import RunEvent, StoredHistory
 from paceline.contract.history import COLUMNS
 
-MOST_SAMPLES = 500
-MOST_EVENTS = 100
-MOST_METRICS = 4  # a row of the state store is to stay small
+MAX_SAMPLES = 500
+MAX_EVENTS = 100
+MAX_METRICS = 4  # keeps the row in the state store small
 
 
 class History:
-    """Samples and events of a run, at most 500 samples whatever its length.
+    """Samples and events of a run: at most 500 samples, evenly spread over the run.
 
-    When the table is full every second sample goes and from then on only every second one comes in: the whole run stays
-    covered evenly. Events (deadline changes, restarts) are kept. The first four metrics that a job reports have columns
-    of their own, ``metric.NAME``.
+    A full table drops every second sample and doubles its sampling interval. It keeps the newest 100 events (deadline
+    changes, restarts, ...). The first four metrics of a job have their own columns, ``metric.NAME``.
 
     Parameters
     ----------
     stored:
-        The history of the tries before, as ``to_json`` returned it; one that cannot be read is left out.
+        The history of earlier tries, as returned by ``to_json``. An invalid value is ignored.
 
     Examples
     --------
@@ -42,33 +41,33 @@ class History:
         self._newest: list[float | None] | None = None
 
     def add(self, metrics: Mapping[str, float] | None = None, **sample: float | None) -> None:
-        """Take in one sample, by column name; columns left out are empty."""
+        """Add a sample by column name; a missing column is empty."""
         values = {**sample, **{f"metric.{name}": value for name, value in (metrics or {}).items()}}
-        self._make_room(values)
-        row = [_short(values.get(column)) for column in self._columns]
+        self._add_columns(values)
+        row = [_rounded(values.get(column)) for column in self._columns]
         self._newest = row
         if self._count % self._stride == 0:
             self._rows.append(row)
         self._count += 1
-        if len(self._rows) >= MOST_SAMPLES:
+        if len(self._rows) >= MAX_SAMPLES:
             self._rows = self._rows[::2]
             self._stride *= 2
 
-    def _make_room(self, values: Mapping[str, float | None]) -> None:
-        """Give metrics that are new a column, and those who came before them an empty place in it."""
+    def _add_columns(self, values: Mapping[str, float | None]) -> None:
+        """Add a column for each new metric, empty in earlier samples."""
         new = [name for name in values if name.startswith("metric.") and name not in self._columns]
-        for name in new[: max(len(COLUMNS) + MOST_METRICS - len(self._columns), 0)]:
+        for name in new[: max(len(COLUMNS) + MAX_METRICS - len(self._columns), 0)]:
             self._columns.append(name)
             for row in self._rows:
                 row.append(None)
 
     def note(self, event: RunEvent) -> None:
-        """Keep an event. The oldest go first when there are very many."""
+        """Add an event; only the newest 100 are kept."""
         self._events.append(event)
-        del self._events[:-MOST_EVENTS]
+        del self._events[:-MAX_EVENTS]
 
     def to_json(self) -> dict[str, Any]:
-        """The value of the live state's key ``history``."""
+        """Return the value of the live state's key ``history``."""
         rows = self._rows
         if self._newest is not None and (not rows or rows[-1] is not self._newest):
             rows = [*rows, self._newest]
@@ -78,5 +77,5 @@ class History:
         return stored.to_json()
 
 
-def _short(value: float | None) -> float | None:
+def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 3)

@@ -1,4 +1,4 @@
-"""What a training asks of whoever runs it: the operator in Airflow, a plain object in tests."""
+"""The interface between a training and its environment: the operator's ``TaskHost`` in Airflow, an object in tests."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from paceline.runtime.base import Job, JobSpec, Runtime
 if TYPE_CHECKING:
     from paceline.elastic.team import TeamJob
 
-Standing = Literal["over", "goes_on", "unknown"]
+TaskStatus = Literal["over", "active", "unknown"]
 
 
 class Host(Protocol):
-    """One try of the task that a training belongs to."""
+    """One try of a training's task."""
 
     store: LiveState
     log: Any
@@ -28,37 +28,37 @@ class Host(Protocol):
     pool: str
 
     def origin(self, earlier: datetime | None) -> datetime:
-        """The moment that durations count from, for a job that is started now; ``earlier``: that of the try before."""
+        """Return the time from which durations count, for a job that starts now. ``earlier``: that of the last try."""
 
     def runtime(self, name: str | None) -> Runtime:
-        """Where to run; ``name`` says which runtime, where a job runs already."""
+        """Return the job's runtime; ``name`` is the runtime of an existing job."""
 
     def labels(self) -> Mapping[str, str]:
-        """What tells this task's job from those of others."""
+        """Return the labels that identify this task's job."""
 
     def spec(self, scratch: Path, devices: float) -> JobSpec:
-        """The job. Files for it may be made in ``scratch``, which is there until the job has started."""
+        """Return the job's specification. Its files may be in ``scratch``, which exists until the job has started."""
 
     def team(self, job: Job) -> TeamJob | None:
-        """The job, if it is a team of several."""
+        """Return the job if it is a team, else ``None``."""
 
     def past_run(self) -> PastRun | None:
         """Return the measurements of the last successful run of this task, else of another task with the same code."""
 
     def save_measurements(self, past: Mapping[str, Any]) -> None:
-        """Called with the measurements of this run once its result is stored. Must not raise."""
+        """Store the measurements of this run, whose result is already stored. Must not raise."""
 
     def collect(self, job: Job) -> str:
-        """Copy the job's output to where the user wants it, however often; returns where that is."""
+        """Copy the job's output to the user's place and return that place. May be called repeatedly."""
 
-    def job_is(self, job_id: str) -> None:
-        """Told which job it is, before it is steered."""
+    def set_job(self, job_id: str) -> None:
+        """Record the job's identifier before control begins."""
 
-    def take(self, sample: PaceSample) -> None:
-        """Told every sample; must not take long."""
+    def on_sample(self, sample: PaceSample) -> None:
+        """Process a published sample. Must return quickly."""
 
     def wait_for_callbacks(self) -> None:
-        """Called once nothing is left to tell."""
+        """Wait for running callbacks after the last sample."""
 
-    def standing(self) -> Standing:
-        """Whether the task is over for good (marked, or cleared), goes on in another process, or nobody can say."""
+    def task_status(self) -> TaskStatus:
+        """Return ``"over"`` for a task that was marked or cleared, ``"active"`` if another process continues it."""

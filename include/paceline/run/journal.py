@@ -1,4 +1,4 @@
-"""What happened in a run, for people: each event goes to the log as a sentence and to the history as a record."""
+"""The events of a run: each goes to the log as a sentence and to the history as a record."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Journal:
     def __init__(self, history: History, log: logging.Logger | Any) -> None:
         self.history = history
         self.log = log
-        self.fresh = True  # something was noted that has not been published yet
+        self.has_unpublished = True  # events added since the last publication
 
     def event(
         self, now_s: float, kind: str, message: str, *args: object, level: int = logging.INFO, **details: Any
     ) -> None:
-        """Log ``message % args`` and keep the event with its ``details``."""
+        """Log ``message % args`` and add the event with its ``details`` to the history."""
         self.log.log(level, message, *args)
         self.history.note(RunEvent(t_s=now_s, kind=kind, **details))
-        self.fresh = True
+        self.has_unpublished = True

@@ -1,6 +1,6 @@
-"""Live state of a job: what is said to it, and what it says of itself, while it runs.
+"""The live state of a running job: orders from outside, and the samples that the control loop publishes.
 
-The control loop reads and writes it. In Airflow it is the task state store, outside it is a dictionary.
+In Airflow it is the task state store, elsewhere a dictionary.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from typing import Any, Protocol
 
 from paceline.contract import CEILING, DEADLINE
 
+_FINAL_RETRY_S = (0.0, 0.2, 1.0, 3.0)  # delays before the attempts to write the remaining values at the end
+
 
 class LiveState(Protocol):
-    """Keys and JSON values that outlive the process, readable and writable from outside while the job runs."""
+    """Keys and JSON values that outlive the process; users and arbiters read and write them while the job runs."""
 
     def get(self, key: str) -> Any:
         """Return the value, ``None`` if there is none."""
@@ -23,11 +25,11 @@ class LiveState(Protocol):
         """Write a value."""
 
     def delete(self, key: str) -> None:
-        """Forget a key; nothing happens if there is none."""
+        """Delete a key; a missing key is no error."""
 
 
 class MemoryState(dict[str, Any]):
-    """Live state in a dictionary, for use outside Airflow and for tests.
+    """A live state in a dictionary, for tests and for use outside Airflow.
 
     >>> state = MemoryState(deadline="20m")
     >>> state.set("ceiling", 1.5)
@@ -40,17 +42,16 @@ class MemoryState(dict[str, Any]):
         self[key] = value
 
     def delete(self, key: str) -> None:
-        """Forget a key."""
+        """Delete a key."""
         self.pop(key, None)
 
 
 class Exchange:
-    """Carries live state to and from a slow store beside the control loop, so that no control step waits for it.
+    """Exchanges live state with a slow store in a thread, so that no control step waits for the store.
 
-    One thread writes what was posted and reads the watched keys, soon after each call of ``post`` but not more often
-    than once in ``every_s`` seconds; the loop sees the newest values that arrived. A store that fails is tried again
-    at the next post: control goes on meanwhile. Where it hangs on a connection that is closed for good, as a task's
-    does on its supervisor, ``cut_off`` says so.
+    A round writes the posted values and reads the watched keys. It follows each call of ``post``, but at most one
+    round starts per ``every_s`` seconds. A failed round is repeated at the next post, while control continues. If the
+    connection to the store is closed for good, as when a task loses its supervisor, ``disconnected`` is set.
 
     Parameters
     ----------
@@ -58,56 +59,57 @@ class Exchange:
         The store.
     watch:
         Keys to read at every round.
-    on_trouble:
-        Called with the error when a round fails and the one before did not, and with ``None`` when it works again.
+    on_failure:
+        Called with the error of the first failed round, and with ``None`` once a round succeeds again.
     every_s:
-        Shortest time between the beginnings of two rounds. The store's work may take from the same cores as the job,
-        which would be held up by being watched closely.
+        Shortest time between the starts of two rounds. The store may share cores with the job, so frequent rounds
+        would slow the job down.
     """
 
     def __init__(
         self,
         state: LiveState,
         watch: tuple[str, ...] = (DEADLINE, CEILING),
-        on_trouble: Callable[[Exception | None], None] = lambda error: None,
+        on_failure: Callable[[Exception | None], None] = lambda error: None,
         every_s: float = 1.0,
     ) -> None:
         self._state = state
         self._watch = watch
-        self._on_trouble = on_trouble
+        self._on_failure = on_failure
         self._every_s = every_s
         self._outgoing: dict[str, Any] = {}
         self._incoming: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._wake = threading.Event()
-        self._closed = threading.Event()
-        self._troubled = False
-        self.cut_off = False
+        self._closed, self._abandoned = threading.Event(), threading.Event()
+        self._failing = False
+        self.disconnected = False
         self._rounds, self._rounds_s = 0, 0.0
         self._thread = threading.Thread(target=self._work, name="paceline-live-state", daemon=True)
         self._thread.start()
 
     def post(self, values: dict[str, Any]) -> None:
-        """Write ``values`` and read the watched keys, soon. A newer value overtakes one not written yet."""
+        """Schedule a round that writes ``values``. A newer value replaces one that is not written yet."""
         with self._lock:
             self._outgoing.update(values)
         self._wake.set()
 
     def newest(self) -> dict[str, Any]:
-        """The watched keys as they were read last; keys not read yet are missing."""
+        """Return the watched keys as read last; keys not read yet are missing."""
         with self._lock:
             return dict(self._incoming)
 
     @property
     def round_ms_mean(self) -> float:
-        """What one round of reading and writing takes on average, in milliseconds; it delays no control step."""
+        """Mean duration of a round in milliseconds; rounds do not delay control steps."""
         return 1000 * self._rounds_s / max(self._rounds, 1)
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Write what is left and end the thread."""
+        """Write the remaining values and end the thread."""
         self._closed.set()
         self._wake.set()
         self._thread.join(timeout_s)
+        self._abandoned.set()
 
     def _work(self) -> None:
         while not self._closed.is_set():
@@ -118,7 +120,9 @@ class Exchange:
             took_s = time.monotonic() - began_s
             self._rounds, self._rounds_s = self._rounds + 1, self._rounds_s + took_s
             self._closed.wait(self._every_s - took_s)
-        if self._outgoing:  # posted while the last round was under way
+        for delay_s in _FINAL_RETRY_S:  # values posted during the last round, or that round failed
+            if not self._outgoing or self.disconnected or self._abandoned.wait(delay_s):
+                return
             self._round()
 
     def _round(self) -> None:
@@ -129,17 +133,17 @@ class Exchange:
                 self._state.set(key, outgoing[key])
                 del outgoing[key]
             read = {key: self._state.get(key) for key in self._watch}
-        except Exception as error:  # whatever the store raises: control must not stop for it
+        except Exception as error:  # the store may raise anything; control continues
             with self._lock:
                 self._outgoing = {**outgoing, **self._outgoing}
-            if isinstance(error, (EOFError, ConnectionError)):  # what cannot be reached over a network is another error
-                self.cut_off = True
-            elif not self._troubled:
-                self._troubled = True
-                self._on_trouble(error)
+            if isinstance(error, (EOFError, ConnectionError)):  # an unreachable API server raises another error
+                self.disconnected = True
+            elif not self._failing:
+                self._failing = True
+                self._on_failure(error)
             return
         with self._lock:
             self._incoming = read
-        if self._troubled:
-            self._troubled = False
-            self._on_trouble(None)
+        if self._failing:
+            self._failing = False
+            self._on_failure(None)

@@ -1,7 +1,7 @@
-"""The control loop of one job: read progress, hear what changed, decide, resize, publish.
+"""The control loop of one job: read progress and orders, decide, resize, publish.
 
-The training operator runs it. It knows nothing of Airflow: the job comes from a runtime, live state through an
-:class:`~paceline.run.live.Exchange`, time from a clock.
+:class:`~paceline.run.training.Training` runs it. It does not depend on Airflow: the job comes from a runtime, live
+state through an :class:`~paceline.run.live.Exchange`, time from a clock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.contract import DEADLINE, Ceiling, Outcome, PaceSample, RunTotals, finite
 from paceline.control import Controller, Decision, Observation, PastRun
-from paceline.errors import AskedToEndError, JobLostError, RuntimeUnavailableError, TrainingFailedError
+from paceline.errors import JobLostError, RuntimeUnavailableError, TaskStoppedError, TrainingFailedError
 from paceline.run.allocation import JobAllocation
 from paceline.run.busy import Busy
 from paceline.run.clock import Clock, SystemClock
@@ -33,16 +33,16 @@ from paceline.run.preemption import Preemption
 from paceline.run.publishing import Publisher
 from paceline.run.reading import JobPosition, ProgressReader
 from paceline.run.sample import sample
-from paceline.run.states import Cause, Course
+from paceline.run.states import Cause, Lifecycle
 from paceline.runtime.base import Job, JobStatus
 
 if TYPE_CHECKING:
     from paceline.elastic.team import TeamJob
 
-_SILENT_AT_LEAST_S = 60.0  # a job that is started about at its deadline, or later, has to begin all the same
-_STARTED_AGAIN_AT_MOST_S = 900.0  # on few devices, an interpreter and its libraries take their time
-_CLOCK_IS_OFF_S = 1.5  # a line may be read a second late
-_NOTABLE = 0.05  # a total that has moved by more is an event
+_MIN_STARTUP_S = 60.0  # for a job that starts close to its deadline or after it
+_MAX_RESTART_S = 900.0  # on few devices, an interpreter is slow to load its libraries
+_MAX_CLOCK_ERROR_S = 1.5  # a line may be read a second late, so a smaller difference does not show a wrong clock
+_NOTABLE = 0.05  # relative change of the total that is an event
 
 
 class PaceLoop:
@@ -53,35 +53,37 @@ class PaceLoop:
     job:
         The job, started or reattached.
     controller:
-        Decides how many devices; the one that has decided on how many the job was started, or goes on from a state.
-    course:
-        The states that the training has been in so far.
+        Decides on the allocation. It has decided on the first one already, or its state is restored.
+    lifecycle:
+        The training's state so far.
     exchange:
-        Live state: new deadlines and ceilings come from it, samples go to it.
+        Live state: source of new deadlines and ceilings, destination of samples.
     origin:
-        The moment that the deadline counts from; all times in seconds are after it.
+        The time from which the deadline counts; all times in seconds are relative to it.
     held_devices:
-        What the job holds now.
+        The current allocation.
+    started_s:
+        When the job was started, in seconds after ``origin``: its devices count from then. Default: now.
     on_infeasible:
-        What to do once the deadline cannot be met: ``"best_effort"``, ``"fail"`` or ``"extend"``.
+        The response to a deadline that cannot be met: ``"best_effort"``, ``"fail"`` or ``"extend"``.
     history:
-        The run so far, when it goes on after a crash.
+        The history of the run from an earlier controlling process.
     totals:
-        What the run had come to when another process had the job before.
+        The totals of the run from an earlier controlling process.
     clock, log:
-        The time, and where messages and the job's own output go.
+        The clock, and the log for messages and the job's own output.
     stopped:
-        Asked at every step: has somebody asked this run to end?
+        Called at every step; returns whether this process has to end.
     past:
-        An earlier run of the same job.
+        Measurements of an earlier run.
     on_sample:
-        Called with every sample that is published; it must not take long.
+        Called with every published sample; must return quickly.
     team:
-        The job, if it is a team of several: asked at every step what has been changed in it, for its history. What such
-        a job holds and does not use yet, it will when it has scaled: that says nothing of what it could use.
+        The job if it is a team. The loop adds the team's scaling steps to the history. Its utilization is not measured:
+        devices that it does not use yet are for its next scaling step.
     shared:
-        The ceiling in force, for a job whose devices come from an arbiter: with a ceiling of 0 it is stopped, and
-        started again from its checkpoint when it is given some.
+        The ceiling in force, if an arbiter allocates the devices. A ceiling of 0 preempts the job; a later ceiling
+        resumes it from its checkpoint.
     """
 
     def __init__(
@@ -90,9 +92,10 @@ class PaceLoop:
         controller: Controller,
         exchange: Exchange,
         *,
-        course: Course | None = None,
+        lifecycle: Lifecycle | None = None,
         origin: datetime,
         held_devices: float,
+        started_s: float | None = None,
         on_infeasible: str = "best_effort",
         history: History | None = None,
         totals: RunTotals | None = None,
@@ -116,47 +119,48 @@ class PaceLoop:
         self._publisher = Publisher(exchange, self._journal, controller, origin, on_sample)
         self._infeasible = InfeasiblePolicy(on_infeasible, self._journal)
         self._output = Output(self._log)
-        earlier = totals or RunTotals(began_s=self._now())
+        began_s = self._now() if started_s is None else started_s
+        earlier = totals or RunTotals(began_s=began_s, last_step_s=started_s)
         known = earlier.reported
         pauses = Pauses(past.pause_s, is_own=not past.related) if past is not None else Pauses()
-        self._reader = ProgressReader(self._output.take, self._malformed, pauses, known)
+        self._reader = ProgressReader(self._output.add, self._log_malformed, pauses, known)
         self._total = known.total if known else None
-        self._told_total = self._total or 0
+        self._logged_total = self._total or 0
         self._busy = Busy()
         self._measured_s: float | None = None
         self._started_s = self._now()
         self._resumes, self._began_s = totals is not None, earlier.began_s
         self._outage = Outage(job, self._journal, self._clock, self._now, earlier.restarts)
-        # The state that another process stored last may be older than its last resize: the first step makes sure.
-        perhaps = shared.at_most if shared is not None else held_devices if totals else None
-        self._allocation = JobAllocation(job, self._outage, held_devices, earlier, perhaps, team)
-        self._course = course or Course()
-        if self._course.state is None:
-            self._course.becomes("starting", by="task")
+        # The stored state of another process may be older than its last resize: the first step repeats the resize.
+        unconfirmed = shared.at_most if shared is not None else held_devices if totals else None
+        self._allocation = JobAllocation(job, self._outage, held_devices, earlier, unconfirmed, team)
+        self._lifecycle = lifecycle or Lifecycle()
+        if self._lifecycle.state is None:
+            self._lifecycle.enter("starting", by="task")
         self._preemption = Preemption(job, self._journal, self._outage)
-        self._again = False  # started again, and not heard of since
+        self._restarting = False  # restarted, without a report since
         self._orders = Orders(
-            origin, controller.deadline_s, self._journal, least_ceiling=controller.limits.quantum, shared=shared
+            origin, controller.deadline_s, self._journal, min_ceiling=controller.limits.quantum, shared=shared
         )
         self._decision = Decision(held_devices, 0.0, 0.0, None, None, True, controller.period_s)
         self._steps, self._steps_sum_s, self._steps_max_s = 0, 0.0, 0.0
         self._step_ms: float | None = None
 
     def run(self) -> Outcome:
-        """Control the job to its end.
+        """Control the job until it ends.
 
         Raises
         ------
         TrainingFailedError
             The job ended without success, or never reported progress.
         DeadlineInfeasibleError
-            The deadline cannot be met and ``on_infeasible`` is ``"fail"``; the job still runs then.
+            The deadline cannot be met and ``on_infeasible`` is ``"fail"``; the job still runs.
         JobLostError
-            The job is not there any more.
-        AskedToEndError
-            ``stopped`` said so; the job still runs.
+            The job no longer exists.
+        TaskStoppedError
+            ``stopped`` returned true; the job still runs.
         """
-        self._look_for_an_end_before()
+        self._check_earlier_end()
         next_s = self._now()
         while True:
             began_s = self._now()
@@ -169,14 +173,14 @@ class PaceLoop:
             status = self._wait(next_s - self._now())
             if status is None:
                 continue
-            if self._outage.goes_on_after(status):
-                if not self._outage.lasts:
-                    self._start_again("engine")
+            if self._outage.restart_after(status):
+                if not self._outage.active:
+                    self._on_restart("engine")
                 continue
             self._read(self._now())
             return self._end(status)
 
-    def _look_for_an_end_before(self) -> None:
+    def _check_earlier_end(self) -> None:
         """Count the allocation of a job that ended without a controlling process until its end."""
         if not self._resumes:
             return
@@ -186,17 +190,17 @@ class PaceLoop:
                 self._allocation.ended_s = self._ended_s(status.finished_s)
 
     def _step(self, now_s: float) -> float:
-        """Do one control step; returns the seconds until the next."""
+        """Run one control step; return the seconds until the next."""
         allocation = self._allocation
         allocation.account(now_s)
         position = self._read(now_s)
-        if self._orders.hear(self._exchange.newest(), now_s):
+        if self._orders.update(self._exchange.newest(), now_s):
             self._move_deadline(now_s)
-        if self._orders.ceiling == 0 and (self._reader.trained_s is None or self._course.state == "paused"):
-            return self._stand_still(now_s)
-        if self._course.state == "paused" and not self._go_on(now_s):
-            return self._stand_still(now_s)
-        self._take_usage()
+        if self._orders.ceiling == 0 and (self._reader.trained_s is None or self._lifecycle.state == "paused"):
+            return self._paused_step(now_s)
+        if self._lifecycle.state == "paused" and not self._resume(now_s):
+            return self._paused_step(now_s)
+        self._read_usage()
         in_force = allocation.in_force(self._reader.newest.devices if self._reader.newest else None, now_s)
         seen = Observation(
             now_s,
@@ -204,37 +208,38 @@ class PaceLoop:
             position.total if position else 1,
             done_s=position.done_s if position else 0.0,
             held_devices=allocation.devices if in_force is None else in_force,
-            pending=allocation.wanted != allocation.devices or in_force is not None,
-            ceiling=allocation.devices if self._orders.ceiling == 0 else self._orders.ceiling,  # it is about to end
-            resting=self._reader.pauses.resting(now_s) or self._outage.lasts or self._again,
+            pending=allocation.target != allocation.devices or in_force is not None,
+            # With a ceiling of 0 here, all batches are done and the job is about to end.
+            ceiling=allocation.devices if self._orders.ceiling == 0 else self._orders.ceiling,
+            in_pause=self._reader.pauses.in_pause(now_s) or self._outage.active or self._restarting,
             pauses_left_s=self._reader.pauses.left_s(now_s),
             busy=self._busy.share if self._team is None else None,
             save_s=self._reader.newest.save_s if self._reader.newest else None,
         )
         decision = self._controller.step(seen)
         self._decision = decision
-        allocation.wanted = decision.devices
-        if self._course.state == "training":
-            self._judge(now_s, decision)
-        elif position is None and now_s > max(self._controller.deadline_s, self._started_s + _SILENT_AT_LEAST_S):
+        allocation.target = decision.devices
+        if self._lifecycle.state == "training":
+            self._check_feasibility(now_s, decision)
+        elif position is None and now_s > max(self._controller.deadline_s, self._started_s + _MIN_STARTUP_S):
             raise TrainingFailedError(describe_silence("by its deadline", self._reader.last_malformed))
-        if self._again and now_s > self._started_s + _STARTED_AGAIN_AT_MOST_S:
-            raise TrainingFailedError(describe_silence("since it was started again", self._reader.last_malformed))
+        if self._restarting and now_s > self._started_s + _MAX_RESTART_S:
+            raise TrainingFailedError(describe_silence("since its restart", self._reader.last_malformed))
         allocation.resize(now_s)
         self._publish(now_s, decision)
         self._output.flush()
         return decision.next_s
 
-    def _stand_still(self, now_s: float) -> float:
-        """A step of a job that has been given nothing; returns the seconds until the next."""
-        is_paused = self._course.state == "paused"
-        to_be_stopped = self._orders.ceiling == 0 and (not is_paused or self._preemption.perhaps)
-        if to_be_stopped and self._preemption.begin(now_s, self._has_trained, again=is_paused):
-            self._again = False
-            self._course.becomes("paused", by="arbiter")
+    def _paused_step(self, now_s: float) -> float:
+        """Run a step of a job without devices, stopping it if necessary; return the seconds until the next."""
+        is_paused = self._lifecycle.state == "paused"
+        must_stop = self._orders.ceiling == 0 and (not is_paused or self._preemption.unconfirmed)
+        if must_stop and self._preemption.preempt(now_s, self._has_trained, repeated=is_paused):
+            self._restarting = False
+            self._lifecycle.enter("paused", by="arbiter")
         period_s = self._controller.period_s
-        if self._course.state == "paused":
-            self._allocation.have(self._preemption.perhaps, now_s)
+        if self._lifecycle.state == "paused":
+            self._allocation.replace(self._preemption.unconfirmed, now_s)
             self._controller.interrupt(now_s)
             self._decision = replace(self._decision, devices=0.0, finish_s=None, earliest_s=None, next_s=period_s)
             self._publish(now_s, self._decision)
@@ -245,87 +250,87 @@ class PaceLoop:
         self._read(self._now())
         return self._reader.trained_s is not None
 
-    def _go_on(self, now_s: float) -> bool:
-        """Start a job again that stood still, on all that it may have; returns whether that has been done."""
+    def _resume(self, now_s: float) -> bool:
+        """Restart a paused job on the largest allowed allocation; return whether it was restarted."""
         devices = self._controller.limits.quantize(self._controller.limits.max_devices, self._orders.ceiling)
-        if not self._preemption.end(now_s, devices):
+        if not self._preemption.resume(now_s, devices):
             return False
-        self._allocation.have(devices, now_s)
-        self._start_again("arbiter")
+        self._allocation.replace(devices, now_s)
+        self._on_restart("arbiter")
         return True
 
-    def _start_again(self, by: Cause) -> None:
-        """The job was started in place, and goes on from its checkpoint once it reports."""
-        self._course.becomes("starting", by=by)
+    def _on_restart(self, by: Cause) -> None:
+        """Record that the job was restarted in place; it resumes from its checkpoint once it reports."""
+        self._lifecycle.enter("starting", by=by)
         self._started_s = self._now()
         self._allocation.ended_s = math.inf
-        self._again = True
+        self._restarting = True
 
     def _read(self, now_s: float) -> JobPosition | None:
-        news = [one for one in self._reader.feed(self._job.read_lines(), now_s) if one.event != "report"]
-        # Not every program says when it starts; of one that numbers its lines, older ones may still be on their way.
-        if any(one.event == "start" or (not one.number and now_s > self._started_s) for one in news):
-            self._again = False
-        if news:
-            total_before, self._total = self._total, news[-1].total
+        reports = [one for one in self._reader.feed(self._job.read_lines(), now_s) if one.event != "report"]
+        # A program that does not number its lines may send no "start". Numbered lines may be from before the restart.
+        if any(one.event == "start" or (not one.number and now_s > self._started_s) for one in reports):
+            self._restarting = False
+        if reports:
+            total_before, self._total = self._total, reports[-1].total
             if total_before is None:
-                self._told_total = self._total
+                self._logged_total = self._total
             elif self._total != total_before:
-                # A worker among several is given a few more or fewer at every epoch: nothing that people want to know.
-                if abs(self._total - self._told_total) > _NOTABLE * self._told_total:
-                    self._journal.event(now_s, "total", "The job is now %d batches in all", self._total)
-                    self._told_total = self._total
-            elif any(one.event == "start" for one in news):
+                # In a distributed training, a worker's shard changes slightly at every epoch: log only larger changes.
+                if abs(self._total - self._logged_total) > _NOTABLE * self._logged_total:
+                    self._journal.event(now_s, "total", "The job now has %d batches in total", self._total)
+                    self._logged_total = self._total
+            elif any(one.event == "start" for one in reports):
                 self._controller.interrupt(now_s)
-                self._journal.event(now_s, "resumed", "Training goes on at %.1f %%", news[-1].percent)
+                self._journal.event(now_s, "resumed", "Training resumes at %.1f %%", reports[-1].percent)
         position = self._reader.position
-        if position is not None and not self._again and self._course.state != "paused":
-            if self._course.state == "starting":
-                self._course.becomes("training", by="job")
-            self._course.becomes("training" if self._reader.trained_s is None else "finishing", by="job")
+        if position is not None and not self._restarting and self._lifecycle.state != "paused":
+            if self._lifecycle.state == "starting":
+                self._lifecycle.enter("training", by="job")
+            self._lifecycle.enter("training" if self._reader.trained_s is None else "finishing", by="job")
         return position
 
-    def _take_usage(self) -> None:
+    def _read_usage(self) -> None:
         try:
             usage = self._job.usage()
         except RuntimeUnavailableError as error:
-            self._outage.begins(error)  # else one without a resize in it would be missed, and the job's end with it
+            self._outage.begin(error)  # detects an outage without a resize, in which the engine may stop the job
             return
         except JobLostError:
-            return  # what becomes of the job, its status tells
+            return  # the status check reports how the job ended
         if usage.measured_s != self._measured_s:
             self._measured_s = usage.measured_s
-            self._outage.measured()
-        self._busy.take(usage, self._allocation.device_s)
+            self._outage.add_reading()
+        self._busy.add(usage, self._allocation.device_s)
         for step in self._team.take_steps() if self._team is not None else ():
             now, nodes = step.configuration, {name: round(cores, 3) for name, cores in step.configuration.nodes.items()}
             self._journal.event(self._now(), "scaled", "%s. Now %s", step.reason, now, why=step.reason, nodes=nodes)
 
     def _move_deadline(self, now_s: float) -> None:
         self._controller.move_deadline(now_s, self._orders.deadline_s)
-        self._infeasible.forget()
+        self._infeasible.reset()
 
-    def _judge(self, now_s: float, decision: Decision) -> None:
+    def _check_feasibility(self, now_s: float, decision: Decision) -> None:
         controller = self._controller
-        extended_s = self._infeasible.judge(now_s, controller.began_s, controller.deadline_s, decision)
+        extended_s = self._infeasible.apply(now_s, controller.began_s, controller.deadline_s, decision)
         if extended_s is not None:
             self._exchange.post({DEADLINE: self._orders.extend(extended_s, now_s)})
             self._move_deadline(now_s)
 
-    def leave(self, state: Literal["detached", "failed"], by: Cause, *, stopped: bool = False) -> None:
-        """Say what has become of a job whose control ends before it does; ``stopped``: it holds nothing now."""
-        if self._course.state in ("finished", "failed"):  # that has been said
+    def publish_end(self, state: Literal["detached", "failed"], by: Cause, *, stopped: bool = False) -> None:
+        """Publish the last sample if control ends before the job; ``stopped``: the job has no devices now."""
+        if self._lifecycle.state in ("finished", "failed"):  # already published
             return
         now_s = self._now()
         self._allocation.account(now_s)
         if stopped:
-            self._allocation.have(0.0, now_s)
-        self._course.becomes(state, by=by)
+            self._allocation.replace(0.0, now_s)
+        self._lifecycle.enter(state, by=by)
         self._publish(now_s, self._decision)
 
     def _publish(self, now_s: float, decision: Decision) -> None:
-        assert self._course.state is not None  # it is "starting" from the beginning
-        state = self._course.state
+        assert self._lifecycle.state is not None  # the constructor enters "starting"
+        state = self._lifecycle.state
         self._publisher.publish(
             now_s,
             lambda moment: sample(
@@ -335,7 +340,7 @@ class PaceLoop:
                 self._controller,
                 decision,
                 self._reader.newest,
-                held_devices=self._allocation.most,
+                held_devices=self._allocation.upper_bound,
                 used_devices=self._busy.cores,
                 ceiling=self._orders.ceiling,
                 grant=self._orders.grant if self._orders.shared else None,
@@ -346,13 +351,13 @@ class PaceLoop:
             lambda: self._allocation.totals(self._began_s, self._outage.restarts, self._reader.reported()),
         )
 
-    def _malformed(self, line: str, reason: str) -> None:
+    def _log_malformed(self, line: str, reason: str) -> None:
         self._log.warning("Progress line skipped (%s): %.200s", reason, line)
 
     def _wait(self, timeout_s: float) -> JobStatus | None:
-        """Wait for the next step; returns the job's status when it has ended."""
-        self._end_if_asked()
-        if self._course.state == "paused":
+        """Wait for the next step; return the status of a job that has ended, else ``None``."""
+        self._raise_if_stopped()
+        if self._lifecycle.state == "paused":
             self._clock.sleep(max(timeout_s, 0.0))
             return None
         try:
@@ -360,37 +365,37 @@ class PaceLoop:
                 return None
             status = self._job.status()
         except RuntimeUnavailableError as error:
-            self._outage.begins(error)
+            self._outage.begin(error)
             self._clock.sleep(self._controller.period_s)
             return None
         if status.state == "running":
             return None
-        self._end_if_asked()  # a terminating process may have stopped the job
-        self._outage.is_over()
+        self._raise_if_stopped()  # a terminating process may have stopped the job
+        self._outage.end()
         return status
 
-    def _end_if_asked(self) -> None:
+    def _raise_if_stopped(self) -> None:
         if self._stopped():
-            raise AskedToEndError("the task was asked to end")
+            raise TaskStoppedError("the task was stopped")
 
     def _end(self, status: JobStatus) -> Outcome:
         self._output.flush(everything=True)
         newest = self._reader.newest
         deadline_s = self._controller.deadline_s
         finished_s = self._ended_s(status.finished_s) if status.finished_s else self._now()
-        self._allocation.account(finished_s)
-        problem = describe_failure(status, self._output.last)
-        if problem is None and self._total is None:
-            problem = describe_silence("at all", self._reader.last_malformed)
+        self._allocation.end(finished_s)
+        failure = describe_failure(status, self._output.last)
+        if failure is None and self._total is None:
+            failure = describe_silence("at all", self._reader.last_malformed)
         progress_pct = newest.percent if newest and self._total else 0.0
         setpoint_pct, met = min(progress_pct, 100.0), finished_s <= deadline_s
         last = Decision(self._allocation.devices, setpoint_pct, progress_pct, finished_s, finished_s, met, next_s=0.0)
-        self._course.becomes("failed" if problem else "finished", by="job")
+        self._lifecycle.enter("failed" if failure else "finished", by="job")
         self._publish(finished_s, last)
         if status.state == "gone":
-            raise JobLostError(problem)
-        if problem:
-            raise TrainingFailedError(problem, status.exit_code)
+            raise JobLostError(failure)
+        if failure:
+            raise TrainingFailedError(failure, status.exit_code)
         return Outcome(
             finished_s=finished_s,
             deadline_s=finite(deadline_s),
@@ -409,30 +414,29 @@ class PaceLoop:
         )
 
     def _ended_s(self, engine_s: float) -> float:
-        """Return the job's end. An engine's time that cannot be is replaced by now: its clock was set after the job's
-        last line."""
-        now_s, ended_s = self._now(), self._on_our_clock(engine_s)
+        """Return the job's end by the engine's clock, or now if that time is impossible because the clock was set."""
+        now_s, ended_s = self._now(), self._to_local_clock(engine_s)
         earliest_s = self._reader.trained_s or self._began_s
-        return min(ended_s, now_s) if ended_s > earliest_s - _CLOCK_IS_OFF_S else now_s
+        return min(ended_s, now_s) if ended_s > earliest_s - _MAX_CLOCK_ERROR_S else now_s
 
-    def _on_our_clock(self, engine_s: float) -> float:
-        """A time of the engine's clock. That may be off, as the job's lines tell; by little, they tell nothing."""
+    def _to_local_clock(self, engine_s: float) -> float:
+        """Convert a time of the engine's clock; the times in the job's lines show larger errors of that clock."""
         moment_s, offset_s = engine_s - self._origin.timestamp(), self._reader.clock_offset_s
         by_lines_s = moment_s if offset_s is None else engine_s + offset_s
-        return by_lines_s if abs(by_lines_s - moment_s) > _CLOCK_IS_OFF_S else moment_s
+        return by_lines_s if abs(by_lines_s - moment_s) > _MAX_CLOCK_ERROR_S else moment_s
 
     def _learned(self, finished_s: float) -> dict[str, Any] | None:
-        """What the next run of this job can begin with; nothing after an interruption, which will not come again."""
+        """Return measurements for the next run; ``None`` after an interruption, as they would not be typical."""
         reader, speed = self._reader, self._controller.learned()
         if reader.first_s is None or reader.trained_s is None or speed is None:
             return None
-        if not self._total or self._outage.restarts or self._preemption.times:
+        if not self._total or self._outage.restarts or self._preemption.count:
             return None
         return PastRun(
             batches=self._total,
             startup_s=round(max(reader.first_s - self._began_s, 0.0), 3),
             tail_s=round(max(finished_s - reader.trained_s, 0.0), 3),
-            pauses_s=round(reader.pauses.all_s, 3),
+            pauses_s=round(reader.pauses.total_s, 3),
             epochs=reader.newest.epochs if reader.newest else None,
             save_s=reader.newest.save_s if reader.newest else None,
             **speed,

@@ -1,6 +1,6 @@
-"""What others say to a run while it is under way: a new deadline, a ceiling. The control loop listens once a step.
+"""Orders from outside to a running training: a new deadline, a ceiling. The control loop applies them at every step.
 
-Nonsense is kept out here: the old value stays, and the log says why.
+An invalid value is rejected: the old value stays, and the log states the reason.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ class Orders:
     Parameters
     ----------
     origin:
-        The moment that durations count from.
+        The time from which durations count.
     deadline_s:
         The deadline in force at the start, in seconds after ``origin``.
     journal:
-        Where changes and refusals are told.
-    least_ceiling:
-        The quantum of the devices: a ceiling below it would leave the job nothing.
+        Receives changes and rejections as events.
+    min_ceiling:
+        The smallest ceiling, equal to the quantum of the devices.
     shared:
-        The ceiling in force at the start, for a job whose devices come from an arbiter: it may be 0, and cannot be
-        lifted.
+        The ceiling in force at the start, if an arbiter allocates the devices. Such a ceiling may be 0 and cannot be
+        removed.
     """
 
     def __init__(
@@ -39,32 +39,32 @@ class Orders:
         deadline_s: float,
         journal: Journal,
         *,
-        least_ceiling: float,
+        min_ceiling: float,
         shared: Ceiling | None = None,
     ) -> None:
         self._origin = origin
         self._journal = journal
-        self._least_ceiling = least_ceiling
+        self._min_ceiling = min_ceiling
         self._seen: dict[str, Any] = {}
-        self._extended_from_s: float | None = None  # until the new deadline has been read back
+        self._extended_from_s: float | None = None  # until the extended deadline is read back
         self.deadline_s = deadline_s
         self.ceiling = None if shared is None else shared.devices
         self.grant = 0 if shared is None else shared.grant
         self.shared = shared is not None
 
-    def hear(self, newest: dict[str, Any], now_s: float) -> bool:
-        """Take in the newest raw values; return whether the deadline has moved."""
+    def update(self, newest: dict[str, Any], now_s: float) -> bool:
+        """Apply the newest raw values; return whether the deadline has changed."""
         before_s = self.deadline_s
         if newest.get(DEADLINE) == before_s:
             self._extended_from_s = None
         if self._is_new(DEADLINE, newest):
-            self._hear_deadline(newest[DEADLINE], now_s)
+            self._update_deadline(newest[DEADLINE], now_s)
         if self._is_new(CEILING, newest):
-            self._hear_ceiling(newest[CEILING], now_s)
+            self._update_ceiling(newest[CEILING], now_s)
         return self.deadline_s != before_s
 
     def extend(self, deadline_s: float, now_s: float) -> float:
-        """Move the deadline from inside; returns the raw value to write to the live state."""
+        """Extend the deadline; return the raw value to write to the live state."""
         self._extended_from_s = self.deadline_s
         self.deadline_s = self._seen[DEADLINE] = round(deadline_s, 1)
         return self.deadline_s
@@ -75,23 +75,21 @@ class Orders:
         self._seen[key] = newest[key]
         return True
 
-    def _hear_deadline(self, value: Any, now_s: float) -> None:
-        said = StoredDeadline.read(value)
-        if value is None or (said.value is None and math.isinf(self.deadline_s)):  # the key was deleted, or none is set
+    def _update_deadline(self, value: Any, now_s: float) -> None:
+        stored = StoredDeadline.read(value)
+        if value is None or (stored.value is None and math.isinf(self.deadline_s)):  # deleted key, or still no deadline
             return
         try:
-            deadline_s = said.parse().seconds_after(self._origin)
+            deadline_s = stored.parse().seconds_after(self._origin)
             if abs(deadline_s - self.deadline_s) < 1e-3:
                 return
             if self._extended_from_s is not None and abs(deadline_s - self._extended_from_s) < 1e-3:
-                return  # read before the new one was written
+                return  # read before the extended deadline was written
             if deadline_s <= now_s:
-                raise InvalidInputError(
-                    DEADLINE, said.value, f"a time that is still to come ({now_s:.0f} s have passed)"
-                )
+                raise InvalidInputError(DEADLINE, stored.value, f"a time in the future ({now_s:.0f} s have passed)")
         except InvalidInputError as error:
-            kept = "there is none" if math.isinf(self.deadline_s) else f"the old one of {self.deadline_s:.1f} s stays"
-            self._refuse(now_s, "deadline_refused", said.value, "New deadline not taken, %s. %s", kept, error)
+            kept = "none is set" if math.isinf(self.deadline_s) else f"the old one of {self.deadline_s:.1f} s stays"
+            self._reject(now_s, "deadline_refused", stored.value, "New deadline rejected, %s. %s", kept, error)
             return
         before_s, self.deadline_s = self.deadline_s, deadline_s
         self._journal.event(
@@ -100,26 +98,26 @@ class Orders:
             "Deadline %s to %.1f s%s",
             "set" if math.isinf(before_s) else f"moved from {before_s:.1f} s",
             deadline_s,
-            f" by {said.by}" if said.by else "",
+            f" by {stored.by}" if stored.by else "",
             before_s=None if math.isinf(before_s) else before_s,
             after_s=deadline_s,
-            by=said.by,
+            by=stored.by,
         )
 
-    def _hear_ceiling(self, value: Any, now_s: float) -> None:
+    def _update_ceiling(self, value: Any, now_s: float) -> None:
         if value is None:
             if self.ceiling is not None and not self.shared:
                 self.ceiling = None
-                self._journal.event(now_s, "ceiling", "The ceiling is lifted", devices=None)
+                self._journal.event(now_s, "ceiling", "Ceiling removed", devices=None)
             return
         try:
             new = Ceiling.read(value)
             if self.shared and new.grant == 0:
-                raise InvalidInputError(CEILING, value, "a grant of the arbiter that gives this job its devices")
-            if new.devices < self._least_ceiling and not (self.shared and new.devices == 0):
-                raise InvalidInputError(CEILING, value, f"a number of devices of at least {self._least_ceiling:g}")
+                raise InvalidInputError(CEILING, value, "a grant of this job's arbiter")
+            if new.devices < self._min_ceiling and not (self.shared and new.devices == 0):
+                raise InvalidInputError(CEILING, value, f"a number of devices of at least {self._min_ceiling:g}")
         except InvalidInputError as error:
-            self._refuse(now_s, "ceiling_refused", value, "New ceiling not taken, the old one stays. %s", error)
+            self._reject(now_s, "ceiling_refused", value, "New ceiling rejected, the old one stays. %s", error)
             return
         before, self.ceiling, self.grant = self.ceiling, new.devices, new.grant
         if before != new.devices:
@@ -128,5 +126,5 @@ class Orders:
                 now_s, "ceiling", "Ceiling is now %g devices%s", new.devices, why, devices=new.devices, why=new.reason
             )
 
-    def _refuse(self, now_s: float, kind: str, value: Any, message: str, *args: object) -> None:
+    def _reject(self, now_s: float, kind: str, value: Any, message: str, *args: object) -> None:
         self._journal.event(now_s, kind, message, *args, level=logging.WARNING, value=str(value)[:100])

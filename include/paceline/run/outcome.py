@@ -1,4 +1,4 @@
-"""How a run ended, in words and percent. Made by the control loop at the end."""
+"""The outcome of a run for users: its deviation from the deadline, and descriptions of failures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from paceline.runtime.base import JobStatus
 
 
 def error_pct(finished_s: float, deadline_s: float) -> float:
-    """Deviation from the deadline in percent, equation (7) of DECOR-NN.
+    """Return the deviation from the deadline in percent, equation (7) of DECOR-NN.
 
     >>> error_pct(finished_s=98, deadline_s=100)
     -2.0
@@ -17,9 +17,9 @@ def error_pct(finished_s: float, deadline_s: float) -> float:
 
 
 def describe_failure(status: JobStatus, last_lines: Iterable[str]) -> str | None:
-    """Say what went wrong with a job that has ended; ``None`` if its exit was clean."""
+    """Return a description of the failure of an ended job; ``None`` after exit code 0."""
     if status.state == "gone":
-        return "the job was removed by somebody while it ran" + (f" ({status.reason})" if status.reason else "")
+        return "the job was removed while it ran" + (f" ({status.reason})" if status.reason else "")
     if status.exit_code == 0:
         return None
     reason = f"exit code {status.exit_code}" + (f", {status.reason}" if status.reason else "")
@@ -27,8 +27,8 @@ def describe_failure(status: JobStatus, last_lines: Iterable[str]) -> str | None
 
 
 def describe_silence(when: str, last_malformed: str | None) -> str:
-    """Say that a job reported no progress, and what it should have done."""
-    hint = f" The last line that was skipped: {last_malformed}." if last_malformed else ""
+    """Return an error message for a job that reported no progress."""
+    hint = f" Last skipped line: {last_malformed}." if last_malformed else ""
     return (
         f"script: reported no progress {when}, expected a loop over paceline.train.track(...) "
         f"with at least one batch.{hint}"

@@ -1,4 +1,4 @@
-"""The job's own prints on their way to the task's log, in portions, so that a flood of them never holds up control."""
+"""Forwards the job's own output to the task's log, in portions, so that much output never delays a control step."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import logging
 from collections import deque
 from typing import Any
 
-_LINES_A_STEP = 1_000
-_MOST_WAITING = 200_000
+_LINES_PER_STEP = 1_000
+_MAX_QUEUED = 200_000
 
 
 class Output:
     """A queue of lines between the job and the log.
 
     >>> output = Output(logging.getLogger("example"))
-    >>> output.take("epoch 1")
+    >>> output.add("epoch 1")
     >>> output.flush()
     >>> list(output.last)
     ['epoch 1']
@@ -22,23 +22,23 @@ class Output:
 
     def __init__(self, log: logging.Logger | Any) -> None:
         self._log = log
-        self._waiting: deque[str] = deque()
+        self._queue: deque[str] = deque()
         self._dropped = 0
         self.last: deque[str] = deque(maxlen=20)
 
-    def take(self, line: str) -> None:
-        """Queue one line; beyond 200,000 waiting lines the newest are only counted."""
-        if len(self._waiting) < _MOST_WAITING:
-            self._waiting.append(line)
+    def add(self, line: str) -> None:
+        """Queue a line; if 200,000 lines are queued, only count it."""
+        if len(self._queue) < _MAX_QUEUED:
+            self._queue.append(line)
         else:
             self._dropped += 1
 
     def flush(self, *, everything: bool = False) -> None:
-        """Log what waits, at most 1,000 lines unless ``everything``."""
-        for _ in range(len(self._waiting) if everything else min(len(self._waiting), _LINES_A_STEP)):
-            line = self._waiting.popleft()
+        """Log queued lines, at most 1,000 unless ``everything``."""
+        for _ in range(len(self._queue) if everything else min(len(self._queue), _LINES_PER_STEP)):
+            line = self._queue.popleft()
             self.last.append(line)
             self._log.info("%s", line)
-        if self._dropped and not self._waiting:
-            self._log.warning("%d more lines of output were left out", self._dropped)
+        if self._dropped and not self._queue:
+            self._log.warning("%d lines of output were dropped", self._dropped)
             self._dropped = 0

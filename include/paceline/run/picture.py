@@ -1,4 +1,4 @@
-"""A run as a picture: progress against the setpoint above, cores below. Drawn from the stored history."""
+"""Plots a stored history: progress and setpoint above, devices below."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ _PROGRESS, _SETPOINT, _DEVICES, _DEADLINE = "#1f6feb", "#24292f", "#2da44e", "#c
 
 
 def draw(history: dict[str, Any], path: str | os.PathLike[str], *, title: str = "", unit: str = "cores") -> Path:
-    """Draw a run to a PNG (or any format that matplotlib knows by the ending of ``path``).
+    """Plot a run to a file and return its path; the extension of ``path`` chooses the format, for example PNG.
 
     Parameters
     ----------
     history:
-        What :meth:`paceline.run.History.to_json` returned: the task state store's ``history``.
+        The task state store's ``history``, see :meth:`paceline.run.History.to_json`.
     path:
-        Where to write; missing folders are made.
+        File to write; missing folders are created.
     title:
-        A line above the picture.
+        Title of the figure.
     unit:
-        What the devices are.
+        Label of the axis of the devices.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What the control loop does with a job that is given no devices for a while: it is stopped, and goes on later."""
+"""Preemption of a job that has no devices for a while. The control loop stops the job and resumes it later."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from paceline.run.journal import Journal
 from paceline.run.outage import Outage
 from paceline.runtime.base import Job
 
-_GRACE_S = 10.0  # to end a batch on few devices, and to save a checkpoint
+_GRACE_S = 10.0  # to end a batch on few devices and save a checkpoint
 
 
 class Preemption:
-    """Stops a job that shares its devices with others, and starts it again where its checkpoint is.
+    """Stops a job with its checkpoint and restarts it from there.
 
     Parameters
     ----------
@@ -25,48 +25,47 @@ class Preemption:
         self._job = job
         self._journal = journal
         self._outage = outage
-        self.times = 0
-        self.perhaps = 0.0  # devices on which it may run all the same: the engine did not answer
+        self.count = 0
+        self.unconfirmed = 0.0  # devices of a job that an engine may have restarted without an answer
 
-    def begin(self, now_s: float, has_trained: Callable[[], bool], *, again: bool) -> bool:
-        """Stop the job; returns whether it stands still.
+    def preempt(self, now_s: float, has_trained: Callable[[], bool], *, repeated: bool) -> bool:
+        """Stop the job; return whether it is stopped.
 
-        It does not if it has ended by itself meanwhile or the engine is away; then it is tried again.
+        It is not if the job has ended by itself or the engine does not answer; the caller then tries again.
 
         Parameters
         ----------
         now_s:
             The time.
         has_trained:
-            Whether it has said that its last batch is done. Code that answers SIGTERM itself may leave with the exit
-            code 0 before that.
-        again:
-            It stood still before, and may have been started by an engine that did not answer.
+            Returns whether the job has reported its last batch. Code that handles SIGTERM may exit with code 0 before.
+        repeated:
+            Whether the job was already stopped, and an engine that did not answer may have restarted it.
         """
         try:
             self._job.stop(_GRACE_S)
             status = self._job.status()
         except RuntimeUnavailableError as error:
-            self._outage.begins(error)
+            self._outage.begin(error)
             return False
         if status.state != "exited" or (status.exit_code == 0 and has_trained()):
-            return False  # whoever waits for the job's end sees how it ended
-        self.perhaps = 0.0
-        if not again:
-            self.times += 1
-            self._journal.event(now_s, "paused", "Paused: others have the devices. Its checkpoint is kept")
+            return False  # the control loop handles the end of the job
+        self.unconfirmed = 0.0
+        if not repeated:
+            self.count += 1
+            self._journal.event(now_s, "paused", "Paused: other jobs have the devices. The checkpoint is kept")
         return True
 
-    def end(self, now_s: float, devices: float) -> bool:
-        """Start the job again on ``devices``; returns whether it has been."""
+    def resume(self, now_s: float, devices: float) -> bool:
+        """Restart the job on ``devices``; return whether it was restarted."""
         try:
             self._job.resize(devices)
             self._job.restart()
         except RuntimeUnavailableError as error:
-            self.perhaps = max(self.perhaps, devices)
-            self._outage.begins(error)
+            self.unconfirmed = max(self.unconfirmed, devices)
+            self._outage.begin(error)
             return False
-        self._outage.is_over()
-        self.perhaps = 0.0
-        self._journal.event(now_s, "unpaused", "Started again on %g devices", devices, devices=devices)
+        self._outage.end()
+        self.unconfirmed = 0.0
+        self._journal.event(now_s, "unpaused", "Restarted on %g devices", devices, devices=devices)
         return True

@@ -1,4 +1,4 @@
-"""Publishes a run: its newest sample at every control step, its history and what the next try needs less often."""
+"""Publishes a run: the newest sample at every control step, history and controller state every 5 s."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from paceline.run.journal import Journal
 from paceline.run.live import Exchange
 
 _SLOW_KEYS_EVERY_S = 5.0  # history and controller state are larger and less urgent than the newest sample
-_LAST = ("finished", "failed", "detached")
+_FINAL_STATES = ("finished", "failed", "detached")
 
 
 class Publisher:
-    """Writes samples of one run to its live state.
+    """Writes the samples of one run to its live state.
 
     Parameters
     ----------
     exchange, journal, controller:
         Those of the control loop.
     origin:
-        The moment that the deadline counts from.
+        The time from which the deadline counts.
     on_sample:
-        Called with every sample; it must not take long.
+        Called with every sample; must return quickly.
     """
 
     def __init__(
@@ -44,16 +44,16 @@ class Publisher:
         self._origin = origin
         self._on_sample = on_sample
         self._slow_keys_s = float("-inf")
-        self._refused = False
+        self._rejected = False
 
     def publish(self, now_s: float, make: Callable[[datetime], PaceSample], totals: Callable[[], RunTotals]) -> None:
-        """Publish a sample. A value that the contract refuses costs the sample, not the training."""
+        """Publish a sample. If a value is invalid, the sample is dropped and the training continues."""
         try:
             self._exchange.post(self._values(now_s, make(self._origin + timedelta(seconds=now_s)), totals))
         except ValidationError as error:
-            if not self._refused:  # once: samples come every second
+            if not self._rejected:  # once: samples come every second
                 self._journal.log.error("The sample at %.1f s cannot be stored: %s", now_s, error)
-            self._refused = True
+            self._rejected = True
 
     def _values(self, now_s: float, sample: PaceSample, totals: Callable[[], RunTotals]) -> dict[str, Any]:
         journal = self._journal
@@ -69,8 +69,8 @@ class Publisher:
         )
         self._on_sample(sample)
         values: dict[str, Any] = {PACE: sample.to_json()}
-        if journal.fresh or now_s - self._slow_keys_s >= _SLOW_KEYS_EVERY_S or sample.state in _LAST:
-            journal.fresh = False
+        if journal.has_unpublished or now_s - self._slow_keys_s >= _SLOW_KEYS_EVERY_S or sample.state in _FINAL_STATES:
+            journal.has_unpublished = False
             self._slow_keys_s = now_s
             state = ControllerState(
                 kind=type(self._controller).__name__, controller=self._controller.state(), run=totals()

@@ -1,4 +1,4 @@
-"""A training's place in an arbiter's pool: it says what it needs, and begins when it has been given some."""
+"""A waiting training in an arbiter's pool: it publishes its request and starts with the first grant of devices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.contract import CEILING, DEADLINE, PACE, Ceiling, StoredDeadline
 from paceline.control import Decision
-from paceline.errors import AskedToEndError, DeadlineInfeasibleError, InvalidInputError
+from paceline.errors import DeadlineInfeasibleError, InvalidInputError, TaskStoppedError
 from paceline.run.feasibility import extended
 from paceline.run.live import LiveState
 from paceline.run.sample import sample
@@ -18,14 +18,14 @@ from paceline.run.sample import sample
 if TYPE_CHECKING:
     from paceline.control import Controller, RemainingWork
 
-_LOOK_EVERY_S = 1.0
-_SAY_EVERY_S = 5.0
-_TELL_EVERY_S = 60.0
-_BEGIN_ANEW_S = 60.0  # a job that waits begins later, and its safety factor counts from then
+_POLL_EVERY_S = 1.0
+_PUBLISH_EVERY_S = 5.0
+_LOG_EVERY_S = 60.0
+_MOVE_START_EVERY_S = 60.0  # the safety factor counts from the start, which a waiting job postpones
 
 
 def grant_in_force(store: LiveState, held: float) -> Ceiling:
-    """The arbiter's newest word to a job that runs; without one that can be read, no more than what it holds."""
+    """Return the arbiter's newest grant to a running job; without a valid one, a ceiling at the current allocation."""
     try:
         return _grant(store.get(CEILING))
     except InvalidInputError:
@@ -33,31 +33,31 @@ def grant_in_force(store: LiveState, held: float) -> Ceiling:
 
 
 def _grant(raw: object) -> Ceiling:
-    said = Ceiling.read(raw)
-    if said.grant == 0:
-        raise InvalidInputError(CEILING, raw, "a grant of the arbiter that gives this job its devices")
-    return said
+    ceiling = Ceiling.read(raw)
+    if ceiling.grant == 0:
+        raise InvalidInputError(CEILING, raw, "a grant of this job's arbiter")
+    return ceiling
 
 
 class Queue:
-    """A training's place in an arbiter's pool, until it is given devices.
+    """Waits in an arbiter's pool until a training gets devices.
 
     Parameters
     ----------
     store:
-        The task's state store: what the arbiter reads and writes.
+        The task's state store, which the arbiter reads and writes.
     controller:
-        The training's own; it hears of deadlines that move meanwhile.
+        The training's controller; it receives deadlines that change meanwhile.
     remaining:
-        What the training takes, by an earlier run; ``None`` if there was none.
+        Remaining work by an earlier run; ``None`` without one.
     begin:
-        The moment that the deadline counts from.
+        The time from which the deadline counts.
     on_infeasible:
-        What to do if the deadline does not fit beside those of others.
+        The response to a deadline that does not fit beside those of other jobs.
     pool:
         The Airflow pool, for messages.
-    asked_to_end:
-        Set when the task is to end.
+    stop_requested:
+        Set when the task has to end.
     log:
         The task's log.
     """
@@ -71,94 +71,94 @@ class Queue:
         *,
         on_infeasible: str,
         pool: str,
-        asked_to_end: Event,
+        stop_requested: Event,
         log: Any,
     ) -> None:
         self._store, self._controller, self._remaining, self._begin = store, controller, remaining, begin
         self._on_infeasible, self._pool, self._log = on_infeasible, pool, log
-        self._asked_to_end = asked_to_end
+        self._stop_requested = stop_requested
         self._newest: Ceiling | None = None
-        self._heeded_s: float | None = None  # the deadline whose answer has been heeded
-        self._refused: Any = None
-        self._troubled = False
+        self._checked_s: float | None = None  # the deadline whose admission result was handled last
+        self._rejected: Any = None
+        self._failing = False
 
     def wait(self) -> Ceiling:
-        """Wait until there are devices; returns how many there may be at most.
+        """Wait for devices; return the first grant with at least one quantum.
 
         Raises
         ------
         DeadlineInfeasibleError
-            The deadline does not fit beside those of others, and ``on_infeasible`` is ``"fail"``.
-        AskedToEndError
-            The task is to end.
+            The deadline does not fit beside those of other jobs, and ``on_infeasible`` is ``"fail"``.
+        TaskStoppedError
+            The task has to end.
         """
-        told_s = said_s = float("-inf")
+        logged_s = published_s = float("-inf")
         while True:
             before = (self._newest, self._controller.deadline_s)
-            self._tolerantly(self._hear)
-            self._heed_answer()
+            self._try(self._read)
+            self._handle_admission()
             newest = self._newest
             if newest is not None and newest.devices >= self._controller.limits.quantum:
-                self._log.info("Given %g devices of the pool %s: %s", newest.devices, self._pool, newest.reason)
+                self._log.info("Granted %g devices of the pool %s: %s", newest.devices, self._pool, newest.reason)
                 return newest
             now_s = time.monotonic()
-            if before != (newest, self._controller.deadline_s) or now_s - said_s >= _SAY_EVERY_S:
-                self._tolerantly(self._say)
-                said_s = now_s
-            if now_s - told_s >= _TELL_EVERY_S:
-                told_s = now_s
-                why = newest.reason if newest else "nobody has answered yet; is its arbiter running?"
+            if before != (newest, self._controller.deadline_s) or now_s - published_s >= _PUBLISH_EVERY_S:
+                self._try(self._publish)
+                published_s = now_s
+            if now_s - logged_s >= _LOG_EVERY_S:
+                logged_s = now_s
+                why = newest.reason if newest else "no answer from the arbiter yet; is it running?"
                 self._log.info("Waiting for devices of the pool %s: %s", self._pool, why)
-            if self._asked_to_end.wait(_LOOK_EVERY_S):
-                raise AskedToEndError("the task was asked to end while it waited for devices")
+            if self._stop_requested.wait(_POLL_EVERY_S):
+                raise TaskStoppedError("the task was stopped while it waited for devices")
 
-    def _hear(self) -> None:
+    def _read(self) -> None:
         raw = self._store.get(CEILING)
-        if raw is not None and raw != self._refused:
+        if raw is not None and raw != self._rejected:
             try:
                 self._newest = _grant(raw)
             except InvalidInputError as error:
-                self._refused = raw
-                self._log.warning("Not taken. %s", error)
-        said = self._store.get(DEADLINE)
-        if said is not None:
+                self._rejected = raw
+                self._log.warning("Ceiling rejected. %s", error)
+        stored = self._store.get(DEADLINE)
+        if stored is not None:
             try:
-                deadline_s = StoredDeadline.read(said).parse().seconds_after(self._begin)
+                deadline_s = StoredDeadline.read(stored).parse().seconds_after(self._begin)
             except InvalidInputError:
-                return  # the control loop will say so
+                return  # the control loop logs the error later
             if deadline_s > 0 and abs(deadline_s - self._controller.deadline_s) > 1e-3:
                 self._controller.move_deadline(self._now_s(), deadline_s)
 
-    def _heed_answer(self) -> None:
-        """What the arbiter says of the deadline, once."""
+    def _handle_admission(self) -> None:
+        """Apply the arbiter's admission result for the current deadline, once."""
         newest, deadline_s = self._newest, self._controller.deadline_s
         if newest is None or newest.earliest_s is None or not newest.answers(deadline_s):
             return
-        if self._heeded_s == newest.asked_s:
+        if self._checked_s == newest.asked_s:
             return
-        self._heeded_s = newest.asked_s
+        self._checked_s = newest.asked_s
         if newest.fits:
-            self._log.info("The deadline of %.0f s fits beside those of others", deadline_s)
+            self._log.info("The deadline of %.0f s fits beside those of other jobs", deadline_s)
             return
-        message = f"deadline: {deadline_s:.0f} s does not fit beside those of others, the earliest that would is "
+        message = f"deadline: {deadline_s:.0f} s does not fit beside those of other jobs, the earliest that fits is "
         message += f"{newest.earliest_s:.0f} s"
         if self._on_infeasible == "fail":
             raise DeadlineInfeasibleError(message)
         self._log.warning(message)
         if self._on_infeasible == "extend":
-            # The earliest deadline itself would be infeasible a second from now.
+            # Without a margin, the deadline would be infeasible again one second later.
             moved_s = extended(newest.earliest_s, self._now_s())
-            self._log.warning("The deadline is moved to %.1f s", moved_s)
+            self._log.warning("Deadline moved to %.1f s", moved_s)
             self._controller.move_deadline(self._now_s(), moved_s)
-            self._tolerantly(lambda: self._store.set(DEADLINE, moved_s))
+            self._try(lambda: self._store.set(DEADLINE, moved_s))
 
-    def _say(self) -> None:
+    def _publish(self) -> None:
         newest, now_s = self._newest, self._now_s()
-        if now_s - self._controller.began_s >= _BEGIN_ANEW_S:  # not at every sample: the arbiter would decide anew
-            self._controller.begins(now_s)
+        if now_s - self._controller.began_s >= _MOVE_START_EVERY_S:  # each move makes the arbiter decide again
+            self._controller.set_start(now_s)
         earliest_s = newest.earliest_s if newest else None
         feasible = newest is None or newest.fits is not False
-        decision = Decision(0.0, 0.0, 0.0, None, earliest_s, feasible, _LOOK_EVERY_S, self._remaining)
+        decision = Decision(0.0, 0.0, 0.0, None, earliest_s, feasible, _POLL_EVERY_S, self._remaining)
         value = sample(
             "waiting",
             now_s,
@@ -173,18 +173,18 @@ class Queue:
         )
         self._store.set(PACE, value.to_json())
 
-    def _tolerantly(self, exchange: Callable[[], None]) -> None:
-        """Airflow's API server may be away for a while: who waits goes on waiting."""
+    def _try(self, exchange: Callable[[], None]) -> None:
+        """Call ``exchange`` and log its failure: Airflow's API server may be unavailable for a while."""
         try:
             exchange()
-        except (EOFError, ConnectionError) as error:  # of a store whose other end has gone for good, see Exchange
-            raise AskedToEndError("whoever runs this task has gone") from error
+        except (EOFError, ConnectionError) as error:  # the connection is closed for good, see Exchange
+            raise TaskStoppedError("the connection to the task's supervisor is closed") from error
         except Exception as error:
-            if not self._troubled:
+            if not self._failing:
                 self._log.warning("The task state store does not answer; trying again. %s", error)
-            self._troubled = True
+            self._failing = True
         else:
-            self._troubled = False
+            self._failing = False
 
     def _now_s(self) -> float:
         return datetime.now(timezone.utc).timestamp() - self._begin.timestamp()

@@ -1,4 +1,4 @@
-"""From the lines a job writes to how far it is now. The control loop feeds it and asks it at every step."""
+"""Converts the lines that a job writes into its progress. The control loop feeds it at every step."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from paceline.contract import Reported
 from paceline.run.pauses import Pauses
 from paceline.train.progress import Progress, parse_line
 
-_JUMP_S = 1.0  # less is a clock that is being adjusted
-_SOURCES = 8  # a job that is started again is another process
+_JUMP_S = 1.0  # a smaller change is a gradual clock adjustment
+_MAX_SOURCES = 8  # each restart of the job adds a process
 
 
 @dataclass(frozen=True)
 class JobPosition:
-    """Where a job is: batches done, when they were, and batches in all."""
+    """The position of a job: batches done, the time of that report, and batches in total."""
 
     done: int
     done_s: float
@@ -24,18 +24,18 @@ class JobPosition:
 
 
 class ProgressReader:
-    """Sorts a job's output into progress and text, and tells where the job was at its newest report.
+    """Separates a job's output into progress and text, and tracks the job's position.
 
     Parameters
     ----------
     on_text:
         Called with every line that is not progress.
     on_malformed:
-        Called with the line and what is wrong with it, for lines that carry the marker but no usable progress.
+        Called with each line that has the marker but no valid progress, and with the error.
     pauses:
-        The pauses after epochs, with what is known of them before.
+        The pauses after epochs, with the forecast of an earlier run.
     reported:
-        What the job had reported to the process that read before.
+        The job's last report to an earlier controlling process.
 
     Examples
     --------
@@ -55,15 +55,15 @@ class ProgressReader:
     ) -> None:
         self._on_text = on_text
         self._on_malformed = on_malformed
-        self._recent: deque[tuple[float, int]] = deque(maxlen=16)  # written on our clock, batches done
-        self.clock_offset_s: float | None = None  # what is to be added to a time of the job's clock
-        self._wall_s: tuple[str, float] | None = None  # by how much a process' wall clock is before its monotonic one
-        self._numbers: dict[str, int] = {}  # of the last line of each of the job's processes
+        self._recent: deque[tuple[float, int]] = deque(maxlen=16)  # time of a report (local clock), batches done
+        self.clock_offset_s: float | None = None  # converts a time of the job's clock to the local clock
+        self._wall_s: tuple[str, float] | None = None  # process, its wall clock less its monotonic clock
+        self._numbers: dict[str, int] = {}  # last line number of each of the job's processes
         self.pauses = pauses or Pauses()
         self.newest: Progress | None = None
         self.last_malformed: str | None = None
-        self.first_s: float | None = None  # when the first batch began
-        self.trained_s: float | None = None  # when the last one was done
+        self.first_s: float | None = None  # start of the first batch
+        self.trained_s: float | None = None  # end of the last batch
         if reported is not None:
             self.newest = Progress(
                 **reported.model_dump(include={"done", "total", "epoch", "epochs", "loss", "metrics"})
@@ -72,9 +72,9 @@ class ProgressReader:
             self._numbers = dict(reported.numbers)
 
     def feed(self, lines: Iterable[str], now_s: float) -> list[Progress]:
-        """Take in lines that were read at ``now_s``; return the progress among them, oldest first.
+        """Process lines that were read at ``now_s``; return the progress among them, oldest first.
 
-        What was read before, by this process or another, tells where the job is and is not returned again.
+        Lines that this or an earlier process has read before only update the position; they are not returned again.
         """
         found = []
         for line in lines:
@@ -88,21 +88,21 @@ class ProgressReader:
                 self._on_text(line)
                 continue
             if self._is_known(progress):
-                self._place(progress, self._on_our_clock(progress, now_s))
+                self._set_position(progress, self._to_local_clock(progress, now_s))
                 continue
             found.append(progress)
-            self._take(progress, now_s)
+            self._add(progress, now_s)
         return found
 
     @property
     def position(self) -> JobPosition | None:
-        """Where the job was at its newest report, or ``None`` if there was none yet."""
+        """The job's position at its newest report, ``None`` before the first one."""
         if self.newest is None or not self._recent:
             return None
         return JobPosition(self.newest.done, self._recent[-1][0], self.newest.total)
 
     def reported(self) -> Reported | None:
-        """For the process that reads after this one."""
+        """Return the last report for the next controlling process."""
         newest = self.newest
         if newest is None or newest.event == "report":
             return None
@@ -119,31 +119,31 @@ class ProgressReader:
         )
 
     def _is_known(self, progress: Progress) -> bool:
-        if not progress.number:  # of a program that does not count its lines
+        if not progress.number:  # the program does not number its lines
             return False
         last = self._numbers.pop(progress.source, 0)
-        self._numbers[progress.source] = max(last, progress.number)  # behind the others, as the newest
-        while len(self._numbers) > _SOURCES:
+        self._numbers[progress.source] = max(last, progress.number)  # moves the newest source to the end
+        while len(self._numbers) > _MAX_SOURCES:
             del self._numbers[next(iter(self._numbers))]
         return progress.number <= last
 
-    def _take(self, progress: Progress, now_s: float) -> None:
+    def _add(self, progress: Progress, now_s: float) -> None:
         if progress.event == "report":  # metrics without a position
             newest = self.newest
             self.newest = replace(newest, loss=progress.loss, metrics=progress.metrics) if newest else progress
             return
-        written_s = self._on_our_clock(progress, now_s)
+        written_s = self._to_local_clock(progress, now_s)
         if progress.event == "start":
             self._recent.clear()
             self.pauses.interrupt()
             if self.first_s is None:
                 self.first_s = written_s
-        if self.pauses.take(progress, written_s, self._batch_s()):
+        if self.pauses.add(progress, written_s, self._batch_s()):
             self._recent.clear()
         self.newest = progress
-        self._place(progress, written_s)
+        self._set_position(progress, written_s)
 
-    def _place(self, progress: Progress, written_s: float) -> None:
+    def _set_position(self, progress: Progress, written_s: float) -> None:
         if progress.event == "report":
             return
         self._recent.append((written_s, progress.done))
@@ -153,24 +153,24 @@ class ProgressReader:
             self.trained_s = written_s
 
     def _batch_s(self) -> float | None:
-        """Seconds for one batch, by the last reports."""
+        """Return the seconds per batch of the last reports."""
         if len(self._recent) < 2:
             return None
         (first_s, first), (last_s, last) = self._recent[0], self._recent[-1]
         return (last_s - first_s) / (last - first) if last_s > first_s and last > first else None
 
-    def _on_our_clock(self, progress: Progress, now_s: float) -> float:
-        """When a line was written, on our clock; by how much the job's clock is off, the quickest line so far tells."""
+    def _to_local_clock(self, progress: Progress, now_s: float) -> float:
+        """Return when a line was written, by the local clock. The line with the least delay determines the offset."""
         if not progress.wall_s:
             return now_s
-        self._heed_a_jump(progress)
+        self._correct_clock_jump(progress)
         offset_s = now_s - progress.wall_s
         if self.clock_offset_s is None or offset_s < self.clock_offset_s:
             self.clock_offset_s = offset_s
         return progress.wall_s + self.clock_offset_s
 
-    def _heed_a_jump(self, progress: Progress) -> None:
-        """The job's wall clock may be set while it runs; its monotonic one is not."""
+    def _correct_clock_jump(self, progress: Progress) -> None:
+        """Adjust the offset if the job's wall clock was set; its monotonic clock never is."""
         if not progress.monotonic_s:
             return
         before, self._wall_s = self._wall_s, (progress.source, progress.wall_s - progress.monotonic_s)

@@ -1,4 +1,4 @@
-"""Puts together the sample of a training that is published under the key ``pace``."""
+"""Builds the sample of a training that is published under the key ``pace``."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ def sample(
     resizes: int = 0,
     step_ms: float | None = None,
 ) -> PaceSample:
-    """Put a sample together. Seconds count from the moment that the deadline counts from.
+    """Return a sample. Times are seconds, counted from the same time as the deadline.
 
     Parameters
     ----------
     state, now_s, updated_at:
-        What the job does, and when that is: in seconds, and as a time with its zone.
+        State of the training, and its time: in seconds, and as a time with its zone.
     controller, decision:
-        Who decides, and what was decided.
+        The controller and its last decision.
     newest:
-        What the job reported last.
+        The job's last report.
     held_devices, used_devices, ceiling:
-        Devices that the job holds, how many of them it has kept busy, and the most it may be given.
+        The allocation, its used part, and its upper limit, in devices.
     grant:
-        Which of an arbiter's grants is in force; ``None`` for a job that shares its devices with nobody.
+        Number of the arbiter's grant in force; ``None`` without an arbiter.
     restarts, resizes:
-        How often so far.
+        Counts of the run so far.
     step_ms:
-        What the last control step took.
+        Duration of the last control step.
     """
     return PaceSample(
         state=state,

@@ -1,4 +1,4 @@
-"""What a user wants of one training: the operator's arguments, read once, when its templates have been rendered."""
+"""The settings of one training: the operator's arguments, read once after its templates are rendered."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from paceline.control import CPU_QUANTUM, BudgetController, Controller, Gains, L
 from paceline.errors import InvalidInputError
 from paceline.run.live import LiveState
 
-_SOONEST_S = 1e-3  # what comes after its deadline still has work to end
+_MIN_DEADLINE_S = 1e-3  # the controller needs a positive deadline, also if it has passed before the start
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a training is to be steered.
+    """The settings that control a training.
 
     Parameters
     ----------
     deadline:
-        ``Deadline()`` for none: it is done as soon as its devices allow.
+        ``Deadline()`` for none: the training ends as soon as its devices allow.
     written:
         The deadline as the user wrote it.
     alpha:
         Safety factor: the target end is this fraction of the time from the start to the deadline.
     min_devices, max_devices, quantum:
-        Fewest and most devices, ``None`` for all there are, and the step between allocations.
+        Smallest and largest allocation, ``None`` for all devices of the machine, and the step between allocations.
     period_s:
         Seconds between control steps.
     on_infeasible:
         ``"best_effort"``, ``"fail"`` or ``"extend"``.
     controller, gains:
-        Which controller, and the ``"paper"`` one's gains.
+        The controller, and the gains of the ``"paper"`` controller.
     shared:
-        Whether an arbiter has its devices.
-    most_is:
-        What the user calls ``max_devices``, for messages.
+        Whether an arbiter allocates the devices.
+    max_devices_field:
+        The user's name of ``max_devices``, for messages.
     """
 
     deadline: Deadline
@@ -50,27 +50,27 @@ class Settings:
     controller: str = "default"
     gains: Gains | None = None
     shared: bool = False
-    most_is: str = "max_devices"
+    max_devices_field: str = "max_devices"
 
     def limits(self, capacity: float, log: Any) -> Limits:
-        """Fewest and most devices, on a machine that has ``capacity`` of them."""
+        """Return the limits of the allocation on a machine with ``capacity`` devices."""
         most = self.max_devices
         if most is not None and most > capacity:
-            log.warning("%s: %g asked for, the machine has %g: using these", self.most_is, most, capacity)
-        # A job with nothing at all would neither end nor show how fast it is.
+            log.warning("%s: got %g, using all %g of the machine", self.max_devices_field, most, capacity)
+        # Without any devices, a job would neither end nor show its speed.
         least = max(self.min_devices, self.quantum)
         if most is None and least > capacity:
             raise InvalidInputError("min_devices", least, f"at most the {capacity:g} cores of the machine")
         return Limits(least, capacity if most is None else max(min(most, capacity), least), self.quantum)
 
     def make_controller(self, limits: Limits, deadline_s: float, past: PastRun | None) -> Controller:
-        """Who decides how many devices the job gets."""
+        """Return the controller that decides on the allocation."""
         if self.deadline == Deadline():
             return BudgetController(limits, period_s=self.period_s, past=past)
         return make_controller(
             self.controller,
             limits,
-            max(deadline_s, _SOONEST_S),
+            max(deadline_s, _MIN_DEADLINE_S),
             alpha=self.alpha,
             period_s=self.period_s,
             past=past,
@@ -78,12 +78,12 @@ class Settings:
         )
 
     def deadline_in_force(self, store: LiveState, log: Any) -> Deadline:
-        """What somebody has set in ``store`` already, else what the DAG says, which is written there now."""
-        said = StoredDeadline.read(store.get(DEADLINE))
-        if said.value is not None:
+        """Return a user's deadline from ``store``; without a valid one, return the DAG's deadline and store it."""
+        stored = StoredDeadline.read(store.get(DEADLINE))
+        if stored.value is not None:
             try:
-                return said.parse()
+                return stored.parse()
             except InvalidInputError as error:
-                log.warning("The deadline in the task state store is not taken. %s", error)
+                log.warning("The deadline in the task state store is rejected. %s", error)
         store.set(DEADLINE, StoredDeadline(self.written).to_json())
         return self.deadline

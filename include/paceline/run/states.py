@@ -1,6 +1,6 @@
-"""The states of a training's life, as a table: what may follow what, who causes it, and when.
+"""The states of a training and the table of their transitions, with causes and conditions.
 
-The control loop goes through them and publishes the one it is in; ``docs/architecture.md`` shows the table.
+The control loop publishes the current state; ``docs/architecture.md`` shows the table.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Cause = Literal["task", "job", "arbiter", "engine", "user", "airflow"]
 
 
 class Transition(NamedTuple):
-    """One row: from a state, ``None`` for the beginning of a try, to the next."""
+    """A row of the table; ``before`` is ``None`` at the beginning of a try."""
 
     before: State | None
     after: State
@@ -26,19 +26,19 @@ def _of_each(befores: tuple[State, ...], after: State, by: Cause, when: str) -> 
 
 
 TRANSITIONS: tuple[Transition, ...] = (
-    Transition(None, "waiting", "task", "an arbiter has its devices and has given it none yet"),
-    Transition(None, "starting", "task", "its job is started, or one of an earlier try is taken up"),
-    Transition("waiting", "starting", "arbiter", "it is given devices"),
-    Transition("starting", "training", "job", "the first report comes"),
-    Transition("training", "starting", "engine", "the engine took the job down and is back: it is started again"),
-    Transition("finishing", "starting", "engine", "as from training"),
-    Transition("starting", "paused", "arbiter", "others need its devices: it is stopped, its checkpoint kept"),
-    Transition("training", "paused", "arbiter", "as from starting"),
-    Transition("paused", "starting", "arbiter", "it is given devices again"),
+    Transition(None, "waiting", "task", "an arbiter allocates the devices and has not granted any yet"),
+    Transition(None, "starting", "task", "the try starts the job, or takes over the job of an earlier try"),
+    Transition("waiting", "starting", "arbiter", "the arbiter grants devices"),
+    Transition("starting", "training", "job", "the first report arrives"),
+    Transition("training", "starting", "engine", "an outage of the engine stopped the job: it is restarted"),
+    Transition("finishing", "starting", "engine", "an outage of the engine stopped the job: it is restarted"),
+    Transition("starting", "paused", "arbiter", "the arbiter preempts the job: it is stopped with its checkpoint"),
+    Transition("training", "paused", "arbiter", "the arbiter preempts the job: it is stopped with its checkpoint"),
+    Transition("paused", "starting", "arbiter", "the arbiter grants devices again"),
     Transition("training", "finishing", "job", "the last batch is done"),
-    Transition("finishing", "training", "job", "there are more batches than it said"),
-    *_of_each(("starting", "training", "finishing"), "finished", "job", "it ends with exit code 0, all batches done"),
-    *_of_each(("starting", "training", "finishing"), "failed", "job", "it ends in any other way, or is gone"),
+    Transition("finishing", "training", "job", "the job reports a larger number of batches than before"),
+    *_of_each(("starting", "training", "finishing"), "finished", "job", "the job ends with exit code 0 after a report"),
+    *_of_each(("starting", "training", "finishing"), "failed", "job", "the job ends in any other way, or is removed"),
     *_of_each(
         ("waiting", "starting", "training"), "failed", "user", 'the deadline cannot be met, on_infeasible="fail"'
     ),
@@ -46,37 +46,37 @@ TRANSITIONS: tuple[Transition, ...] = (
         ("waiting", "starting", "training", "paused", "finishing"),
         "failed",
         "airflow",
-        "the task is cleared or marked: the job is removed",
+        "a user clears or marks the task: the job is removed",
     ),
     *_of_each(
         ("starting", "training", "paused", "finishing"),
         "detached",
         "airflow",
-        "its process has to go, and the task has not: the job goes on, or is stopped with its checkpoint",
+        "the worker process ends, the task does not: the job continues, or is stopped with its checkpoint",
     ),
 )
 _ALLOWED = {(one.before, one.after, one.by) for one in TRANSITIONS}
 
 
-class Course:
-    """The state that a training is in, for as long as one process steers it.
+class Lifecycle:
+    """The state of a training during one try.
 
-    >>> course = Course()
-    >>> course.becomes("starting", by="task")
-    >>> course.becomes("finishing", by="job")
+    >>> lifecycle = Lifecycle()
+    >>> lifecycle.enter("starting", by="task")
+    >>> lifecycle.enter("finishing", by="job")
     Traceback (most recent call last):
-    ValueError: a training that is 'starting' does not become 'finishing' by the job
-    >>> course.state
+    ValueError: no transition from 'starting' to 'finishing' by the job
+    >>> lifecycle.state
     'starting'
     """
 
     def __init__(self) -> None:
         self.state: State | None = None
 
-    def becomes(self, after: State, by: Cause) -> None:
-        """Go on to ``after``; nothing happens to a training that is there already."""
+    def enter(self, after: State, by: Cause) -> None:
+        """Change the state to ``after``; the same state again is no transition."""
         if after == self.state:
             return
         if (self.state, after, by) not in _ALLOWED:
-            raise ValueError(f"a training that is {self.state!r} does not become {after!r} by the {by}")
+            raise ValueError(f"no transition from {self.state!r} to {after!r} by the {by}")
         self.state = after

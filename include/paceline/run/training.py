@@ -1,7 +1,7 @@
-"""One life of a training, from the wish of a user to a result that is safe. Each try of a task lives a part of it.
+"""The lifecycle of a training, from the user's settings to a stored result, over all tries of its task.
 
-``DeadlineTrainingOperator`` makes a :class:`Training` for each try. What is to outlive the try is in the live state:
-``container`` says which job trains, ``controller`` how far control was, ``result`` what came out.
+``DeadlineTrainingOperator`` creates a :class:`Training` for each try. The live state passes the job (``container``),
+the state of control (``controller``) and the result (``result``) to the next try.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from paceline.contract import (
@@ -29,13 +29,13 @@ from paceline.contract import (
 )
 from paceline.control import Controller, PastRun
 from paceline.errors import (
-    AskedToEndError,
     DeadlineInfeasibleError,
     DetachedError,
     InvalidInputError,
     JobLostError,
     PacelineError,
     RuntimeUnavailableError,
+    TaskStoppedError,
     TrainingFailedError,
 )
 from paceline.run.clock import Clock, SystemClock
@@ -46,120 +46,120 @@ from paceline.run.live import Exchange
 from paceline.run.loop import PaceLoop
 from paceline.run.queue import Queue, grant_in_force
 from paceline.run.settings import Settings
-from paceline.run.states import Course
+from paceline.run.states import Lifecycle
 from paceline.runtime.base import Job, JobStatus
 
-_KILL_GRACE_S = 1.0  # Airflow ends a task 5 s after it was asked to go
-_MAIN_HAS_S = 2.5  # of them; then the main thread hangs in a call, and the end is seen to from another one
-_SUSPENDED_S = 10.0  # whoever has not taken a step for so long may have been given up: the job may be another's
+_KILL_GRACE_S = 1.0  # Airflow kills a task 5 s after its signal
+_MAIN_THREAD_S = 2.5  # of these 5 s; a main thread that takes longer hangs in a call, and another thread ends the try
+_SUSPENDED_S = 10.0  # after such a gap between two steps, Airflow may have started another process for the job
 
 
 class Training:
-    """One try's part of a training's life.
+    """One try of a training.
 
     Parameters
     ----------
     settings:
-        What the user wants.
+        The user's settings.
     host:
-        Whoever runs it.
+        The training's environment.
     on_drain:
-        What becomes of the job when this process has to go and its task has not: ``"leave"`` lets it train on with
-        what it has, ``"stop"`` ends it with its checkpoint.
+        Treatment of the job when this process has to end but its task does not: ``"leave"`` lets the job continue with
+        its allocation, ``"stop"`` stops it with its checkpoint.
     clock:
-        The time.
+        The clock.
     """
 
     def __init__(self, settings: Settings, host: Host, *, on_drain: str = "leave", clock: Clock | None = None) -> None:
         self._settings, self._host, self._on_drain = settings, host, on_drain
         self._clock = clock or SystemClock()
         self._log = host.log
-        self.asked_to_end = threading.Event()
-        self._handle = JobHandle(host, self.asked_to_end)
-        self._store, self.patiently = self._handle.store, self._handle.patiently
-        self._course = Course()
-        self._ending = threading.Lock()
-        self._ended: tuple[Job | None, PacelineError] | None = None  # what the end that was asked for has come to
-        self._is_done = False  # the job has ended well, and what it made is worth keeping
-        self._over = threading.Event()
-        self._was_asked = False
+        self.stop_requested = threading.Event()
+        self._handle = JobHandle(host, self.stop_requested)
+        self._store, self.call_engine = self._handle.store, self._handle.call_engine
+        self._lifecycle = Lifecycle()
+        self._stopping = threading.Lock()
+        self._stopped: tuple[Job | None, PacelineError] | None = None  # outcome of a requested stop, by job
+        self._succeeded = False  # the job ended with success, so its output is kept
+        self._finished = threading.Event()
+        self._was_requested = False
 
-    def live(self) -> TrainingResult:
-        """Train, or go on where an earlier try has left it; returns once the result is safe and the job removed.
+    def run(self) -> TrainingResult:
+        """Train, or resume the training of an earlier try; return once the result is stored and the job removed.
 
         Raises
         ------
         InvalidInputError, DeadlineInfeasibleError
-            Another try would find the same: the job is removed.
+            Another try cannot succeed; the job is removed.
         DetachedError
-            This process has to go; the next one takes up the job.
-        AskedToEndError
-            The task is over for good, and the job removed.
+            This process has to end; the next one takes over the job.
+        TaskStoppedError
+            The task is over; the job is removed.
         Exception
-            Anything else. The job is there for the next try; after the last one it is removed, unless it has trained
-            to its end.
+            Any other error. The job stays for the next try; after the last try it is removed, unless it has trained to
+            its end.
         """
         handle = self._handle
         try:
-            return self._known_result() or self._train()
-        except (AskedToEndError, KeyboardInterrupt) as error:
-            raise self._end() from error
+            return self._stored_result() or self._train()
+        except (TaskStoppedError, KeyboardInterrupt) as error:
+            raise self._stop() from error
         except DetachedError:
             raise
         except (InvalidInputError, DeadlineInfeasibleError):
             self._keep_or_discard()
             raise
         except Exception as error:
-            if self.asked_to_end.is_set():  # what this thread was at has failed by that
-                raise self._end() from None
-            if self._tries_are_left():
-                handle.say("detached", "airflow")
-            elif self._is_done or isinstance(error, (TrainingFailedError, JobLostError)):
+            if self.stop_requested.is_set():  # the stop caused the error
+                raise self._stop() from None
+            if self._has_tries_left():
+                handle.publish_end("detached", "airflow")
+            elif self._succeeded or isinstance(error, (TrainingFailedError, JobLostError)):
                 self._keep_or_discard()
-            else:  # nothing that the job has done
+            else:  # the job did not cause the error
                 handle.stop()
-                self._log.error("Job %s is stopped and kept with its checkpoint: clear the task to go on", self._job_id)
+                self._log.error("Job %s is stopped with its checkpoint: clear the task to continue", self._job_id)
             raise
-        except BaseException:  # a time limit of the task, above all: what hangs is not to hang on
-            if self._tries_are_left():
+        except BaseException:  # above all a time limit of the task: stop the job, which may hang
+            if self._has_tries_left():
                 handle.stop()
             else:
                 self._keep_or_discard()
             raise
         finally:
-            self._over.set()
+            self._finished.set()
             handle.close()
-            if not self.asked_to_end.is_set():
+            if not self.stop_requested.is_set():
                 self._host.wait_for_callbacks()
 
-    def ask_to_end(self) -> None:
-        """End soon. May be called from a signal handler, which may have stopped this object's own thread anywhere."""
-        if self._was_asked or self._over.is_set():
+    def request_stop(self) -> None:
+        """Request that :meth:`run` ends soon. May be called from a signal handler in the thread of :meth:`run`."""
+        if self._was_requested or self._finished.is_set():
             return
-        self._was_asked = True
-        # Nothing that takes a lock, as an Event or a log does: the thread that was stopped may hold that very lock.
-        threading.Thread(target=self._see_to_the_end, name="paceline-end", daemon=True).start()
+        self._was_requested = True
+        # Take no lock here, as an Event or a log does: the interrupted thread may hold it.
+        threading.Thread(target=self._stop_in_thread, name="paceline-end", daemon=True).start()
 
-    def give_up(self) -> None:
-        """Remove what this try or an earlier one has left: nobody will come back to it."""
+    def discard(self) -> None:
+        """Remove the job of this or an earlier try, because no try will resume it."""
         if self._handle.job is None:
             self._handle.find()
         self._handle.discard()
 
-    # --- the way to a result --------------------------------------------------------------------------------------
+    # --- from the start to the result -----------------------------------------------------------------------------
 
-    def _known_result(self) -> TrainingResult | None:
-        """The result that an earlier try has stored and did not live to return."""
+    def _stored_result(self) -> TrainingResult | None:
+        """Return the result of an earlier try that was stored but not returned."""
         stored = StoredResult.read(self._store.get(RESULT))
         if stored is None:
             return None
         if stored.is_for(self._host.try_number, self._host.max_tries):
-            self._log.info("An earlier try has trained to the end and stored its result: nothing is left to do")
-            self._handle.tidy()
+            self._log.info("An earlier try has stored the result of this training: returning it")
+            self._handle.clean_up()
             return stored.result
-        if self._handle.find() is not None:  # the job that made it was to be removed; now another training is wanted
+        if self._handle.find() is not None:  # the task was cleared before the old job was removed
             if not self._handle.discard():
-                raise RuntimeUnavailableError("the job of the training before this one could not be removed")
+                raise RuntimeUnavailableError("the job of the previous training could not be removed")
             self._handle.job = None
         self._store.delete(RESULT)
         return None
@@ -168,22 +168,22 @@ class Training:
         handle = self._handle
         past = self._host.past_run()
         earlier = handle.find()
-        status = None if handle.job is None else self.patiently(handle.job.status)
+        status = None if handle.job is None else self.call_engine(handle.job.status)
         if handle.runtime is None:
             handle.runtime = self._host.runtime(None)
-        if earlier is not None and status is not None and self._goes_on(earlier, status):
-            self._log.info("Job %s of an earlier try is %s: taking it up", earlier.id, status.state)
+        if earlier is not None and status is not None and self._can_take_over(earlier, status):
+            self._log.info("Job %s of an earlier try is %s: taking it over", earlier.id, status.state)
             record = handle.record(earlier)
             controller, state = self._controller(record.origin, past, resumes=True)
-            # Of one that stood still when it was controlled last, what it was started on.
+            # A paused job had 0 devices in the stored state; use those of its start.
             held = (state.run.held_devices if state else 0.0) or record.devices
         else:
-            record, controller, state = self._begin(earlier, past)
+            record, controller, state = self._start(earlier, past)
             held = record.devices
-        return self._make_safe(self._steer(record, controller, state, held, past), record)
+        return self._store_result(self._control(record, controller, state, held, past), record)
 
-    def _goes_on(self, earlier: JobRecord, status: JobStatus) -> bool:
-        """Whether the job of an earlier try runs, or has ended well by itself: not because it was told to stop."""
+    def _can_take_over(self, earlier: JobRecord, status: JobStatus) -> bool:
+        """Return whether an earlier try's job runs, or completed its training and was not stopped before."""
         if status.state == "running":
             return True
         sample = PaceSample.read(self._store.get(PACE))
@@ -193,65 +193,67 @@ class Training:
     def _controller(
         self, origin: datetime, past: PastRun | None, *, resumes: bool
     ) -> tuple[Controller, ControllerState | None]:
-        """The controller of this try, from the first allocation to the last step, and what it goes on from."""
-        assert self._handle.runtime is not None  # it has been chosen by now
+        """Return this try's controller, and the stored state that it resumes from."""
+        assert self._handle.runtime is not None  # set by _train
         settings = self._settings
-        limits = settings.limits(self.patiently(self._handle.runtime.capacity), self._log)
+        limits = settings.limits(self.call_engine(self._handle.runtime.capacity), self._log)
         deadline_s = settings.deadline_in_force(self._store, self._log).seconds_after(origin)
         stored = ControllerState.read(self._store.get(CONTROLLER)) if resumes else None
         made = settings.make_controller(limits, deadline_s, past)
         if stored is not None and stored.kind != type(made).__name__:
-            made.begins(stored.run.began_s)
+            made.set_start(stored.run.began_s)
         elif stored is not None:
             try:
                 made.restore(stored.controller)
             except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-                self._log.warning("What the controller of the last try has stored cannot be read: %r", error)
+                self._log.warning("The stored controller state is invalid: %r", error)
                 made = settings.make_controller(limits, deadline_s, past)
-                made.begins(stored.run.began_s)
+                made.set_start(stored.run.began_s)
         return made, stored
 
-    def _begin(
+    def _start(
         self, earlier: JobRecord | None, past: PastRun | None
     ) -> tuple[JobRecord, Controller, ControllerState | None]:
-        """Start the job, or start it again from its checkpoint when an earlier try left it behind."""
+        """Start the job, or restart the job of an earlier try from its checkpoint."""
         settings, store, handle = self._settings, self._store, self._handle
         runtime = handle.runtime
-        assert runtime is not None  # it has been chosen by now
+        assert runtime is not None  # set by _train
         origin = self._host.origin(earlier.origin if earlier else None)
         controller, state = self._controller(origin, past, resumes=False)
         if earlier is None:
-            self._heed_a_deadline_that_has_passed(controller.deadline_s, self._seconds_after(origin))
+            self._check_deadline_is_ahead(controller.deadline_s, self._seconds_after(origin))
         most = self._wait_for_devices(controller, origin, past) if settings.shared else None
         devices = controller.limits.quantize(controller.start(self._seconds_after(origin)), most)
         with tempfile.TemporaryDirectory(prefix="paceline-") as scratch:
             spec = self._host.spec(Path(scratch), devices)
             runtime.check(spec)
-            job = handle.have(runtime.start(spec))
+            started_s = self._seconds_after(origin)
+            job = handle.attach(runtime.start(spec))
         if earlier is not None and earlier.id == job.id:
             controller, state = self._controller(origin, past, resumes=True)
         else:
             for key in (HISTORY, CONTROLLER) if settings.shared else (HISTORY, CONTROLLER, PACE):
                 store.delete(key)
-        self.patiently(lambda: job.resize(devices))  # it may have been started before, on others
-        if job.status().state in ("exited", "gone"):  # gone: a machine was restarted
-            self._log.info("Starting the job of an earlier try again: it resumes from its checkpoint")
-            self.patiently(job.restart)
-        due = "soon" if math.isinf(controller.deadline_s) else f"{controller.deadline_s:.1f} s after {origin}"
-        self._log.info("Training runs as %s job %s, to be done %s", runtime.name, job.id, due)
-        record = JobRecord(runtime=runtime.name, id=job.id, origin=origin, devices=devices)
+        self.call_engine(lambda: job.resize(devices))  # an earlier try may have started the job on other devices
+        if job.status().state in ("exited", "gone"):  # gone: the machine was rebooted
+            self._log.info("Restarting the job of an earlier try: it resumes from its checkpoint")
+            self.call_engine(job.restart)
+        due = "none" if math.isinf(controller.deadline_s) else f"{controller.deadline_s:.1f} s after {origin}"
+        self._log.info("Training runs as %s job %s, deadline: %s", runtime.name, job.id, due)
+        started_at = origin + timedelta(seconds=started_s)
+        record = JobRecord(runtime=runtime.name, id=job.id, origin=origin, started_at=started_at, devices=devices)
         return handle.record(record), controller, state
 
-    def _heed_a_deadline_that_has_passed(self, deadline_s: float, now_s: float) -> None:
+    def _check_deadline_is_ahead(self, deadline_s: float, now_s: float) -> None:
         if deadline_s > now_s:
             return
-        message = f"deadline: {deadline_s:.1f} s had passed when the training was to begin, at {now_s:.1f} s"
+        message = f"deadline: {deadline_s:.1f} s had passed before the training started, at {now_s:.1f} s"
         if self._settings.on_infeasible == "fail":
             raise DeadlineInfeasibleError(message)
-        self._log.warning("%s. It trains all the same, as on_infeasible is %r", message, self._settings.on_infeasible)
+        self._log.warning("%s. It trains anyway, because on_infeasible is %r", message, self._settings.on_infeasible)
 
     def _wait_for_devices(self, controller: Controller, origin: datetime, past: PastRun | None) -> float:
-        # No job runs now. What one before this was given may have been given to others since.
+        # No job runs now. The arbiter may have granted the devices of an earlier job to others since.
         self._store.delete(CEILING)
         queue = Queue(
             self._host.store,
@@ -260,15 +262,15 @@ class Training:
             origin,
             on_infeasible=self._settings.on_infeasible,
             pool=self._host.pool,
-            asked_to_end=self.asked_to_end,
+            stop_requested=self.stop_requested,
             log=self._log,
         )
-        self._course.becomes("waiting", by="task")
+        self._lifecycle.enter("waiting", by="task")
         devices = queue.wait().devices
-        self._course.becomes("starting", by="arbiter")
+        self._lifecycle.enter("starting", by="arbiter")
         return devices
 
-    def _steer(
+    def _control(
         self,
         record: JobRecord,
         controller: Controller,
@@ -276,87 +278,88 @@ class Training:
         held: float,
         past: PastRun | None,
     ) -> Outcome:
-        """Control the job to its end."""
+        """Control the job until it ends."""
         handle, store = self._handle, self._store
         job = handle.job
         if job is None:
-            raise JobLostError(f"the job {record.id} is not there any more")
+            raise JobLostError(f"the job {record.id} no longer exists")
         team = self._host.team(job)
-        if team is not None:  # one that was found again knows only what it used
-            self.patiently(lambda: team.resume(held))
+        if team is not None:  # a reattached team knows only the devices in use, not its allocation
+            self.call_engine(lambda: team.resume(held))
         history, shared = History(store.get(HISTORY)), grant_in_force(store, held) if self._settings.shared else None
-        exchange = handle.exchange = Exchange(self._host.store, on_trouble=self._store_trouble)
+        exchange = handle.exchange = Exchange(self._host.store, on_failure=self._log_store_failure)
         handle.loop = PaceLoop(
             job,
             controller,
             exchange,
-            course=self._course,
+            lifecycle=self._lifecycle,
             origin=record.origin,
             held_devices=held,
+            started_s=(record.started_at - record.origin).total_seconds() if record.started_at else None,
             on_infeasible=self._settings.on_infeasible,
             history=history,
             totals=state.run if state else None,
             log=self._log,
             clock=self._clock,
-            stopped=_Watch(lambda: self.asked_to_end.is_set() or exchange.cut_off, handle.is_mine),
+            stopped=_StopCheck(lambda: self.stop_requested.is_set() or exchange.disconnected, handle.is_owner),
             past=past,
-            on_sample=self._host.take,
+            on_sample=self._host.on_sample,
             team=team,
             shared=shared,
         )
         outcome = handle.loop.run()
-        self._is_done = True
-        handle.close_exchange()  # nothing of it is to be written after what follows
+        self._succeeded = True
+        handle.close_exchange()  # so that it writes nothing after the steps that follow
         return outcome
 
-    def _make_safe(self, outcome: Outcome, record: JobRecord) -> TrainingResult:
-        """Collect, store, and only then remove. Each step may be repeated by the next try."""
+    def _store_result(self, outcome: Outcome, record: JobRecord) -> TrainingResult:
+        """Collect the output, store the result, and only then remove the job. The next try may repeat each step."""
         assert self._handle.job is not None  # it has just ended
-        if not self._handle.is_mine():
-            raise DetachedError("Another process has taken up the job: this one lets go of it")
+        if not self._handle.is_owner():
+            raise DetachedError("Another process has taken over the job: this process disconnects from it")
         model = self._host.collect(self._handle.job)
         result = TrainingResult(**outcome.model_dump(), model=model, runtime=record.runtime, origin=record.origin)
         stored = StoredResult(try_number=self._host.try_number, max_tries=self._host.max_tries, result=result)
         self._store.set(RESULT, stored.to_json())
-        self._handle.tidy()
+        self._handle.clean_up()
         if outcome.learned is not None:
             self._host.save_measurements(outcome.learned)
         return result
 
     # --- other ends -----------------------------------------------------------------------------------------------
 
-    def _end(self) -> PacelineError:
-        """The end that was asked for; returns the error that says what it has come to."""
-        with self._ending:
+    def _stop(self) -> PacelineError:
+        """Carry out a requested stop, once per job; return the error that describes its outcome."""
+        with self._stopping:
             job = self._handle.job
-            if self._ended is None or self._ended[0] is not job:  # else it was being started then
-                self._ended = (job, self._end_as_the_task_stands())
-        return self._ended[1]
+            if self._stopped is None or self._stopped[0] is not job:  # also if the job has started since the last stop
+                self._stopped = (job, self._stop_for_task_status())
+        return self._stopped[1]
 
-    def _see_to_the_end(self) -> None:
-        self.asked_to_end.set()
-        self._log.info("Asked to end")
-        if not self._over.wait(_MAIN_HAS_S):
-            self._end()
+    def _stop_in_thread(self) -> None:
+        self.stop_requested.set()
+        self._log.info("Stop requested")
+        if not self._finished.wait(_MAIN_THREAD_S):
+            self._stop()
 
-    def _end_as_the_task_stands(self) -> PacelineError:
+    def _stop_for_task_status(self) -> PacelineError:
         handle = self._handle
-        if self._host.standing() == "over":
+        if self._host.task_status() == "over":
             gone = handle.discard(_KILL_GRACE_S)
-            return AskedToEndError(f"The task is over: its job {'is removed' if gone else 'could not be removed'}")
+            return TaskStoppedError(f"The task is over: its job {'is removed' if gone else 'could not be removed'}")
         if handle.job is None:
-            return DetachedError("This process has to go, and its task has not: the next one begins")
-        if not handle.is_mine():
-            return DetachedError("Another process has taken up the job: this one lets go of it")
+            return DetachedError("This worker process ends, its task does not: the next process starts the job")
+        if not handle.is_owner():
+            return DetachedError("Another process has taken over the job: this process disconnects from it")
         if self._on_drain == "stop":
             handle.stop()
-            return DetachedError("This process has to go: its job is stopped, the next one resumes the checkpoint")
-        handle.say("detached", "airflow")
-        return DetachedError("This process has to go: its job trains on, the next one takes it up")
+            return DetachedError("This worker process ends: its job is stopped, the next process resumes it")
+        handle.publish_end("detached", "airflow")
+        return DetachedError("This worker process ends: its job continues, the next process takes it over")
 
     def _keep_or_discard(self) -> None:
-        """No further try will come. What has trained to its end is kept: a user who clears the task collects it."""
-        if not self._is_done:
+        """After the last try, remove the job, but keep a completed one: after a clear, its output is collected."""
+        if not self._succeeded:
             self._handle.discard()
             return
         self._log.error(
@@ -370,23 +373,23 @@ class Training:
     def _seconds_after(self, origin: datetime) -> float:
         return self._clock.now() - origin.timestamp()
 
-    def _tries_are_left(self) -> bool:
+    def _has_tries_left(self) -> bool:
         return self._host.try_number <= self._host.max_tries
 
-    def _store_trouble(self, error: Exception | None) -> None:
+    def _log_store_failure(self, error: Exception | None) -> None:
         if error is None:
             self._log.info("The task state store answers again")
         else:
-            self._log.warning("The task state store does not answer: control goes on without it. %s", error)
+            self._log.warning("The task state store does not answer: control continues without it. %s", error)
 
 
-class _Watch:
-    """Asked at every step whether to stop; who has not asked for long makes sure that the job is still its own."""
+class _StopCheck:
+    """Returns whether control has to stop: on request, or if a suspended process has lost its job meanwhile."""
 
-    def __init__(self, asked: Callable[[], bool], is_mine: Callable[[], bool]) -> None:
-        self._asked, self._is_mine = asked, is_mine
+    def __init__(self, requested: Callable[[], bool], is_owner: Callable[[], bool]) -> None:
+        self._requested, self._is_owner = requested, is_owner
         self._last_s = time.monotonic()
 
     def __call__(self) -> bool:
         last_s, self._last_s = self._last_s, time.monotonic()
-        return self._asked() or (self._last_s - last_s > _SUSPENDED_S and not self._is_mine())
+        return self._requested() or (self._last_s - last_s > _SUSPENDED_S and not self._is_owner())

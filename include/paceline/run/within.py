@@ -1,4 +1,4 @@
-"""Asks something that may hang, for a moment only: whoever was told to go has seconds. Used at a training's end."""
+"""Calls a function that may hang, with a time limit: a process that has to end has only seconds."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def within(limit_s: float, ask: Callable[[], T], otherwise: T) -> T:
-    """What ``ask`` returns, or ``otherwise`` if it raises, or has not answered after ``limit_s`` seconds.
+def within(limit_s: float, call: Callable[[], T], default: T) -> T:
+    """Return the result of ``call``, or ``default`` if it raises or takes longer than ``limit_s`` seconds.
 
-    >>> within(5.0, lambda: 1 / 2, otherwise=0.0), within(5.0, lambda: 1 / 0, otherwise=0.0)
+    >>> within(5.0, lambda: 1 / 2, default=0.0), within(5.0, lambda: 1 / 0, default=0.0)
     (0.5, 0.0)
     """
-    said: list[T] = []
+    results: list[T] = []
 
-    def answer() -> None:
+    def work() -> None:
         try:
-            said.append(ask())
+            results.append(call())
         except Exception:
-            said.append(otherwise)
+            results.append(default)
 
-    asking = threading.Thread(target=answer, name="paceline-ask", daemon=True)
-    asking.start()
-    asking.join(limit_s)
-    return said[0] if said else otherwise
+    thread = threading.Thread(target=work, name="paceline-within", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    return results[0] if results else default

@@ -1,4 +1,4 @@
-"""Where training jobs run: the protocol and its two implementations, containers and local processes."""
+"""Runtimes for training jobs: the protocol and its two implementations, containers and local processes."""
 
 from paceline.runtime.base import (
     Job,

@@ -1,6 +1,6 @@
-"""Tar streams into and out of a job: made piece by piece, because inputs are large, and taken apart without trust.
+"""Tar streams into and out of a container: streamed, because inputs are large; output is untrusted and validated.
 
-Called by ``DockerRuntime`` (files in) and its jobs (output back).
+Called by ``DockerRuntime`` (input files) and ``DockerJob`` (output).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
 from paceline.errors import InvalidInputError, TrainingFailedError
-from paceline.runtime.output import Intake, take_output
+from paceline.runtime.output import OutputCollector, collect_output
 
 _BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One file or folder of a tar: ``source`` is a local file, its content, or ``None`` for a folder."""
+    """A file or folder of a tar: ``source`` is a local file, the file's content, or ``None`` for a folder."""
 
     path: str
     source: Path | bytes | None
@@ -32,7 +32,7 @@ class Entry:
 
 
 def tar_stream(entries: Iterable[Entry]) -> Iterator[bytes]:
-    """Yield a tar of ``entries`` without ever holding a whole file in memory."""
+    """Yield a tar of ``entries``, at most 1 MiB of a file at a time."""
     now = int(time.time())
     for entry in entries:
         header = tarfile.TarInfo(entry.path)
@@ -49,7 +49,7 @@ def tar_stream(entries: Iterable[Entry]) -> Iterator[bytes]:
 
 
 def _file(header: tarfile.TarInfo, source: Path) -> Iterator[bytes]:
-    # An OSError must not leave here: whoever sends these chunks would take it for the connection's.
+    # No OSError may leave this generator: the HTTP client that sends the chunks would report it as a connection error.
     try:
         stream = source.open("rb")
     except OSError as error:
@@ -70,55 +70,54 @@ def _file(header: tarfile.TarInfo, source: Path) -> Iterator[bytes]:
 
 
 def extract_output(chunks: Iterable[bytes], destination: Path, *, root: str, max_bytes: int) -> list[str]:
-    """Unpack the tar in ``chunks`` into ``destination``, all that can be collected or nothing.
+    """Unpack the tar in ``chunks`` into ``destination``: everything that can be collected, or nothing.
 
     Parameters
     ----------
     chunks:
-        The tar, as it comes from the engine.
+        The tar as sent by the engine.
     destination:
         Folder, created if missing.
     root:
-        Name of the folder in the tar that is unpacked; entries outside are refused.
+        Name of the tar's top folder; an entry outside it is an error.
     max_bytes:
         Limit on the sum of all file sizes.
 
     Returns
     -------
     list of str
-        The names in ``destination`` that are the output's.
+        The names of the output's top-level entries in ``destination``.
 
     Raises
     ------
     TrainingFailedError
-        An entry leads out of the folder, or there is too much. The job wrote this tar's content, so nothing in it is
-        believed.
+        An entry lies outside the output folder, or a limit is exceeded.
     """
 
-    def unpack(intake: Intake) -> None:
+    def unpack(collector: OutputCollector) -> None:
         with tarfile.open(fileobj=_Reader(chunks), mode="r|") as archive:
             for member in archive:
                 path = _parts(member.name, root)
                 if path is None:
-                    raise TrainingFailedError(f"output: {member.name!r} leads out of the output folder")
+                    raise TrainingFailedError(f"output: {member.name!r} is outside the output folder")
                 if member.isdir():
-                    intake.add_folder(path)
+                    collector.add_folder(path)
                 elif member.isreg():
                     content = archive.extractfile(member)
                     assert content is not None  # a regular member has content
-                    intake.add_file(path, cast("BinaryIO", content), member.size)
+                    collector.add_file(path, cast("BinaryIO", content), member.size)
                 elif member.issym():
-                    intake.add_link(path, member.linkname)
+                    collector.add_link(path, member.linkname)
                 elif member.islnk() and (target := _parts(member.linkname, root)) is not None:
-                    intake.add_hard_link(path, target)
+                    collector.add_hard_link(path, target)
                 else:
-                    intake.leave_out(path)
+                    collector.skip(path)
 
-    return take_output(destination, unpack, max_bytes=max_bytes)
+    return collect_output(destination, unpack, max_bytes=max_bytes)
 
 
 def _parts(name: str, root: str) -> tuple[str, ...] | None:
-    """Return the parts of a name below ``root``; ``None`` for one that leads elsewhere."""
+    """Return the parts of a name below ``root``; ``None`` for a path outside it."""
     path = PurePosixPath(name)
     parts = path.parts
     if path.is_absolute() or ".." in parts or not parts or parts[0] != root:
@@ -131,25 +130,25 @@ def _padding(size: int) -> bytes:
 
 
 class _Reader(io.RawIOBase):
-    """A file over an iterator of chunks, as tarfile wants to read."""
+    """A readable file over an iterator of chunks, for tarfile."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks = iter(chunks)
-        self._rest = b""
+        self._buffered = b""
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int = -1) -> bytes:
-        pieces = [self._rest]
-        have = len(self._rest)
-        while size < 0 or have < size:
+        pieces = [self._buffered]
+        available = len(self._buffered)
+        while size < 0 or available < size:
             chunk = next(self._chunks, None)
             if chunk is None:
                 break
             pieces.append(chunk)
-            have += len(chunk)
+            available += len(chunk)
         data = b"".join(pieces)
-        cut = have if size < 0 else size
-        self._rest = data[cut:]
+        cut = available if size < 0 else size
+        self._buffered = data[cut:]
         return data[:cut]

@@ -1,7 +1,7 @@
-"""Where a training job runs: the one protocol that every runtime implements and the control loop calls.
+"""The protocol that every runtime implements and the control loop calls.
 
-A *runtime* starts jobs (``DockerRuntime``, ``ProcessRuntime``); a *job* is one running training: its output is
-read, its devices are resized while it runs, and its output files are collected when it has ended.
+A *runtime* (``DockerRuntime``, ``ProcessRuntime``) starts jobs. A *job* is one training: the control loop reads its
+output, resizes its allocation while it runs, and collects its output files when it has ended.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-# Defaults for a job's environment. Memory that a batch gives back is kept for the next: fetched from the kernel anew it
-# costs a page fault for each 4 KiB, half a million for 40 batches of a large model. Threads that wait for each other in
-# a busy loop burn the CPU time that a quota, or a neighbour, leaves to the thread they wait for: asleep they cost a
-# little where all is quiet and save a lot elsewhere.
+# Defaults for a job's environment. malloc keeps freed memory for the next batch: memory from the kernel costs a page
+# fault per 4 KiB, half a million for 40 batches of a large model. Waiting OpenMP threads sleep: in a busy loop they
+# use up the quota, or the CPU time that a neighbour leaves, of the thread they wait for. Sleeping costs little on an
+# idle machine.
 JOB_ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": str(2**30),
     "MALLOC_TRIM_THRESHOLD_": str(2**30),
@@ -34,39 +34,38 @@ class JobSpec:
         Program and arguments, run in the folder that holds ``files``. ``"python"`` as the first word means
         the interpreter of the image, or of this environment in the process runtime.
     devices:
-        Cores (fractions allowed) given at the start.
+        Allocation at the start, in cores; fractions are allowed.
     image:
         Container image; ``None`` for runtimes without images.
     files:
-        Small files placed in the working folder before the start: relative path to local path. The script is one.
+        Small files, such as the script, for the working folder: relative path to local path.
     inputs:
         Files or folders placed under ``$PACELINE_INPUT``: relative path to local path.
     environment:
-        Environment variables for the job. Values are kept out of logs.
+        Environment variables for the job. Values are not logged.
     gpus:
-        GPUs that a container gets, of any that its engine has; a local process sees what there is.
+        Number of GPUs for a container, any of the engine's; a local process sees all GPUs of the machine.
     memory_bytes:
         Hard memory limit, or ``None`` for none.
     max_processes:
         Limit on processes and threads.
     user:
-        ``uid`` or ``uid:gid`` of the job in a container, as numbers. An ordinary user by default.
+        Numeric ``uid`` or ``uid:gid`` of the job in a container. An unprivileged user by default.
     allow_root:
-        Whether ``user`` may be root, uid 0. A job that is root by mistake is refused.
+        Whether ``user`` may be root, uid 0. Without it, ``check`` rejects root.
     network:
-        Network to join; ``None`` means no network at all.
+        Network to join; ``None`` for no network.
     own_network:
-        Name of a network for the jobs of one training, in place of ``network``, without a way out of it: the one with
-        an ``alias`` makes it, the others need it to be there, and whoever leaves last removes it.
+        Private network for the jobs of one training, used in place of ``network``. The job with an ``alias`` creates
+        it, the other jobs require it, and removing the last job removes it.
     alias:
-        The job's name in ``own_network``, by which the others reach it.
-    way_out:
-        Whether the network that the job makes has a way out of it: to other machines, and from them to what is
-        ``published``.
+        The job's host name in ``own_network``.
+    external_access:
+        Whether the network that the job creates is connected to other machines; ``published`` ports need this.
     published:
-        Port of the job to the address of the engine's machine, ``(IP, port)``, at which others reach it.
+        Port of the job to the ``(IP, port)`` on the engine's machine at which other machines reach it.
     cgroup_parent:
-        Control group that the container's is put into: a device that is part of a machine, with limits of its own.
+        Control group above the container's own; it represents a device that is a part of a machine.
     labels:
         Extra labels, for people and tools that list containers.
     """
@@ -86,7 +85,7 @@ class JobSpec:
     network: str | None = None
     own_network: str | None = None
     alias: str | None = None
-    way_out: bool = False
+    external_access: bool = False
     published: Mapping[int, tuple[str, int]] = field(default_factory=dict)
     cgroup_parent: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -94,10 +93,10 @@ class JobSpec:
 
 @dataclass(frozen=True)
 class JobStatus:
-    """What the engine says of a job now.
+    """The state of a job as the engine reports it.
 
     ``started_s`` and ``finished_s`` are seconds since the epoch on the engine's clock.
-    ``reason`` is a phrase for people when the exit code alone does not say it ("killed for memory, limit 64 MiB").
+    ``reason`` explains the exit code to people if needed ("killed for memory, limit 64 MiB").
     """
 
     state: Literal["running", "exited", "gone"]
@@ -110,9 +109,9 @@ class JobStatus:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a job has used: CPU time since its start in seconds, memory now in bytes, and bytes over its network.
+    """Resource usage of a job: CPU seconds since its start, current memory in bytes, and network traffic in bytes.
 
-    ``measured_s`` is when, in seconds on a clock of its own: two readings with the same are the same reading.
+    ``measured_s`` is the time of the measurement on the runtime's clock; equal times mean the same measurement.
     """
 
     cpu_s: float
@@ -123,63 +122,63 @@ class Usage:
 
 
 class Job(Protocol):
-    """One job that was started, by this process or by one that died since."""
+    """A started job. The process that started it may have ended."""
 
     @property
     def id(self) -> str:
-        """What ``Runtime.reattach`` needs to find this job again, from any process."""
+        """The identifier with which ``Runtime.reattach`` finds this job from any process."""
 
     def read_lines(self) -> list[str]:
         """Return the lines written since the last call, without waiting.
 
-        Once ``wait`` has returned True, returns all that is left. After ``reattach``, starts near the end of what
-        was written before. A passing loss of the engine returns nothing; the lines follow when it is back.
+        Once ``wait`` has returned True, return all remaining lines. After ``reattach``, start near the end of the
+        earlier output. During an engine outage, return nothing; the lines follow after the outage.
         """
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the job has ended, at most ``timeout_s``; return whether it has."""
+        """Wait at most ``timeout_s`` for the job's end; return whether it has ended."""
 
     def resize(self, devices: float) -> None:
-        """Give the job ``devices`` cores from now on. Raises RuntimeUnavailableError while the engine is away."""
+        """Set the allocation to ``devices`` cores. Raises RuntimeUnavailableError during an engine outage."""
 
     def status(self) -> JobStatus:
-        """Ask the engine. Raises RuntimeUnavailableError while it is away."""
+        """Return the job's state. Raises RuntimeUnavailableError during an engine outage."""
 
     def usage(self) -> Usage:
-        """Ask the engine what the job has used. Raises RuntimeUnavailableError while it is away."""
+        """Return the job's resource usage. Raises RuntimeUnavailableError during an engine outage."""
 
     def restart(self) -> None:
-        """Start an exited job again in place: same files, same checkpoint folder. Its output goes on."""
+        """Restart an exited job in place: same files, same checkpoint folder. ``read_lines`` continues."""
 
     def collect(self, destination: Path) -> list[str]:
-        """Copy what the job left in its output folder into ``destination`` (created if missing); returns the names."""
+        """Copy the job's output folder into ``destination``, created if missing; return the top-level names."""
 
     def stop(self, grace_s: float = 5.0) -> None:
-        """Ask the job to end (SIGTERM), end it after ``grace_s`` (SIGKILL). Safe to call again."""
+        """Send SIGTERM, then SIGKILL after ``grace_s``. Idempotent."""
 
     def remove(self) -> None:
-        """Stop the job if needed and remove every trace of it. Safe to call again."""
+        """Stop the job if needed and remove everything that belongs to it. Idempotent."""
 
     def close(self) -> None:
-        """Let go of streams and threads of this object; the job itself goes on."""
+        """Release this object's streams and threads; the job continues."""
 
 
 class Runtime(Protocol):
-    """A place where jobs run."""
+    """A backend that runs jobs."""
 
     name: str
 
     def capacity(self) -> float:
-        """Return the number of cores there are to give. Raises RuntimeUnavailableError while the engine is away."""
+        """Return the number of cores available to jobs. Raises RuntimeUnavailableError during an engine outage."""
 
     def check(self, spec: JobSpec) -> None:
-        """Raise before anything is started if ``spec`` cannot run here (missing image, engine away, bad value)."""
+        """Raise if ``spec`` cannot run (missing image, engine outage, invalid value). Starts nothing."""
 
     def start(self, spec: JobSpec) -> Job:
-        """Start a job. Leaves nothing behind when it raises."""
+        """Start a job. On an error, nothing of the job remains."""
 
     def jobs(self) -> Iterator[tuple[str, dict[str, str]]]:
-        """Every job there is, running or not, whoever has started it: its id and its labels."""
+        """Yield the id and labels of every job, running or not, from any process."""
 
     def reattach(self, job_id: str, labels: Mapping[str, str] | None = None) -> Job:
-        """Find a job again. Raises JobLostError if there is none with this id, or it lacks one of the ``labels``."""
+        """Return the job with this id. Raises JobLostError if it does not exist or lacks one of the ``labels``."""

@@ -1,6 +1,6 @@
-"""A cgroup of our own for one local job, where this machine permits: CPU quota, memory limit, exact CPU time.
+"""A cgroup for one local job, where this machine permits it: CPU quota, memory limit, exact CPU time.
 
-Used by the process launcher; cgroups v1, v2 and both at once are served. Containers have the engine's cgroups instead.
+Used by the process launcher, with cgroups v1, v2 or both. Containers use the engine's cgroups.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _QUOTA_MIN_US = 1_000
 
 @dataclass(frozen=True)
 class Group:
-    """The folders of one job's cgroup: one on v2 (``unified``), one for each controller on v1."""
+    """The folders of one job's cgroup: a single one on v2 (``unified``), one for each controller on v1."""
 
     cpu: Path
     memory: Path | None
@@ -29,12 +29,12 @@ class Group:
 
     @property
     def folders(self) -> list[Path]:
-        """Every folder once."""
+        """The distinct folders."""
         paths = (self.cpu, self.memory, self.account, self.processes)
         return list(dict.fromkeys(path for path in paths if path is not None))
 
     def set_devices(self, devices: float, period_us: int = PERIOD_US) -> None:
-        """Set the CFS quota, in each period anew."""
+        """Set the CFS quota to ``devices`` cores per period."""
         quota = max(_QUOTA_MIN_US, round(devices * period_us))
         if self.unified:
             _write(self.cpu / "cpu.max", f"{quota} {period_us}")
@@ -43,7 +43,7 @@ class Group:
             _write(self.cpu / "cpu.cfs_quota_us", str(quota))
 
     def set_memory(self, limit: int) -> bool:
-        """Set the memory limit; return whether this cgroup can."""
+        """Set the memory limit; return whether this cgroup supports it."""
         if self.memory is None:
             return False
         try:
@@ -59,18 +59,18 @@ class Group:
         return True
 
     def set_processes(self, limit: int) -> None:
-        """Limit processes and threads, where this cgroup can."""
+        """Limit processes and threads, if this cgroup supports it."""
         if self.processes is not None:
             with contextlib.suppress(OSError):
                 _write(self.processes / "pids.max", str(limit))
 
     def join(self, pid: int) -> None:
-        """Move a process in."""
+        """Move a process into the cgroup."""
         for folder in self.folders:
             _write(folder / "cgroup.procs", str(pid))
 
     def members(self) -> list[int]:
-        """Processes that are in it now."""
+        """Return the PIDs of the processes in the cgroup."""
         found: set[int] = set()
         for folder in self.folders:
             with contextlib.suppress(OSError):
@@ -78,7 +78,7 @@ class Group:
         return sorted(found)
 
     def cpu_seconds(self) -> float | None:
-        """CPU time of everything that ever ran in it."""
+        """Return the CPU time of all processes that have run in the cgroup; ``None`` without accounting."""
         with contextlib.suppress(OSError, ValueError, KeyError):
             if self.unified:
                 return int(_table(self.cpu / "cpu.stat")["usage_usec"]) / 1e6
@@ -87,7 +87,7 @@ class Group:
         return None
 
     def memory_bytes(self) -> int | None:
-        """Memory in use without what the kernel can drop at will."""
+        """Return the memory in use, less page cache that the kernel can reclaim."""
         if self.memory is None:
             return None
         with contextlib.suppress(OSError, ValueError):
@@ -98,7 +98,7 @@ class Group:
         return None
 
     def killed_for_memory(self) -> bool:
-        """Whether the kernel has killed a process in it for memory."""
+        """Return whether the kernel has killed a process of the cgroup for memory."""
         if self.memory is None:
             return False
         with contextlib.suppress(OSError, ValueError):
@@ -106,9 +106,9 @@ class Group:
             return int(_table(events).get("oom_kill", "0")) > 0
         return False
 
-    def remove(self, patience_s: float = 2.0) -> bool:
-        """Kill what is left in it and remove it; return whether it is gone."""
-        limit = time.monotonic() + patience_s
+    def remove(self, timeout_s: float = 2.0) -> bool:
+        """Kill the remaining processes and remove the cgroup; return whether that succeeded."""
+        limit = time.monotonic() + timeout_s
         while True:
             for pid in self.members():
                 with contextlib.suppress(OSError):
@@ -123,7 +123,7 @@ class Group:
             time.sleep(0.01)
 
     def to_json(self) -> dict[str, str | bool | None]:
-        """What ``from_json`` makes the same group of, in another process."""
+        """Return the folders as JSON values, for ``from_json`` in another process."""
         return {
             "cpu": str(self.cpu),
             "memory": str(self.memory) if self.memory else None,
@@ -134,50 +134,50 @@ class Group:
 
     @classmethod
     def from_json(cls, data: dict[str, str | bool | None]) -> Group:
-        """See ``to_json``."""
+        """Return the group that ``to_json`` described."""
         optional = {key: Path(str(data[key])) if data[key] else None for key in ("memory", "account", "processes")}
         return cls(cpu=Path(str(data["cpu"])), unified=bool(data["unified"]), **optional)
 
 
 def create(name: str, mounts: str | None = None, own: str | None = None) -> Group | None:
-    """Make a cgroup with a CPU controller below our own, or return ``None`` where that is not permitted.
+    """Create a cgroup with a CPU controller for this process; return ``None`` where that is not permitted.
 
     Parameters
     ----------
     name:
         Name of the new folder.
     mounts, own:
-        Contents of ``/proc/self/mountinfo`` and ``/proc/self/cgroup``; read from there if not given.
+        Contents of ``/proc/self/mountinfo`` and ``/proc/self/cgroup``; read from these files by default.
     """
     mounts = Path("/proc/self/mountinfo").read_text() if mounts is None else mounts
     own = Path("/proc/self/cgroup").read_text() if own is None else own
-    places = own_folders(mounts, own)
-    if "cpu" in places:
-        cpu = _make(places["cpu"] / name, "cpu.cfs_quota_us")
+    folders = own_folders(mounts, own)
+    if "cpu" in folders:
+        cpu = _make(folders["cpu"] / name, "cpu.cfs_quota_us")
         if cpu is None:
             return None
         needed = {"memory": "memory.limit_in_bytes", "cpuacct": "cpuacct.usage", "pids": "pids.max"}
         made: dict[str, Path | None] = {}
         for controller, file in needed.items():
-            folder = places[controller] / name if controller in places else None
-            if folder is not None and folder in (cpu, *made.values()):  # controllers may be mounted together
+            folder = folders[controller] / name if controller in folders else None
+            if folder is not None and folder in (cpu, *made.values()):  # v1 may mount several controllers together
                 made[controller] = folder if os.access(folder / file, os.R_OK) else None
             else:
                 made[controller] = _make(folder, file) if folder is not None else None
         return Group(cpu=cpu, memory=made["memory"], account=made["cpuacct"], processes=made["pids"], unified=False)
-    if "" in places:
-        return _create_unified(places[""], name)
+    if "" in folders:
+        return _create_unified(folders[""], name)
     return None
 
 
 def pin(group: Group, processor: int) -> bool:
-    """Let everything in a cgroup run on one processor only; return whether that is possible here."""
+    """Restrict a cgroup to one processor; return whether this machine permits it."""
     try:
         if group.unified:
             folder = group.cpu
             with contextlib.suppress(OSError):
                 _write(folder.parent / "cgroup.subtree_control", "+cpuset")
-        else:  # another hierarchy, where the same folder has to be made first
+        else:  # cpuset is a separate v1 hierarchy
             mount = Path("/sys/fs/cgroup/cpuset")
             folder = mount / group.cpu.name
             folder.mkdir(exist_ok=True)
@@ -189,51 +189,51 @@ def pin(group: Group, processor: int) -> bool:
 
 
 def own_quota(mounts: str | None = None, own: str | None = None) -> float | None:
-    """Return how many cores the cgroups that we are in allow us, or ``None`` without such a limit.
+    """Return the CPU limit of this process's cgroups in cores, or ``None`` without one.
 
-    A limit counts on every cgroup from ours up to the root of what is mounted, at each place where it is mounted.
+    This is the tightest limit of all ancestors, in every mount of the hierarchy.
     """
     mounts = Path("/proc/self/mountinfo").read_text() if mounts is None else mounts
     own = Path("/proc/self/cgroup").read_text() if own is None else own
     found: list[float] = []
-    for controller, folder in _own_places(mounts, own):
+    for controller, folder in _own_locations(mounts, own):
         if controller not in ("", "cpu"):
             continue
-        for place in (folder, *folder.parents):
+        for ancestor in (folder, *folder.parents):
             with contextlib.suppress(OSError, ValueError):
                 if controller:
-                    quota = (place / "cpu.cfs_quota_us").read_text()
-                    period = (place / "cpu.cfs_period_us").read_text()
+                    quota = (ancestor / "cpu.cfs_quota_us").read_text()
+                    period = (ancestor / "cpu.cfs_period_us").read_text()
                 else:
-                    quota, period = (place / "cpu.max").read_text().split()
+                    quota, period = (ancestor / "cpu.max").read_text().split()
                 if quota != "max" and int(quota) > 0:
                     found.append(int(quota) / int(period))
     return min(found, default=None)
 
 
 def own_folders(mounts: str, own: str) -> dict[str, Path]:
-    """Return where each v1 controller's folder of this process is; key ``""`` is v2's.
+    """Return this process's cgroup folder for each v1 controller; key ``""`` is v2's.
 
     >>> mounts = "30 24 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw"
     >>> own_folders(mounts, "0::/user.slice/me")[""].as_posix()
     '/sys/fs/cgroup/user.slice/me'
     """
     found: dict[str, Path] = {}
-    for controller, folder in _own_places(mounts, own):
+    for controller, folder in _own_locations(mounts, own):
         found.setdefault(controller, folder)
     return found
 
 
-def _own_places(mounts: str, own: str) -> list[tuple[str, Path]]:
-    """Return the controllers of every mount, and where our own cgroup is below it.
+def _own_locations(mounts: str, own: str) -> list[tuple[str, Path]]:
+    """Return the controllers of every mount with the folder of this process's cgroup below it.
 
-    A mount of some other cgroup is taken only for a controller that has no mount with our own: a container may see
-    the host's path for a cgroup of which the mount shows the container's part.
+    A mount of another cgroup is used only for a controller without a mount of ours: in a container,
+    ``/proc/self/cgroup`` may show the host's path while the mount shows only the container's subtree.
     """
     paths = {}
     for line in own.splitlines():
         _, controllers, path = line.split(":", 2)
-        for controller in controllers.split(","):  # v2's line names none
+        for controller in controllers.split(","):  # v2's line has an empty list
             paths[controller] = path
     ours: list[tuple[str, Path]] = []
     others: list[tuple[str, Path]] = []
@@ -253,19 +253,19 @@ def _own_places(mounts: str, own: str) -> list[tuple[str, Path]]:
             else:
                 others.append((controller, Path(point)))
     found = {controller for controller, _ in ours}
-    return ours + [place for place in others if place[0] not in found]
+    return ours + [location for location in others if location[0] not in found]
 
 
 def _unescaped(field: str) -> str:
-    """Return a name as it is: ``mountinfo`` has spaces and the like as octal numbers."""
+    """Decode the octal escapes of ``mountinfo``, for example of spaces."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
 
 
 def _create_unified(own: Path, name: str) -> Group | None:
-    """v2: below the nearest ancestor that we may write and that hands the CPU controller down.
+    """Create a v2 cgroup below the nearest writable ancestor that delegates the CPU controller.
 
-    Our own cgroup holds us, and one with processes in it cannot hand controllers down: the new one is mostly a sibling.
-    What an ancestor hands down is its owner's choice and stays as it is.
+    A cgroup with processes in it cannot delegate controllers, so the new one is usually a sibling of ours. The
+    delegation settings of ancestors belong to their owners and stay unchanged.
     """
     for controller in ("+cpu", "+memory", "+pids"):
         with contextlib.suppress(OSError):
@@ -294,7 +294,7 @@ def _make(folder: Path, needed: str) -> Path | None:
 
 
 def _write(path: Path, value: str) -> None:
-    # Not open("w"): O_CREAT and O_TRUNC mean nothing here, and a missing file must stay an error.
+    # Not open("w"): O_CREAT and O_TRUNC do not apply to cgroup files, and a missing file must be an error.
     handle = os.open(path, os.O_WRONLY)
     try:
         os.write(handle, value.encode())

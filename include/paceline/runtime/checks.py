@@ -1,6 +1,6 @@
-"""What every runtime asks of a ``JobSpec`` before it starts anything, and the digest by which it knows a spec again.
+"""Validation of a ``JobSpec``, and the digest that identifies it.
 
-Called by ``DockerRuntime`` and ``ProcessRuntime``; knows no engine.
+Called by ``DockerRuntime`` and ``ProcessRuntime``; independent of any engine.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from paceline.runtime.base import JobSpec
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,199}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _USER = re.compile(r"([0-9]{1,10})(?::([0-9]{1,10}))?")
-_ID_MAX = 2**31 - 1  # engines refuse more
-_MEMORY_MIN = 16 * 1024**2  # below this not even the interpreter starts, and engines refuse less than 6 MiB
+_ID_MAX = 2**31 - 1  # the engines' limit
+_MEMORY_MIN = 16 * 1024**2  # the interpreter does not start with less; engines reject less than 6 MiB
 
 
 def check_spec(spec: JobSpec) -> None:
-    """Raise ``InvalidInputError`` for the first value in ``spec`` that no runtime could use.
+    """Raise ``InvalidInputError`` for the first invalid value in ``spec``.
 
     >>> check_spec(JobSpec(name="Big Job", command=["python"], devices=1))
     Traceback (most recent call last):
@@ -35,27 +35,29 @@ starting with a letter or digit, at most 200
         raise InvalidInputError("name", spec.name, accepted)
     command = spec.command
     if isinstance(command, str) or not command or not all(isinstance(word, str) and word for word in command):
-        raise InvalidInputError("command", command, "a list of a program and its arguments, none of them empty")
+        raise InvalidInputError("command", command, "a program and its arguments, a list of non-empty strings")
     check_devices(spec.devices)
-    if spec.memory_bytes is not None and not _is_whole(spec.memory_bytes, _MEMORY_MIN):
+    if spec.memory_bytes is not None and not _is_integer(spec.memory_bytes, _MEMORY_MIN):
         raise InvalidInputError("memory_bytes", spec.memory_bytes, f"None or at least {_MEMORY_MIN} (16 MiB)")
-    if not _is_whole(spec.max_processes, 1):
+    if not _is_integer(spec.max_processes, 1):
         raise InvalidInputError("max_processes", spec.max_processes, "a whole number of at least 1")
     _check_user(spec.user, spec.allow_root)
     for variable in spec.environment:
         if not _VARIABLE.fullmatch(variable):
             raise InvalidInputError("environment", variable, "names of letters, digits and '_'")
         if not isinstance(spec.environment[variable], str) or "\0" in spec.environment[variable]:
-            # The value may be a secret: it is not repeated.
-            raise InvalidInputError("environment", variable, "this variable to hold text without a NUL character")
-    for place, local in spec.files.items():
-        _check_place("files", place)
+            # The value may be a secret: keep it out of the message.
+            raise InvalidInputError(
+                "environment", variable, "a variable whose value is a string without a NUL character"
+            )
+    for target, local in spec.files.items():
+        _check_target("files", target)
         if not Path(local).is_file():
-            raise InvalidInputError("files", str(local), f"an existing file to put at {place!r}")
-    for place, local in spec.inputs.items():
-        _check_place("inputs", place)
+            raise InvalidInputError("files", str(local), f"an existing file to place at {target!r}")
+    for target, local in spec.inputs.items():
+        _check_target("inputs", target)
         if not Path(local).exists():
-            raise InvalidInputError("inputs", str(local), f"an existing file or folder to put at {place!r}")
+            raise InvalidInputError("inputs", str(local), f"an existing file or folder to place at {target!r}")
 
 
 def check_devices(devices: float, field: str = "devices") -> None:
@@ -67,20 +69,20 @@ def check_devices(devices: float, field: str = "devices") -> None:
 
 
 def check_capacity(devices: float, capacity: float) -> None:
-    """Raise if a job would start with more cores than there are."""
+    """Raise if a job would start with more cores than the runtime has."""
     if devices > capacity:
-        raise InvalidInputError("devices", devices, f"at most {capacity:g}, the number of cores there")
+        raise InvalidInputError("devices", devices, f"at most {capacity:g}, the number of cores of the runtime")
 
 
 def placed_files(spec: JobSpec) -> Iterator[tuple[str, Path]]:
-    """Yield every file of ``spec``: its path below the job's home, and where it is now. Folders are walked.
+    """Yield every file of ``spec``: its path below the job's home, and its local path. Recurses into folders.
 
-    A link inside an input folder stands for what it points to, as the job could not follow it.
+    A link in an input folder yields its target file, because the job could not follow the link.
     """
-    for place, local in sorted(spec.files.items()):
-        yield f"work/{PurePosixPath(place)}", Path(local)
-    for place, local in sorted(spec.inputs.items()):
-        base = f"input/{PurePosixPath(place)}".rstrip("/.")
+    for target, local in sorted(spec.files.items()):
+        yield f"work/{PurePosixPath(target)}", Path(local)
+    for target, local in sorted(spec.inputs.items()):
+        base = f"input/{PurePosixPath(target)}".rstrip("/.")
         if Path(local).is_dir():
             for found in sorted(Path(local).rglob("*")):
                 if found.is_file():
@@ -90,9 +92,9 @@ def placed_files(spec: JobSpec) -> Iterator[tuple[str, Path]]:
 
 
 def spec_digest(spec: JobSpec) -> str:
-    """Return what tells one spec from another: same digest, same job.
+    """Return a digest that is equal for specs of the same job.
 
-    The number of cores is left out, because it changes while a job runs; contents of files are part of it.
+    It includes the contents of files, and excludes the number of cores, which changes while a job runs.
     """
     digest = hashlib.blake2b(digest_size=16)
     values = {
@@ -107,13 +109,13 @@ def spec_digest(spec: JobSpec) -> str:
         "network": spec.network,
         "own_network": spec.own_network,
         "alias": spec.alias,
-        "way_out": spec.way_out,
-        "published": sorted((port, list(place)) for port, place in spec.published.items()),
+        "way_out": spec.external_access,
+        "published": sorted((port, list(address)) for port, address in spec.published.items()),
         "cgroup_parent": spec.cgroup_parent,
     }
     digest.update(json.dumps(values, sort_keys=True).encode())
-    for place, local in placed_files(spec):
-        digest.update(f"\0{place}\0{local.stat().st_size}\0".encode())
+    for target, local in placed_files(spec):
+        digest.update(f"\0{target}\0{local.stat().st_size}\0".encode())
         with local.open("rb") as stream:
             while block := stream.read(1 << 20):
                 digest.update(block)
@@ -126,26 +128,26 @@ def _check_user(user: str, allow_root: bool) -> None:
     if not numbers or max(numbers) > _ID_MAX:
         raise InvalidInputError("user", user, f"'uid' or 'uid:gid', numbers of at most {_ID_MAX}")
     if numbers[0] == 0 and allow_root is not True:
-        raise InvalidInputError("user", user, "an ordinary user, as '65532:65532', or allow_root=True")
+        raise InvalidInputError("user", user, "an unprivileged user, for example '65532:65532', or allow_root=True")
 
 
-def _check_place(field: str, place: str) -> None:
-    path = PurePosixPath(place)
-    if path.is_absolute() or ".." in path.parts or "\0" in place or (field == "files" and not path.parts):
-        raise InvalidInputError(field, place, "a relative path without '..'")
+def _check_target(field: str, target: str) -> None:
+    path = PurePosixPath(target)
+    if path.is_absolute() or ".." in path.parts or "\0" in target or (field == "files" and not path.parts):
+        raise InvalidInputError(field, target, "a relative path without '..'")
 
 
-def _is_whole(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+def _is_integer(value: object, minimum: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
 
 
 def check_labels(job: str, found: Mapping[str, str] | None, wanted: Mapping[str, str] | None) -> None:
-    """Raise ``JobLostError`` for a job of somebody else's: whoever says where it is may be wrong.
+    """Raise ``JobLostError`` unless a job has the ``wanted`` labels: a stored job id may belong to another task.
 
     >>> check_labels("container 4f0c", {"paceline.task": "train"}, {"paceline.task": "evaluate"})
     Traceback (most recent call last):
-    paceline.errors.JobLostError: container 4f0c is another task's: paceline.task is 'train', not 'evaluate'
+    paceline.errors.JobLostError: container 4f0c belongs to another task: paceline.task is 'train', not 'evaluate'
     """
     for name, value in (wanted or {}).items():
         if (found or {}).get(name) != value:
-            raise JobLostError(f"{job} is another task's: {name} is {(found or {}).get(name)!r}, not {value!r}")
+            raise JobLostError(f"{job} belongs to another task: {name} is {(found or {}).get(name)!r}, not {value!r}")

@@ -1,6 +1,6 @@
-"""Runs training jobs as containers of a Docker engine, local or remote, hardened by default.
+"""Runs training jobs as hardened containers of a local or remote Docker engine.
 
-``DeadlineTrainingOperator`` makes one ``DockerRuntime`` for each task and hands it to the control loop.
+``DeadlineTrainingOperator`` creates one ``DockerRuntime`` per task and passes it to the control loop.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ HOME = "/paceline"
 LABEL_JOB = "paceline.job"
 LABEL_SPEC = "paceline.spec"
 _SHM_BYTES = 1024**3
-# Bounds what a job can write to the engine's disk. An engine keeps the newest files, so that the newest progress
-# is there however long nobody reads: at 5 lines a second the oldest one dropped is more than a day old.
+# Limits what a job can write to the engine's disk. The engine keeps the newest files, so the newest progress survives
+# any pause in reading: at 5 lines a second, dropped lines are more than a day old.
 _LOG_OPTIONS = {"max-size": "50m", "max-file": "4"}
-# Debian's own images have only python3. Everything else is run as it is given.
+# Debian's images have only python3. Any other command runs unchanged.
 _PYTHON = ["/bin/sh", "-c", 'exec "$(command -v python || command -v python3 || echo python)" "$@"', "python"]
 
 
 class DockerRuntime:
-    """Training jobs in containers.
+    """Runs training jobs in containers.
 
     Parameters
     ----------
     client:
-        A ``docker.APIClient``, or a function that makes one. It is used from a second thread too.
+        A ``docker.APIClient``, or a function that creates one. A background thread uses it, too.
     pull:
-        Pull the image before the first start, also where the engine has it: all containers of this object have the
-        same one. A pull that fails is an error. Off by default: an image that the engine lacks is an error.
+        Pull the image before the first start, even if the engine has it, so that all containers of this object use
+        the same image. A failed pull is an error. By default nothing is pulled, and a missing image is an error.
     max_output_bytes:
-        Limit on what ``collect`` accepts.
+        Limit on the size of the output that ``collect`` accepts.
 
     Notes
     -----
-    A container gets no capabilities, no way to gain any, no network unless asked for, an ordinary user, limits on
-    memory and processes, and nothing of the host's file system. Files go in and out through the engine's API, so a
+    A container has no capabilities and cannot gain any, no network by default, an unprivileged user, limits on memory
+    and processes, and no access to the host's file system. All files are transferred through the engine's API, so a
     remote engine works like a local one.
     """
 
@@ -66,79 +66,80 @@ class DockerRuntime:
         pull: bool = False,
         max_output_bytes: int = 16 * 1024**3,
     ) -> None:
-        self._make = client
-        self._made: APIClient | None = None
+        self._connect = client
+        self._connected: APIClient | None = None
         self._images = Images(pull=pull)
         self._max_output_bytes = max_output_bytes
 
     @property
     def _client(self) -> APIClient:
-        if self._made is None:
-            if callable(self._make):
+        if self._connected is None:
+            if callable(self._connect):
                 with engine_call("connect to the Docker engine"):
-                    self._made = self._make()
+                    self._connected = self._connect()
             else:
-                self._made = self._make
-        return self._made
+                self._connected = self._connect
+        return self._connected
 
     def capacity(self) -> float:
-        """Return how many cores the engine's machine has."""
-        with engine_call("ask the engine what it has"):
+        """Return the number of cores of the engine's machine."""
+        with engine_call("read the engine's capacity"):
             return float(self._client.info()["NCPU"])
 
     def check(self, spec: JobSpec) -> None:
-        """Raise if ``spec`` cannot run on this engine. Nothing is started, and at most a missing image is pulled."""
+        """Raise if ``spec`` cannot run on this engine. Starts nothing; with ``pull``, pulls a missing image."""
         check_spec(spec)
         check_capacity(spec.devices, self.capacity())
         if not spec.image:
             raise InvalidInputError("image", spec.image, "the name of a container image")
-        if not docker_images.has_image(self._client, spec.image) and not self._is_there(spec):
+        if not docker_images.has_image(self._client, spec.image) and not self._can_reattach(spec):
             self._images.fetch_missing(self._client, spec.image)
         if spec.network is not None:
             try:
-                with engine_call("look for the network"):
+                with engine_call("look up the network"):
                     self._client.inspect_network(spec.network)
             except JobLostError:
-                raise InvalidInputError("network", spec.network, "a network of the engine, or None for none") from None
+                accepted = "a network of the engine, or None for no network"
+                raise InvalidInputError("network", spec.network, accepted) from None
 
     def has_network(self, name: str) -> bool:
-        """Whether the engine has a network of that name."""
-        return docker_network.is_there(self._client, name)
+        """Return whether the engine has a network of that name."""
+        return docker_network.exists(self._client, name)
 
     def start(self, spec: JobSpec) -> DockerJob:
-        """Start ``spec``, or find it again if the same spec was started by somebody who died before saying so."""
+        """Start ``spec``, or reattach to its container if a process started it and died before it stored the id."""
         self.check(spec)
         digest = spec_digest(spec)
         found = self._find(f"paceline-{spec.name}")
         if found is not None and _is_started(found, digest):
-            log.info("Container %s of the same job is there already: taking it over.", found["Id"][:12])
+            log.info("Container %s already runs the same job: reattaching to it", found["Id"][:12])
             return self.reattach(found["Id"])
         if found is not None:
             self._check_replaceable(found, spec)
-        assert spec.image is not None  # it was checked
+        assert spec.image is not None  # see check
         self._images.prepare(self._client, spec.image)
         if found is not None:
-            log.info("Removing container %s: it has this job's name and does not run.", found["Id"][:12])
+            log.info("Removing container %s: it has this job's name and is not running", found["Id"][:12])
             self._discard(found["Id"])
         if spec.own_network is not None and spec.alias is not None:
-            docker_network.make(self._client, spec.own_network, way_out=spec.way_out)
+            docker_network.create(self._client, spec.own_network, external_access=spec.external_access)
         container = None
         try:
             container = self._create(spec, digest)
-            with engine_call("put the job's files into the container"):
+            with engine_call("copy the job's files into the container"):
                 self._client.put_archive(container, "/", tar_stream(_entries(spec)))
-            with _gpus_there(spec.gpus), engine_call("start the container"):
+            with _missing_gpus_reported(spec.gpus), engine_call("start the container"):
                 self._client.start(container)
         except BaseException:
             if container is not None:
                 self._discard(container)
             if spec.own_network is not None:
-                docker_network.leave(self._client, spec.own_network)
+                docker_network.remove_if_empty(self._client, spec.own_network)
             raise
         return DockerJob(self._client, container, max_output_bytes=self._max_output_bytes, tail=None)
 
     def reattach(self, job_id: str, labels: Mapping[str, str] | None = None) -> DockerJob:
-        """Find a container again that ``start`` started, from any process."""
+        """Return the job of a container that ``start`` started, in any process."""
         with engine_call("find the container"):
             found = self._client.inspect_container(job_id)
         if LABEL_JOB not in (found["Config"]["Labels"] or {}):
@@ -146,84 +147,85 @@ class DockerRuntime:
         check_labels(f"container {job_id[:12]}", found["Config"]["Labels"], labels)
         if found["State"]["Status"] == "created":
             raise JobLostError(f"container {job_id[:12]} was never started")
-        # One that has ended says nothing more: the last it reported may be far behind what it printed after that.
+        # In the log of an ended container, many lines may follow the last progress line.
         tail = 200 if found["State"]["Running"] else 10_000
         return DockerJob(self._client, found["Id"], max_output_bytes=self._max_output_bytes, tail=tail)
 
     def jobs(self) -> Iterator[tuple[str, dict[str, str]]]:
-        """All containers that were started by Paceline, whoever it was."""
-        with engine_call("look for containers"):
+        """Yield the id and labels of every container that Paceline started, in any process."""
+        with engine_call("list containers"):
             found = self._client.containers(all=True, filters={"label": LABEL_JOB})
-        for one in found:
-            if one["State"] != "created":
-                yield str(one["Id"]), dict(one["Labels"] or {})
+        for container in found:
+            if container["State"] != "created":
+                yield str(container["Id"]), dict(container["Labels"] or {})
 
     def find(self, labels: Mapping[str, str], cgroup_parent: str | None) -> DockerJob | None:
-        """A container with these labels that runs on a machine, or a part of one, whoever has started it.
+        """Return a running container with these labels and this parent control group; ``None`` if there is none.
 
-        Only what it writes from now on is read.
+        Any process may have started it. The job reads only output written from now on.
         """
         wanted = [f"{name}={value}" for name, value in labels.items()]
-        with engine_call("look for a container that runs already"):
+        with engine_call("find a running container"):
             running = [str(found["Id"]) for found in self._client.containers(filters={"label": wanted})]
         for container in running:
-            with contextlib.suppress(JobLostError), engine_call("ask where a container belongs"):
+            with contextlib.suppress(JobLostError), engine_call("read a container's control group"):
                 parent = self._client.inspect_container(container)["HostConfig"].get("CgroupParent")
                 if (parent or None) == cgroup_parent:
                     return DockerJob(self._client, container, max_output_bytes=self._max_output_bytes, tail=0)
         return None
 
-    def labelled(self, labels: Mapping[str, str]) -> list[tuple[DockerJob, Mapping[str, str], float]]:
-        """All containers with these labels that were started, with all their labels and the cores that each has."""
+    def find_all(self, labels: Mapping[str, str]) -> list[tuple[DockerJob, Mapping[str, str], float]]:
+        """Return every started container with these labels: its job, all its labels and its allocation in cores."""
         wanted = [f"{name}={value}" for name, value in labels.items()]
-        with engine_call("look for containers that belong together"):
+        with engine_call("list containers"):
             found = [str(one["Id"]) for one in self._client.containers(all=True, filters={"label": wanted})]
         jobs = []
         for container in found:
             with contextlib.suppress(JobLostError):
                 job = self.reattach(container)
-                with engine_call("ask what a container has"):
-                    about = self._client.inspect_container(container)
-                host = about["HostConfig"]
-                jobs.append((job, about["Config"]["Labels"] or {}, host["CpuQuota"] / (host["CpuPeriod"] or PERIOD_US)))
+                with engine_call("read a container's allocation"):
+                    details = self._client.inspect_container(container)
+                host = details["HostConfig"]
+                cores = host["CpuQuota"] / (host["CpuPeriod"] or PERIOD_US)
+                jobs.append((job, details["Config"]["Labels"] or {}, cores))
         return jobs
 
     def labels_of(self, job_id: str) -> Mapping[str, str]:
-        """The labels of a container. Raises JobLostError if there is none with this id."""
-        with engine_call("ask for a container's labels"):
+        """Return the labels of a container. Raises JobLostError if it does not exist."""
+        with engine_call("read a container's labels"):
             return dict(self._client.inspect_container(job_id)["Config"]["Labels"] or {})
 
     def remove_all(self, labels: Mapping[str, str]) -> None:
-        """Remove all containers with these labels, in whatever state they are, and the networks that were theirs."""
+        """Remove all containers with these labels, in any state, and their private networks."""
         wanted = [f"{name}={value}" for name, value in labels.items()]
-        with engine_call("look for containers to remove"):
+        with engine_call("list containers"):
             found = self._client.containers(all=True, filters={"label": wanted})
-        for one in found:
-            self._discard(one["Id"])
-            network = (one["Labels"] or {}).get(docker_network.LABEL)
+        for container in found:
+            self._discard(container["Id"])
+            network = (container["Labels"] or {}).get(docker_network.LABEL)
             if network is not None:
-                docker_network.leave(self._client, network)
+                docker_network.remove_if_empty(self._client, network)
 
     def _find(self, name: str) -> Mapping[str, Any] | None:
         try:
-            with engine_call("look for a container of the same name"):
+            with engine_call("find a container of the same name"):
                 found: Mapping[str, Any] = self._client.inspect_container(name)
                 return found
         except JobLostError:
             return None
 
-    def _is_there(self, spec: JobSpec) -> bool:
-        """Whether ``start`` would find the container of ``spec`` again: it needs no image then."""
+    def _can_reattach(self, spec: JobSpec) -> bool:
+        """Return whether ``start`` would reattach to the container of ``spec``, which needs no image."""
         found = self._find(f"paceline-{spec.name}")
         return found is not None and _is_started(found, spec_digest(spec))
 
     def _check_replaceable(self, found: Mapping[str, Any], spec: JobSpec) -> None:
-        """Raise unless a container that has our name already may be removed."""
+        """Raise unless an existing container of this name may be removed."""
         container, state = found["Id"], found["State"]["Status"]
         if LABEL_JOB not in (found["Config"]["Labels"] or {}):
-            raise InvalidInputError("name", spec.name, "a name that no container outside of Paceline has")
+            raise InvalidInputError("name", spec.name, "a name that no container outside Paceline uses")
         if state in ("running", "paused", "restarting"):
-            accepted = f"a name that no running job has; container {container[:12]} runs another job of this name"
+            accepted = f"a name that no running job uses; container {container[:12]} runs another job of this name"
             raise InvalidInputError("name", spec.name, accepted)
 
     def _create(self, spec: JobSpec, digest: str) -> str:
@@ -245,13 +247,13 @@ class DockerRuntime:
             pids_limit=spec.max_processes,
             device_requests=[DeviceRequest(count=spec.gpus, capabilities=[["gpu"]])] if spec.gpus else None,
             network_mode=spec.own_network or spec.network or "none",
-            # Who looks for a parameter server that has just died would else wait ten seconds for each answer.
+            # By default, looking up the name of a dead parameter server takes ten seconds.
             dns_opt=["timeout:1", "attempts:2"] if spec.own_network else None,
             cgroup_parent=spec.cgroup_parent,
-            port_bindings={port: (host, at) for port, (host, at) in spec.published.items()} or None,
+            port_bindings={port: (host, host_port) for port, (host, host_port) in spec.published.items()} or None,
             init=True,
             privileged=False,
-            # PyTorch's data loaders pass batches through /dev/shm; the engine's default of 64 MiB kills them.
+            # PyTorch's data loaders pass batches through /dev/shm and die with the engine's default of 64 MiB.
             shm_size=min(memory, _SHM_BYTES) if memory is not None else _SHM_BYTES,
             log_config=LogConfig(type=LogConfig.types.JSON, config=_LOG_OPTIONS),
             **limits,
@@ -265,7 +267,7 @@ class DockerRuntime:
         with engine_call("create the container"):
             created = client.create_container(
                 spec.image,
-                # As the entry point, so that the image's own cannot change what is run.
+                # The command replaces the image's entry point, which could otherwise change what runs.
                 entrypoint=command,
                 command=[],
                 name=f"paceline-{spec.name}",
@@ -287,18 +289,18 @@ class DockerRuntime:
         except JobLostError:
             pass
         except PacelineError as error:
-            log.error("Container %s could not be removed; `docker rm -f %s` does it. %s", container, container, error)
+            log.error("Could not remove container %s; run `docker rm -f %s`. %s", container, container, error)
 
 
 def _is_started(found: Mapping[str, Any], digest: str) -> bool:
-    """Whether a container was started for the spec of this digest. One that was only created may lack its files."""
+    """Return whether a container was started for the spec with this digest. A created container may lack its files."""
     labels = found["Config"]["Labels"] or {}
     return LABEL_JOB in labels and labels.get(LABEL_SPEC) == digest and found["State"]["Status"] != "created"
 
 
 @contextlib.contextmanager
-def _gpus_there(gpus: int) -> Iterator[None]:
-    """An engine says only at a container's start that it has no such GPUs, and calls that a failure of its own."""
+def _missing_gpus_reported(gpus: int) -> Iterator[None]:
+    """Report missing GPUs as invalid input: the engine finds out at the start, and answers with a server error."""
     try:
         yield
     except RuntimeUnavailableError as error:
@@ -327,7 +329,7 @@ def _environment(spec: JobSpec) -> dict[str, str]:
 
 
 def _entries(spec: JobSpec) -> Iterator[Entry]:
-    """Everything that goes into the container. The job's user owns where it writes and cannot change the rest."""
+    """Yield the files for the container. The job's user owns the folders it writes to and cannot change the rest."""
     uid, _, group = spec.user.partition(":")
     owner = {"uid": int(uid), "gid": int(group or 0)}
     root = HOME.lstrip("/")
@@ -339,13 +341,13 @@ def _entries(spec: JobSpec) -> Iterator[Entry]:
     for path, content in sdk_files().items():
         yield Entry(f"{root}/sdk/{path}", content, 0o644)
     made = {"work", "input"}
-    for place, local in placed_files(spec):
-        mine = owner if place.startswith("work/") else {}
-        parts = place.split("/")
+    for target, local in placed_files(spec):
+        ownership = owner if target.startswith("work/") else {}
+        parts = target.split("/")
         for depth in range(1, len(parts)):
             folder = "/".join(parts[:depth])
             if folder not in made:
                 made.add(folder)
-                yield Entry(f"{root}/{folder}", None, 0o755, **mine)
+                yield Entry(f"{root}/{folder}", None, 0o755, **ownership)
         executable = local.stat().st_mode & 0o111
-        yield Entry(f"{root}/{place}", local, 0o755 if executable else 0o644, **mine)
+        yield Entry(f"{root}/{target}", local, 0o755 if executable else 0o644, **ownership)

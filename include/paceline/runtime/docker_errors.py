@@ -1,4 +1,4 @@
-"""What went wrong between us and a Docker engine, in Paceline's errors. Used by everything that calls an engine."""
+"""Translates errors of the Docker client into Paceline's errors. Every call of an engine goes through it."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from paceline.errors import JobLostError, PacelineError, RuntimeUnavailableError
 
 @contextmanager
 def engine_call(what: str) -> Iterator[None]:
-    """Turn the client's exceptions into ours: away or failing, gone, or refused.
+    """Translate exceptions of the Docker client.
 
     Parameters
     ----------
     what:
-        What was asked of the engine, as a phrase: "start the container".
+        The request, as a phrase for error messages: "start the container".
 
     Raises
     ------
     RuntimeUnavailableError
-        No connection, no answer in time, or an error of the engine itself (5xx). Trying later may help.
+        No connection, no answer in time, or a server error (5xx). A retry may succeed.
     JobLostError
-        The engine answers that there is no such container (404).
+        The container or other object does not exist (404).
     PacelineError
-        The engine refused the request.
+        The engine rejected the request.
     """
     import docker.errors
     import requests.exceptions
@@ -33,21 +33,25 @@ def engine_call(what: str) -> Iterator[None]:
     try:
         yield
     except docker.errors.NotFound as error:
-        raise JobLostError(f"could not {what}: {_said(error)}") from error
+        raise JobLostError(f"could not {what}: {_explanation(error)}") from error
     except docker.errors.APIError as error:
         if error.is_server_error():
-            raise RuntimeUnavailableError(f"could not {what}: the Docker engine failed: {_said(error)}") from error
-        raise PacelineError(f"could not {what}: the Docker engine refused: {_said(error)}") from error
+            raise RuntimeUnavailableError(
+                f"could not {what}: the Docker engine failed: {_explanation(error)}"
+            ) from error
+        raise PacelineError(
+            f"could not {what}: the Docker engine rejected the request: {_explanation(error)}"
+        ) from error
     except (
         requests.exceptions.RequestException,
         urllib3.exceptions.HTTPError,
         ConnectionError,
         TimeoutError,
-    ) as error:  # other OSErrors are of this machine: a full disk, say
+    ) as error:  # other OSErrors come from this machine, for example from a full disk
         raise RuntimeUnavailableError(f"could not {what}: the Docker engine does not answer: {error}") from error
-    except docker.errors.DockerException as error:  # the client could not be made: no engine behind its address
+    except docker.errors.DockerException as error:  # the client cannot be created: no engine at its address
         raise RuntimeUnavailableError(f"could not {what}: {error}") from error
 
 
-def _said(error: Exception) -> str:
+def _explanation(error: Exception) -> str:
     return str(getattr(error, "explanation", None) or error)

@@ -1,4 +1,4 @@
-"""The image of a container: whether the engine has it, and its pull before a start. Used by ``DockerRuntime``."""
+"""Looks up container images and pulls them before a start. Used by ``DockerRuntime``."""
 
 from __future__ import annotations
 
@@ -16,37 +16,36 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# What a registry refuses, it refuses again. Engines call some of this a failure of their own (HTTP 500), or tell it in
-# the middle of a pull; their other failures then are of the network or of the registry.
-_FINAL = re.compile(
+# Permanent refusals of a registry. Engines report some of them as server errors (HTTP 500) or in the middle of a pull;
+# all other failures of a pull come from the network or the registry, and a retry may succeed.
+_PERMANENT = re.compile(
     r"not found|does not exist|manifest unknown|no matching manifest|denied|unauthorized|authentication required",
     re.IGNORECASE,
 )
-# Images that a check had to pull, by the client that pulled them, until a start has used them. The start may be another
-# runtime's: an operator that chooses between runtimes checks with one and starts with the next.
+# Images pulled by a check and not yet used by a start, by client. Another runtime may do the start: an operator that
+# chooses between runtimes checks with one object and starts with another.
 _just_pulled: WeakKeyDictionary[APIClient, set[str]] = WeakKeyDictionary()
 
 
 class Images:
-    """Looks for images, and pulls each of them before its first start.
+    """Looks up images and pulls each of them before its first start.
 
     Parameters
     ----------
     pull:
-        Pull images, also those that the engine has. Without it an image that the engine lacks is an error.
+        Pull images, including those that the engine has. Without it, a missing image is an error.
     """
 
     def __init__(self, *, pull: bool) -> None:
         self._pull = pull
         self._pulled: set[str] = set()
-        self._lock = threading.Lock()  # starts in several threads pull an image once
+        self._lock = threading.Lock()  # several threads may start jobs; an image is pulled once
 
     def fetch_missing(self, client: APIClient, image: str) -> None:
-        """Pull an image that the engine lacks, as nothing less can tell that it can be had; without ``pull``, raise."""
+        """Pull a missing image, because only a pull shows whether it is available; without ``pull``, raise."""
         if not self._pull:
             accepted = (
-                f"an image that the engine has (`docker pull {image}` or `docker build -t {image} .` gets it), "
-                "or pull=True"
+                f"an image that the engine has (run `docker pull {image}` or `docker build -t {image} .`), or pull=True"
             )
             raise InvalidInputError("image", image, accepted)
         with self._lock:
@@ -55,7 +54,7 @@ class Images:
                 _just_pulled.setdefault(client, set()).add(image)
 
     def prepare(self, client: APIClient, image: str) -> None:
-        """Pull the image if this object pulls and has not done so: the containers of a runtime have the same image."""
+        """With ``pull``, pull the image once per object, so that all containers of a runtime use the same image."""
         if not self._pull:
             return
         with self._lock:
@@ -71,7 +70,7 @@ class Images:
 def has_image(client: APIClient, image: str) -> bool:
     """Return whether the engine has an image of that name."""
     try:
-        with engine_call("look for the image"):
+        with engine_call("look up the image"):
             client.inspect_image(image)  # type: ignore[no-untyped-call]
     except JobLostError:
         return False
@@ -84,17 +83,17 @@ def pull(client: APIClient, image: str) -> None:
     Raises
     ------
     InvalidInputError
-        The registry does not have the image, or does not let this client have it.
+        The registry does not have the image or denies access to it.
     RuntimeUnavailableError
-        The engine or the registry fails or does not answer; another try may succeed.
+        The engine or the registry fails or does not answer; a retry may succeed.
     """
     log.info("Pulling image %s", image)
     try:
         with engine_call(f"pull {image}"):
-            for said in client.pull(image, stream=True, decode=True):
-                if "error" in said:
-                    raise RuntimeUnavailableError(f"could not pull {image}: {said['error']}")
+            for event in client.pull(image, stream=True, decode=True):
+                if "error" in event:
+                    raise RuntimeUnavailableError(f"could not pull {image}: {event['error']}")
     except PacelineError as error:
-        if isinstance(error, RuntimeUnavailableError) and not _FINAL.search(str(error)):
+        if isinstance(error, RuntimeUnavailableError) and not _PERMANENT.search(str(error)):
             raise
         raise InvalidInputError("image", image, f"an image that can be pulled ({error})") from error

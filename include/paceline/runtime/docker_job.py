@@ -1,6 +1,6 @@
-"""One training container: its output, its share of the CPU, its end and what it leaves.
+"""One training container as a job: output, CPU quota, status, resource usage and output files.
 
-Made by ``DockerRuntime``; driven by the control loop.
+Created by ``DockerRuntime``; used by the control loop.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PERIOD_US = 100_000  # the kernel's default CFS period
-_QUOTA_MIN_US = 1_000  # the kernel refuses less
+_QUOTA_MIN_US = 1_000  # the kernel's minimum
 _OUTPUT = "/paceline/output"
-_LOOK_S = 5.0  # how often to ask the engine for the end, should the output stream not tell it
+_POLL_S = 5.0  # interval of status checks, in case the output stream does not show the end
 _DRAIN_S = 30.0
-_FREEZES = 5
+_PAUSE_ATTEMPTS = 5
 
 
 def quota_us(devices: float) -> int:
@@ -46,13 +46,13 @@ def quota_us(devices: float) -> int:
 
 
 class DockerJob:
-    """A container that ``DockerRuntime`` started. See ``paceline.runtime.base.Job`` for what each method promises."""
+    """A container that ``DockerRuntime`` started. ``paceline.runtime.base.Job`` specifies the methods."""
 
     def __init__(self, client: APIClient, container: str, *, max_output_bytes: int, tail: int | None) -> None:
         self._client = client
         self._container = container
         self._max_output_bytes = max_output_bytes
-        self._own_network: str | None = None  # goes with the last container in it, also where this one has gone before
+        self._own_network: str | None = None  # kept for remove, which may find the container already removed
         self._stats = StatsFollower(client, container)
         self._follower = LogFollower(client, container, self._has_ended, tail)
         self._follower.start()
@@ -63,24 +63,24 @@ class DockerJob:
         return self._container
 
     def read_lines(self) -> list[str]:
-        """Return what was written since the last call; everything once ``wait`` has returned True."""
+        """Return the lines written since the last call; all remaining lines once ``wait`` has returned True."""
         return self._follower.take()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the container's end; its output stream tells it at once."""
+        """Wait for the container's end, which its output stream shows without delay."""
         limit = time.monotonic() + timeout_s
         while True:
             left = limit - time.monotonic()
-            if self._follower.ended.wait(max(0.0, min(left, _LOOK_S))):
+            if self._follower.ended.wait(max(0.0, min(left, _POLL_S))):
                 return True
-            if left <= _LOOK_S:
+            if left <= _POLL_S:
                 return False
             try:
                 if self._has_ended():
-                    # The stream may still be on its way. Whoever reads lines meanwhile makes room for it.
+                    # The rest of the stream may still arrive, if read_lines frees space in the queue.
                     return self._follower.ended.wait(max(0.0, min(limit - time.monotonic(), _DRAIN_S))) or True
             except PacelineError:
-                pass  # away; the follower says so in the log
+                pass  # engine outage; the follower logs it
 
     def resize(self, devices: float) -> None:
         """Change the CFS quota of the running container."""
@@ -88,34 +88,34 @@ class DockerJob:
             self._client.update_container(self._container, cpu_period=PERIOD_US, cpu_quota=quota_us(devices))
 
     def pause(self) -> None:
-        """Let the container stand still; its memory stays."""
-        for attempt in range(1, _FREEZES + 1):
+        """Freeze the container; it keeps its memory."""
+        for attempt in range(1, _PAUSE_ATTEMPTS + 1):
             try:
                 with engine_call("pause the container"):
                     self._client.pause(self._container)
                 return
             except RuntimeUnavailableError:
-                # Processes that are throttled just then cannot be frozen (control groups v1).
-                if attempt == _FREEZES or self.status().state != "running":
+                # Control groups v1 cannot freeze a process while it is throttled.
+                if attempt == _PAUSE_ATTEMPTS or self.status().state != "running":
                     raise
 
     def unpause(self) -> None:
-        """Let a container that stands still go on."""
-        with engine_call("let the container go on"):
+        """Unfreeze the container."""
+        with engine_call("unpause the container"):
             self._client.unpause(self._container)
 
     def status(self) -> JobStatus:
-        """Ask the engine how the container is."""
+        """Return the container's state, read from the engine."""
         found = self._inspect()
         return JobStatus(state="gone", reason="the container was removed") if found is None else _status(found)
 
     def usage(self) -> Usage:
-        """CPU time and memory, about a second old at most; after the end, the last figures that were read."""
+        """Return the resource usage, about a second old at most; after the end, the last reading."""
         return self._stats.newest()
 
     def restart(self) -> None:
-        """Start the exited container again: its files are as they were left."""
-        with engine_call("start the container again"):
+        """Restart the exited container with its files."""
+        with engine_call("restart the container"):
             self._client.start(self._container)
         self._follower.start()
 
@@ -131,7 +131,7 @@ class DockerJob:
             return extract_output(chunks, destination, root="output", max_bytes=self._max_output_bytes)
 
     def stop(self, grace_s: float = 5.0) -> None:
-        """SIGTERM, then SIGKILL after ``grace_s``, rounded up to whole seconds."""
+        """Send SIGTERM, then SIGKILL after ``grace_s``, rounded up to whole seconds."""
         try:
             with engine_call("stop the container"):
                 self._client.stop(self._container, timeout=math.ceil(grace_s))
@@ -139,7 +139,7 @@ class DockerJob:
             pass
 
     def remove(self) -> None:
-        """Remove the container and its anonymous volumes, running or not; its own network with the last one in it."""
+        """Remove the container and its anonymous volumes, running or not, and its private network if it is empty."""
         self._inspect()
         try:
             with engine_call("remove the container"):
@@ -147,17 +147,17 @@ class DockerJob:
         except JobLostError:
             pass
         if self._own_network is not None:
-            docker_network.leave(self._client, self._own_network)
+            docker_network.remove_if_empty(self._client, self._own_network)
         self.close()
 
     def close(self) -> None:
-        """End the thread that reads the output; the container goes on."""
+        """End the threads that read output and usage; the container continues."""
         self._stats.close()
         self._follower.close()
 
     def _inspect(self) -> Mapping[str, Any] | None:
         try:
-            with engine_call("ask how the container is"):
+            with engine_call("read the container's status"):
                 found: Mapping[str, Any] = self._client.inspect_container(self._container)
                 self._own_network = (found["Config"]["Labels"] or {}).get(docker_network.LABEL)
                 return found
@@ -202,7 +202,7 @@ def _reason(found: Mapping[str, Any], code: int, out_of_memory: bool) -> str:
 
 
 def _seconds(stamp: str) -> float | None:
-    """Seconds since the epoch of the engine's RFC 3339 time; ``None`` for its zero time.
+    """Return the engine's RFC 3339 time in seconds since the epoch; ``None`` for its zero time.
 
     >>> _seconds("1970-01-01T00:01:00.5Z")
     60.5

@@ -1,6 +1,6 @@
-"""The private network of a training that is several containers: there while anybody is in it.
+"""The private network of a training with several containers: it exists as long as it has containers.
 
-Used by ``docker``, which lets containers in, and by ``docker_job``, which takes them out.
+``docker`` creates it, ``docker_job`` removes it.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ if TYPE_CHECKING:
 LABEL = "paceline.network"
 
 
-def make(client: APIClient, name: str, *, way_out: bool = False) -> None:
-    """Make the network unless it is there. Without a way out, containers in it reach each other and nothing else.
+def create(client: APIClient, name: str, *, external_access: bool = False) -> None:
+    """Create the network if it does not exist. Without external access, its containers reach only each other.
 
-    Only one may try: engines let two who come at the same time make two networks of one name.
+    Only one process may call this: concurrent calls can create two networks with the same name.
     """
-    if not is_there(client, name):
-        with engine_call(f"make the network {name}"):
+    if not exists(client, name):
+        with engine_call(f"create the network {name}"):
             client.create_network(
-                name, driver="bridge", internal=not way_out, check_duplicate=True, labels={LABEL: name}
+                name, driver="bridge", internal=not external_access, check_duplicate=True, labels={LABEL: name}
             )
 
 
-def leave(client: APIClient, name: str) -> None:
-    """Remove the network if nobody is in it any more."""
+def remove_if_empty(client: APIClient, name: str) -> None:
+    """Remove the network if it has no containers."""
     try:
         with engine_call(f"remove the network {name}"):
             client.remove_network(name)
     except PacelineError:
-        pass  # the others still need it, or it has gone
+        pass  # it still has containers, or does not exist any more
 
 
-def is_there(client: APIClient, name: str) -> bool:
-    """Whether there is a network of that name."""
+def exists(client: APIClient, name: str) -> bool:
+    """Return whether the engine has a network of that name."""
     try:
-        with engine_call("look for the network"):
+        with engine_call("look up the network"):
             client.inspect_network(name)
     except JobLostError:
         return False

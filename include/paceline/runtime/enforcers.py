@@ -1,6 +1,6 @@
-"""The two ways to keep a local job to its CPU share: the kernel's quota, or stopping and continuing it.
+"""Enforces the CPU allocation of a local job: by the kernel's quota, or by stopping and continuing the job.
 
-The process launcher makes one of them and calls ``step`` for as long as the job runs.
+The process launcher creates one enforcer and calls ``step`` while the job runs.
 """
 
 from __future__ import annotations
@@ -16,83 +16,85 @@ from typing import Protocol
 import psutil
 
 from paceline.runtime.cgroups import Group
-from paceline.runtime.processes import cpu_seconds, family, newest_process, resident_bytes, send, waited_seconds
+from paceline.runtime.processes import cpu_seconds, descendants, newest_pid, reaped_seconds, resident_bytes, send
 from paceline.runtime.throttle import DutyCycle
 
-_LOOK_S = 0.05  # how often a changed share is looked for
-_FRESH_S = 0.5  # how old a member's figures may be
-_SOONEST_S = 0.05  # between two looks for new processes, however many are started on this machine,
-_COST = 100  # and so many times what such a look costs: one percent of a core at worst
+_CHECK_S = 0.05  # interval of checks for a changed allocation
+_MAX_AGE_S = 0.5  # maximum age of the list of processes
+# Limits on scans for new processes, when many processes start on this machine: the minimum interval, and its minimum
+# ratio to the CPU time of a scan. Scans use one percent of a core at most.
+_SCAN_INTERVAL_S = 0.05
+_SCAN_COST_RATIO = 100
 
 
-class Share(Protocol):
-    """How a job is kept to its share."""
+class Enforcer(Protocol):
+    """Keeps a job to its CPU allocation."""
 
     def step(self, devices: float) -> float:
-        """Keep the share at ``devices`` cores; return the seconds until the next call is due."""
+        """Enforce an allocation of ``devices`` cores; return the seconds until the next call is due."""
 
     def lift(self) -> None:
-        """Give the job all it wants from now on: it is about to end."""
+        """Remove the limit for good: the job is about to end."""
 
     def used_s(self) -> float:
-        """CPU time of the whole job until now."""
+        """Return the CPU time of the whole job."""
 
     def memory_bytes(self) -> int:
-        """Memory of the whole job now."""
+        """Return the current memory of the whole job."""
 
     def members(self) -> list[psutil.Process]:
-        """The job's processes."""
+        """Return the job's processes."""
 
 
 class ProcessTree:
-    """The processes of a job: who they are, their CPU time and memory.
+    """The processes of a job, with their CPU time and memory.
 
     Parameters
     ----------
     root:
-        The job's first process, which leads its group.
-    apart:
-        The launcher's own helpers, never of the job.
+        The job's first process, which leads its process group.
+    excluded:
+        The launcher's helper processes, which are not part of the job.
     """
 
-    def __init__(self, root: int, apart: Set[int]) -> None:
+    def __init__(self, root: int, excluded: Set[int]) -> None:
         self.root = root
-        self._apart = apart
+        self._excluded = excluded
         self._members: dict[psutil.Process, float] = {}  # and the CPU time of its reaped children
         self._newest = b""
-        self._fresh_due = self._soonest = 0.0
+        self._scan_due = self._next_scan = 0.0
         self._used_s = 0.0
 
     def members(self, now_s: float) -> list[psutil.Process]:
-        """Return the processes of the job. New ones are found with a short delay."""
-        if now_s >= self._soonest and (now_s >= self._fresh_due or self._newest != newest_process()):
+        """Return the processes of the job. New processes appear with a short delay."""
+        if now_s >= self._next_scan and (now_s >= self._scan_due or self._newest != newest_pid()):
             begun_s = time.thread_time()
-            self._newest = newest_process()
-            self._members = {process: waited_seconds(process) for process in family(self._apart)}
-            self._fresh_due = now_s + _FRESH_S
-            self._soonest = now_s + max(_SOONEST_S, _COST * (time.thread_time() - begun_s))
+            self._newest = newest_pid()
+            self._members = {process: reaped_seconds(process) for process in descendants(self._excluded)}
+            self._scan_due = now_s + _MAX_AGE_S
+            self._next_scan = now_s + max(_SCAN_INTERVAL_S, _SCAN_COST_RATIO * (time.thread_time() - begun_s))
         return list(self._members)
 
     def used_s(self, now_s: float) -> float:
-        """CPU time: of the living by their clocks, of the dead by those who waited for them."""
-        mine = resource.getrusage(resource.RUSAGE_CHILDREN)  # what this process itself waited for
-        total = mine.ru_utime + mine.ru_stime
+        """Return the CPU time: from the clocks of live processes, and from the parents that reaped dead ones."""
+        reaped = resource.getrusage(resource.RUSAGE_CHILDREN)  # by this process itself
+        total = reaped.ru_utime + reaped.ru_stime
         for process in self.members(now_s):
             used = cpu_seconds(process.pid)
             if used is None:
-                self._fresh_due = 0.0  # it ended: see who accounts for it now
+                self._scan_due = 0.0  # the process has ended: a scan finds its time with the parent
             else:
                 total += used + self._members[process]
         self._used_s = max(self._used_s, total)
         return self._used_s
 
     def memory_bytes(self, now_s: float) -> int:
-        """Resident memory, shared pages counted once for each process."""
+        """Return the resident memory; shared pages count once for each process."""
         return sum(map(resident_bytes, self.members(now_s)))
 
 
-class CgroupShare:
-    """The kernel keeps the share: a CFS quota on the job's own cgroup."""
+class CgroupEnforcer:
+    """Enforces the allocation by a CFS quota on the job's own cgroup."""
 
     def __init__(self, group: Group, tree: ProcessTree, devices: float) -> None:
         self._group = group
@@ -105,7 +107,7 @@ class CgroupShare:
         if devices != self._devices and not self._lifted:
             self._group.set_devices(devices)
             self._devices = devices
-        return _LOOK_S
+        return _CHECK_S
 
     def lift(self) -> None:
         """See ``Share``."""
@@ -127,8 +129,8 @@ class CgroupShare:
         return self._tree.members(time.monotonic())
 
 
-class SignalShare:
-    """We keep the share: the whole job is stopped and continued many times a second, by the CPU time it used."""
+class SignalEnforcer:
+    """Enforces the allocation by stopping and continuing the whole job several times a second, by its CPU time."""
 
     def __init__(self, tree: ProcessTree, devices: float, period_s: float) -> None:
         self._tree = tree
@@ -139,18 +141,18 @@ class SignalShare:
     def step(self, devices: float) -> float:
         """See ``Share``."""
         if self._lifted:
-            return _LOOK_S
+            return _CHECK_S
         now = time.monotonic()
         self._cycle.devices = devices
         pause = self._cycle.update(now, self._tree.used_s(now))
         if self._cycle.stopped:
-            # At every step, not once: whoever left the group while it was being stopped would burn what the others
-            # must then pay back, for ever.
+            # Repeat this at every step: a process that left the group during the first signal would keep running, and
+            # its CPU time would keep the others stopped.
             self._signal(signal.SIGSTOP, now)
         elif self._stopped:
             self._signal(signal.SIGCONT, now)
         self._stopped = self._cycle.stopped
-        return min(pause, 2 * _LOOK_S)
+        return min(pause, 2 * _CHECK_S)
 
     def lift(self) -> None:
         """See ``Share``."""
@@ -170,8 +172,8 @@ class SignalShare:
         return self._tree.members(time.monotonic())
 
     def _signal(self, number: signal.Signals, now_s: float) -> None:
-        # The group at once, so that a worker started a moment ago is not missed; then whoever has left it. Nobody is
-        # told twice: a signal to who is at work on another processor costs a virtual machine 0.3 ms.
+        # A signal to the group reaches new processes, too; processes that left the group get one each. No process gets
+        # two: on a virtual machine, a signal to a process on another processor costs 0.3 ms.
         send(-self._tree.root, number)
         for process in self._tree.members(now_s):
             with contextlib.suppress(ProcessLookupError):

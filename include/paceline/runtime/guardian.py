@@ -1,7 +1,7 @@
-"""A process that does nothing but wait for the launcher's death, and then leaves nothing of the job behind.
+"""A process that waits for the launcher's death and then kills the job.
 
-The launcher starts it before the job. Without it, a launcher killed at the wrong moment would leave a job that is
-stopped for ever, or one that nothing limits.
+The launcher starts it before the job. Without a guardian, the job of a killed launcher would stay stopped forever, or
+run without a limit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 
 from paceline.runtime.cgroups import Group
-from paceline.runtime.processes import kill_carrying
+from paceline.runtime.processes import kill_by_environment
 from paceline.runtime.scratch import Scratch, write_json
 from paceline.train.job import ENV_OUTPUT
 
@@ -26,7 +26,7 @@ class Guardian:
     _pipe: int
 
     def dismiss(self) -> None:
-        """Tell it that all is done; wait for its end."""
+        """End the guardian without action, after the job's end; wait for it."""
         with contextlib.suppress(OSError):
             os.write(self._pipe, b".")
         os.close(self._pipe)
@@ -35,26 +35,26 @@ class Guardian:
 
 
 def start(scratch: Scratch, group: Group | None) -> Guardian:
-    """Fork the guardian. Only the launcher may hold the pipe's other end, so its death closes it."""
-    wait, hold = os.pipe()
+    """Fork the guardian. Only the launcher has the write end of the pipe, so its death closes the pipe."""
+    read_end, write_end = os.pipe()
     started = time.time()
     pid = os.fork()
     if pid:
-        os.close(wait)
-        return Guardian(pid, hold)
+        os.close(read_end)
+        return Guardian(pid, write_end)
     try:
-        os.close(hold)
-        os.setsid()  # what is sent to the launcher's group is not meant for us
+        os.close(write_end)
+        os.setsid()  # signals to the launcher's group must not reach the guardian
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
-        if os.read(wait, 1) == b"":
-            _bury(scratch, group, started)
+        if os.read(read_end, 1) == b"":
+            _clean_up(scratch, group, started)
     finally:
         os._exit(0)
 
 
-def _bury(scratch: Scratch, group: Group | None, started: float) -> None:
-    kill_carrying(*mark(scratch))
+def _clean_up(scratch: Scratch, group: Group | None, started: float) -> None:
+    kill_by_environment(*job_variable(scratch))
     if group is not None:
         group.remove()
     if not scratch.end.exists() and scratch.path.exists():
@@ -70,6 +70,6 @@ def _bury(scratch: Scratch, group: Group | None, started: float) -> None:
         )
 
 
-def mark(scratch: Scratch) -> tuple[str, str]:
-    """The environment variable that all processes of a job share and no other has, and its value."""
+def job_variable(scratch: Scratch) -> tuple[str, str]:
+    """Return name and value of the environment variable that identifies a job's processes."""
     return ENV_OUTPUT, str(scratch.folder("output"))

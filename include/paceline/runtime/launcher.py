@@ -1,7 +1,7 @@
-"""The process that stays with one local job: starts it, keeps it to its CPU share and memory, writes down its end.
+"""The process that supervises one local job: starts it, enforces its CPU and memory limits, records its end.
 
-Started by ``ProcessRuntime`` as ``python -m paceline.runtime.launcher SCRATCH``; it outlives whoever started it.
-Cheap, as it looks some twenty times a second: it imports little.
+``ProcessRuntime`` starts it as ``python -m paceline.runtime.launcher SCRATCH``; it outlives that process. It wakes some
+twenty times a second, so it imports little.
 """
 
 from __future__ import annotations
@@ -21,42 +21,42 @@ from pathlib import Path
 from typing import Any
 
 from paceline.runtime import cgroups, guardian
-from paceline.runtime.enforcers import CgroupShare, ProcessTree, Share, SignalShare
-from paceline.runtime.processes import family, identify, proportional_bytes, send
+from paceline.runtime.enforcers import CgroupEnforcer, Enforcer, ProcessTree, SignalEnforcer
+from paceline.runtime.processes import descendants, identify, proportional_bytes, send
 from paceline.runtime.scratch import USAGE_BYTES, Scratch, read_json, write_json
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _USAGE_S = 0.1
 _GRACE_S = 5.0
-_NOT_FOUND = 127  # as a shell says it
+_NOT_FOUND = 127  # as in a shell
 
 
 def main(folder: str) -> int:
-    """Detach, and run the job in ``folder`` to its end. Returns 0 as soon as the job has been started."""
-    ready, tell = os.pipe()
+    """Detach and run the job in ``folder`` to its end. The calling process returns 0 once the job has started."""
+    ready_read, ready_write = os.pipe()
     if os.fork():
-        # Whoever called waits for this process only; the one that stays is nobody's child.
-        os.close(tell)
-        return 0 if os.read(ready, 1) == b"+" else 1
-    os.close(ready)
+        # The caller waits only for this process. Its child, the launcher, becomes an orphan.
+        os.close(ready_write)
+        return 0 if os.read(ready_read, 1) == b"+" else 1
+    os.close(ready_read)
     os.setsid()
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     scratch = Scratch(Path(folder))
-    order = read_json(scratch.order)
-    if order is None:
-        raise SystemExit(f"{scratch.order} cannot be read")
-    _Launch(scratch, order).run(lambda: os.write(tell, b"+"))
+    job = read_json(scratch.job)
+    if job is None:
+        raise SystemExit(f"cannot read {scratch.job}")
+    _Launch(scratch, job).run(lambda: os.write(ready_write, b"+"))
     return 0
 
 
 class _Launch:
     """One run of one job."""
 
-    def __init__(self, scratch: Scratch, order: dict[str, Any]) -> None:
+    def __init__(self, scratch: Scratch, job: dict[str, Any]) -> None:
         self._scratch = scratch
-        self._order = order
-        self._devices = float(order["devices"])
+        self._job = job
+        self._devices = float(job["devices"])
         self._control = str(scratch.control)
         self._control_changed = -1
         self._kill_at: float | None = None
@@ -64,25 +64,25 @@ class _Launch:
         self._group = self._make_group()
 
     def run(self, ready: Callable[[], object]) -> None:
-        wake, poke = os.pipe()
-        os.set_blocking(wake, False)
-        os.set_blocking(poke, False)
-        signal.set_wakeup_fd(poke, warn_on_full_buffer=False)
+        wakeup_read, wakeup_write = os.pipe()
+        os.set_blocking(wakeup_read, False)
+        os.set_blocking(wakeup_write, False)
+        signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
         self._read_control()
         if self._group is not None:
             self._group.set_devices(self._devices)
-        watch = guardian.start(self._scratch, self._group)
+        guard = guardian.start(self._scratch, self._group)
         started = time.time()
         self._child = self._spawn()
-        share = self._make_share(watch.pid)
-        self._write_state(started, watch.pid)
+        enforcer = self._make_enforcer(guard.pid)
+        self._write_state(started, guard.pid)
         ready()
-        status = self._attend(share, wake)
+        status = self._supervise(enforcer, wakeup_read)
         finished = time.time()
-        used = share.used_s()
-        self._clear_up(watch.pid)
+        used = enforcer.used_s()
+        self._kill_remaining(guard.pid)
         used = max(used, _children_s())
         killed = self._group is not None and self._group.killed_for_memory()
         if self._group is not None:
@@ -99,98 +99,98 @@ class _Launch:
             "reason": self._reason(code),
         }
         write_json(self._scratch.end, end)
-        watch.dismiss()
+        guard.dismiss()
 
-    def _attend(self, share: Share, wake: int) -> int:
-        """Keep the share until the job's first process ends; return its wait status."""
+    def _supervise(self, enforcer: Enforcer, wakeup: int) -> int:
+        """Enforce the limits until the job's first process ends; return its wait status."""
         ended = os.pidfd_open(self._child)
-        usage = os.open(self._scratch.usage, os.O_WRONLY | os.O_CREAT, 0o600)
-        watch_memory = self._order["memory_bytes"] is not None and not self._kernel_limits_memory
+        usage_file = os.open(self._scratch.usage, os.O_WRONLY | os.O_CREAT, 0o600)
+        check_memory = self._job["memory_bytes"] is not None and not self._kernel_limits_memory
         usage_due = 0.0
         while True:
-            pause = share.step(self._read_control())
+            pause = enforcer.step(self._read_control())
             now = time.monotonic()
             if now >= usage_due:
                 usage_due = now + _USAGE_S
-                memory = share.memory_bytes()
-                used_s = round(share.used_s(), 4)
-                said = json.dumps({"cpu_s": used_s, "memory_bytes": memory, "measured_s": round(now, 4)})
-                os.pwrite(usage, said.encode().ljust(USAGE_BYTES), 0)
-                if watch_memory:
-                    self._check_memory(share, memory)
+                memory = enforcer.memory_bytes()
+                used_s = round(enforcer.used_s(), 4)
+                usage = json.dumps({"cpu_s": used_s, "memory_bytes": memory, "measured_s": round(now, 4)})
+                os.pwrite(usage_file, usage.encode().ljust(USAGE_BYTES), 0)
+                if check_memory:
+                    self._check_memory(enforcer, memory)
                 self._reap_orphans()
             if self._kill_at is not None and now >= self._kill_at:
                 send(self._child, signal.SIGKILL)
                 self._kill_at = now + 1.0
             timeout = max(0.0, min(pause, usage_due - now))
-            readable, _, _ = select.select([wake, ended], [], [], timeout)
+            readable, _, _ = select.select([wakeup, ended], [], [], timeout)
             if ended in readable:
                 return os.waitpid(self._child, 0)[1]
-            if wake in readable:
-                os.read(wake, 512)
+            if wakeup in readable:
+                os.read(wakeup, 512)
                 if self._kill_at is None:
-                    asked = read_json(self._scratch.stop) or {}
-                    self._kill_at = time.monotonic() + float(asked.get("grace_s", _GRACE_S))
-                    # Only the first process is told, as in a container: it ends its own workers, once it has saved.
+                    request = read_json(self._scratch.stop) or {}
+                    self._kill_at = time.monotonic() + float(request.get("grace_s", _GRACE_S))
+                    # As in a container, only the first process gets the signal: it saves, then ends its own workers.
                     send(self._child, signal.SIGTERM)
-                    share.lift()
+                    enforcer.lift()
 
     def _make_group(self) -> cgroups.Group | None:
         self._kernel_limits_memory = False
-        if self._order["mechanism"] == "signal":
+        if self._job["mechanism"] == "signal":
             return None
         group = cgroups.create(f"{self._scratch.path.name}-{os.getpid()}")
-        if group is None and self._order["mechanism"] == "cgroup":
-            raise SystemExit("mechanism: a cgroup with a CPU quota cannot be made here")
+        if group is None and self._job["mechanism"] == "cgroup":
+            raise SystemExit("mechanism: this user cannot create a cgroup with a CPU quota on this machine")
         if group is not None:
-            group.set_processes(int(self._order["max_processes"]))
-            if self._order["memory_bytes"] is not None:
-                self._kernel_limits_memory = group.set_memory(int(self._order["memory_bytes"]))
+            group.set_processes(int(self._job["max_processes"]))
+            if self._job["memory_bytes"] is not None:
+                self._kernel_limits_memory = group.set_memory(int(self._job["memory_bytes"]))
         return group
 
-    def _make_share(self, watch: int) -> Share:
-        tree = ProcessTree(self._child, frozenset({watch}))
+    def _make_enforcer(self, guardian_pid: int) -> Enforcer:
+        tree = ProcessTree(self._child, frozenset({guardian_pid}))
         if self._group is not None:
-            return CgroupShare(self._group, tree, self._devices)
-        return SignalShare(tree, self._devices, float(self._order["period_s"]))
+            return CgroupEnforcer(self._group, tree, self._devices)
+        return SignalEnforcer(tree, self._devices, float(self._job["period_s"]))
 
     def _spawn(self) -> int:
-        us = os.getpid()
+        launcher_pid = os.getpid()
         pid = os.fork()
         if pid:
             return pid
         try:
             os.setsid()
             _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != us:
-                os._exit(1)  # the launcher died in between
+            if os.getppid() != launcher_pid:
+                os._exit(1)  # the launcher died before prctl
             if self._group is not None:
                 self._group.join(os.getpid())
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)
-            signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and an ignored signal is inherited
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores SIGPIPE, and exec keeps ignored signals
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            _point(0, Path(os.devnull), os.O_RDONLY)
-            _point(1, self._scratch.stdout, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-            _point(2, self._scratch.stderr, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            _redirect(0, Path(os.devnull), os.O_RDONLY)
+            _redirect(1, self._scratch.stdout, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            _redirect(2, self._scratch.stderr, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
             os.closerange(3, 256)
             os.chdir(self._scratch.folder("work"))
             os.umask(0o077)
-            command = self._order["command"]
-            os.execvpe(command[0], command, self._order["environment"])  # noqa: S606 - running it is our purpose
+            command = self._job["command"]
+            os.execvpe(command[0], command, self._job["environment"])  # noqa: S606 - the launcher runs user code
         except BaseException as error:
             with contextlib.suppress(OSError):
-                os.write(2, f"{self._order['command'][0]}: {error}\n".encode())
+                os.write(2, f"{self._job['command'][0]}: {error}\n".encode())
         finally:
             os._exit(_NOT_FOUND)
 
-    def _write_state(self, started: float, watch: int) -> None:
-        launcher, keeper = identify(os.getpid()), identify(watch)
-        assert launcher is not None  # that is us
+    def _write_state(self, started: float, guardian_pid: int) -> None:
+        launcher, guard = identify(os.getpid()), identify(guardian_pid)
+        assert launcher is not None  # it is this process
         state = {
             "launcher": asdict(launcher),
-            "guardian": asdict(keeper) if keeper else None,
+            "guardian": asdict(guard) if guard else None,
             "child": self._child,
             "started_s": started,
             "mechanism": "signal" if self._group is None else "cgroup",
@@ -199,7 +199,7 @@ class _Launch:
         write_json(self._scratch.state, state)
 
     def _read_control(self) -> float:
-        """The share that is wanted now; a control file that cannot be read changes nothing."""
+        """Return the allocation in the control file; if it is not readable, the previous one."""
         with contextlib.suppress(OSError):
             changed = os.stat(self._control).st_mtime_ns
             if changed != self._control_changed:
@@ -209,49 +209,49 @@ class _Launch:
                     self._devices = float(value)
         return self._devices
 
-    def _check_memory(self, share: Share, resident: int) -> None:
-        limit = int(self._order["memory_bytes"])
-        # Shared pages count several times in the cheap figure: ask for the exact one before doing harm.
-        if resident > limit and sum(map(proportional_bytes, share.members())) > limit:
+    def _check_memory(self, enforcer: Enforcer, resident: int) -> None:
+        limit = int(self._job["memory_bytes"])
+        # Resident memory is cheap to read but counts shared pages several times: measure exactly before a kill.
+        if resident > limit and sum(map(proportional_bytes, enforcer.members())) > limit:
             self._out_of_memory = True
             send(self._child, signal.SIGKILL)
 
     def _reap_orphans(self) -> None:
-        """Collect adopted processes that have ended; the job's first one is left for ``_attend``."""
+        """Reap adopted processes that have ended; ``_supervise`` reaps the job's first process."""
         with contextlib.suppress(ChildProcessError):
             while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
                 if found.si_pid == self._child:
                     return
                 os.waitpid(found.si_pid, 0)
 
-    def _clear_up(self, watch: int) -> None:
-        """End what the first process left behind, as the end of a container would."""
+    def _kill_remaining(self, guardian_pid: int) -> None:
+        """Kill the job's remaining processes after the end of its first process, as the end of a container does."""
         limit = time.monotonic() + 2.0
         while time.monotonic() < limit:
-            left = family(frozenset({watch}))
-            for process in left:
+            remaining = descendants(frozenset({guardian_pid}))
+            for process in remaining:
                 send(process.pid, signal.SIGKILL)
             self._reap_orphans()
-            if not left:
+            if not remaining:
                 return
             time.sleep(0.002)
 
     def _reason(self, code: int) -> str:
         if self._out_of_memory:
-            return f"killed for memory, limit {self._order['memory_bytes'] / 1024**2:.0f} MiB"
+            return f"killed for memory, limit {self._job['memory_bytes'] / 1024**2:.0f} MiB"
         if self._kill_at is not None:
-            return "stopped (SIGTERM)" if code != -signal.SIGKILL else "stopped, and killed after its time of grace"
+            return "stopped (SIGTERM)" if code != -signal.SIGKILL else "killed (SIGKILL) after its grace period"
         if code < 0:
             return f"killed ({signal.Signals(-code).name})"
         return "the command could not be run" if code == _NOT_FOUND else ""
 
 
 def _children_s() -> float:
-    mine = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return mine.ru_utime + mine.ru_stime
+    reaped = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return reaped.ru_utime + reaped.ru_stime
 
 
-def _point(number: int, path: Path, flags: int) -> None:
+def _redirect(number: int, path: Path, flags: int) -> None:
     handle = os.open(path, flags, 0o600)
     os.dup2(handle, number)
     if handle != number:

@@ -1,4 +1,4 @@
-"""From the bytes that a job writes to lines of text. Used by the jobs of every runtime."""
+"""Splits a job's output into lines of text. Used by the jobs of every runtime."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ _CUT = " […line cut]"
 
 
 class LineAssembler:
-    """Joins pieces of output to lines.
+    """Assembles lines from pieces of output.
 
-    Bytes that are not UTF-8 become the replacement character. Of a line longer than 64 KiB the rest is dropped.
-    What a carriage return overwrites on a terminal (a progress bar) is left out here as well.
+    Invalid UTF-8 becomes the replacement character. Lines are cut after 64 KiB. A carriage return discards the text
+    before it, which it would overwrite on a terminal (a progress bar).
 
     >>> lines = LineAssembler()
     >>> lines.feed(b"epoch 1\\nepo")
@@ -26,7 +26,7 @@ class LineAssembler:
         self._cut = False
 
     def feed(self, data: bytes) -> list[str]:
-        """Take the next piece; return the lines that it completes."""
+        """Process the next piece; return the lines that it completes."""
         complete, newline, rest = data.rpartition(b"\n")
         lines: list[str] = []
         if newline:
@@ -40,11 +40,11 @@ class LineAssembler:
         return lines
 
     def flush(self) -> list[str]:
-        """Return the last line if it has no line end: the job has ended."""
+        """Return the last line if it has no line end. Call this after the job's end."""
         return [self._take()] if self._pending else []
 
     def _append(self, piece: bytes) -> None:
-        # A bare return (not the one of "\r\n") starts the line anew, and only the last one counts.
+        # The last bare carriage return (not part of "\r\n") starts the line anew.
         start = piece.rfind(b"\r", 0, len(piece) - 1) + 1
         if self._pending.endswith(b"\r") and piece:
             self._pending.clear()

@@ -1,6 +1,6 @@
-"""Reads the output folder of a local job, which may still run and change it: nothing is opened through a link.
+"""Reads the output folder of a local job. The job may still run and change the folder, so no link is followed.
 
-``ProcessJob.collect`` hands it to an ``Intake``.
+Used by ``ProcessJob.collect``.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import stat
 from pathlib import Path
 
 from paceline.errors import TrainingFailedError
-from paceline.runtime.output import Intake, Parts
+from paceline.runtime.output import OutputCollector, Parts
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe that took a file's place must not block
-# The entry was removed, or another kind of entry took its place, after it was listed.
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # do not block if a pipe has replaced the file
+# Errors that show that the entry was removed or replaced after it was listed.
 _CHANGED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EINVAL)
 
 
-def take_folder(source: Path, intake: Intake) -> None:
-    """Hand over everything below ``source``.
+def collect_folder(source: Path, collector: OutputCollector) -> None:
+    """Add everything below ``source`` to the collector.
 
     Raises
     ------
     TrainingFailedError
-        ``source`` is no folder, or the intake refuses an entry.
+        ``source`` is not a folder, or the collector rejects an entry.
     """
     try:
         root = os.open(source, _FOLDER)
@@ -34,24 +34,24 @@ def take_folder(source: Path, intake: Intake) -> None:
             raise TrainingFailedError("output: the job removed its output folder") from error
         raise
     try:
-        todo: list[Parts] = [()]
-        while todo:
-            path = todo.pop()
+        pending: list[Parts] = [()]
+        while pending:
+            path = pending.pop()
             folder = _open_folder(root, path)
             if folder is None:
                 continue
             try:
                 for name in sorted(os.listdir(folder)):
-                    if _take_entry(folder, (*path, name), intake):
-                        todo.append((*path, name))
+                    if _collect_entry(folder, (*path, name), collector):
+                        pending.append((*path, name))
             finally:
                 os.close(folder)
     finally:
         os.close(root)
 
 
-def _take_entry(folder: int, path: Parts, intake: Intake) -> bool:
-    """Hand over one entry of an open folder; return whether it is a folder itself."""
+def _collect_entry(folder: int, path: Parts, collector: OutputCollector) -> bool:
+    """Add one entry of an open folder; return whether it is a folder itself."""
     name = path[-1]
     handle = None
     try:
@@ -62,30 +62,30 @@ def _take_entry(folder: int, path: Parts, intake: Intake) -> bool:
     except OSError as error:
         if error.errno not in _CHANGED:
             raise
-        intake.leave_out(path)
+        collector.skip(path)
         return False
     if handle is not None:
         try:
             found = os.fstat(handle)
             if stat.S_ISREG(found.st_mode):
                 with open(handle, "rb", closefd=False) as content:
-                    intake.add_file(path, content, found.st_size)
+                    collector.add_file(path, content, found.st_size)
             else:
-                intake.leave_out(path)
+                collector.skip(path)
         finally:
             os.close(handle)
     elif target is not None:
-        intake.add_link(path, target)
+        collector.add_link(path, target)
     elif stat.S_ISDIR(mode):
-        intake.add_folder(path)
+        collector.add_folder(path)
         return True
     else:
-        intake.leave_out(path)
+        collector.skip(path)
     return False
 
 
 def _open_folder(root: int, path: Parts) -> int | None:
-    """Open a folder name by name, so that no link on the way is followed; ``None`` if it is not there any more."""
+    """Open a folder name by name, so that no link in its path is followed; ``None`` if it does not exist any more."""
     handle = os.dup(root)
     for name in path:
         try:

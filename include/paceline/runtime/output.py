@@ -1,6 +1,6 @@
-"""What is taken of a job's output folder: its files and folders, and a copy in place of each link that stays inside.
+"""Collects a job's output folder: files, folders, and a copy in place of each link within the folder.
 
-``archive`` (containers) and ``local_output`` (processes) hand entries over; the job made them, so none is trusted.
+``archive`` (containers) and ``local_output`` (processes) add the entries. They are untrusted, as user code wrote them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from paceline.errors import TrainingFailedError
 log = logging.getLogger(__name__)
 
 MAX_ENTRIES = 200_000
-MAX_DEPTH = 200  # folders in each other; to remove a tree, Python recurses into it, up to a thousand deep
+MAX_DEPTH = 200  # of nested folders; Python's removal of a tree recurses, at most a thousand levels
 _BLOCK = 1 << 20
-_NAMED = 5  # entries that a warning names
-_MAX_LINKS = 40  # on the way to one target, as in the kernel's own resolution
-_MAX_STEPS = 4096  # names on the way to one target
+_NAMED = 5  # skipped entries that the warning names
+_MAX_LINKS = 40  # in the resolution of one link, as in the kernel
+_MAX_STEPS = 4096  # names in the resolution of one link
 
 Parts = tuple[str, ...]  # a path below the output folder; empty for the folder itself
 
@@ -44,27 +44,27 @@ class _File:
 class _Link:
     path: Parts
     target: str
-    hard: bool  # the target is read from the output folder, not from the folder that the link is in
-    leads_to: _Folder | _File | None = None
+    hard: bool  # the target is relative to the output folder, not to the link's own folder
+    resolved: _Folder | _File | None = None
 
 
-class Intake:
-    """Writes entries of a job's output into an empty folder, which never holds a link.
+class OutputCollector:
+    """Writes entries of a job's output into an empty folder, without ever creating a link there.
 
-    Files and folders are written as they come. Links are noted, and followed by ``finish`` in a tree of names that is
-    kept here. The file system follows none, so nothing is read or written outside of the folder.
+    Files and folders are written at once. Links are recorded, and ``finish`` resolves them in a tree of names in
+    memory. The file system never follows a link, so nothing outside the folder is read or written.
 
     Parameters
     ----------
     folder:
-        An empty folder that nobody else writes to.
+        An empty folder that no other process writes to.
     max_bytes:
-        Limit on the sum of all file sizes, copies in place of links included.
+        Limit on the sum of all file sizes, including copies in place of links.
 
     Raises
     ------
     TrainingFailedError
-        From every method: a limit is exceeded, two entries have one name, or an entry lies in something that is no
+        From every method: a limit is exceeded, two entries have the same path, or the parent of an entry is not a
         folder.
     """
 
@@ -75,115 +75,115 @@ class Intake:
         self._count = 0
         self._root = _Folder(())
         self._links: list[_Link] = []
-        self._left_out: list[Parts] = []
+        self._skipped: list[Parts] = []
 
     def add_folder(self, path: Parts) -> None:
-        """Make a folder, and the folders above it; one that is there already stays."""
+        """Create a folder and its parents; existing folders stay."""
         self._make_folder(path)
 
     def add_file(self, path: Parts, content: BinaryIO, size: int) -> None:
-        """Write a regular file: ``size`` bytes of ``content``, fewer if there are no more."""
+        """Write a regular file: at most ``size`` bytes of ``content``."""
         parent = self._parent(path)
-        self._take(path, size)
+        self._count_entry(path, size)
         parent.entries[path[-1]] = _File(path)
         left = size
-        # "x": no file is ever written through a name that is taken.
+        # "x": never overwrite an existing file.
         with self._folder.joinpath(*path).open("xb") as out:
             while left > 0 and (block := content.read(min(_BLOCK, left))):
                 out.write(block)
                 left -= len(block)
 
     def add_link(self, path: Parts, target: str) -> None:
-        """Note a symbolic link and the text that it holds."""
-        self._note(_Link(path, target, hard=False))
+        """Record a symbolic link and its target text."""
+        self._record(_Link(path, target, hard=False))
 
     def add_hard_link(self, path: Parts, target: Parts) -> None:
-        """Note a second name of an entry, whose own path is ``target``."""
-        self._note(_Link(path, "/".join(target), hard=True))
+        """Record a hard link to the entry at ``target``."""
+        self._record(_Link(path, "/".join(target), hard=True))
 
-    def leave_out(self, path: Parts) -> None:
-        """Count an entry that cannot be collected, such as a pipe, and name it in the warning of ``finish``."""
+    def skip(self, path: Parts) -> None:
+        """Count an entry that cannot be collected, such as a pipe; the warning of ``finish`` names it."""
         self._parent(path)
-        self._skip(path)
+        self._record_skipped(path)
 
     def finish(self) -> None:
-        """Put copies in the places of links, and log one warning that names what was left out."""
+        """Replace links by copies, and log one warning that names the skipped entries."""
         for link in self._links:
-            link.leads_to = self._follow(link)
+            link.resolved = self._resolve(link)
         for link in self._links:
             self._copy(link)
-        if self._left_out:
-            names = ", ".join(repr("/".join(path)[:200]) for path in self._left_out[:_NAMED])
-            more = len(self._left_out) - _NAMED
+        if self._skipped:
+            names = ", ".join(repr("/".join(path)[:200]) for path in self._skipped[:_NAMED])
+            more = len(self._skipped) - _NAMED
             log.warning(
-                "Left %d out of the job's output, each no file, folder or link to one of the output: %s%s",
-                len(self._left_out),
+                "Skipped %d entries of the job's output that are not files, folders or links within it: %s%s",
+                len(self._skipped),
                 names,
                 f" and {more} more" if more > 0 else "",
             )
 
-    def _take(self, place: Parts, size: int = 0) -> None:
+    def _count_entry(self, path: Parts, size: int = 0) -> None:
         self._count += 1
         self._bytes += size
         if self._bytes > self._max_bytes or self._count > MAX_ENTRIES:
             raise TrainingFailedError(
-                f"output: more than {self._max_bytes} bytes or {MAX_ENTRIES} entries, the limits (a link counts as "
-                "what it leads to)"
+                f"output: exceeds the limit of {self._max_bytes} bytes or {MAX_ENTRIES} entries (a link counts as its "
+                "target)"
             )
-        if len(place) > MAX_DEPTH:
-            raise TrainingFailedError(f"output: more than {MAX_DEPTH} folders in each other, the limit")
+        if len(path) > MAX_DEPTH:
+            raise TrainingFailedError(f"output: exceeds the limit of {MAX_DEPTH} nested folders")
 
-    def _skip(self, path: Parts) -> None:
-        self._take(path)
-        self._left_out.append(path)
+    def _record_skipped(self, path: Parts) -> None:
+        self._count_entry(path)
+        self._skipped.append(path)
 
     def _make_folder(self, path: Parts) -> _Folder:
-        here = self._root
+        folder = self._root
         for depth, name in enumerate(path, start=1):
-            found = here.entries.get(name)
+            found = folder.entries.get(name)
             if found is None:
-                self._take(path[:depth])
-                found = here.entries[name] = _Folder(path[:depth])
+                self._count_entry(path[:depth])
+                found = folder.entries[name] = _Folder(path[:depth])
                 self._folder.joinpath(*found.path).mkdir()
             if not isinstance(found, _Folder):
-                raise TrainingFailedError(f"output: {'/'.join(found.path)!r} is no folder, and an entry lies in it")
-            here = found
-        return here
+                raise TrainingFailedError(f"output: {'/'.join(found.path)!r} is not a folder, but has an entry")
+            folder = found
+        return folder
 
     def _parent(self, path: Parts) -> _Folder:
-        """Return the folder for a new entry. Two entries of one name could pass for each other."""
+        """Return the folder for a new entry. Raises for a duplicate, which could replace a checked entry."""
         if not path:
-            raise TrainingFailedError("output: the job replaced its output folder with something else")
+            raise TrainingFailedError("output: the job replaced its output folder with another kind of entry")
         parent = self._make_folder(path[:-1])
         if path[-1] in parent.entries:
-            raise TrainingFailedError(f"output: two entries are called {'/'.join(path)!r}")
+            raise TrainingFailedError(f"output: two entries have the path {'/'.join(path)!r}")
         return parent
 
-    def _note(self, link: _Link) -> None:
+    def _record(self, link: _Link) -> None:
         parent = self._parent(link.path)
-        self._take(link.path)
+        self._count_entry(link.path)
         parent.entries[link.path[-1]] = link
         self._links.append(link)
 
-    def _follow(self, link: _Link) -> _Folder | _File | None:
-        """Return the file or folder that a link leads to; ``None`` if it leads out, nowhere or in a circle."""
-        way: list[_Folder | _File] = [self._root]
-        ahead = list(reversed(link.path))
+    def _resolve(self, link: _Link) -> _Folder | _File | None:
+        """Return the file or folder that a link refers to; ``None`` if it is outside, missing or a cycle."""
+        resolved_path: list[_Folder | _File] = [self._root]
+        remaining = list(reversed(link.path))
         links = 0
         for _ in range(_MAX_STEPS):
-            if not ahead:
-                return way[-1]
-            here, name = way[-1], ahead.pop()
-            if not isinstance(here, _Folder):
+            if not remaining:
+                return resolved_path[-1]
+            folder, name = resolved_path[-1], remaining.pop()
+            if not isinstance(folder, _Folder):
                 return None
             if name in ("", "."):
                 continue
             if name == "..":
-                way.pop()
-                if not way:
+                resolved_path.pop()
+                if not resolved_path:
                     return None
                 continue
-            found = here.entries.get(name)
+            found = folder.entries.get(name)
             if found is None:
                 return None
             if isinstance(found, _Link):
@@ -191,72 +191,72 @@ class Intake:
                 if links > _MAX_LINKS or found.target.startswith("/"):
                     return None
                 if found.hard:
-                    way = [self._root]
-                ahead.extend(reversed(found.target.split("/")))
+                    resolved_path = [self._root]
+                remaining.extend(reversed(found.target.split("/")))
             else:
-                way.append(found)
+                resolved_path.append(found)
         return None
 
     def _copy(self, link: _Link) -> None:
-        """Write a copy of what a link leads to, with copies in place of the links therein.
+        """Copy a link's target, and replace the links in it by copies.
 
-        A link to a folder that leads back to itself is left out where it would be copied into its own copy.
+        Skip a link to a folder where the folder would be copied into its own copy.
         """
-        todo: list[tuple[_Folder | _File | _Link, Parts, frozenset[Parts]]] = [(link, link.path, frozenset())]
-        while todo:
-            entry, place, passed = todo.pop()
+        pending: list[tuple[_Folder | _File | _Link, Parts, frozenset[Parts]]] = [(link, link.path, frozenset())]
+        while pending:
+            entry, path, passed = pending.pop()
             if isinstance(entry, _Link):
-                inside, target = entry.path[:-1], entry.leads_to
+                parent, target = entry.path[:-1], entry.resolved
                 if isinstance(target, _Folder):
-                    above = {inside[:depth] for depth in range(len(inside) + 1)}
+                    above = {parent[:depth] for depth in range(len(parent) + 1)}
                     if target.path in above | passed:
                         target = None
                     passed = passed | above
                 if target is None:
-                    self._skip(place)
+                    self._record_skipped(path)
                     continue
                 entry = target
-            copy = self._folder.joinpath(*place)
+            copy = self._folder.joinpath(*path)
             if isinstance(entry, _Folder):
-                self._take(place)
+                self._count_entry(path)
                 copy.mkdir()
-                todo.extend((child, (*place, name), passed) for name, child in entry.entries.items())
+                pending.extend((child, (*path, name), passed) for name, child in entry.entries.items())
             else:
                 source = self._folder.joinpath(*entry.path)
-                self._take(place, source.stat().st_size)
+                self._count_entry(path, source.stat().st_size)
                 shutil.copyfile(source, copy)
 
 
-def take_output(destination: Path, fill: Callable[[Intake], None], *, max_bytes: int) -> list[str]:
-    """Let ``fill`` hand over a job's output, and move it to ``destination``: all that can be collected, or nothing.
+def collect_output(destination: Path, fill: Callable[[OutputCollector], None], *, max_bytes: int) -> list[str]:
+    """Move a job's output, added by ``fill``, to ``destination``: everything that can be collected, or nothing.
 
     Parameters
     ----------
     destination:
-        Folder, created if missing. What it has of the same names is replaced.
+        Folder, created if missing. Existing entries of the same names are replaced.
     fill:
-        Adds every entry of the output.
+        Adds every entry of the output to the collector.
     max_bytes:
         Limit on the sum of all file sizes.
 
     Returns
     -------
     list of str
-        The names in ``destination`` that are the output's.
+        The names of the output's top-level entries in ``destination``.
 
     Raises
     ------
     TrainingFailedError
-        See ``Intake``.
+        See ``OutputCollector``.
     """
     destination.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".paceline-", dir=destination) as folder:
-        intake = Intake(Path(folder), max_bytes)
+        collector = OutputCollector(Path(folder), max_bytes)
         try:
-            fill(intake)
-            intake.finish()
+            fill(collector)
+            collector.finish()
         except OSError as error:
-            if error.errno == errno.ENAMETOOLONG:  # the job's folder may lie less deep than ours
+            if error.errno == errno.ENAMETOOLONG:  # the destination's path may be longer than the job's
                 raise TrainingFailedError("output: a path is longer than this machine allows") from error
             raise
         names = sorted(child.name for child in Path(folder).iterdir())

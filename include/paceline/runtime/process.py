@@ -1,6 +1,6 @@
-"""Runs training jobs as local processes, where no container engine is at hand. Linux only.
+"""Runs training jobs as local processes, on a machine without a container engine. Linux only.
 
-``DeadlineTrainingOperator`` uses it in place of ``DockerRuntime``; the control loop sees no difference.
+``DeadlineTrainingOperator`` uses it in place of ``DockerRuntime``; the control loop works the same with both.
 """
 
 from __future__ import annotations
@@ -31,28 +31,27 @@ _FOLDERS = ("sdk", "work", "input", "output", "checkpoint", "tmp")
 
 
 class ProcessRuntime:
-    """Training jobs as processes of this machine.
+    """Runs training jobs as processes of this machine.
 
     Parameters
     ----------
     root:
-        Folder for the jobs' scratch folders. By default one in the system's folder for temporary files, for this
-        user only. A job is found again by its scratch folder, so this must be the same for a retry.
+        Folder for the jobs' scratch folders; by default a folder of this user in the system's temporary folder. A job
+        is found by its scratch folder, so a retry must use the same root.
     mechanism:
-        How the CPU share is enforced. ``"cgroup"``: the kernel's quota on a cgroup of the job's own, where this
-        user may make one. ``"signal"``: the job is stopped and continued, by the CPU time it used. ``"auto"``: the
-        first of them that works here.
+        How the CPU allocation is enforced. ``"cgroup"``: the kernel's quota on the job's own cgroup, if this user may
+        create one. ``"signal"``: stop and continue the job according to its CPU time. ``"auto"``: the cgroup if
+        possible, else signals.
     period_s:
         Length of one stop-and-continue cycle.
     max_output_bytes:
-        Limit on what ``collect`` accepts.
+        Limit on the size of the output that ``collect`` accepts.
 
     Notes
     -----
-    A job runs as this user and sees this machine: this isolates far less than a container. Its environment is made
-    afresh, so that no secret of Airflow's reaches it. ``image``, ``user`` and ``network`` of a spec are ignored.
-    ``max_processes`` is enforced in a cgroup only. What a job prints is kept whole in its scratch folder until
-    ``remove``.
+    A job runs as this user with access to this machine: this isolates far less than a container. Its environment is
+    new, so it contains no secrets of Airflow. ``image``, ``user`` and ``network`` of a spec are ignored.
+    ``max_processes`` is enforced in a cgroup only. The scratch folder keeps a job's complete output until ``remove``.
     """
 
     name = "process"
@@ -75,30 +74,30 @@ class ProcessRuntime:
         self._max_output_bytes = max_output_bytes
 
     def capacity(self) -> float:
-        """Return how many cores this process may use."""
+        """Return the number of cores that this process may use."""
         cores = float(len(os.sched_getaffinity(0)))
         quota = cgroups.own_quota()
         return cores if quota is None else min(cores, quota)
 
     def check(self, spec: JobSpec) -> None:
-        """Raise if ``spec`` cannot run here."""
+        """Raise if ``spec`` cannot run on this machine."""
         if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
-            raise RuntimeUnavailableError("the process runtime needs Linux 5.3 or newer")
+            raise RuntimeUnavailableError("the process runtime requires Linux 5.3 or newer")
         check_spec(spec)
         check_capacity(spec.devices, self.capacity())
         program = spec.command[0]
-        placed = "/" in program and program.removeprefix("./") in spec.files
-        if program != "python" and not placed and not shutil.which(program, path=_path(spec)):
-            raise InvalidInputError("command", program, "'python', a program on PATH, or './' and one of files")
+        in_files = "/" in program and program.removeprefix("./") in spec.files
+        if program != "python" and not in_files and not shutil.which(program, path=_path(spec)):
+            raise InvalidInputError("command", program, "'python', a program on PATH, or './' and a name in files")
         self._make_root()
         if self.mechanism == "cgroup":
             probe = cgroups.create(f"paceline-probe-{os.getpid()}")
             if probe is None:
-                raise InvalidInputError("mechanism", "cgroup", "'signal': this user may not make a cgroup here")
+                raise InvalidInputError("mechanism", "cgroup", "'signal', as this user may not create a cgroup")
             probe.remove()
 
     def start(self, spec: JobSpec) -> ProcessJob:
-        """Start ``spec``, or find it again if the same spec was started by somebody who died before saying so."""
+        """Start ``spec``, or reattach to its job if a process started it and died before it stored the id."""
         self.check(spec)
         digest = spec_digest(spec)
         scratch = Scratch(self.root / _folder_name(spec.name))
@@ -107,58 +106,58 @@ class ProcessRuntime:
             if job is not None:
                 return job
         try:
-            self._lay_out(scratch, spec, digest)
+            self._prepare(scratch, spec, digest)
             launch(scratch)
         except BaseException as error:
             shutil.rmtree(scratch.path, ignore_errors=True)
             if isinstance(error, OSError):
-                raise PacelineError(f"the job's scratch folder could not be made: {error}") from error
+                raise PacelineError(f"could not create the job's scratch folder: {error}") from error
             raise
         return ProcessJob(scratch, max_output_bytes=self._max_output_bytes, from_start=True)
 
     def reattach(self, job_id: str, labels: Mapping[str, str] | None = None) -> ProcessJob:
-        """Find a job again by its scratch folder, from any process of this machine and user."""
+        """Return the job of a scratch folder, from any process of this machine and user."""
         scratch = Scratch(Path(job_id))
-        order = read_json(scratch.order)
-        if order is None or not scratch.state.exists():
+        stored = read_json(scratch.job)
+        if stored is None or not scratch.state.exists():
             raise JobLostError(f"there is no job in {job_id}")
-        check_labels(f"the job in {job_id}", order.get("labels"), labels)
+        check_labels(f"the job in {job_id}", stored.get("labels"), labels)
         return ProcessJob(scratch, max_output_bytes=self._max_output_bytes, from_start=False)
 
     def jobs(self) -> Iterator[tuple[str, dict[str, str]]]:
-        """All jobs of this machine and user, by their scratch folders."""
+        """Yield the scratch folder and labels of every job of this machine and user."""
         for path in sorted(self.root.iterdir()) if self.root.is_dir() else ():
             scratch = Scratch(path)
-            order = read_json(scratch.order)
-            if order is not None and scratch.state.exists():
-                yield str(path), dict(order.get("labels") or {})
+            stored = read_json(scratch.job)
+            if stored is not None and scratch.state.exists():
+                yield str(path), dict(stored.get("labels") or {})
 
     def _make_root(self) -> None:
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = self.root.stat()
         except OSError as error:
-            raise InvalidInputError("root", str(self.root), f"a folder that can be written ({error})") from error
+            raise InvalidInputError("root", str(self.root), f"a writable folder ({error})") from error
         if found.st_uid != os.getuid() or not os.access(self.root, os.W_OK):
-            raise InvalidInputError("root", str(self.root), "a folder of this user that can be written")
+            raise InvalidInputError("root", str(self.root), "a writable folder owned by this user")
 
     def _adopt(self, scratch: Scratch, spec: JobSpec, digest: str) -> ProcessJob | None:
-        """Decide on a folder that is there already; ``None`` means it was in the way and has been removed."""
-        order = read_json(scratch.order)
-        if order is not None and scratch.state.exists():
+        """Return the same job from an existing folder; otherwise remove the folder and return ``None``."""
+        stored = read_json(scratch.job)
+        if stored is not None and scratch.state.exists():
             job = self.reattach(str(scratch.path))
-            if order.get("digest") == digest:
-                log.info("The same job is in %s already: taking it over.", scratch.path)
+            if stored.get("digest") == digest:
+                log.info("%s already contains the same job: reattaching to it", scratch.path)
                 return job
             if job.status().state == "running":
-                accepted = f"a name that no running job has; {scratch.path} runs another job of this name"
+                accepted = f"a name that no running job uses; {scratch.path} runs another job of this name"
                 raise InvalidInputError("name", spec.name, accepted)
             job.remove()
-        else:  # whoever laid it out died before the start
+        else:  # the process that prepared the folder died before the start
             shutil.rmtree(scratch.path)
         return None
 
-    def _lay_out(self, scratch: Scratch, spec: JobSpec, digest: str) -> None:
+    def _prepare(self, scratch: Scratch, spec: JobSpec, digest: str) -> None:
         scratch.path.mkdir(mode=0o700)
         for folder in _FOLDERS:
             scratch.folder(folder).mkdir(mode=0o700)
@@ -166,14 +165,14 @@ class ProcessRuntime:
             target = scratch.folder("sdk") / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content)
-        for place, local in placed_files(spec):
-            target = scratch.path / place
+        for path, local in placed_files(spec):
+            target = scratch.path / path
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(local, target)
         command = list(spec.command)
         if command[0] == "python":
             command[0] = sys.executable
-        order = {
+        job = {
             "digest": digest,
             "labels": dict(spec.labels),
             "command": command,
@@ -185,11 +184,11 @@ class ProcessRuntime:
             "period_s": self._period_s,
         }
         write_json(scratch.control, {"devices": spec.devices})
-        write_json(scratch.order, order)
+        write_json(scratch.job, job)
 
 
 def _folder_name(name: str) -> str:
-    """A name for files and cgroups: a long job name is shortened, and stays unique."""
+    """Return a unique name for files and cgroups; a hash replaces the end of a long job name."""
     return (
         f"paceline-{name}"
         if len(name) <= 80

@@ -1,6 +1,6 @@
-"""Processes of a job, through psutil: identity, process tree, CPU time, memory. Linux only.
+"""The processes of a job, through psutil: identity, process tree, CPU time, memory. Linux only.
 
-Used by the launcher for the processes of its job, and by ``ProcessRuntime`` to recognise a launcher after a restart.
+The launcher uses it for its job's processes, and ``ProcessJob`` to find a launcher again from another process.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import psutil
 
 @dataclass(frozen=True)
 class Identity:
-    """A process: its PID, which the kernel reuses, and its start in seconds after boot.
+    """Identifies a process by its PID, which the kernel reuses, and its start in seconds after boot.
 
-    Seconds after boot do not change when the clock is set.
+    Setting the clock does not change seconds after boot.
     """
 
     pid: int
@@ -35,15 +35,15 @@ class Identity:
             return None
 
     def alive(self) -> bool:
-        """Whether this very process runs. A zombie does not."""
+        """Return whether this process runs. A zombie does not."""
         with contextlib.suppress(psutil.NoSuchProcess):
             return identify(self.pid) == self and psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE
         return False
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the end of the process, at most ``timeout_s``; return whether it was alive at first.
+        """Wait at most ``timeout_s`` for the process's end; return whether it was alive at the start.
 
-        ``psutil.Process.wait`` would also wait for its parent to reap it, which in many containers never happens.
+        ``psutil.Process.wait`` also waits for the parent to reap it, which in many containers never happens.
         """
         try:
             handle = os.pidfd_open(self.pid)
@@ -70,34 +70,34 @@ def identify(pid: int) -> Identity | None:
         while True:
             booted_s = psutil.boot_time()
             born_s = psutil.Process(pid).create_time()
-            if psutil.boot_time() == booted_s:  # otherwise the clock was set in between
+            if psutil.boot_time() == booted_s:  # otherwise the clock was set between the two calls
                 return Identity(pid, round(born_s - booted_s, 2))
     return None
 
 
-def family(apart: Set[int]) -> list[psutil.Process]:
-    """Return the running descendants of this process, without those ``apart``.
+def descendants(excluded: Set[int]) -> list[psutil.Process]:
+    """Return the running descendants of this process, except the PIDs in ``excluded``.
 
-    The launcher is the subreaper of its job: orphans become its children, so the tree is complete.
+    The launcher is the subreaper of its job: orphans become its children, so the process tree is complete.
     """
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            if process.pid not in apart and process.status() != psutil.STATUS_ZOMBIE:
+            if process.pid not in excluded and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
 
 
-def newest_process() -> bytes:
+def newest_pid() -> bytes:
     """Return the PID of the newest process on this machine. Cheap."""
     with open("/proc/loadavg", "rb") as stream:
         return stream.read().rsplit(None, 1)[-1]
 
 
-def carrying(name: str, value: str) -> list[psutil.Process]:
+def find_by_environment(name: str, value: str) -> list[psutil.Process]:
     """Return the processes that were started with this environment variable.
 
-    It identifies a job's processes in every session, also without their parents. Expensive.
+    This finds a job's processes in every session, even if their parents have ended. Expensive.
     """
     found = []
     for process in psutil.process_iter():
@@ -107,13 +107,13 @@ def carrying(name: str, value: str) -> list[psutil.Process]:
     return found
 
 
-def kill_carrying(name: str, value: str, patience_s: float = 2.0) -> bool:
-    """Send SIGKILL to what ``carrying`` finds until nothing is left; return whether nothing is left."""
-    limit = time.monotonic() + patience_s
-    while left := carrying(name, value):
+def kill_by_environment(name: str, value: str, timeout_s: float = 2.0) -> bool:
+    """Kill all processes that ``find_by_environment`` returns, repeatedly; return whether none remains."""
+    limit = time.monotonic() + timeout_s
+    while remaining := find_by_environment(name, value):
         if time.monotonic() > limit:
             return False
-        for process in left:
+        for process in remaining:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         time.sleep(0.01)
@@ -121,21 +121,21 @@ def kill_carrying(name: str, value: str, patience_s: float = 2.0) -> bool:
 
 
 def cpu_seconds(pid: int) -> float | None:
-    """CPU time of all threads of a process, exact to the nanosecond; ``None`` if the process is gone.
+    """Return the CPU time of all threads of a process, exact to the nanosecond; ``None`` after its end.
 
     >>> abs(cpu_seconds(os.getpid()) - time.process_time()) < 0.1
     True
     """
     try:
-        # The kernel's clock id of another process, see clock_getcpuclockid(3). psutil has a resolution of 10 ms, too
-        # coarse for a job that is stopped and continued ten times a second.
+        # The kernel's clock id of another process, see clock_getcpuclockid(3). The 10 ms resolution of psutil is too
+        # coarse to stop and continue a job ten times a second.
         return time.clock_gettime((~pid << 3) | 2)
     except OSError:
         return None
 
 
-def waited_seconds(process: psutil.Process) -> float:
-    """CPU time of the children that it has reaped; 0 if the process is gone."""
+def reaped_seconds(process: psutil.Process) -> float:
+    """Return the CPU time of the children that a process has reaped; 0 after its end."""
     with contextlib.suppress(psutil.NoSuchProcess):
         times = process.cpu_times()
         return float(times.children_user + times.children_system)
@@ -143,20 +143,20 @@ def waited_seconds(process: psutil.Process) -> float:
 
 
 def resident_bytes(process: psutil.Process) -> int:
-    """Resident memory, including shared pages; 0 if the process is gone."""
+    """Return the resident memory, including shared pages; 0 after the process's end."""
     with contextlib.suppress(psutil.Error):
         return int(process.memory_info().rss)
     return 0
 
 
 def proportional_bytes(process: psutil.Process) -> int:
-    """Proportional set size: exact when summed over a group, and expensive."""
+    """Return the proportional set size, whose sum over processes is exact. Expensive."""
     with contextlib.suppress(psutil.Error):
         return int(process.memory_full_info().pss)
     return resident_bytes(process)
 
 
 def send(pid: int, number: signal.Signals) -> None:
-    """Send a signal. Ignores processes that are gone."""
+    """Send a signal, if the process exists and permits it."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)

@@ -1,18 +1,19 @@
-"""The small package that is put into every job, so that any Python with torch can run training code.
+"""The small package that every job receives, so that any Python with torch can run training code.
 
-``DockerRuntime`` injects it in a tar, ``ProcessRuntime`` writes it as files; both put it first on ``PYTHONPATH``.
+``DockerRuntime`` copies it into the container, ``ProcessRuntime`` into the scratch folder; both put it first on
+``PYTHONPATH``.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-# Inside a job only ``paceline.train`` exists: the rest of Paceline would ask for libraries an image need not have.
+# A job has only ``paceline.train``: the rest of Paceline needs libraries that an image may lack.
 _STUB = b'"""Paceline inside a training job: only ``paceline.train`` is here."""\n'
 
 
 def sdk_files() -> dict[str, bytes]:
-    """Return the files of the injected package: path relative to the ``sdk`` folder, and content.
+    """Return the files of the package: path relative to the ``sdk`` folder, and content.
 
     >>> sorted(sdk_files())[0]
     'paceline/__init__.py'

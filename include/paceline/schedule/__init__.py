@@ -1,7 +1,7 @@
-"""Which workers train, on how many samples each, in batches of which size.
+"""Selects the workers that train, their numbers of samples and their batch sizes.
 
-Start at :func:`schedule`; :func:`deep_edge` is Algorithm 1 of Deep-Edge as published, :func:`fair` what resource
-managers do by default.
+Start at :func:`schedule`. :func:`deep_edge` is Algorithm 1 of Deep-Edge as published; :func:`fair` is the default of
+resource managers.
 """
 
 from paceline.schedule.algorithm1 import deep_edge

@@ -11,38 +11,40 @@ from paceline.schedule.problem import Candidate, Estimates, Floats, Problem
 
 
 def deep_edge(problem: Problem, estimates: Estimates, *, epsilon: float = 1.0, max_iterations: int = 1000) -> Plan:
-    """Choose workers, parts and batch sizes as Algorithm 1 does.
+    """Return the plan of Algorithm 1: workers, shards and batch sizes.
 
-    Parts in proportion to speed, workers whose applications would suffer removed, then the slowest worker removed again
-    and again until the epoch gets no shorter. The parts are put into whole samples at the end.
+    Shards are proportional to speed. The algorithm removes workers whose applications would miss their objectives, then
+    the slowest worker repeatedly, until the epoch gets no shorter. The last step rounds the shards to whole samples.
 
     Parameters
     ----------
     problem, estimates:
-        What to schedule.
+        The scheduling problem, and the estimates for its candidates.
     epsilon:
-        The parts have settled once they move by no more than so many samples (L2 norm).
+        Shards have converged when they change by at most this many samples (L2 norm).
     max_iterations:
-        ``tau``: from so many iterations on, parts are taken as they are.
+        ``tau``: the iteration that ends the search for converged shards.
 
     Raises
     ------
     NoFeasibleWorkerError
-        If nobody is left.
+        If no worker can train.
     """
     unfit = infeasible(problem, estimates)
     left_out: dict[str, str] = {}
     workers = list(problem.candidates)
-    parts: dict[str, float] = {one.name: math.inf for one in workers}  # lines 2 and 3
+    previous: dict[str, float] = {one.name: math.inf for one in workers}  # lines 2 and 3
     best: tuple[float, list[Candidate], Floats, dict[str, str]] | None = None
     iteration = 0
     while workers:
         while True:
             room = estimates.max_batch(workers)
-            batch = np.maximum(np.minimum(room, [parts[one.name] for one in workers]), 1.0)  # line 6
+            batch = np.maximum(np.minimum(room, [previous[one.name] for one in workers]), 1.0)  # line 6
             sample_s = total_sample_s(problem, estimates, workers, batch)  # lines 7 to 9
             shards = problem.samples / (sample_s * np.sum(1 / sample_s))  # line 10
-            new = dict.fromkeys(parts, 0.0) | {one.name: float(part) for one, part in zip(workers, shards, strict=True)}
+            new = dict.fromkeys(previous, 0.0) | {
+                one.name: float(shard) for one, shard in zip(workers, shards, strict=True)
+            }
             fit = [one.name not in unfit for one in workers]
             for one in workers:  # lines 11 to 22
                 if one.name in unfit:
@@ -50,8 +52,8 @@ def deep_edge(problem: Problem, estimates: Estimates, *, epsilon: float = 1.0, m
             workers = [one for one in workers if one.name not in unfit]
             sample_s, shards = sample_s[fit], shards[fit]
             iteration += 1
-            moved = math.dist(new.values(), parts.values()) if math.inf not in parts.values() else math.inf
-            parts = new
+            moved = math.dist(new.values(), previous.values()) if math.inf not in previous.values() else math.inf
+            previous = new
             if moved <= epsilon or iteration >= max_iterations or not workers:  # lines 24 to 26
                 break
         if not workers:
@@ -62,8 +64,8 @@ def deep_edge(problem: Problem, estimates: Estimates, *, epsilon: float = 1.0, m
         best = (epoch_s, workers, shards, dict(left_out))
         slowest = int(np.argmax(sample_s))  # lines 33 and 34
         name = workers[slowest].name
-        left_out[name] = f"{1000 * sample_s[slowest]:.3g} ms a sample: without it, the others are done sooner"
-        parts[name] = 0.0
+        left_out[name] = f"{1000 * sample_s[slowest]:.3g} ms per sample: the other workers finish sooner without it"
+        previous[name] = 0.0
         workers = [one for one in workers if one.name != name]
     if best is None:
         raise NoFeasibleWorkerError(unfit)

@@ -1,4 +1,4 @@
-"""Paceline's own scheduler: looks at every number of workers instead of stopping at the first that is no better."""
+"""Paceline's own scheduler: searches all numbers of workers instead of stopping at the first without improvement."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from numpy.typing import NDArray
 from paceline.schedule.plan import NoFeasibleWorkerError, Plan, infeasible, make_plan, total_sample_s
 from paceline.schedule.problem import Candidate, Estimates, Floats, Problem
 
-# Numbers of workers are looked at so far apart at first, then one by one around the best: models cost a
-# millisecond each time they are asked.
+# Numbers of workers in the coarse search; a fine search follows around the best. Each number costs a model evaluation
+# of about a millisecond.
 _COARSE = 12
-_SETTLE = 2
+_REFINEMENTS = 2  # of batch sizes and shards
 
 
 def schedule(problem: Problem, estimates: Estimates) -> Plan:
-    """Choose workers, parts and batch sizes so that the slowest worker is done with all epochs soonest.
+    """Return the plan in which the slowest worker finishes all epochs earliest.
 
-    An update takes longer the more workers there are, so for each number of workers there is another order of who is
-    quick; the best of a number are the quickest of that order. Parts are such that all are done at the same time, what
-    it costs to carry the samples there and to begin included. Algorithm 1 leaves these two costs out, takes away the
-    slowest of its present order only, and stops at the first number that is no better than the one before.
+    An update takes longer with more workers, so each number of workers has its own ranking by speed, and the fastest
+    workers of that ranking train. Shards are sized so that all workers finish at the same time, including data
+    transfer and initialisation. Algorithm 1 ignores these two costs, removes only the slowest worker of its present
+    ranking, and stops at the first number of workers that brings no improvement.
 
     Parameters
     ----------
     problem, estimates:
-        What to schedule.
+        The scheduling problem, and the estimates for its candidates.
 
     Raises
     ------
@@ -46,13 +46,13 @@ def schedule(problem: Problem, estimates: Estimates) -> Plan:
     names = {candidate.name for candidate in chosen}
     for candidate in fit:
         if candidate.name not in names:
-            left_out[candidate.name] = f"the other {len(chosen)} are done sooner without it"
+            left_out[candidate.name] = f"the other workers ({len(chosen)}) finish sooner without it"
     return make_plan(problem, estimates, chosen, shards, left_out)
 
 
-def _counts(most: int, found: dict[int, tuple[float, list[Candidate], Floats]]) -> Iterator[int]:
-    """Numbers of workers worth a look: some over the whole range, then those around the best so far."""
-    yield from sorted({round(count) for count in np.geomspace(1, most, min(most, _COARSE))})
+def _counts(limit: int, found: dict[int, tuple[float, list[Candidate], Floats]]) -> Iterator[int]:
+    """Yield the numbers of workers to try: a coarse grid, then numbers around the best in ``found``."""
+    yield from sorted({round(count) for count in np.geomspace(1, limit, min(limit, _COARSE))})
     while True:
         best = min(found, key=lambda count: found[count][0])
         below = max((count for count in found if count < best), default=best)
@@ -69,35 +69,36 @@ def _counts(most: int, found: dict[int, tuple[float, list[Candidate], Floats]]) 
 def _best_of(
     count: int, fit: list[Candidate], room: NDArray[np.int64], problem: Problem, estimates: Estimates
 ) -> tuple[float, list[Candidate], Floats]:
-    """The quickest ``count`` workers and their parts, with the time that the whole training takes them."""
+    """Return the duration of the training on the fastest ``count`` workers, these workers, and their shards."""
     chosen, shards = fit, np.full(len(fit), problem.samples / count)
     finish_s, before = np.inf, np.empty(0)
-    for _ in range(1 + _SETTLE):
+    for _ in range(1 + _REFINEMENTS):
         batch = np.maximum(np.minimum(room, shards), 1.0)
         if np.array_equal(batch, before):
             break
-        # For everybody as if `count` of them trained: whoever is asked about is one of them.
-        sample_s = _as_if(count, problem, estimates, chosen, batch)
+        sample_s = _sample_s_among(count, problem, estimates, chosen, batch)
         each_s = problem.epochs * sample_s + np.array([one.transfer_s for one in chosen])
         begin_s = np.array([one.initialize_s for one in chosen])
         if len(chosen) > count:
             alone_s = begin_s + each_s * problem.samples / count
-            quick = np.sort(np.argsort(alone_s, kind="stable")[:count])
-            chosen, each_s, begin_s = [chosen[index] for index in quick], each_s[quick], begin_s[quick]
-            room = room[quick]
+            fastest = np.sort(np.argsort(alone_s, kind="stable")[:count])
+            chosen, each_s, begin_s = [chosen[index] for index in fastest], each_s[fastest], begin_s[fastest]
+            room = room[fastest]
         else:
             before = batch
-        finish_s, shards = done_together(each_s, begin_s, problem.samples)
+        finish_s, shards = finish_together(each_s, begin_s, problem.samples)
     kept = shards > 0
     return finish_s, [one for one, keep in zip(chosen, kept, strict=True) if keep], shards[kept]
 
 
-def _as_if(count: int, problem: Problem, estimates: Estimates, candidates: list[Candidate], batch: Floats) -> Floats:
-    """Seconds for one sample on each if it were one of ``count`` that train, asked about in groups of so many."""
+def _sample_s_among(
+    count: int, problem: Problem, estimates: Estimates, candidates: list[Candidate], batch: Floats
+) -> Floats:
+    """Return the seconds for one sample on each candidate if it trains as one of ``count`` workers."""
     if len(candidates) <= count:
         return total_sample_s(problem, estimates, candidates, batch)
     compute_s = estimates.compute_s(candidates, batch)
-    # Who is quickest by computing alone makes up the group that an update is asked about with.
+    # Estimate updates for the group with the shortest computing times; the others get its longest update.
     group = np.argsort(compute_s, kind="stable")[:count]
     update_s = np.empty(len(candidates))
     update_s[group] = estimates.update_s([candidates[index] for index in group], batch[group], problem.server)
@@ -106,8 +107,8 @@ def _as_if(count: int, problem: Problem, estimates: Estimates, candidates: list[
     return np.asarray(compute_s + update_s / batch, dtype=float)
 
 
-def done_together(each_s: Floats, begin_s: Floats, samples: float) -> tuple[float, Floats]:
-    """Parts of ``samples`` such that all who get one are done at the same moment; who begins later than that gets none.
+def finish_together(each_s: Floats, begin_s: Floats, samples: float) -> tuple[float, Floats]:
+    """Divide ``samples`` so that all workers with a shard finish at the same time; later starters get none.
 
     Parameters
     ----------
@@ -116,23 +117,23 @@ def done_together(each_s: Floats, begin_s: Floats, samples: float) -> tuple[floa
     begin_s:
         Seconds before the first sample, shape (workers,).
     samples:
-        How many there are in all.
+        Total number of samples.
 
     Returns
     -------
     tuple
-        The moment in seconds, and the parts, shape (workers,).
+        The end in seconds, and the shards in samples, shape (workers,).
 
     Examples
     --------
-    >>> done_together(np.array([1.0, 2.0, 1.0]), np.array([0.0, 0.0, 99.0]), 30)
+    >>> finish_together(np.array([1.0, 2.0, 1.0]), np.array([0.0, 0.0, 99.0]), 30)
     (20.0, array([20., 10.,  0.]))
     """
     order = np.argsort(begin_s, kind="stable")
     speed = np.cumsum(1 / each_s[order])
-    late = np.cumsum(begin_s[order] / each_s[order])
-    # With the first k of them: sum((T - begin_s) / each_s) = samples.
-    moments = (samples + late) / speed
+    missed = np.cumsum(begin_s[order] / each_s[order])
+    # The end T with the first k workers solves sum((T - begin_s) / each_s) = samples.
+    ends_s = (samples + missed) / speed
     following = np.append(begin_s[order][1:], np.inf)
-    moment_s = float(moments[int(np.argmax(moments <= following))])
-    return moment_s, np.maximum(moment_s - begin_s, 0.0) / each_s
+    end_s = float(ends_s[int(np.argmax(ends_s <= following))])
+    return end_s, np.maximum(end_s - begin_s, 0.0) / each_s

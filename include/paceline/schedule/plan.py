@@ -1,4 +1,4 @@
-"""A schedule: who trains on how much, how long it takes, and why the others were left out."""
+"""A schedule: the workers and their shards, the time that it takes, and the reasons for excluded workers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paceline.schedule.problem import Candidate, Estimates, Floats, Problem
 
 
 class NoFeasibleWorkerError(PacelineError):
-    """No worker can train without harm to what runs on it, or for lack of memory. Says why for each."""
+    """No worker can train, for lack of memory or because its applications would miss their objectives."""
 
     def __init__(self, reasons: Mapping[str, str]) -> None:
         self.reasons = dict(reasons)
@@ -26,7 +26,7 @@ class NoFeasibleWorkerError(PacelineError):
 
 @dataclass(frozen=True)
 class Assignment:
-    """One worker's part: its samples, its batch size, and the seconds that one sample takes it (``t_total``)."""
+    """The shard of a worker: its samples, its batch size, and its seconds for one sample (``t_total``)."""
 
     worker: str
     samples: int
@@ -35,7 +35,7 @@ class Assignment:
 
     @property
     def epoch_s(self) -> float:
-        """Seconds for its part of an epoch."""
+        """Seconds for its shard of an epoch."""
         return self.samples * self.sample_s
 
 
@@ -48,9 +48,9 @@ class Plan:
     assignments:
         The workers that train, in the order of the fleet.
     left_out:
-        Those that do not, and why.
+        Reasons by name for the workers that do not train.
     total_s:
-        Seconds until the slowest has done all epochs, data transfer and initialisation included (``Total_cost``).
+        Seconds until the slowest worker finishes all epochs, with data transfer and initialisation (``Total_cost``).
     """
 
     assignments: tuple[Assignment, ...]
@@ -59,11 +59,11 @@ class Plan:
 
     @property
     def epoch_s(self) -> float:
-        """Seconds for an epoch: until the slowest worker is done with its part."""
+        """Seconds for an epoch, which ends with the slowest worker."""
         return max(assignment.epoch_s for assignment in self.assignments)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-safe, for XCom."""
+        """Return the plan as JSON-safe values, for XCom."""
         workers = {
             one.worker: {
                 "samples": one.samples,
@@ -88,20 +88,22 @@ def make_plan(
     shards: Floats,
     left_out: Mapping[str, str],
 ) -> Plan:
-    """Put a choice into whole samples, and estimate it as it will be run.
+    """Return the plan for a choice of workers, with shards rounded to whole samples and new estimates.
 
-    Whoever gets less than half a sample by the rounding is left out.
+    Workers whose shards round to zero samples are excluded.
     """
-    whole = in_whole_samples(shards, problem.samples)
+    whole = round_shards(shards, problem.samples)
     kept = [index for index, samples in enumerate(whole) if samples]
     candidates = [chosen[index] for index in kept]
     too_small = {one.name for one in chosen} - {one.name for one in candidates}
-    left_out = dict(left_out) | dict.fromkeys(too_small, "its part is less than a sample")
+    left_out = dict(left_out) | dict.fromkeys(too_small, "its shard is less than a sample")
     samples = whole[kept]
     batch = np.minimum(estimates.max_batch(candidates), samples).astype(float)
     sample_s = total_sample_s(problem, estimates, candidates, batch)
     times = zip(candidates, samples, batch, sample_s, strict=True)
-    assignments = tuple(Assignment(one.name, int(part), int(size), float(each_s)) for one, part, size, each_s in times)
+    assignments = tuple(
+        Assignment(one.name, int(shard), int(size), float(each_s)) for one, shard, size, each_s in times
+    )
     total_s = max(
         done.samples * one.transfer_s + one.initialize_s + problem.epochs * done.epoch_s
         for one, done in zip(candidates, assignments, strict=True)
@@ -111,15 +113,15 @@ def make_plan(
 
 
 def total_sample_s(problem: Problem, estimates: Estimates, candidates: Sequence[Candidate], batch: Floats) -> Floats:
-    """Seconds for one sample on each, its share of the update included: ``t_total`` of Algorithm 1, lines 7 to 9."""
+    """Return the seconds for one sample, with its share of the update: ``t_total`` of Algorithm 1, lines 7 to 9."""
     update_s = estimates.update_s(candidates, batch, problem.server)
     return np.asarray(estimates.compute_s(candidates, batch) + update_s / batch, dtype=float)
 
 
-def in_whole_samples(shards: Floats, samples: int) -> NDArray[np.int64]:
-    """Round parts so that they still sum up: the largest remainders get what is left over.
+def round_shards(shards: Floats, samples: int) -> NDArray[np.int64]:
+    """Round shards to integers with the sum ``samples``, by the largest remainders.
 
-    >>> in_whole_samples(np.array([1.4, 1.3, 0.3]), 3).tolist()
+    >>> round_shards(np.array([1.4, 1.3, 0.3]), 3).tolist()
     [2, 1, 0]
     """
     scaled = shards * (samples / shards.sum())
@@ -130,17 +132,17 @@ def in_whole_samples(shards: Floats, samples: int) -> NDArray[np.int64]:
 
 
 def infeasible(problem: Problem, estimates: Estimates) -> dict[str, str]:
-    """Which candidates must not train, and why: an application would miss its objective, or memory is short."""
+    """Return the candidates that cannot train, with reasons: too little memory, or a too slow application."""
     reasons: dict[str, str] = {}
     room = estimates.max_batch(problem.candidates)
     expected = estimates.execution_s(problem.candidates)
     for candidate, batch, times in zip(problem.candidates, room, expected, strict=True):
         if batch < 1:
-            reasons[candidate.name] = f"not one sample fits into its memory ({candidate.state.memory:.0%} is in use)"
+            reasons[candidate.name] = f"a single sample exceeds its memory ({candidate.state.memory:.0%} in use)"
         for app, limit_s in candidate.latency_s.items():
             if times[app] > limit_s:
                 reasons[candidate.name] = (
-                    f"{app} would take {1000 * times[app]:.0f} ms beside it, may take {1000 * limit_s:.0f} ms"
+                    f"{app} would take {1000 * times[app]:.0f} ms during training, the limit is {1000 * limit_s:.0f} ms"
                 )
                 break
     return reasons

@@ -1,4 +1,4 @@
-"""What is to be scheduled, and what has to be known for it: candidates, their state, estimates of their speed."""
+"""The scheduling problem: candidates with their state, and the estimates that schedulers need."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class State:
-    """How busy a machine is, ``X`` in Deep-Edge: shares of its processor, its GPUs and its memory, from 0 to 1."""
+    """Load of a machine, ``X`` in Deep-Edge: utilisation of its CPU, GPUs and memory, from 0 to 1."""
 
     cpu: float = 0.0
     gpu: float = 0.0
@@ -32,13 +32,13 @@ class Candidate:
     name, kind:
         As in the fleet.
     state:
-        How busy it is before training.
+        Its load before training.
     latency_s:
-        The applications that run on it and how long one execution of each may take, ``delta`` of constraint (4).
+        Latency limits of its applications by name, in seconds per execution: ``delta`` of constraint (4).
     transfer_s:
-        Seconds to carry one sample there.
+        Seconds to transfer one sample to the worker.
     initialize_s:
-        Seconds from then to the first batch.
+        Seconds from the transfer to the first batch.
     """
 
     name: str
@@ -50,24 +50,24 @@ class Candidate:
 
 
 class Estimates(Protocol):
-    """What profiles tell about candidates, for many of them at a time. See :mod:`paceline.profiles`."""
+    """Vectorised estimates for candidates; :mod:`paceline.profiles` derives them from profiles."""
 
     def max_batch(self, candidates: Sequence[Candidate]) -> NDArray[np.int64]:
-        """The largest batch that fits into each one's memory, ``GetMaxBatchSize``; 0 where not even one sample does."""
+        """Return the largest batch that fits into each memory, ``GetMaxBatchSize``; 0 if a single sample does not."""
 
     def compute_s(self, candidates: Sequence[Candidate], batch: Floats) -> Floats:
-        """Seconds to compute one sample in batches of that size, equation (5)."""
+        """Return the seconds to compute one sample in batches of the given sizes, equation (5)."""
 
     def update_s(self, candidates: Sequence[Candidate], batch: Floats, server: State) -> Floats:
-        """Seconds to push gradients, update and pull parameters when exactly these train, equation (6)."""
+        """Return the seconds to push gradients, update and pull parameters if these candidates train, equation (6)."""
 
     def execution_s(self, candidates: Sequence[Candidate]) -> Sequence[Mapping[str, float]]:
-        """Seconds for one execution of each application while training runs beside it, equations (7) and (8)."""
+        """Return the seconds for one execution of each application during training, equations (7) and (8)."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A training to be scheduled.
+    """A training to schedule.
 
     Parameters
     ----------
@@ -76,14 +76,14 @@ class Problem:
     candidates:
         The workers that may train, ``W``.
     server:
-        How busy the parameter server is, ``X_ps``.
+        Load of the parameter server, ``X_ps``.
     epochs:
-        How often all samples are gone through, ``numEpoch``.
+        Number of epochs, ``numEpoch``.
 
     Raises
     ------
     InvalidInputError
-        For fewer samples than workers, no worker, or two of one name.
+        For fewer samples than workers, no workers, or duplicate names.
     """
 
     samples: int
@@ -96,9 +96,9 @@ class Problem:
         if not names:
             raise InvalidInputError("workers", "none", "at least one worker")
         if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise InvalidInputError("workers", twice, "a name for each that no other has")
+            duplicate = next(name for name in names if names.count(name) > 1)
+            raise InvalidInputError("workers", duplicate, "unique names")
         if self.samples < len(names):
             raise InvalidInputError("samples", self.samples, f"at least one for each of {len(names)} workers")
         if self.epochs < 1:
-            raise InvalidInputError("epochs", self.epochs, "a whole number of at least 1")
+            raise InvalidInputError("epochs", self.epochs, "an integer of at least 1")

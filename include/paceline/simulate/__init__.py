@@ -1,1 +1,1 @@
-"""What would happen, without waiting: one training under its controller here, a cluster of many jobs in ``cluster``."""
+"""Simulations: the speed of a distributed training here, a cluster shared by many jobs in ``cluster``."""

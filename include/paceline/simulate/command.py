@@ -1,4 +1,4 @@
-"""``paceline simulate``: what would each policy have made of this workload?"""
+"""``paceline simulate``: compares policies on one workload."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ _SYNTHETIC = ("modelarts", "modelarts-all", "andreas-small", "andreas-large")
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to a parser's."""
+    """Add the command to the subparsers of a parser."""
     simulate = commands.add_parser(
         "simulate",
-        help="run a workload through a simulated cluster, under several policies",
-        description="Simulate a workload on a cluster, once under each policy, and compare what became of the jobs.",
+        help="simulate a workload on a cluster under several policies",
+        description="Simulate a workload on a cluster, once under each policy, and compare the results.",
     )
-    simulate.add_argument("trace", metavar="TRACE", help=f"a CSV file, or one that is made: {', '.join(_SYNTHETIC)}")
+    simulate.add_argument(
+        "trace", metavar="TRACE", help=f"a CSV file, or a generated workload: {', '.join(_SYNTHETIC)}"
+    )
     simulate.add_argument(
         "--nodes", type=int, default=100, help="devices of the pool, or ANDREAS's nodes (%(default)s)"
     )
@@ -36,32 +38,32 @@ def add_to(commands: Any) -> None:
         "--policy",
         action="append",
         metavar="NAME",
-        help=f"as often as you like: {', '.join(_policies())} (edf, on_time)",
+        help=f"repeatable: {', '.join(_policies())} (edf, on_time)",
     )
     simulate.add_argument("--throughputs", type=Path, metavar="FOLDER", help="MODEL.csv for each model of a trace")
-    simulate.add_argument("--jobs", type=int, default=None, help="only the first so many, or so many made")
-    simulate.add_argument("--seed", type=int, default=0, help="of what is random (%(default)s)")
+    simulate.add_argument("--jobs", type=int, default=None, help="number of jobs to read or generate")
+    simulate.add_argument("--seed", type=int, default=0, help="random seed (%(default)s)")
     simulate.add_argument(
-        "--period", type=float, default=300.0, metavar="S", help="between regular moments (%(default)s)"
+        "--period", type=float, default=300.0, metavar="S", help="seconds between regular decisions (%(default)s)"
     )
     simulate.add_argument(
-        "--pause", type=float, default=0.0, metavar="S", help="stand still at each change (%(default)s)"
+        "--pause", type=float, default=0.0, metavar="S", help="seconds without progress per change (%(default)s)"
     )
     simulate.add_argument(
-        "--delay", type=float, default=0.0, metavar="S", help="until a larger size counts (%(default)s)"
+        "--delay", type=float, default=0.0, metavar="S", help="seconds until added devices count (%(default)s)"
     )
     simulate.add_argument(
-        "--snapshot", type=float, default=None, metavar="S", help="between snapshots (saved when stopped)"
+        "--snapshot", type=float, default=None, metavar="S", help="seconds between snapshots (saved on each stop)"
     )
-    simulate.add_argument("--json", type=Path, default=None, metavar="FILE", help="the same figures")
+    simulate.add_argument("--json", type=Path, default=None, metavar="FILE", help="write the results as JSON")
     simulate.add_argument(
-        "--picture", type=Path, default=None, metavar="FILE", help="queue, use and jobs done over time"
+        "--picture", type=Path, default=None, metavar="FILE", help="plot of queue, use and finished jobs over time"
     )
     simulate.set_defaults(run=_simulate, url="")
 
 
 def _policies() -> dict[str, Callable[[argparse.Namespace], Policy]]:
-    """Every policy that can be named, made with what was asked for."""
+    """Return a constructor for each policy name."""
     from paceline.allocate import Greedy, Growing, OnTime, RandomizedGreedy, RollingHorizon, edf, fifo, priority
 
     return {
@@ -96,8 +98,8 @@ def _simulate(chosen: argparse.Namespace) -> int:
     for name in names:
         if name not in _POLICIES:
             raise InvalidInputError("--policy", name, f"one of {', '.join(_POLICIES)}")
-    known = _policies()
-    case = _case(chosen)
+    makers = _policies()
+    case = _workload(chosen)
     friction = Friction(delay_s=chosen.delay, pause_s=chosen.pause, snapshot_every_s=chosen.snapshot)
     results, took_s = [], []
     with tqdm(total=len(case.arrivals) * len(names), unit="job", leave=False) as bar:
@@ -105,7 +107,7 @@ def _simulate(chosen: argparse.Namespace) -> int:
             bar.set_description(name)
             began_s = time.perf_counter()
             simulation = Simulation(
-                case.arrivals, case.nodes, known[name](chosen), friction=friction, period_s=chosen.period, pue=case.pue
+                case.arrivals, case.nodes, makers[name](chosen), friction=friction, period_s=chosen.period, pue=case.pue
             )
             results.append(simulation.run(bar.update))
             took_s.append(time.perf_counter() - began_s)
@@ -119,8 +121,8 @@ def _simulate(chosen: argparse.Namespace) -> int:
     return 0
 
 
-def _case(chosen: argparse.Namespace) -> _Workload:
-    """The workload and the cluster."""
+def _workload(chosen: argparse.Namespace) -> _Workload:
+    """Return the jobs and the nodes."""
     from paceline.allocate import Node
     from paceline.simulate.cluster.generate import modelarts
     from paceline.simulate.cluster.heterogeneous import PUE, heterogeneous
@@ -143,12 +145,12 @@ def _case(chosen: argparse.Namespace) -> _Workload:
     if not file.is_file():
         raise InvalidInputError("TRACE", chosen.trace, f"a file, or one of {', '.join(_SYNTHETIC)}")
     if chosen.throughputs is None:
-        raise InvalidInputError("--throughputs", None, "the folder that says how fast the trace's models are")
+        raise InvalidInputError("--throughputs", None, "a folder with the throughputs of the models in the trace")
     return _Workload(list(read(file, throughputs(chosen.throughputs), jobs=chosen.jobs)), pool)
 
 
 def table(results: Sequence[SimulationResult], devices: int, took_s: Sequence[float]) -> str:
-    """The results, for people to read."""
+    """Return the results as a text table."""
     rows: list[tuple[str, ...]] = [_HEADINGS]
     for result, seconds in zip(results, took_s, strict=True):
         used = result.device_s / (devices * result.ended_s) if result.ended_s else 0.0

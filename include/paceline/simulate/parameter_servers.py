@@ -1,4 +1,4 @@
-"""How fast a distributed training would be: parameter servers, workers, and the links between them, without waiting."""
+"""Speed of a distributed training with parameter servers, workers and links, computed by mean value analysis."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from typing import NamedTuple
 
 from paceline.elastic import TeamConfiguration, TeamSample
 from paceline.elastic.reassign import PERIOD_S
-from paceline.elastic.window import either
+from paceline.elastic.window import link_busy_share
 
 _ROUNDS, _CLOSE = 200, 1e-9  # of the fixed point
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What one step of a training (a batch of one worker) costs.
+    """The cost of one batch of one worker, called a step here.
 
     Parameters
     ----------
     compute_core_s:
-        Core-seconds that a worker computes for.
+        Core-seconds of computing on the worker.
     serial_s:
-        Of these, so many that only one core can work on.
+        The serial part of ``compute_core_s``, which only one core can execute.
     worker_cores:
-        The most cores that a worker's process can use: the maximum utilization of Nearchus, section III-B.
+        Most cores that a worker process can use: the maximum utilization of Nearchus, section III-B.
     update_core_s:
-        Core-seconds that all parameter servers together take to add up one change and hand out the state.
+        Core-seconds that all parameter servers together need to apply one update and send the state.
     server_cores:
-        The most cores that a parameter server's process can use.
+        Most cores that a parameter server process can use.
     state_bytes:
         Size of the state, which goes to the worker and back in every step.
     """
@@ -43,44 +43,46 @@ class Workload:
     state_bytes: float = 0.0
 
     def step_s(self, cores: float) -> float:
-        """Seconds for which a worker computes in one step, unless it has used up its cores."""
+        """Return the seconds that a worker computes in one step, if its quota does not throttle it."""
         if cores < 1:
             return _takes_s(self.compute_core_s, cores)
         return (self.compute_core_s - self.serial_s) / min(cores, self.worker_cores) + self.serial_s
 
-    def least_s(self, cores: float) -> float:
-        """Seconds in which a worker's cores do one step."""
+    def min_step_s(self, cores: float) -> float:
+        """Return the seconds of a step when the worker uses its cores all the time."""
         return self.compute_core_s / min(cores, self.worker_cores)
 
     def update_s(self, cores: float, servers: int) -> float:
-        """Seconds for which one of so many servers works on one step."""
+        """Return the seconds that one of ``servers`` parameter servers works on one step."""
         return _takes_s(self.update_core_s / servers, min(cores, self.server_cores))
 
 
 def _takes_s(core_s: float, cores: float) -> float:
-    """Seconds for so much work. A part of a core is all of it for a part of each period: what fits into that is done as
-    quickly as on a whole one."""
+    """Return the seconds for a burst of work.
+
+    A quota below one core is a full core for a fraction of each period: work within that fraction is not slowed down.
+    """
     if cores >= 1:
         return core_s / cores
     return max(core_s, core_s / cores - (1 - cores) * PERIOD_S)
 
 
 def steady_state(workload: Workload, configuration: TeamConfiguration, link_bytes_s: float) -> TeamSample:
-    """Speed, cores used and load of the links, on average.
+    """Return the mean speed, cores in use and load of the links.
 
-    Each worker computes, then sends its change to all servers at the same time and has the state back from them. What
-    workers ask of a server at the same time, it does one after the other; its link carries each direction alike. The
-    mean waiting times come from mean value analysis of this closed queueing network (Schweitzer's approximation, with
-    one customer for each worker).
+    Each worker computes, then sends its update to all servers at the same time and receives the state from them. A
+    server processes concurrent updates one after the other; its link has the same capacity in each direction. The mean
+    waiting times come from mean value analysis of this closed queueing network (Schweitzer's approximation, with one
+    customer for each worker).
 
     Parameters
     ----------
     workload:
-        What a step costs.
+        The cost of a step.
     configuration:
         Servers and workers.
     link_bytes_s:
-        Capacity of every node's link in each direction, in bytes a second.
+        Capacity of every node's link in each direction, in bytes per second.
 
     Examples
     --------
@@ -98,44 +100,50 @@ def _steady_state(workload: Workload, configuration: TeamConfiguration, link_byt
     servers = len(configuration.servers)
     update_s = workload.update_core_s / servers
     carried_s = workload.state_bytes / servers / link_bytes_s
-    # The slowest of the servers counts, as all are asked at the same time.
+    # A step waits for the slowest server, as updates go to all of them at the same time.
     demands_s = [max(workload.update_s(cores, servers) for cores in configuration.servers), carried_s, carried_s]
-    own_link_s = 2 * (servers - 1) * carried_s  # for the parts of the other servers
-    workers = [_Worker(workload.step_s(cores) + own_link_s, workload.least_s(cores)) for cores in configuration.workers]
-    most = min(configuration.servers) / max(update_s, _CLOSE)
-    speeds = _speeds(workers, demands_s, most)
+    own_link_s = 2 * (servers - 1) * carried_s  # the shards of the other servers on the worker's own link
+    workers = [
+        _Worker(workload.step_s(cores) + own_link_s, workload.min_step_s(cores)) for cores in configuration.workers
+    ]
+    limit = min(configuration.servers) / max(update_s, _CLOSE)
+    speeds = _speeds(workers, demands_s, limit)
     speed = sum(speeds)
     used = {f"ps-{number}": speed * update_s for number in range(servers)}
     used |= {f"worker-{number}": one * workload.compute_core_s for number, one in enumerate(speeds)}
     return TeamSample(
-        speed, used, {f"ps-{number}": either(speed * carried_s, speed * carried_s) for number in range(servers)}
+        speed,
+        used,
+        {f"ps-{number}": link_busy_share(speed * carried_s, speed * carried_s) for number in range(servers)},
     )
 
 
 class _Worker(NamedTuple):
-    """Seconds of its step without what it waits for, and the fewest that its cores allow."""
+    """Seconds of a step without waiting, and the minimum that the cores allow."""
 
     alone_s: float
-    least_s: float
+    min_s: float
 
 
-def _speeds(workers: Sequence[_Worker], demands_s: Sequence[float], most: float) -> list[float]:
-    """Steps a second of each worker, of all no more than ``most``. Those that are alike do alike: each kind once."""
+def _speeds(workers: Sequence[_Worker], demands_s: Sequence[float], limit: float) -> list[float]:
+    """Return the steps per second of each worker, at most ``limit`` in total; equal workers are computed once."""
     kinds = Counter(workers)
-    speeds = {one: 1 / max(one.alone_s + sum(demands_s), one.least_s) for one in kinds}
+    speeds = {one: 1 / max(one.alone_s + sum(demands_s), one.min_s) for one in kinds}
     queues = {one: [speed * demand for demand in demands_s] for one, speed in speeds.items()}
     for _ in range(_ROUNDS):
-        waiting = [sum(count * queues[one][place] for one, count in kinds.items()) for place in range(len(demands_s))]
+        waiting = [
+            sum(count * queues[one][station] for one, count in kinds.items()) for station in range(len(demands_s))
+        ]
         change = 0.0
         for one, queue in queues.items():
-            spent_s = [demand * (1 + waiting[place] - queue[place]) for place, demand in enumerate(demands_s)]
-            speeds[one] = 1 / max(one.alone_s + sum(spent_s), one.least_s)
+            spent_s = [demand * (1 + waiting[station] - queue[station]) for station, demand in enumerate(demands_s)]
+            speeds[one] = 1 / max(one.alone_s + sum(spent_s), one.min_s)
             queues[one] = [speeds[one] * seconds for seconds in spent_s]
-            # Of the queues: the speed of one that its cores hold back stays while they still grow.
+            # Convergence is that of the queues: they may still grow while a worker's cores limit its speed.
             change = max(change, *(abs(now - before) for now, before in zip(queues[one], queue, strict=True)))
         if change < _CLOSE:
             break
-    # A station cannot be busier than always, which the approximation may exceed by a little.
+    # The approximation may slightly exceed full utilisation of a station.
     speed = sum(count * speeds[one] for one, count in kinds.items())
-    busiest = max(speed * demand for demand in (*demands_s, 1 / most))
+    busiest = max(speed * demand for demand in (*demands_s, 1 / limit))
     return [speeds[one] / max(busiest, 1.0) for one in workers]

@@ -1,1 +1,1 @@
-"""What tests, benchmarks and the demo use in place of real trainings and machines: simulated jobs, emulated devices."""
+"""Simulated jobs and emulated devices in place of real trainings and machines, for tests, benchmarks and the demo."""

@@ -1,6 +1,6 @@
-"""A part of this machine in place of a machine: containers in it truly compete for its cores and its memory.
+"""Emulates a machine by a control group of this one: its containers compete for real cores and memory.
 
-Used by tests, benchmarks and the demo of a fleet.
+Used by tests, benchmarks and the fleet demo.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from paceline.runtime import cgroups
 from paceline.runtime.base import Usage
 
 _PREFIX = "/paceline-device-"
-# The kernel shares out what a device has in a period at its ticks (every 4 ms or so) and forgets at the period's end
-# who had less: with less than a tick in each, one of three busy containers got a tenth of what each of the others got.
-# So it is a few ticks; and no more, as a quick device that stands still would not look like a slow one that goes on.
+# The kernel distributes a period's quota among containers at its ticks (about every 4 ms) and does not carry a deficit
+# into the next period: with less than a tick each, one of three busy containers got a tenth of each other's share.
+# A quota of a few ticks avoids this; a longer one would make a slow device alternate between full speed and idle.
 _QUOTA_MS = 16
-_SHORTEST_PERIOD_MS, _LONGEST_PERIOD_MS = 20, 1000  # the kernel takes none longer
-# Devices of one period keep step, and who is at work while its neighbour stands still stays a tenth quicker than its
-# twin; so five in a row differ.
-_STRETCH = itertools.cycle((1.0, 1.15, 1.05, 1.2, 1.1))
-_ANY_PATH = re.compile(r"^(\d+:[^:]*:).*$", re.MULTILINE)
+_MIN_PERIOD_MS, _MAX_PERIOD_MS = 20, 1000  # 1000 ms is the kernel's maximum
+# Devices with equal periods stay in phase, and one that runs while its neighbour is throttled stays 10 % faster than
+# an equal device. Five consecutive devices therefore have different periods.
+_PERIOD_FACTORS = itertools.cycle((1.0, 1.15, 1.05, 1.2, 1.1))
+_CGROUP_PATH = re.compile(r"^(\d+:[^:]*:).*$", re.MULTILINE)
 
 
 class EmulatedDevice:
-    """A control group with so many cores and so much memory, as the parent of containers.
+    """A control group with limited cores and memory, the parent of containers.
 
-    Containers that are started with its ``cgroup_parent`` share what it has; each alone may have all of it, not more.
-    It needs root, and an engine on this machine that manages control groups itself (driver ``cgroupfs``).
+    Containers with its ``cgroup_parent`` share these limits. It needs root, and an engine on this machine that manages
+    control groups itself (driver ``cgroupfs``).
 
     Parameters
     ----------
     name:
         Unique on this machine.
     cores, memory_bytes:
-        What it has.
+        Limits of the device.
     processor:
-        Which one of this machine's processors it is a part of; without one, its containers run on any. On one
-        processor who gets how much of a device is the scheduler's doing alone; on several it is chance as well.
+        The processor of this machine on which its containers run; without one, they run on any. On one processor
+        only the scheduler decides the containers' shares; on several, their random placement does as well.
 
     Raises
     ------
     PacelineError
-        Where control groups cannot be made.
+        If the control group cannot be created.
 
     Examples
     --------
@@ -60,35 +60,35 @@ class EmulatedDevice:
 
     def __init__(self, name: str, cores: float, memory_bytes: int, processor: int | None = None) -> None:
         if processor is not None and cores > 1:
-            raise InvalidInputError("cores", cores, "at most 1 for a device that is a part of one processor")
+            raise InvalidInputError("cores", cores, "at most 1 for a device on one processor")
         self.cgroup_parent = _PREFIX + name
-        # Engines count from the top of the hierarchy, wherever in it this process is.
-        top = _ANY_PATH.sub(r"\1/", Path("/proc/self/cgroup").read_text())
+        # Engines resolve the path from the root of the hierarchy, not from this process's group.
+        top = _CGROUP_PATH.sub(r"\1/", Path("/proc/self/cgroup").read_text())
         group = cgroups.create(self.cgroup_parent.lstrip("/"), own=top)
         if group is None:
             raise PacelineError(
-                f"no control group for device {name}: is there one of that name, or is this process not root?"
+                f"cannot create the control group of device {name}: the name exists, or this process is not root"
             )
         self._group = group
         try:
             group.set_devices(cores, _period_us(cores))
             if not group.set_memory(memory_bytes):
-                raise PacelineError(f"no memory limit for device {name}: this kernel's control groups have none")
+                raise PacelineError(f"device {name}: this kernel's control groups have no memory limit")
             if processor is not None and not cgroups.pin(group, processor):
-                raise PacelineError(f"device {name} cannot be put on processor {processor} of this machine")
+                raise PacelineError(f"device {name} cannot be pinned to processor {processor} of this machine")
         except BaseException:
             self.close()
             raise
 
     def read(self) -> Usage:
-        """What all containers in it have used up to now."""
+        """Return the usage of all its containers up to now."""
         cpu_s, memory_bytes = self._group.cpu_seconds() or 0.0, self._group.memory_bytes() or 0
         return Usage(cpu_s, memory_bytes, measured_s=time.monotonic())
 
     def close(self) -> None:
-        """Remove it; its containers have to be gone."""
+        """Remove the control group. Its containers have to be removed first."""
         self._group.remove()
-        remove_left(self.cgroup_parent.removeprefix(_PREFIX))
+        remove_leftover(self.cgroup_parent.removeprefix(_PREFIX))
 
     def __enter__(self) -> EmulatedDevice:
         return self
@@ -99,47 +99,47 @@ class EmulatedDevice:
 
 @contextlib.contextmanager
 def emulate(fleet: Fleet) -> Iterator[dict[str, EmulatedDevice]]:
-    """Make a device for each machine of a fleet whose ``cgroup_parent`` is that of one: ``/paceline-device-NAME``.
+    """Create a device for each machine of a fleet whose ``cgroup_parent`` is ``/paceline-device-NAME``.
 
-    Each is a part of one processor, the next one where that is full. What somebody who was killed has left of them is
-    removed first, if no container is in it.
+    Each device is on one processor with enough free capacity. Leftovers of a killed process are removed first, if no
+    container is in them.
 
     Raises
     ------
     InvalidInputError
-        If a machine is larger than what is left of every processor here.
+        If a machine needs more cores than are free on every processor.
     """
     machines = {machine.name: machine for machine in (*fleet.machines, fleet.parameter_server)}
-    wanted = [one for one in machines.values() if (one.cgroup_parent or "").startswith(_PREFIX)]
+    emulated = [one for one in machines.values() if (one.cgroup_parent or "").startswith(_PREFIX)]
     with ExitStack() as stack:
-        made = {}
-        for machine, processor in _on_processors(wanted):
+        devices = {}
+        for machine, processor in _assign_processors(emulated):
             name = str(machine.cgroup_parent).removeprefix(_PREFIX)
-            remove_left(name)
+            remove_leftover(name)
             device = EmulatedDevice(name, machine.cores, int(machine.memory_gib * 2**30), processor)
-            made[machine.name] = stack.enter_context(device)
-        yield made
+            devices[machine.name] = stack.enter_context(device)
+        yield devices
 
 
 def _period_us(cores: float) -> int:
-    """How long a period is: whole milliseconds, so that thousandths of a core are no fractions."""
-    period_ms = next(_STRETCH) * max(_QUOTA_MS / cores, _SHORTEST_PERIOD_MS)
-    return 1000 * min(round(period_ms), _LONGEST_PERIOD_MS)
+    """Return a quota period in whole milliseconds: the quota of 0.001 cores is then a whole number of microseconds."""
+    period_ms = next(_PERIOD_FACTORS) * max(_QUOTA_MS / cores, _MIN_PERIOD_MS)
+    return 1000 * min(round(period_ms), _MAX_PERIOD_MS)
 
 
-def _on_processors(machines: list[Machine]) -> Iterator[tuple[Machine, int]]:
+def _assign_processors(machines: list[Machine]) -> Iterator[tuple[Machine, int]]:
     free = dict.fromkeys(sorted(os.sched_getaffinity(0)), 1.0)
     for machine in sorted(machines, key=lambda one: -one.cores):
         processor = max(free, key=lambda one: free[one])
         if machine.cores > free[processor]:
-            accepted = f"at most {free[processor]:.2g} cores: {len(free)} processors are not enough for the whole fleet"
+            accepted = f"at most {free[processor]:.2g} cores: {len(free)} processors are too few for the whole fleet"
             raise InvalidInputError(f"fleet.{machine.name}.cores", machine.cores, accepted)
         free[processor] -= machine.cores
         yield machine, processor
 
 
-def remove_left(name: str) -> None:
-    """Remove what is left of a device unless a container is in it: every controller's group (v1), and those below."""
+def remove_leftover(name: str) -> None:
+    """Remove a device's control groups of all controllers (v1), with their children, unless a container is in them."""
     for top in (Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").glob("*/")):
         folder = top / (_PREFIX + name).lstrip("/")
         if folder.is_dir():

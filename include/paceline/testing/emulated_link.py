@@ -1,6 +1,6 @@
-"""A slow connection in place of a quick one: what a container sends and gets is held back to a link's bandwidth.
+"""Emulates a slow link by limiting the bandwidth of containers.
 
-Used by tests and benchmarks of fleets, beside ``emulated``.
+Used by tests and benchmarks of fleets, together with ``emulated_device``.
 """
 
 from __future__ import annotations
@@ -20,103 +20,103 @@ from paceline.runtime.docker_errors import engine_call
 if TYPE_CHECKING:
     from docker import APIClient
 
-_LOOK_S = 0.2
-_TRIES = 5  # a container may have no network, or none yet
-# A burst is what leaves at once: some full Ethernet frames; what has waited for longer is dropped, and sent again.
-_BURST, _WAIT = "64kb", "200ms"
+_POLL_S = 0.2
+_TRIES = 5  # a container may have no network (yet)
+# Size of a burst: some full Ethernet frames. Packets queued for longer than the latency are dropped and sent again.
+_BURST, _LATENCY = "64kb", "200ms"
 
 
 @contextlib.contextmanager
 def emulate_links(client: APIClient, fleet: Fleet) -> Iterator[None]:
-    """Hold back whatever containers are started on machines of a fleet that are described with a slow link.
+    """Limit the bandwidth of containers started on a fleet's machines with a slow link.
 
-    Machines are recognised by their control groups (``emulated_device.emulate``). A container is limited within a
-    fraction of a second after its start; until then it has the network of this machine.
+    Containers are assigned to machines by their control group (``emulated_device.emulate``). The limit applies within a
+    fraction of a second after the start of a container.
     """
     machines = (*fleet.machines, fleet.parameter_server)
     links = {one.cgroup_parent: one.link for one in machines if one.cgroup_parent and one.link != Link()}
     if not links:
         yield
         return
-    over = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(client, links, over), name="emulated-links", daemon=True)
+    stop = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(client, links, stop), name="emulated-links", daemon=True)
     watcher.start()
     try:
         yield
     finally:
-        over.set()
+        stop.set()
         watcher.join()
 
 
-def _watch(client: APIClient, links: Mapping[str | None, Link], over: threading.Event) -> None:
+def _watch(client: APIClient, links: Mapping[str | None, Link], stop: threading.Event) -> None:
     tries: Counter[str] = Counter()
-    while not over.wait(_LOOK_S):
-        with contextlib.suppress(PacelineError), engine_call("see which containers run"):
+    while not stop.wait(_POLL_S):
+        with contextlib.suppress(PacelineError), engine_call("list the running containers"):
             running = [str(one["Id"]) for one in client.containers()]
             for container in [one for one in running if tries[one] < _TRIES]:
                 tries[container] += 1
-                with contextlib.suppress(PacelineError), engine_call("ask where a container belongs"):
+                with contextlib.suppress(PacelineError), engine_call("inspect a container"):
                     link = links.get(client.inspect_container(container)["HostConfig"]["CgroupParent"])
                     if link is not None:
-                        narrow(client, container, link)
+                        limit_bandwidth(client, container, link)
                     tries[container] = _TRIES
 
 
-def narrow(client: APIClient, container: str, link: Link) -> None:
-    """Hold a running container's network to a link's bandwidth, in both directions, until the container ends.
+def limit_bandwidth(client: APIClient, container: str, link: Link) -> None:
+    """Limit a running container's network to a link's bandwidth, in both directions, until the container ends.
 
-    A token bucket of the kernel's traffic control at each end of the container's cable. The link's delay is left out:
-    few kernels have what that takes (``netem``).
+    It configures a token bucket of the kernel's traffic control at both ends of the container's virtual Ethernet pair.
+    The link's delay is ignored: few kernels have ``netem``.
 
     Parameters
     ----------
     client:
         An engine on this machine.
     container:
-        A container that has a network.
+        A running container with a network.
     link:
-        The connection that it is to have.
+        The link to emulate.
 
     Raises
     ------
     PacelineError
-        Where this is not root, or the kernel has no token buckets.
+        If this process is not root, or the kernel has no token buckets.
 
     Examples
     --------
-    >>> narrow(client, job.id, Link(mbit_per_s=10))  # doctest: +SKIP
+    >>> limit_bandwidth(client, job.id, Link(mbit_per_s=10))  # doctest: +SKIP
     """
-    with engine_call("ask for the container's process"):
+    with engine_call("inspect a container"):
         pid = int(client.inspect_container(container)["State"]["Pid"])
     if not pid:
-        raise PacelineError(f"container {container[:12]} does not run: it has no network to be held back")
+        raise PacelineError(f"container {container[:12]} is not running: it has no network to limit")
     inside = ["nsenter", "-t", str(pid), "-n"]
-    here = {}
+    host_interfaces = {}
     for path in Path("/sys/class/net").iterdir():
-        with contextlib.suppress(OSError):  # no device, or one that goes away just now
-            here[path.joinpath("ifindex").read_text().strip()] = path.name
-    cables = 0
+        with contextlib.suppress(OSError):  # not an interface, or one that is being removed
+            host_interfaces[path.joinpath("ifindex").read_text().strip()] = path.name
+    interfaces = 0
     for line in _run([*inside, "ip", "-o", "link"]).splitlines():
-        # "7: eth0@if8: <...>": number 8 is the other end, outside of the container.
+        # "7: eth0@if8: <...>": number 8 is the other end, outside the container.
         name, _, other = line.split(": ")[1].partition("@if")
-        if other in here:
-            _hold_back([*inside, "tc"], name, link)
-            _hold_back(["tc"], here[other], link)
-            cables += 1
-    if not cables:
-        raise PacelineError(f"container {container[:12]} has no network to be held back")
+        if other in host_interfaces:
+            _set_bandwidth([*inside, "tc"], name, link)
+            _set_bandwidth(["tc"], host_interfaces[other], link)
+            interfaces += 1
+    if not interfaces:
+        raise PacelineError(f"container {container[:12]} has no network to limit")
 
 
-def _hold_back(tc: list[str], device: str, link: Link) -> None:
+def _set_bandwidth(tc: list[str], device: str, link: Link) -> None:
     rate = f"{round(link.mbit_per_s * 1000)}kbit"
-    _run([*tc, "qdisc", "replace", "dev", device, "root", "tbf", "rate", rate, "burst", _BURST, "latency", _WAIT])
+    _run([*tc, "qdisc", "replace", "dev", device, "root", "tbf", "rate", rate, "burst", _BURST, "latency", _LATENCY])
 
 
 def _run(command: list[str]) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
-        raise PacelineError(f"{error.filename} is not here; on Debian: apt-get install iproute2 util-linux") from None
+        raise PacelineError(f"{error.filename} is not installed; Debian: apt-get install iproute2 util-linux") from None
     if done.returncode:
         raise PacelineError(f"{' '.join(command)}: {done.stderr.strip()}")
     return done.stdout

@@ -13,7 +13,7 @@ from paceline.testing.plant import Neighbour, Plant, Run, amdahl
 
 @dataclass(frozen=True)
 class Case:
-    """A job, its maximum allocation, its deadline, and its deadline changes: time of change to new deadline."""
+    """A job, its maximum allocation, its deadline and its deadline changes (time of change to new deadline)."""
 
     plant: Plant
     max_devices: float
@@ -22,47 +22,47 @@ class Case:
     seed: int
 
     def with_reports(self, *, validation: bool) -> Case:
-        """The job with what its trainer reports: the duration of checkpoints, optionally a forecast of validations."""
+        """Return the case with noisy trainer reports: checkpoint durations, optionally a forecast of validations."""
         reported = random.Random(self.seed + 1)  # noqa: S311 - a simulation, no secret
         plant = self.plant
         if plant.save_s is not None:
             plant = replace(plant, save_s=plant.save_s * math.exp(reported.gauss(0, 0.1)))
-        expects_s = plant.pause_s * math.exp(reported.gauss(0, 0.3)) if validation else 0.0
-        return replace(self, plant=replace(plant, expects_s=expects_s))
+        forecast_pause_s = plant.pause_s * math.exp(reported.gauss(0, 0.3)) if validation else 0.0
+        return replace(self, plant=replace(plant, forecast_pause_s=forecast_pause_s))
 
-    def past(self, *, off: float) -> PastRun:
-        """Return the measurements of an earlier run whose speed differs by a standard deviation of ``off``.
+    def past(self, *, speed_sd: float) -> PastRun:
+        """Return the measurements of an earlier run whose speed differs by a standard deviation of ``speed_sd``.
 
-        0 for an earlier run of the same task; larger for another task, whose data and machine may differ.
+        Use 0 for an earlier run of the same task, more for another task, whose data and machine may differ.
         """
         other = random.Random(self.seed + 2)  # noqa: S311 - a simulation, no secret
         plant, devices = self.plant, self.max_devices
         return PastRun(
             batches=plant.batches,
-            startup_s=plant.startup_s * math.exp(other.gauss(0, off / 3)),
-            tail_s=plant.tail_s * math.exp(other.gauss(0, off / 3)),
+            startup_s=plant.startup_s * math.exp(other.gauss(0, speed_sd / 3)),
+            tail_s=plant.tail_s * math.exp(other.gauss(0, speed_sd / 3)),
             devices=devices,
-            batches_per_s=plant.speed(devices, 0.0) * math.exp(other.gauss(0, off)),
+            batches_per_s=plant.speed(devices, 0.0) * math.exp(other.gauss(0, speed_sd)),
             exponent=0.85,
-            pauses_s=plant.epochs * plant.pause_s * math.exp(other.gauss(0, off / 3)),
+            pauses_s=plant.epochs * plant.pause_s * math.exp(other.gauss(0, speed_sd / 3)),
             epochs=plant.epochs,
             save_s=plant.save_s,
-            related=off > 0,
+            related=speed_sd > 0,
         )
 
     def best_constant(self, quantum: float = 0.05) -> float | None:
         """Return the device-seconds of the smallest constant allocation that meets the deadline, if there is one."""
-        fewest, most = 2, round(self.max_devices / quantum)
-        if self._finished_s(most * quantum) is None:
+        low, high = 2, round(self.max_devices / quantum)
+        if self._finished_s(high * quantum) is None:
             return None
-        while fewest < most:
-            middle = (fewest + most) // 2
+        while low < high:
+            middle = (low + high) // 2
             if self._finished_s(middle * quantum) is None:
-                fewest = middle + 1
+                low = middle + 1
             else:
-                most = middle
-        finished_s = self._finished_s(fewest * quantum)
-        return None if finished_s is None else fewest * quantum * finished_s
+                high = middle
+        finished_s = self._finished_s(low * quantum)
+        return None if finished_s is None else low * quantum * finished_s
 
     def _finished_s(self, devices: float) -> float | None:
         run = Run(self.plant, devices, self.seed)
@@ -73,51 +73,51 @@ class Case:
 def random_case(seed: int) -> Case:
     """Return a job of 30 s to 10 h on 1 to 16 devices, with a deadline of 1.1 to 3 times its shortest time.
 
-    20 % write no checkpoints, 20 % compute something after the last batch, 50 % validate, for up to 10 % of the
-    training. 50 % have neighbours, 40 % a deadline that changes. The time after the final checkpoint is as measured:
-    the model file, and 0.2 to 0.6 s until the process has exited.
+    20 % write no checkpoints, 20 % compute after the last batch, 50 % validate for up to 10 % of the training time,
+    50 % have neighbours, 40 % a deadline change. The time after the final checkpoint is as measured: the model file,
+    and 0.2 to 0.6 s until the process exits.
 
     >>> case = random_case(1)
     >>> case.deadline_s >= 1.1 * case.plant.shortest_s(case.max_devices)
     True
     """
-    one = random.Random(seed)  # noqa: S311 - a simulation, no secret
-    shortest_s, most = _log_uniform(one, 30.0, 36_000.0), one.choice([1.0, 2.0, 4.0, 8.0, 16.0])
-    startup_s = min(_log_uniform(one, 1.0, 30.0), 0.15 * shortest_s)
-    save_s = min(_log_uniform(one, 0.05, 10.0), 0.02 * shortest_s)
-    after_s = 0.4 * save_s * one.uniform(0.5, 1.5) + one.uniform(0.2, 0.6)
-    after_s += one.uniform(0.0, 0.01) * shortest_s if one.random() < 0.2 else 0.0
-    epochs, speedup = one.choice([1, 3, 10, 30]), amdahl(one.choice([0.02, 0.1, 0.3, 0.5]))
+    rng = random.Random(seed)  # noqa: S311 - a simulation, no secret
+    shortest_s, max_devices = _log_uniform(rng, 30.0, 36_000.0), rng.choice([1.0, 2.0, 4.0, 8.0, 16.0])
+    startup_s = min(_log_uniform(rng, 1.0, 30.0), 0.15 * shortest_s)
+    save_s = min(_log_uniform(rng, 0.05, 10.0), 0.02 * shortest_s)
+    after_s = 0.4 * save_s * rng.uniform(0.5, 1.5) + rng.uniform(0.2, 0.6)
+    after_s += rng.uniform(0.0, 0.01) * shortest_s if rng.random() < 0.2 else 0.0
+    epochs, speedup = rng.choice([1, 3, 10, 30]), amdahl(rng.choice([0.02, 0.1, 0.3, 0.5]))
     training_s = shortest_s - startup_s - save_s - after_s
-    pauses_s = one.choice([0.0, one.uniform(0.0, 0.1)]) * training_s
-    batch_s = min(max(_log_uniform(one, 0.02, 3.0), shortest_s / 5000), shortest_s / 60)
-    batches = max(int((training_s - pauses_s) * speedup(most) / batch_s) // epochs, 1) * epochs
-    d_c = one.uniform(1.1, 3.0)
+    pauses_s = rng.choice([0.0, rng.uniform(0.0, 0.1)]) * training_s
+    batch_s = min(max(_log_uniform(rng, 0.02, 3.0), shortest_s / 5000), shortest_s / 60)
+    batches = max(int((training_s - pauses_s) * speedup(max_devices) / batch_s) // epochs, 1) * epochs
+    d_c = rng.uniform(1.1, 3.0)
     neighbours = []
-    for _ in range(one.choice([0, 0, 1, 2]) if d_c > 1.4 else 0):
-        from_s = one.uniform(0.1, 1.0) * shortest_s
-        neighbours.append(Neighbour(from_s, from_s + one.uniform(0.05, 0.3) * shortest_s, one.uniform(0.05, 0.25)))
+    for _ in range(rng.choice([0, 0, 1, 2]) if d_c > 1.4 else 0):
+        from_s = rng.uniform(0.1, 1.0) * shortest_s
+        neighbours.append(Neighbour(from_s, from_s + rng.uniform(0.05, 0.3) * shortest_s, rng.uniform(0.05, 0.25)))
     plant = Plant(
         batches,
         batch_s,
         speedup,
         startup_s=startup_s,
         tail_s=save_s + after_s,
-        save_s=save_s if one.random() < 0.8 else None,
+        save_s=save_s if rng.random() < 0.8 else None,
         epochs=epochs,
         pause_s=pauses_s / epochs,
-        noise=one.uniform(0.0, 0.1),
+        noise=rng.uniform(0.0, 0.1),
         neighbours=neighbours,
-        throttling=one.choice([0.0, 0.0, 0.1]),
-        resize_s=one.choice([0.0, 0.0, 0.5]),
+        throttling=rng.choice([0.0, 0.0, 0.1]),
+        resize_s=rng.choice([0.0, 0.0, 0.5]),
     )
-    deadline_s = d_c * plant.shortest_s(most)
-    moved_to = d_c * one.uniform(0.75, 1.4)
+    deadline_s = d_c * plant.shortest_s(max_devices)
+    moved_to = d_c * rng.uniform(0.75, 1.4)
     moves = {}
-    if one.random() < 0.4 and moved_to > (1.4 if neighbours else 1.2):
-        moves = {one.uniform(0.1, 0.5) * deadline_s: moved_to * plant.shortest_s(most)}
-    return Case(plant, most, deadline_s, moves, seed)
+    if rng.random() < 0.4 and moved_to > (1.4 if neighbours else 1.2):
+        moves = {rng.uniform(0.1, 0.5) * deadline_s: moved_to * plant.shortest_s(max_devices)}
+    return Case(plant, max_devices, deadline_s, moves, seed)
 
 
-def _log_uniform(one: random.Random, least: float, most: float) -> float:
-    return math.exp(one.uniform(math.log(least), math.log(most)))
+def _log_uniform(rng: random.Random, low: float, high: float) -> float:
+    return math.exp(rng.uniform(math.log(low), math.log(high)))

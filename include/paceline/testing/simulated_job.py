@@ -1,4 +1,4 @@
-"""A simulated job behind the protocol of real ones, so that whole control loops run on it. Benchmarks use it."""
+"""A simulated job with the protocol of a real one, for tests and benchmarks of the whole control loop."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from paceline.train.progress import Progress
 
 
 class SimulatedJob:
-    """A job of a plant that runs on a clock: the machine's own, or one that tests move.
+    """A simulated job that runs on a real or simulated clock.
 
     Parameters
     ----------
     plant:
-        What it is made of.
+        The job.
     devices:
-        What it holds at the start.
+        Initial allocation.
     clock:
-        The time.
+        Source of time.
     seed:
-        Of the plant's noise.
+        Seed of the plant's noise.
     """
 
     def __init__(self, plant: Plant, devices: float, clock: Clock, seed: int = 0) -> None:
@@ -31,58 +31,58 @@ class SimulatedJob:
         self._run = Run(plant, devices, seed)
         self._clock = clock
         self._began_s = clock.now()
-        self._told: tuple[int, float] | None = None
+        self._last_reported: tuple[int, float] | None = None
 
     def read_lines(self) -> list[str]:
-        """The newest progress line, if there is news."""
+        """Return the latest progress line if it is new."""
         run = self._advance()
-        if run.reported is None or run.reported == self._told:
+        if run.reported is None or run.reported == self._last_reported:
             return []
-        event = "start" if self._told is None else "progress" if run.trained_s is None else "finish"
-        self._told = run.reported
+        event = "start" if self._last_reported is None else "progress" if run.trained_s is None else "finish"
+        self._last_reported = run.reported
         done, done_s = run.reported
         return [Progress(done, max(run.total, done), event=event, wall_s=self._began_s + done_s).to_line()]
 
     def wait(self, timeout_s: float) -> bool:
-        """Let ``timeout_s`` pass; returns whether the job has ended by then."""
+        """Let ``timeout_s`` pass; return whether the job has ended."""
         if self._advance().finished_s is None and timeout_s > 0:
             self._clock.sleep(timeout_s)
         return self._advance().finished_s is not None
 
     def resize(self, devices: float) -> None:
-        """Give the job ``devices`` from now on."""
+        """Change the allocation to ``devices``."""
         if self._advance().finished_s is not None:
             raise JobLostError("the job has ended")
         self._run.resize(devices)
 
     def status(self) -> JobStatus:
-        """Running, or ended well."""
+        """Return "running", or "exited" with code 0."""
         finished_s = self._advance().finished_s
         if finished_s is None:
             return JobStatus("running", started_s=self._began_s)
         return JobStatus("exited", 0, self._began_s, self._began_s + finished_s)
 
     def usage(self) -> Usage:
-        """What it has used."""
+        """Return the CPU time used."""
         run = self._advance()
         return Usage(run.used_s, 0, run.now_s)
 
     def restart(self) -> None:
-        """A simulated job does not die."""
+        """Raise: a simulated job does not crash."""
         raise NotImplementedError
 
     def collect(self, destination: Path) -> list[str]:
-        """It leaves nothing."""
+        """Return no files."""
         return []
 
     def stop(self, grace_s: float = 5.0) -> None:
-        """It holds nothing."""
+        """Do nothing."""
 
     def remove(self) -> None:
-        """It holds nothing."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """It holds nothing."""
+        """Do nothing."""
 
     def _advance(self) -> Run:
         self._run.advance(self._clock.now() - self._began_s)

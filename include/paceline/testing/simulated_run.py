@@ -1,4 +1,4 @@
-"""One simulated job under one controller, from its start to its end, in no time. Tests and benchmarks call it."""
+"""Simulates one job under one controller from start to end. Tests and benchmarks call it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from paceline.control import Controller, Observation
 from paceline.testing.plant import Plant, Run
 
-_GIVE_UP = 200  # times the deadline
+_MAX_DEADLINES = 200  # end the simulation after this multiple of the deadline
 
 
 @dataclass(frozen=True)
 class PacedRun:
-    """How a simulated run went. ``samples`` has (time, percent done, devices held) for each control step."""
+    """Result of a simulated run. ``samples`` has (time, progress in percent, devices) of each control step."""
 
     finished_s: float
     deadline_s: float
@@ -43,13 +43,13 @@ def pace(
     Parameters
     ----------
     plant, controller:
-        What is steered, and what steers it.
+        The job and its controller.
     seed:
-        Of the plant's noise.
+        Seed of the plant's noise.
     moves:
-        New deadlines: moment to deadline, in seconds.
+        Time of change to new deadline, in seconds.
     ceilings:
-        The most devices allowed from a moment on; ``None`` lifts the ceiling.
+        Time of change to new ceiling; ``None`` removes the ceiling.
     pauses_known:
         The pauses between epochs are known from an earlier run.
 
@@ -67,7 +67,7 @@ def pace(
     run = Run(plant, controller.start(0.0), seed)
     device_s = last_s = 0.0
     resizes, infeasible_s = 0, None
-    wanted = run.devices
+    decided = run.devices
     samples: list[tuple[float, float, float]] = []
     next_s = 0.0
     while True:
@@ -81,7 +81,7 @@ def pace(
             controller.move_deadline(now_s, moves_left.pop(0)[1])
         while ceilings_left and ceilings_left[0][0] <= now_s:
             ceiling = ceilings_left.pop(0)[1]
-        seen = Observation(
+        obs = Observation(
             now_s,
             run.reported[0] if run.reported else None,
             run.total,
@@ -89,22 +89,22 @@ def pace(
             held_devices=run.devices,
             pending=run.resizing,
             ceiling=ceiling,
-            resting=run.resting,
+            in_pause=run.in_pause,
             pauses_left_s=run.pauses_left_s(known=pauses_known),
             busy=run.busy,
             save_s=plant.save_s if run.done else None,
         )
-        decision = controller.step(seen)
+        decision = controller.step(obs)
         if not decision.feasible and infeasible_s is None and run.trained_s is None:
             infeasible_s = now_s
-        if decision.devices != wanted:
+        if decision.devices != decided:
             resizes += 1
-            wanted = decision.devices
-            run.resize(wanted)
+            decided = decision.devices
+            run.resize(decided)
         samples.append((now_s, decision.progress_pct, run.devices))
         next_s = now_s + decision.next_s
-        if now_s > _GIVE_UP * controller.deadline_s:
-            raise RuntimeError(f"the job was not done after {now_s:.0f} s")
+        if now_s > _MAX_DEADLINES * controller.deadline_s:
+            raise RuntimeError(f"the simulated job did not end within {now_s:.0f} s")
     assert run.trained_s is not None
     return PacedRun(
         finished_s=run.finished_s,

@@ -1,6 +1,6 @@
-"""What runs inside a training job: a progress bar that a deadline controller can read, and exact resume.
+"""The API for training code: a loop whose progress a deadline controller can read, and exact resume.
 
-Training code calls it; standard library and torch only, and torch only once the training code has imported it.
+Runs inside the job. Standard library and torch only, and torch only once the training code has imported it.
 
 >>> batches = [[1, 2], [3, 4]]
 >>> sum(len(batch) for batch in track(batches, epochs=3))

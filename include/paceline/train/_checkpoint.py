@@ -1,4 +1,4 @@
-"""What is saved of a training, when, and how it is put back. Made by ``checkpoint()``, driven by ``_loop``."""
+"""Defines the content of checkpoints, writes and restores them. Made by ``checkpoint()``, driven by ``_loop``."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ._store import Store, check_loadable
-from ._values import bad_value, say
+from ._values import bad_value, log
 from .job import ENV_CHECKPOINT
 
-# Saving costs at most this share of the time, within the bounds on the interval below.
+# Checkpoints take at most this share of the time, within the bounds on the interval below.
 _COST_SHARE = 0.02
 _SHORTEST_INTERVAL_S = 5.0
 _LONGEST_INTERVAL_S = 60.0
 
 
 class Stateful(Protocol):
-    """Anything with a state to save: a model, an optimizer, a scheduler, a gradient scaler."""
+    """An object with a state to save: a model, an optimizer, a scheduler, a gradient scaler."""
 
     def state_dict(self) -> Any:
         """Return the state."""
 
     def load_state_dict(self, state: Any, /) -> Any:
-        """Put a state back."""
+        """Restore a state."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """Where in the data a training is.
+    """A position in the data of a training.
 
-    ``loop`` counts the ``track`` loops of a script from 0, ``batch`` the batches done in ``epoch``. ``epoch_length`` is
-    ``None`` if the loader cannot tell. ``ended`` says that the loop is over, ``stopped`` that ``stop_early`` ended it.
-    ``curve`` has what a monitored metric was: epochs done, value.
+    ``loop`` counts the script's ``track`` loops from 0, ``batch`` the batches done in ``epoch``. ``epoch_length`` is
+    ``None`` for a loader without a length. ``ended``: the loop is over; ``stopped``: by ``stop_early``. ``curve``
+    has the monitored metric as (epochs done, value).
     """
 
     loop: int
@@ -52,7 +52,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Resume:
-    """What a loop needs to go on: its position, the generators as of the start of the epoch and as of the position."""
+    """What a loop resumes from: its position and the generator states, at the epoch's start and at the position."""
 
     position: Position
     epoch_start: dict[str, Any]
@@ -61,17 +61,17 @@ class Resume:
 
 
 class Checkpoint:
-    """The registered parts of a training and the files they go to.
+    """The registered parts of a training and their checkpoint files.
 
     Parameters
     ----------
     parts:
-        Name to object, as given to ``checkpoint()``.
+        Name to object, as passed to ``checkpoint()``.
     folder:
-        Where the files are.
+        Folder of the files.
     every_s:
-        Seconds from one save to the next; ``None`` chooses by what a save costs: at most 2 % of the time,
-        but never more than 60 s apart nor less than 5 s.
+        Seconds between two checkpoints. ``None`` derives them from the duration of a checkpoint: at most 2 % of the
+        time, 5 to 60 s apart.
     clock:
         Monotonic seconds.
     """
@@ -97,24 +97,24 @@ class Checkpoint:
         self.next_save_s = clock() + self.interval_s
 
     def saved(self) -> tuple[dict[str, Any], Path] | None:
-        """Return the newest usable checkpoint's content and file."""
+        """Return the content and the file of the newest usable checkpoint."""
         return self._store.load()
 
     def restore(self) -> bool:
-        """Put the newest usable checkpoint back into the parts; return whether there was one.
+        """Restore the parts from the newest usable checkpoint; return whether there is one.
 
-        Raises ``ValueError`` if it was made of other parts, or of parts of another shape.
+        Raises ``ValueError`` if it has other parts, or parts of another shape.
         """
         found = self.saved()
         if found is None:
             return False
         content, path = found
-        put_back(self.parts, content["parts"], path)
+        restore_parts(self.parts, content["parts"], path)
         self.resume = Resume(
             Position(**content["position"]), content["epoch_start"], content["now"], content["reported"]
         )
         position = self.resume.position
-        say(f"resumed from {path}: {position.done} of {position.total} batches were done")
+        log(f"resumed from {path}: {position.done} of {position.total} batches were done")
         return True
 
     def save(
@@ -126,12 +126,13 @@ class Checkpoint:
     ) -> bool:
         """Write a checkpoint now; return whether it is safe on disk.
 
-        A disk that is full costs the checkpoint, not the training: the failure is said, and the next save tries again.
+        On a full disk the checkpoint is lost and the training continues: the failure is logged and the next save tries
+        again.
         """
         began_s = self._clock()
         states = {name: part.state_dict() for name, part in self.parts.items()}
         if not self._verified:
-            # An optimizer has its whole state only after the first step.
+            # An optimizer has its complete state only after the first step.
             for name, state in states.items():
                 check_loadable(name, state)
             self._verified = True
@@ -147,7 +148,7 @@ class Checkpoint:
                 }
             )
         except OSError as error:
-            say(f"no checkpoint was written to {self._store.folder}, the training goes on: {error}")
+            log(f"cannot write a checkpoint to {self._store.folder}, training continues: {error}")
             saved = False
         ended_s = self._clock()
         self.save_s = round(ended_s - began_s, 3)
@@ -157,8 +158,8 @@ class Checkpoint:
         return saved
 
 
-def put_back(parts: dict[str, Stateful], stored: dict[str, Any], source: object) -> None:
-    """Put the ``stored`` states into ``parts``; ``source`` says where they are from, for errors."""
+def restore_parts(parts: dict[str, Stateful], stored: dict[str, Any], source: object) -> None:
+    """Load the ``stored`` states into ``parts``; errors name their ``source``."""
     if set(stored) != set(parts):
         raise bad_value("checkpoint", sorted(parts), f"{sorted(stored)} as in {source}, or another folder")
     for name, part in parts.items():
@@ -171,7 +172,7 @@ def put_back(parts: dict[str, Stateful], stored: dict[str, Any], source: object)
 def check_parts(parts: dict[str, Any]) -> dict[str, Stateful]:
     """Return ``parts`` if each can be saved and restored, else raise ``ValueError``."""
     if not parts:
-        raise bad_value("checkpoint", "nothing", "what to save, such as model=model, optimizer=optimizer")
+        raise bad_value("checkpoint", "nothing", "at least one part, such as model=model, optimizer=optimizer")
     for name, part in parts.items():
         if not callable(getattr(part, "state_dict", None)) or not callable(getattr(part, "load_state_dict", None)):
             accepted = "an object with state_dict() and load_state_dict()"
@@ -190,6 +191,6 @@ def check_every_s(every_s: float | None) -> float | None:
 
 
 def folder_for(path: str | os.PathLike[str] | None) -> Path | None:
-    """Return the folder for checkpoints: ``path``, else the job's, else ``None``, which means that none are written."""
+    """Return the checkpoint folder: ``path``, else the job's, else ``None`` (no checkpoints are written)."""
     chosen = path if path is not None else os.environ.get(ENV_CHECKPOINT)
     return Path(chosen) if chosen else None

@@ -1,6 +1,6 @@
-"""The order in which a loader gives its batches, and how to go on in the middle of an epoch. Called by ``_loop``.
+"""Opens epochs of a loader, also in the middle, with its order restored. Called by ``_loop``.
 
-The promise: an epoch opened again at batch *k* gives the batches that the first run would have given from *k* on.
+Invariant: an epoch reopened at batch *k* yields the batches that the first run would have yielded from *k* on.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ._values import bad_value
 T = TypeVar("T")
 
 # Cost of a forward-only batch relative to a training batch.
-_FORWARD_ONLY = 0.4
+_FORWARD_ONLY_COST = 0.4
 
 
 def length(loader: Iterable[Any]) -> int | None:
-    """Return the number of batches in an epoch, ``None`` if the loader cannot tell."""
+    """Return the number of batches in an epoch, ``None`` for a loader without a length."""
     try:
         return len(loader)  # type: ignore[arg-type]
     except (TypeError, NotImplementedError):
@@ -38,12 +38,12 @@ def validation_batches(validation: Sized | None, loader: Iterable[Any]) -> float
         batches = len(validation)
     except (TypeError, NotImplementedError):
         raise bad_value("validation", type(validation).__name__, "a loader that has a length") from None
-    size, of_training = getattr(validation, "batch_size", None), getattr(loader, "batch_size", None)
-    return float(batches * _FORWARD_ONLY * (size / of_training if size and of_training else 1.0))
+    size, training_size = getattr(validation, "batch_size", None), getattr(loader, "batch_size", None)
+    return float(batches * _FORWARD_ONLY_COST * (size / training_size if size and training_size else 1.0))
 
 
 def snapshot(loader: Iterable[Any]) -> dict[str, Any]:
-    """Return the state of every generator that decides about the coming batches."""
+    """Return the state of every generator that affects the coming batches."""
     return {
         "global": _rng.capture(),
         "own": [generator.get_state() for generator in _own_generators(loader)],
@@ -51,7 +51,7 @@ def snapshot(loader: Iterable[Any]) -> dict[str, Any]:
 
 
 def rewind(loader: Iterable[Any], state: dict[str, Any]) -> None:
-    """Put back what ``snapshot`` returned."""
+    """Restore the generators from a ``snapshot``."""
     _rng.restore(state["global"])
     generators = _own_generators(loader)
     if len(generators) != len(state["own"]):
@@ -64,7 +64,7 @@ def open_epoch(loader: Iterable[T], epoch: int) -> Iterator[T]:
     """Start an epoch from its first batch."""
     for sampler in _samplers(loader):
         set_epoch = getattr(sampler, "set_epoch", None)
-        if callable(set_epoch):  # DistributedSampler and its like shuffle by it
+        if callable(set_epoch):  # DistributedSampler and similar samplers seed their shuffle with it
             set_epoch(epoch)
     return iter(loader)
 
@@ -72,9 +72,10 @@ def open_epoch(loader: Iterable[T], epoch: int) -> Iterator[T]:
 def reopen_epoch(
     loader: Iterable[T], epoch: int, skip: int, before: dict[str, Any], now: dict[str, Any]
 ) -> Iterator[T]:
-    """Open an epoch as it was opened ``before``, pass over ``skip`` batches, and leave the generators as of ``now``."""
+    """Open an epoch from the generator states ``before`` it, skip batches, and set the generators to ``now``."""
     if epoch > 0 and getattr(loader, "persistent_workers", False):
-        # Workers that live on draw their seed once, in the first epoch. Draw it now, so that it is not drawn below.
+        # Persistent loader workers draw their seed once, in the first epoch: draw it here, so that it is not drawn
+        # below.
         iter(loader)
     rewind(loader, before)
     iterator = open_epoch(loader, epoch)
@@ -85,15 +86,15 @@ def reopen_epoch(
         except StopIteration:
             accepted = f"at least {skip}, as when the checkpoint was written"
             raise bad_value("batches in an epoch", k, accepted) from None
-    if skip:  # at the very start of an epoch both states are the same, and opening it has drawn from them since
+    if skip:  # at the start of an epoch both states are equal, and opening it has drawn from the generators since
         rewind(loader, now)
     return iterator
 
 
 def _index_source(iterator: Iterator[Any]) -> Iterator[Any] | None:
-    """What feeds indices to a loader that reads samples in this process, so that skipped ones are never read.
+    """Return the iterator of indices of an in-process loader, so that skipped samples are not read; else ``None``.
 
-    It is private to torch, so anything unexpected means: skip by reading.
+    It is private to torch: if anything is unexpected, the batches are read and discarded instead.
     """
     dataloader = sys.modules.get("torch.utils.data.dataloader")
     in_process = getattr(dataloader, "_SingleProcessDataLoaderIter", None)
@@ -107,7 +108,7 @@ def _index_source(iterator: Iterator[Any]) -> Iterator[Any] | None:
 
 
 def _samplers(loader: Iterable[Any]) -> Iterator[Any]:
-    """The loader's samplers, and those that they take their samples from."""
+    """Yield the loader's samplers and the samplers nested in them."""
     for name in ("sampler", "batch_sampler"):
         sampler = getattr(loader, name, None)
         while sampler is not None:
@@ -119,4 +120,4 @@ def _samplers(loader: Iterable[Any]) -> Iterator[Any]:
 def _own_generators(loader: Iterable[Any]) -> list[Any]:
     found = (getattr(holder, "generator", None) for holder in (loader, *_samplers(loader)))
     usable = (g for g in found if hasattr(g, "get_state") and hasattr(g, "set_state"))
-    return list({id(g): g for g in usable}.values())  # loader and sampler mostly share one
+    return list({id(g): g for g in usable}.values())  # loader and sampler usually share one

@@ -1,4 +1,4 @@
-"""``data_parallel`` and ``device``: a training on whole devices, as many as it is given. Called by training code."""
+"""``data_parallel`` and ``device``: training on all whole devices of the allocation. Called by training code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from . import _session
 from ._follower import Follower
 from ._lead import Lead
-from ._values import bad_value, whole
+from ._values import bad_value, whole_number
 
 if TYPE_CHECKING:
     import torch
@@ -15,36 +15,36 @@ if TYPE_CHECKING:
 
 
 def data_parallel(model: nn.Module, *, most: int | None = None, find_unused_parameters: bool = False) -> Any:
-    """Train ``model`` on as many devices as the job holds, one process for each, while that number changes.
+    """Train ``model`` with one process for each device of the job's allocation, also while the allocation changes.
 
-    Call it once, before the optimizer, ``checkpoint`` and the ``track`` loop. The batches stay as they are: each
-    process trains its part, and the gradients are put together, so that the training is the same on one device and on
-    many. A device that is added starts this script again, up to the loop, while the others go on training; it joins
-    between two batches, with the state of the parts given to ``checkpoint``. One that is taken away leaves between two
-    batches. What comes after the loop, and what is printed, is left to the first process.
+    Call it once, before the optimizer, ``checkpoint`` and the ``track`` loop. The batches keep their size: each process
+    trains its shard and the gradients are summed, so the result does not depend on the number of devices. An added
+    device runs this script again up to the loop while the other processes train; it joins between two batches with the
+    state of the parts passed to ``checkpoint``. The process of a removed device leaves between two batches. Code after
+    the loop, and prints, take effect only in the first process.
 
-    A device is a GPU where there are any, else a core with a process of one thread. Outside of a Paceline job all GPUs
-    are used.
+    A device is a GPU if there are any, else a core with a process of one thread. Outside a Paceline job, all GPUs are
+    used.
 
     Parameters
     ----------
     model:
-        The model, on ``device()``. Its loss must be a mean over the samples of a batch. Batch normalisation sees each
-        process's part alone (``torch.nn.SyncBatchNorm`` is torch's way around it, on GPUs).
+        The model, on ``device()``. Its loss must be a mean over the samples of a batch. Batch normalisation sees only
+        the shard of its process (on GPUs, ``torch.nn.SyncBatchNorm`` avoids that).
     most:
-        Use no more devices than so many.
+        The largest number of devices to use.
     find_unused_parameters:
-        As for ``torch.nn.parallel.DistributedDataParallel``: for models that leave out parameters at times.
+        As for ``torch.nn.parallel.DistributedDataParallel``: for models that do not use every parameter in every batch.
 
     Returns
     -------
     torch.nn.Module
-        What to call in place of ``model``. Its state is that of ``model``.
+        The module to call in place of ``model``. Its state is that of ``model``.
 
     Raises
     ------
     RuntimeError
-        If it is called inside of a ``track`` loop, or twice.
+        If called inside a ``track`` loop, or twice.
 
     Examples
     --------
@@ -56,8 +56,8 @@ def data_parallel(model: nn.Module, *, most: int | None = None, find_unused_para
     False
     """
     session = _session.current
-    if session.loop is not None or session.team is not None:
-        raise RuntimeError("data_parallel() is to be called once, before the `for ... in track(...)` loop")
+    if session.loop is not None or session.role is not None:
+        raise RuntimeError("data_parallel() must be called once, before the `for ... in track(...)` loop")
     if not hasattr(model, "parameters") or not hasattr(model, "forward"):
         raise bad_value("model", type(model).__name__, "a torch.nn.Module")
     if not any(parameter.requires_grad for parameter in model.parameters()):
@@ -65,13 +65,13 @@ def data_parallel(model: nn.Module, *, most: int | None = None, find_unused_para
     from ._replica import Replica
 
     replica = Replica(model, find_unused_parameters=find_unused_parameters)
-    follower = Follower.in_this_process(replica)
-    session.team = follower or Lead(replica, None if most is None else whole("most", most))
+    follower = Follower.from_environment(replica)
+    session.role = follower or Lead(replica, None if most is None else whole_number("most", most))
     return replica
 
 
 def device() -> torch.device:
-    """The device of this process: its GPU where there are any, else the CPU.
+    """Return the device of this process: its GPU if there are any, else the CPU.
 
     >>> str(device()) in ("cpu", "cuda:0")
     True

@@ -1,6 +1,6 @@
-"""How progress is shown: as lines for the control loop inside a job, as a bar or as text for a person otherwise.
+"""Shows progress: as lines for the control loop inside a job, else as a bar or as text.
 
-Called by ``_loop`` and ``_session``, which see to the rate.
+Called by ``_loop`` and ``_session``, which limit the rate.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol, TextIO
 
-from ._values import say
+from ._values import log
 from .job import ENV_PROGRESS, run_by_paceline
 from .progress import Progress
 
-# Up to this size one write to a pipe stays whole, whatever worker processes write to it meanwhile (PIPE_BUF).
+# Up to this size a write to a pipe is atomic, even if loader workers write to it at the same time (PIPE_BUF).
 _LONGEST_LINE = 4000
 
 
@@ -28,28 +28,28 @@ _numbers = itertools.count(1)
 
 @functools.cache
 def _source() -> str:
-    # In a container that is started again, this process has the number of the one before.
+    # After a container restarts, this process has the same process id as the previous one.
     return f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
 
 
 class Display(Protocol):
-    """Where progress goes."""
+    """An output for progress."""
 
     @property
     def interval_s(self) -> float:
-        """Seconds between two progress events at least."""
+        """Minimum seconds between two progress events."""
 
     def show(self, progress: Progress) -> None:
-        """Show it. Never raises: who listens must not end a training."""
+        """Show the progress. Never raises: a broken output must not end a training."""
 
     def close(self) -> None:
-        """The loop is over."""
+        """End the output after the loop."""
 
 
 def choose_display() -> Display:
-    """Return what fits this process: lines on standard output if Paceline started it or ``$PACELINE_PROGRESS`` says so.
+    """Return lines on standard output if Paceline started this process or ``$PACELINE_PROGRESS`` is ``lines``.
 
-    Else, on standard error as tqdm does it, a bar on a terminal or a line of text now and then.
+    Else, on standard error as tqdm does, a bar on a terminal or an occasional line of text.
     """
     if run_by_paceline() or os.environ.get(ENV_PROGRESS) == "lines":
         return Lines(sys.stdout)
@@ -65,32 +65,32 @@ class Lines:
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
         self._end = _LineEnd.of(stream) if stream is not None else None
-        self._told = False
+        self._warned = False
 
     def show(self, progress: Progress) -> None:
-        """Write the line in one piece, on a line of its own."""
+        """Write the progress in one piece, on a new line."""
         if self._stream is None:
             return
         progress = replace(progress, source=_source(), number=next(_numbers))
         line = progress.to_line()
         if len(line) > _LONGEST_LINE:
             line = replace(progress, metrics={}).to_line()
-            if not self._told:
-                say(f"metrics are left out: they make a line longer than {_LONGEST_LINE} characters")
-                self._told = True
+            if not self._warned:
+                log(f"metrics omitted: the progress line would exceed {_LONGEST_LINE} characters")
+                self._warned = True
         begin = "\n" if self._end is not None and self._end.open else ""
         try:
             self._stream.write(f"{begin}{line}\n")
             self._stream.flush()
         except (OSError, ValueError):
-            self._stream = None  # closed; nobody reads any more
+            self._stream = None  # the reader has closed it
 
     def close(self) -> None:
-        """Nothing stays open."""
+        """Do nothing."""
 
 
 class _LineEnd:
-    """Takes the place of a stream's ``write`` and remembers whether the last line was left open."""
+    """Replaces a stream's ``write`` and remembers whether the last line is still open."""
 
     def __init__(self, write: Callable[[str], int]) -> None:
         self._write = write
@@ -108,13 +108,13 @@ class _LineEnd:
         end = cls(stream.write)
         try:
             stream.write = end  # type: ignore[method-assign]
-        except AttributeError:  # a stream that allows no attributes: its lines are taken to be closed
+        except AttributeError:  # the stream allows no attributes: assume that its lines are closed
             return None
         return end
 
 
 class Text:
-    """A line for people now and then: for a log file, or a shell without a terminal."""
+    """An occasional line of text: for a log file, or a shell without a terminal."""
 
     interval_s = 10.0
 
@@ -122,12 +122,12 @@ class Text:
         self._stream = stream
 
     def show(self, progress: Progress) -> None:
-        """Print one line; saves are not worth one."""
+        """Print one line; none for a checkpoint."""
         if self._stream is not None and progress.event != "checkpoint":
             self._write(describe(progress) + "\n")
 
     def close(self) -> None:
-        """Nothing stays open."""
+        """Do nothing."""
 
     def _write(self, text: str) -> None:
         try:
@@ -139,7 +139,7 @@ class Text:
 
 
 class Bar(Text):
-    """A progress bar on a terminal: tqdm's where it is installed, else one line that is written over."""
+    """A progress bar on a terminal: tqdm's if it is installed, else one line that is overwritten."""
 
     interval_s = 0.2
 
@@ -172,7 +172,7 @@ class Bar(Text):
         self._width = len(text)
 
     def close(self) -> None:
-        """Leave the bar as it is and go to the next line."""
+        """Keep the bar and go to the next line."""
         if self._tqdm is not None:
             with contextlib.suppress(OSError, ValueError):
                 self._tqdm.close()
@@ -182,7 +182,7 @@ class Bar(Text):
 
 
 def describe(progress: Progress) -> str:
-    """One line for people.
+    """Return the progress as one line of text.
 
     >>> describe(Progress(done=30, total=120, epoch=1, epochs=4, loss=0.25))
     'epoch 2/4   25.0 %  30/120 batches  loss 0.25'

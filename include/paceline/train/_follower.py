@@ -1,4 +1,4 @@
-"""A process that trains its part of each batch at the lead's word. Started by ``_lead``, driven by ``_loop``."""
+"""A follower trains its shard of each batch on the lead's command. Started by ``_lead``, driven by ``_loop``."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import _rng
-from ._checkpoint import put_back
-from ._part import check_divisible, loader_over
-from ._threads import one_on_cpu
-from ._values import say
+from ._checkpoint import restore_parts
+from ._part import check_divisible, with_batch_sampler
+from ._threads import use_one_thread_on_cpu
+from ._values import log
 from ._wire import BatchShare, Wire
 
 if TYPE_CHECKING:
     from ._protocols import BatchLoop, LoopSession
     from ._replica import Replica
 
-# Set by the lead: the socket to it, and which device is this process's.
+# Set by the lead: the socket to it, and the index of this process's device.
 ENV_SOCKET = "PACELINE_LEAD_SOCKET"
 ENV_DEVICE = "PACELINE_DEVICE_INDEX"
 
 
 class Follower:
-    """This process's side of the connection to the lead.
+    """This process's connection to the lead.
 
     Parameters
     ----------
@@ -39,66 +39,66 @@ class Follower:
     def __init__(self, replica: Replica, wire: Wire) -> None:
         self._replica = replica
         self._wire = wire
-        self._inbox: deque[Any] = deque()  # a go or an order, oldest first
+        self._inbox: deque[Any] = deque()  # "go" or orders, oldest first
         self._assigned: deque[BatchShare] = deque()
         self._shares: deque[float] = deque()
         self._epochs = 0  # opened so far
 
     @classmethod
-    def in_this_process(cls, replica: Replica, environ: Mapping[str, str] = os.environ) -> Follower | None:
-        """The connection that the lead left to this process; ``None`` if this process is no follower."""
+    def from_environment(cls, replica: Replica, environ: Mapping[str, str] = os.environ) -> Follower | None:
+        """Return the follower that the environment describes; ``None`` if this process is no follower."""
         if ENV_SOCKET not in environ:
             return None
-        # Who stops a job asks all of its processes to end: the lead saves first, and its followers go when it has.
+        # SIGTERM reaches all processes of a job. The lead saves first and then dismisses its followers.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         return cls(replica, Wire(socket.socket(fileno=int(environ[ENV_SOCKET]))))
 
     @staticmethod
     def device_index() -> int:
-        """Which device is this process's, counted from 0."""
+        """Return the index of this process's device, from 0."""
         return int(os.environ.get(ENV_DEVICE, "0"))
 
     def batches(self, loop: BatchLoop, loader: Any, session: LoopSession) -> Iterator[Any]:
-        """Give this process's part of each batch, until the lead dismisses it; that ends the process.
+        """Yield this process's shard of each batch until the lead dismisses it, which ends the process.
 
-        A loop that the lead has behind it is passed over.
+        A loop that the lead has completed is skipped.
         """
         check_divisible(loader)
-        one_on_cpu()
+        use_one_thread_on_cpu()
         number = session.loops_begun
         session.loops_begun += 1
         session.loop = loop
-        mine: Iterator[Any] = iter(())
-        part = loader_over(loader, _Assigned(self, loader.batch_sampler))
+        own_batches: Iterator[Any] = iter(())
+        own_loader = with_batch_sampler(loader, _AssignedBatches(self, loader.batch_sampler))
         try:
             self._wire.send({"loop": number})
             while True:
-                word = self._next()
-                if word == "go":
-                    batch = next(mine)
+                message = self._next()
+                if message == "go":
+                    batch = next(own_batches)
                     self._replica.share = self._shares.popleft()
                     yield batch
                     loop.done += 1
-                elif word["order"] == "skip":
+                elif message["order"] == "skip":
                     return
-                elif word["order"] == "leave":
-                    self._replica.part()
+                elif message["order"] == "leave":
+                    self._replica.leave()
                     raise SystemExit(0)
                 else:
-                    self._take_place(word, session)
-                    loop.stand_at(word["epoch"], word["batch"], word["done"])
-                    mine = iter(part)
+                    self._join_group(message, session)
+                    loop.set_position(message["epoch"], message["batch"], message["done"])
+                    own_batches = iter(own_loader)
         except (EOFError, ConnectionError):
-            raise SystemExit(0) from None  # the lead has gone, and has said why
+            raise SystemExit(0) from None  # the lead has ended and logged the reason
         except GeneratorExit:
-            # It must not go on to what comes after the loop, and there is nobody here to raise to.
-            say("a data-parallel process left the loop by itself: it ends here")
+            # The code after the loop must not run here, and there is no caller to raise to.
+            log("a data-parallel process left the loop before the lead dismissed it: the process ends")
             os._exit(0)
         finally:
             session.loop = None
 
     def assignments(self) -> Iterator[Sequence[int]]:
-        """The indices of the samples to read in the epoch that is open, as they come in."""
+        """Yield the sample indices of the open epoch as they arrive."""
         epoch = self._epochs
         while True:
             while not self._assigned and self._epochs == epoch:
@@ -114,35 +114,35 @@ class Follower:
         return self._inbox.popleft()
 
     def _receive(self) -> None:
-        word = self._wire.receive()
-        if isinstance(word, BatchShare):
-            self._assigned.append(word)
+        message = self._wire.receive()
+        if isinstance(message, BatchShare):
+            self._assigned.append(message)
             return
-        if isinstance(word, dict) and word["order"] == "open":
-            self._assigned.clear()  # what was to come of the epoch before will not
+        if isinstance(message, dict) and message["order"] == "open":
+            self._assigned.clear()  # the rest of the previous epoch is void
             self._epochs += 1
-        self._inbox.append(word)
+        self._inbox.append(message)
 
-    def _take_place(self, order: dict[str, Any], session: LoopSession) -> None:
-        """Become part of the group if the order says so."""
+    def _join_group(self, order: dict[str, Any], session: LoopSession) -> None:
+        """Load the states and join the group that the order contains."""
         self._shares.clear()
         if "parts" in order:
-            put_back(session.parts, order["parts"], "the first process")
+            restore_parts(session.parts, order["parts"], "the first process")
         if "file" in order:
             self._replica.join(order["file"], order["rank"], order["world"])
-            # Else all would drop out the same and augment alike: they have run the same script.
-            _rng.go_own_way(order["rank"], order["done"])
+            # All processes ran the same script and would draw the same dropout and augmentation.
+            _rng.reseed(order["rank"], order["done"])
 
 
-class _Assigned:
-    """A batch sampler of what the lead hands out."""
+class _AssignedBatches:
+    """A batch sampler over the lead's assignments."""
 
-    def __init__(self, follower: Follower, whole: Any) -> None:
+    def __init__(self, follower: Follower, sampler: Any) -> None:
         self._follower = follower
-        self._whole = whole
+        self._sampler = sampler
 
     def __iter__(self) -> Iterator[Sequence[int]]:
         return self._follower.assignments()
 
     def __len__(self) -> int:
-        return len(self._whole)
+        return len(self._sampler)

@@ -1,4 +1,4 @@
-"""The first process of a data-parallel training: starts the others, lets them join and leave between two batches.
+"""The lead, the first process of a data-parallel training: it starts the others and lets them join and leave.
 
 Made by ``data_parallel``, driven by ``_loop``.
 """
@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from . import _data
 from ._follower import ENV_DEVICE, ENV_SOCKET
-from ._part import Division, check_divisible, loader_over
-from ._thread_choice import in_whole
-from ._threads import one_on_cpu
-from ._values import bad_value, say
+from ._part import ShardingSampler, check_divisible, with_batch_sampler
+from ._thread_choice import whole_cores
+from ._threads import use_one_thread_on_cpu
+from ._values import bad_value, log
 from ._wire import BatchShare, Wire
 from .job import ENV_CHECKPOINT, ENV_OUTPUT
 
@@ -31,192 +31,194 @@ if TYPE_CHECKING:
     from ._checkpoint import Position, Resume, Stateful
     from ._replica import Replica
 
-# The first to be ready waits so long for the others that were started with it: joining stops the training each time.
+# The first ready process waits this long for the others started with it: each join interrupts the training.
 _GATHER_S = 5.0
 _LEAVE_S = 10.0
 
 
 class Lead:
-    """The processes of a training, seen from the first of them.
+    """The processes of a training, managed by the first of them.
 
     Parameters
     ----------
     replica:
         The model.
-    most:
-        No more devices than so many.
+    max_devices:
+        The largest number of devices to use.
     """
 
-    def __init__(self, replica: Replica, most: int | None) -> None:
+    def __init__(self, replica: Replica, max_devices: int | None) -> None:
         self._replica = replica
-        self._most = most
-        self._number = 0
+        self._max_devices = max_devices
+        self._loop_number = 0
         self._parts: dict[str, Stateful] = {}
         self._loader: Any = None
-        self._mine: Any = None  # a loader of this process's part of the batches
-        self._division: Division | None = None  # of the batches, while there is more than one process
+        self._own_loader: Any = None  # over this process's shard of the batches
+        self._sharding: ShardingSampler | None = None  # while there is more than one process
         self._active: list[_Process] = []
         self._starting: list[_Process] = []
-        self._left: list[_Process] = []
-        self._wanted, self._failed = 1, 0
+        self._dismissed: list[_Process] = []
+        self._target, self._failed = 1, 0
         self._ready_since_s: float | None = None
         self._groups = 0
         self._folder: Path | None = None
 
     @property
-    def world(self) -> int:
-        """How many processes train, this one included."""
+    def world_size(self) -> int:
+        """The number of training processes, this one included."""
         return 1 + len(self._active)
 
     def begin(self, number: int, loader: Any, parts: dict[str, Stateful]) -> None:
-        """A loop begins, the script's ``number``-th; who joins it gets the state of ``parts``."""
+        """Begin the script's loop ``number``. Processes that join it get the state of ``parts``."""
         check_divisible(loader)
         if not parts:
             accepted = "checkpoint(model=model, optimizer=optimizer) before the loop, for data_parallel()"
             raise bad_value("checkpoint", "nothing", accepted)
-        one_on_cpu()
-        self._number, self._parts = number, parts
-        self._loader = self._mine = loader
+        use_one_thread_on_cpu()
+        self._loop_number, self._parts = number, parts
+        self._loader = self._own_loader = loader
 
     def devices(self, share: float | None) -> int:
-        """How many whole devices a share is; without one, every GPU."""
+        """Return the number of whole devices in a share; without a share, all GPUs."""
         import torch
 
         gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        wanted = in_whole(share) if share is not None else max(gpus, 1)
-        return min(wanted, gpus or wanted, self._most or wanted)
+        target = whole_cores(share) if share is not None else max(gpus, 1)
+        return min(target, gpus or target, self._max_devices or target)
 
-    def follow(self, wanted: int) -> bool:
-        """Start who is missing; return whether the group is to be formed anew now."""
-        if wanted != self._wanted:
-            self._wanted, self._failed = wanted, 0
-        self._hear()
-        for surplus in self._starting[max(0, wanted - self.world) :]:
+    def follow(self, target: int) -> bool:
+        """Start missing processes; return whether to form a new group now."""
+        if target != self._target:
+            self._target, self._failed = target, 0
+        self._receive_ready()
+        for surplus in self._starting[max(0, target - self.world_size) :]:
             self._starting.remove(surplus)
             surplus.end()
-        for _ in range(wanted - self._failed - self.world - len(self._starting)):
+        for _ in range(target - self._failed - self.world_size - len(self._starting)):
             self._starting.append(self._start())
         ready = [process for process in self._starting if process.ready]
         if not ready:
             self._ready_since_s = None
-            return wanted < self.world
+            return target < self.world_size
         now_s = time.monotonic()
         if self._ready_since_s is None:
             self._ready_since_s = now_s
         return len(ready) == len(self._starting) or now_s - self._ready_since_s > _GATHER_S
 
-    def form(self, here: Resume) -> None:
-        """Form the group of those who are wanted and ready. The training stands ``here``."""
-        for leaving in self._active[max(0, self._wanted - 1) :]:
+    def form_group(self, resume: Resume) -> None:
+        """Form a group of the ready processes, up to the target number, to continue at ``resume``."""
+        for leaving in self._active[max(0, self._target - 1) :]:
             self._active.remove(leaving)
-            self._leave(leaving)
+            self._dismiss_process(leaving)
         joining = [process for process in self._starting if process.ready]
         self._starting = [process for process in self._starting if not process.ready]
         self._ready_since_s = None
         self._active += joining
         self._groups += 1
-        meeting = str(self._scratch() / f"group-{self._groups}")
-        handed_over = {name: part.state_dict() for name, part in self._parts.items()} if joining else {}
+        rendezvous = str(self._scratch_folder() / f"group-{self._groups}")
+        states = {name: part.state_dict() for name, part in self._parts.items()} if joining else {}
         for rank, process in enumerate(self._active, start=1):
-            group = {"file": meeting, "rank": rank, "world": self.world}
-            new = {"parts": handed_over} if process in joining else {}
-            with process.reached() as wire:
-                wire.send({**_open(here.position), **group, **new})
-        self._replica.join(meeting, 0, self.world)
+            group = {"file": rendezvous, "rank": rank, "world": self.world_size}
+            new = {"parts": states} if process in joining else {}
+            with process.connection() as wire:
+                wire.send({**_open_order(resume.position), **group, **new})
+        self._replica.join(rendezvous, 0, self.world_size)
 
     def open_epoch(self, position: Position) -> Iterator[Any]:
-        """Let all begin an epoch; returns this process's part of it."""
+        """Open an epoch in all processes; return this process's shard of it."""
         for process in self._active:
-            with process.reached() as wire:
-                wire.send(_open(position))
-        return _data.open_epoch(self._mine, position.epoch)
+            with process.connection() as wire:
+                wire.send(_open_order(position))
+        return _data.open_epoch(self._own_loader, position.epoch)
 
-    def reopen_epoch(self, here: Resume) -> Iterator[Any]:
-        """This process's part of what is left of an epoch; the others were told by ``form``."""
-        position, whole = here.position, self._loader
-        self._mine, self._division = whole, None
+    def reopen_epoch(self, resume: Resume) -> Iterator[Any]:
+        """Return this process's shard of the rest of an epoch; the others have it from ``form_group``."""
+        position, loader = resume.position, self._loader
+        self._own_loader, self._sharding = loader, None
         if self._active:
-            # Where workers live on, `_data` opens a later epoch twice.
-            twice = position.epoch > 0 and whole.persistent_workers
-            hand_out = [process.assign for process in self._active]
-            self._division = Division(whole.batch_sampler, hand_out, position.batch, quiet_passes=int(twice))
-            self._mine = loader_over(whole, self._division)
-        return _data.reopen_epoch(self._mine, position.epoch, position.batch, here.epoch_start, here.now)
+            # With persistent loader workers, `_data` opens a later epoch twice.
+            opened_twice = position.epoch > 0 and loader.persistent_workers
+            senders = [process.assign for process in self._active]
+            self._sharding = ShardingSampler(
+                loader.batch_sampler, senders, position.batch, dry_passes=int(opened_twice)
+            )
+            self._own_loader = with_batch_sampler(loader, self._sharding)
+        return _data.reopen_epoch(self._own_loader, position.epoch, position.batch, resume.epoch_start, resume.now)
 
     def go(self) -> None:
-        """Let all do the next batch."""
-        if self._division is not None:
-            self._replica.share = self._division.shares.popleft()
+        """Start the next batch in all processes."""
+        if self._sharding is not None:
+            self._replica.share = self._sharding.shares.popleft()
         for process in self._active:
-            with process.reached() as wire:
+            with process.connection() as wire:
                 wire.go()
 
     def dismiss(self) -> None:
-        """All batches are done: let the others go."""
+        """Dismiss the other processes after the last batch."""
         for process in self._active:
-            self._leave(process)
+            self._dismiss_process(process)
         self._active = []
-        with contextlib.suppress(RuntimeError):  # of a group that has fallen apart
-            self._replica.part()
+        with contextlib.suppress(RuntimeError):  # from a broken group
+            self._replica.leave()
 
     def close(self) -> None:
-        """The loop is over: wait until nobody is left, and leave nothing behind."""
+        """End the loop: wait for the end of all processes and remove the temporary folder."""
         self.dismiss()
-        for process in (*self._starting, *self._left):
+        for process in (*self._starting, *self._dismissed):
             process.end()
-        self._starting, self._left, self._wanted, self._failed = [], [], 1, 0
+        self._starting, self._dismissed, self._target, self._failed = [], [], 1, 0
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 
-    def _leave(self, process: _Process) -> None:
-        """Send it away. It takes a moment to go, for which nobody waits now."""
+    def _dismiss_process(self, process: _Process) -> None:
+        """Dismiss a process without waiting for its end."""
         with contextlib.suppress(OSError):
             process.wire.send({"order": "leave"})
         process.wire.close()
-        self._left.append(process)
+        self._dismissed.append(process)
 
     def _start(self) -> _Process:
-        self._left = [process for process in self._left if not process.gone]
-        taken = {process.device for process in (*self._active, *self._starting, *self._left)}
+        self._dismissed = [process for process in self._dismissed if not process.has_ended]
+        taken = {process.device for process in (*self._active, *self._starting, *self._dismissed)}
         device = next(index for index in range(1, len(taken) + 2) if index not in taken)
-        return _Process(device, self._scratch())
+        return _Process(device, self._scratch_folder())
 
-    def _hear(self) -> None:
-        """Take note of who is ready, and of who has died on the way."""
+    def _receive_ready(self) -> None:
+        """Note the processes that are ready, and those that died before the loop."""
         for process in list(self._starting):
             try:
                 while process.wire.waiting():
-                    word: Any = process.wire.receive()
-                    number = word["loop"]
-                    process.ready = number == self._number
-                    if number < self._number:
+                    message: Any = process.wire.receive()
+                    number = message["loop"]
+                    process.ready = number == self._loop_number
+                    if number < self._loop_number:
                         process.wire.send({"order": "skip"})
             except (EOFError, OSError):
                 self._starting.remove(process)
                 self._failed += 1
                 code = process.end()
-                say(f"a data-parallel process ended with exit code {code} before it reached the loop: going on without")
+                log(f"a data-parallel process ended before the loop (exit code {code}): training continues without it")
 
-    def _scratch(self) -> Path:
+    def _scratch_folder(self) -> Path:
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="paceline-parallel-"))
         return self._folder
 
 
-def _open(position: Position) -> dict[str, Any]:
+def _open_order(position: Position) -> dict[str, Any]:
     return {"order": "open", "epoch": position.epoch, "batch": position.batch, "done": position.done}
 
 
 class _Process:
-    """One of the others: this script once more, on another device."""
+    """A follower process: this script once more, on another device."""
 
-    def __init__(self, device: int, scratch: Path) -> None:
+    def __init__(self, device: int, scratch_folder: Path) -> None:
         self.device = device
         self.ready = False
         ours, theirs = socket.socketpair()
         self.wire = Wire(ours)
-        output = scratch / f"output-{device}"  # what it writes beside the training is thrown away
+        output = scratch_folder / f"output-{device}"  # discarded
         output.mkdir(exist_ok=True)
         environment = {name: value for name, value in os.environ.items() if name != ENV_CHECKPOINT}
         environment |= {ENV_SOCKET: str(theirs.fileno()), ENV_DEVICE: str(device), ENV_OUTPUT: str(output)}
@@ -230,28 +232,28 @@ class _Process:
             )
 
     @contextmanager
-    def reached(self) -> Iterator[Wire]:
-        """The connection to it. Raises ``RuntimeError`` if it has gone."""
+    def connection(self) -> Iterator[Wire]:
+        """Yield the connection to the process. Raises ``RuntimeError`` if the process has ended."""
         try:
             yield self.wire
         except OSError:
             raise RuntimeError(
                 f"data_parallel: the process of device {self.device} has left the training (exit code {self.end()}). "
-                "Leave the loop, or stop_early(), in all processes or in none: decide by what all of them see"
+                "Leave the loop or call stop_early() in all processes or in none: decide by a value that all see"
             ) from None
 
     def assign(self, assignment: BatchShare) -> None:
-        """Hand out its part of a batch."""
-        with self.reached() as wire:
+        """Send the process its shard of a batch."""
+        with self.connection() as wire:
             wire.assign(assignment)
 
     @property
-    def gone(self) -> bool:
-        """Whether it has ended."""
+    def has_ended(self) -> bool:
+        """Whether the process has ended."""
         return self._process.poll() is not None
 
     def end(self) -> int:
-        """Let it go, with force if it stays; returns its exit code."""
+        """Wait for the process to end, and kill it if it does not; return its exit code."""
         self.wire.close()
         if self.ready:
             with contextlib.suppress(subprocess.TimeoutExpired):

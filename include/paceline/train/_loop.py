@@ -1,4 +1,4 @@
-"""The loop over the batches: it counts, shows progress, follows the CPU share, saves, resumes and stops early.
+"""The loop over batches: counts, shows progress, follows the CPU share, saves, resumes and stops early.
 
 Made by ``track``.
 """
@@ -17,7 +17,7 @@ from ._follower import Follower
 from ._lead import Lead
 from ._monitor import Converged, Monitor
 from ._share import CpuShare
-from ._values import bad_value, say, whole
+from ._values import bad_value, log, whole_number
 from .job import EXIT_TERMINATED, run_by_paceline
 from .progress import Progress
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# A change of the CPU share is seen within this time, at the next batch.
+# Seconds between two readings of the CPU share, rounded up to a whole batch.
 _SHARE_INTERVAL_S = 0.5
-# The ends of epochs shorter than this are not told apart from their batches.
-_SHORTEST_TOLD_EPOCH_S = 1.0
-# No save in the last stretch before the final one, as a share of the time between two.
-_LAST_STRETCH = 0.2
+# The ends of shorter epochs are not reported.
+_SHORTEST_REPORTED_EPOCH_S = 1.0
+# No save this shortly before the final one, as a fraction of the time between two saves.
+_FINAL_STRETCH = 0.2
 _NOW = float("-inf")
 
 
@@ -43,7 +43,7 @@ class Loop(Generic[T]):
     loader, epochs, total, device, threads, until, validation:
         As for ``track``.
     display:
-        Where progress goes; chosen by the environment if ``None``.
+        Output for progress; ``None`` chooses it by the environment.
     """
 
     def __init__(
@@ -58,44 +58,44 @@ class Loop(Generic[T]):
         validation: Sized | None = None,
         display: Display | None = None,
     ) -> None:
-        self.epochs = whole("epochs", epochs)
+        self.epochs = whole_number("epochs", epochs)
         self.epoch = 0
         self.done = 0
         self._loader = loader
         self._length = _data.length(loader)
-        self._given_total = None if total is None else whole("total", total)
+        self._given_total = None if total is None else whole_number("total", total)
         if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
-            raise bad_value("loader", loader, "a DataLoader or anything else to iterate over")
+            raise bad_value("loader", loader, "a DataLoader or another iterable")
         if self._length == 0:
             raise bad_value("loader", "0 batches", "at least 1 batch; is the data set empty, or drop_last too much?")
         if self._length is None and total is None:
             raise bad_value("total", None, "the number of batches in all epochs, as the loader has no length")
         if self.epochs > 1 and isinstance(loader, Iterator):
-            accepted = "something to iterate over again for each epoch, not an iterator that is used up after one"
+            accepted = "an iterable that yields the batches once per epoch, not an iterator that is exhausted after one"
             raise bad_value("loader", type(loader).__name__, accepted)
         self._device = None if device is None else str(device)
         self._share = CpuShare()
-        self._threads = _threads.Threads(None if threads is None else whole("threads", threads), self._share)
+        self._threads = _threads.Threads(None if threads is None else whole_number("threads", threads), self._share)
         if until is not None and not isinstance(until, Converged):
             raise bad_value("until", until, 'a paceline.train.Converged, such as Converged("accuracy")')
         self._validation = _data.validation_batches(validation, loader)
         self.monitor = None if until is None else Monitor(until, self.epochs)
         self._display = display
-        self._epoch_done = 0  # batches done when the epoch began
+        self._epoch_done = 0  # batches done at the start of the epoch
         self._epoch_batches = self._length or 0
         self._epoch_began_s = _NOW
-        self._epoch_told = self._reports_ends = False
-        self._last_of_epoch = -1  # batches done when an epoch's last one begins, where that is known
-        self._stopped = self._used = self._regroup = False
-        self._last: bool | None = None  # of its epoch, where a server hands out the batches
+        self._epoch_end_shown = self._reports_epoch_ends = False
+        self._last_of_epoch = -1  # batches done at the start of the epoch's last batch, if known
+        self._stopped = self._iterated = self._regroup = False
+        self._is_last: bool | None = None  # of its epoch, if a server leases the batches
         self._lead: Lead | None = None
         self._worker: TrainingWorker | None = None
-        self._look_s = _NOW
+        self._next_check_s = _NOW
         self._next_show_s = self._next_share_s = _NOW
-        self._began = (0, 0.0)  # batches done and time when the loop began in this process
+        self._began = (0, 0.0)  # batches done, and time, at the start of the loop in this process
         self._epoch_start: dict[str, Any] = {}
         self._number = 0
-        self._reports = 0  # of the metric that is monitored, so far
+        self._reports = 0  # of the monitored metric so far
         self.total = self._planned_total()
 
     def __len__(self) -> int:
@@ -109,40 +109,40 @@ class Loop(Generic[T]):
     @property
     def epoch_end(self) -> bool:
         """Whether this batch is the epoch's last. Never true for a loader without a length."""
-        if self._last is not None:
-            return self._last
+        if self._is_last is not None:
+            return self._is_last
         return self._length is not None and self.batch + 1 >= self._length
 
     def stop_early(self) -> None:
         """End the loop after this batch. See ``paceline.train.stop_early``."""
-        if self._worker is not None and self._worker.measured:
+        if self._worker is not None and self._worker.profiling:
             return
         self._stopped = True
-        self._look_s = _NOW
+        self._next_check_s = _NOW
 
-    def look_now(self) -> None:
-        """See to saves, progress and signals right after this batch."""
-        self._look_s = _NOW
+    def check_now(self) -> None:
+        """Check for saves, progress and signals right after this batch."""
+        self._next_check_s = _NOW
 
     def __iter__(self) -> Iterator[T]:
-        if self._used:
+        if self._iterated:
             raise RuntimeError("this track(...) was iterated over before: call track() again for another loop")
-        self._used = True
+        self._iterated = True
         session = _session.current
         if session.loop is not None:
-            say("a track() loop inside of another is a plain loop; only the outer one shows progress and is resumed")
+            log("a track() loop inside another runs as a plain loop: only the outer loop shows progress and resumes")
             return self._plain()
-        if isinstance(session.team, Follower):
-            return session.team.batches(self, self._loader, session)
+        if isinstance(session.role, Follower):
+            return session.role.batches(self, self._loader, session)
         return self._run(session)
 
-    def stand_at(self, epoch: int, batch: int, done: int) -> None:
-        """Stand where another process of the same training stands."""
+    def set_position(self, epoch: int, batch: int, done: int) -> None:
+        """Set the position to that of another process of the same training."""
         self.epoch, self.done, self._epoch_done = epoch, done, done - batch
 
-    def stand_in(self, epoch: int, done: int, total: int, epochs: int, *, last: bool) -> None:
-        """Stand where the server of a training on several machines says."""
-        self.epoch, self.done, self.total, self.epochs, self._last = epoch, done, total, epochs, last
+    def set_server_progress(self, epoch: int, done: int, total: int, epochs: int, *, last: bool) -> None:
+        """Set the progress that the server of a training on several machines reports."""
+        self.epoch, self.done, self.total, self.epochs, self._is_last = epoch, done, total, epochs, last
 
     def _plain(self) -> Iterator[T]:
         for epoch in range(self.epochs):
@@ -156,33 +156,33 @@ class Loop(Generic[T]):
     def _run(self, session: _session.Session) -> Iterator[T]:
         resume = self._begin(session)
         if resume is not None and resume.position.loop > self._number:
-            return  # a loop before the one that was under way when the checkpoint was written
-        had_ended = resume is not None and resume.position.ended and self._over()
+            return  # this loop was over when the checkpoint was written
+        was_over = resume is not None and resume.position.ended and self._is_over()
         left = False
         display = self._display = self._display or choose_display()
         clock = session.clock
         session.loop = self
-        session.listen()
-        session.leave_quickly()
-        lead = self._lead = session.team if isinstance(session.team, Lead) else None
-        worker = self._worker = session.join_others() if lead is None and self._number == 0 else None
+        session.handle_sigterm()
+        session.skip_exit_gc()
+        lead = self._lead = session.role if isinstance(session.role, Lead) else None
+        worker = self._worker = session.join_distributed() if lead is None and self._number == 0 else None
         try:
             if lead is not None:
                 lead.begin(self._number, self._loader, session.parts)
             self._began = (self.done, clock())
             self._follow_share(clock())
             self._show(session, "start")
-            while not self._over():
+            while not self._is_over():
                 self._epoch_began_s = clock()
                 self._last_of_epoch = self._epoch_done + self._length - 1 if self._length and not worker else -1
                 for batch in self._open(resume):
                     if self.done == self._last_of_epoch:
-                        self._tell_epoch_end(session, clock())
+                        self._report_epoch_end(session, clock())
                     if lead is not None:
                         lead.go()
                     yield batch
                     self.done += 1
-                    if clock() >= self._look_s and self._look(session, clock()):
+                    if clock() >= self._next_check_s and self._check(session, clock()):
                         break
                 if worker is not None:
                     if self._stopped:
@@ -193,9 +193,9 @@ class Loop(Generic[T]):
                 elif not self._stopped:
                     resume = None
                     self._end_epoch()
-            self._end(session, save=not had_ended)
+            self._end(session, save=not was_over)
         except GeneratorExit:
-            if self._stopped:  # stop_early() and then break: the batch counts
+            if self._stopped:  # break after stop_early(): the batch counts
                 self.done += 1
                 if worker is not None:
                     worker.stop()
@@ -208,10 +208,10 @@ class Loop(Generic[T]):
                 lead.close()
             if worker is not None:
                 worker.close()
-            session.stop_listening()
+            session.restore_sigterm()
             display.close()
             if left and session.terminating:
-                session.terminate_soon()
+                session.resend_sigterm()
         if session.terminating:
             raise SystemExit(EXIT_TERMINATED)
 
@@ -219,7 +219,7 @@ class Loop(Generic[T]):
         self._number = session.loops_begun
         session.loops_begun += 1
         if self._number == 1 and run_by_paceline():
-            say("a second track() loop begins from 0 % again; a deadline is best met with one: track(..., epochs=n)")
+            log("a second track() loop restarts progress at 0 %: use one loop to meet a deadline, track(..., epochs=n)")
         resume = session.checkpoint.resume if session.checkpoint is not None else None
         if resume is None or resume.position.loop < self._number:
             return None
@@ -232,13 +232,13 @@ class Loop(Generic[T]):
         self.epoch, self.done, self._stopped = position.epoch, position.done, position.stopped
         if self.monitor is not None:
             self.monitor.restore(position.curve)
-            if position.batch == self._length:  # its metric is in what was reported, and not yet in the curve
+            if position.batch == self._length:  # its metric was reported and is not yet in the curve
                 self._reports = -1
             self.epochs = max(self.monitor.epochs, self.epoch)
         self._epoch_done = position.done - position.batch
         self.total = self.done if self._stopped else self._planned_total()
-        if position.ended and self._over():
-            say(f"the checkpoint is of a training that had ended ({self.done} batches): there is nothing left to do")
+        if position.ended and self._is_over():
+            log(f"the training in the checkpoint had ended ({self.done} batches done): nothing left to do")
             _data.rewind(self._loader, resume.now)
         return resume
 
@@ -255,54 +255,54 @@ class Loop(Generic[T]):
             return self._lead.reopen_epoch(resume)
         return _data.reopen_epoch(self._loader, self.epoch, resume.position.batch, resume.epoch_start, resume.now)
 
-    def _tell_epoch_end(self, session: _session.Session, now_s: float) -> None:
-        """Say that a validation may follow, so that it is not taken for a slow batch; and later when it is over."""
-        if now_s - self._epoch_began_s >= _SHORTEST_TOLD_EPOCH_S:
+    def _report_epoch_end(self, session: _session.Session, now_s: float) -> None:
+        """Report that a validation may follow, so that the controller does not take it for a slow batch."""
+        if now_s - self._epoch_began_s >= _SHORTEST_REPORTED_EPOCH_S:
             self._show(session, "epoch_end")
-            self._epoch_told = self._reports_ends = True
+            self._epoch_end_shown = self._reports_epoch_ends = True
 
     def _end_epoch(self) -> None:
         if self.batch == 0:
             raise bad_value("loader", f"0 batches in epoch {self.epoch}", "at least 1 batch")
         if self._length is not None:
-            self._epoch_batches = self.batch  # a loader may have told only about how many there are
-        if self._epoch_told:  # its first batch ends the pause: a loader may take its time to open, too
-            self._epoch_told = False
-            self._look_s = self._next_show_s = _NOW
+            self._epoch_batches = self.batch  # the loader's length may have been an estimate
+        if self._epoch_end_shown:  # the next batch ends the pause, which includes the opening of the loader
+            self._epoch_end_shown = False
+            self._next_check_s = self._next_show_s = _NOW
         self.epoch += 1
         self._epoch_done = self.done
         if self.monitor is not None:
-            self._follow(self.monitor, _session.current)
+            self._update_epochs(self.monitor, _session.current)
         self.total = self._planned_total()
 
-    def _follow(self, monitor: Monitor, session: _session.Session) -> None:
-        """Let the number of epochs follow what the metric says, after an epoch."""
+    def _update_epochs(self, monitor: Monitor, session: _session.Session) -> None:
+        """After an epoch, set the number of epochs to the monitor's forecast."""
         metric = monitor.until.metric
         times, value = session.newest(metric)
         if times == self._reports:
             if self.epoch == 2 and not monitor.points:
-                say(f"until: {metric} was not reported in two epochs, so nothing can be said of it")
+                log(f"until: {metric} was not reported in the first two epochs: no forecast")
             return
         self._reports = times
         before = self.epochs
         monitor.add(self.epoch, value)
         self.epochs = max(monitor.epochs, self.epoch)
-        if monitor.enough is not None:
-            say(f"the training ends after {self.epoch} epochs: {monitor.enough}")
+        if monitor.end_reason is not None:
+            log(f"the training ends after {self.epoch} epochs: {monitor.end_reason}")
         elif self.epochs != before:
-            say(f"{metric} is expected to need {self.epochs} epochs")
+            log(f"forecast by {metric}: {self.epochs} epochs")
 
-    def _over(self) -> bool:
+    def _is_over(self) -> bool:
         return self._stopped or self.epoch >= self.epochs
 
     def _planned_total(self) -> int:
         if self._given_total is not None or self._length is None:
-            # What the epochs have become of the epochs that it was given for.
-            share = self.epochs / self.monitor.most if self.monitor is not None else 1
+            # The given total is for the maximum of epochs.
+            share = self.epochs / self.monitor.max_epochs if self.monitor is not None else 1
             return max(round((self._given_total or 1) * share), self.done, 1)
         return max(self._epoch_done + max(self.epochs - self.epoch, 0) * self._epoch_batches, self.done)
 
-    def _look(self, session: _session.Session, now_s: float) -> bool:
+    def _check(self, session: _session.Session, now_s: float) -> bool:
         """Do what is due between two batches; return whether to stop."""
         if self._stopped:
             return True
@@ -321,20 +321,20 @@ class Loop(Generic[T]):
         elif now_s >= self._next_show_s:
             self._show(session, "progress")
         next_save_s = saver.next_save_s if saver is not None else float("inf")
-        self._look_s = min(self._next_show_s, self._next_share_s, next_save_s)
+        self._next_check_s = min(self._next_show_s, self._next_share_s, next_save_s)
         return False
 
     def _nearly_done(self, now_s: float, interval_s: float) -> bool:
-        """Whether the final save is so near that one now would only hold up the last batches."""
+        """Return whether the final save is so near that a save now would only delay the last batches."""
         done, passed_s = self.done - self._began[0], now_s - self._began[1]
-        return passed_s > 0 and (self.total - self.done) * passed_s < _LAST_STRETCH * interval_s * done
+        return passed_s > 0 and (self.total - self.done) * passed_s < _FINAL_STRETCH * interval_s * done
 
     def _end(self, session: _session.Session, *, save: bool = True) -> None:
         self.total = self.done
         if self._lead is not None:
             self._lead.dismiss()
         if save and session.checkpoint is not None:
-            self._show(session, "progress")  # all batches are done; the save may take a moment
+            self._show(session, "progress")  # the save may take a moment
             self._save(session, ended=True)
         self._show(session, "finish")
 
@@ -343,7 +343,7 @@ class Loop(Generic[T]):
             return False
         position = self._position(ended=ended)
         now = _data.snapshot(self._loader)
-        # After the last epoch there is none to open again: one that is added later starts from here.
+        # After the last epoch there is none to reopen: an epoch added later starts from here.
         start = self._epoch_start if self.batch else now
         return session.checkpoint.save(position, start, now, session.reported())
 
@@ -361,13 +361,13 @@ class Loop(Generic[T]):
         )
 
     def _form_group(self, session: _session.Session, lead: Lead) -> Resume:
-        """Let processes join and leave; the training goes on where it stands."""
+        """Let processes join and leave; return where the training continues."""
         self._regroup = False
-        self._look_s = _NOW
-        here = Resume(self._position(), self._epoch_start, _data.snapshot(self._loader), {})
-        lead.form(here)
+        self._next_check_s = _NOW
+        resume = Resume(self._position(), self._epoch_start, _data.snapshot(self._loader), {})
+        lead.form_group(resume)
         self._show(session, "resized")
-        return here
+        return resume
 
     def _follow_share(self, now_s: float) -> None:
         if self._lead is not None:
@@ -390,7 +390,7 @@ class Loop(Generic[T]):
             spent=self._worker.spent if self._worker is not None else {},
             device=self._device or _default_device(),
             threads=_threads.current(),
-            devices=self._lead.world if self._lead is not None else None,
+            devices=self._lead.world_size if self._lead is not None else None,
             save_s=session.checkpoint.save_s if session.checkpoint is not None else None,
             validation_s=self._validation_s(now_s),
             monotonic_s=now_s,
@@ -401,11 +401,11 @@ class Loop(Generic[T]):
             self._next_show_s = now_s + self._display.interval_s
 
     def _validation_s(self, now_s: float) -> float | None:
-        """Return the forecast duration of the validation after an epoch, from the speed so far.
+        """Return the forecast duration of the validation after an epoch, by the speed so far.
 
-        Ends of short epochs are not reported: their validations are a part of the measured speed.
+        Ends of short epochs are not reported: the measured speed includes their validations.
         """
-        if self.epoch and not self._reports_ends:
+        if self.epoch and not self._reports_epoch_ends:
             return None
         done, passed_s = self.done - self._began[0], now_s - self._began[1]
         return round(self._validation * passed_s / done, 3) if self._validation and done else None

@@ -1,6 +1,6 @@
-"""When a training has learned enough: a curve through its metric says how many epochs it still needs.
+"""The accuracy monitor: fits a curve to a metric and predicts how many epochs the training still needs.
 
-``Converged`` is what training code asks for, ``Monitor`` what ``_loop`` and a parameter server follow. No torch.
+Training code passes ``Converged``; ``_loop`` and the parameter server use ``Monitor``. No torch.
 """
 
 from __future__ import annotations
@@ -10,37 +10,37 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ._values import bad_value, deferred_number, whole
+from ._values import bad_value, deferred_number, whole_number
 
-# A curve of three parameters says nothing yet with fewer points.
-_LEAST_POINTS = 4
-# Where the curve may flatten out, beyond the best value so far: from a thousandth to a hundred times what has been
-# gained, in powers of ten, looked at in these steps at first and then in finer ones around the best.
-_LEAST, _MOST, _STEPS = -3.0, 2.0, (0.25, 0.05, 0.01, 0.002)
+# A curve of three parameters needs more points than parameters.
+_MIN_POINTS = 4
+# Search range of the ceiling: the best value plus 10**exponent times the gain so far, first in coarse steps of the
+# exponent, then in finer ones around the best.
+_MIN_EXPONENT, _MAX_EXPONENT, _EXPONENT_STEPS = -3.0, 2.0, (0.25, 0.05, 0.01, 0.002)
 _FLAT = 1e-12
 
 
 @dataclass(frozen=True)
 class Converged:
-    """A training is done when its metric has levelled off, or has reached a target: for ``track(until=...)``.
+    """The end of a training by its metric, levelled off or at a target: for ``track(until=...)``.
 
     The accuracy monitor of Deep-Edge, with the curve of Optimus: after each epoch ``c - 1 / (a k + b)`` is fitted to
-    the metric after ``k`` epochs. It tells after how many epochs one more would gain less than ``gain``; the total
-    that progress is measured by becomes that number, so a deadline's devices are given back while the training runs.
+    the metric after ``k`` epochs. It predicts after how many epochs one more gains less than ``gain``. This number of
+    epochs becomes the total of the progress, so a deadline controller returns devices while the training runs.
 
     Parameters
     ----------
     metric:
         A name that is reported after each epoch, or ``"loss"``.
     gain:
-        An epoch that is expected to better the metric by less than this is not worth it.
+        The smallest expected gain for which another epoch is trained.
     target:
-        A value that is good enough.
+        A value at which the training ends.
     better:
         Whether ``"higher"`` or ``"lower"`` is better.
     patience:
-        The word of the curve is not enough: so many epochs have to have gained less than ``gain`` on average. Where the
-        curve does not say so, three times as many that have gained less than ``gain`` all together end the training.
+        Epochs that must confirm the curve with an average gain below ``gain``. Without that forecast, three times as
+        many epochs with a total gain below ``gain`` end the training.
 
     Examples
     --------
@@ -61,9 +61,9 @@ class Converged:
 
     def __post_init__(self) -> None:
         if not isinstance(self.metric, str) or not self.metric:
-            raise bad_value("metric", self.metric, 'the name of what is reported, such as "accuracy"')
+            raise bad_value("metric", self.metric, 'the name of a reported metric, such as "accuracy"')
         gain = deferred_number("gain", self.gain)()
-        object.__setattr__(self, "gain", gain)  # JSON knows no other kind of number
+        object.__setattr__(self, "gain", gain)  # JSON stores only plain numbers
         if not 0 < gain < math.inf:
             raise bad_value("gain", self.gain, "more than 0")
         if self.target is not None:
@@ -72,10 +72,10 @@ class Converged:
                 raise bad_value("target", self.target, "a finite number, or None")
         if self.better not in ("higher", "lower"):
             raise bad_value("better", self.better, '"higher" or "lower"')
-        whole("patience", self.patience)
+        whole_number("patience", self.patience)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-safe."""
+        """Return the fields as JSON values."""
         return asdict(self)
 
 
@@ -85,63 +85,63 @@ class Monitor:
     Parameters
     ----------
     until:
-        What is enough.
-    most:
-        The most epochs there may be.
+        The end condition.
+    max_epochs:
+        The largest number of epochs.
 
     Examples
     --------
-    Half of what is missing to 0.8 remains each time the epochs double:
+    The distance to 0.8 halves each time the epochs double:
 
-    >>> monitor = Monitor(Converged("accuracy", gain=0.002), most=100)
+    >>> monitor = Monitor(Converged("accuracy", gain=0.002), max_epochs=100)
     >>> for epoch in range(1, 8):
     ...     monitor.add(epoch, 0.8 - 0.4 / epoch)
     >>> monitor.epochs
     14
     """
 
-    def __init__(self, until: Converged, most: int) -> None:
+    def __init__(self, until: Converged, max_epochs: int) -> None:
         self.until = until
-        self.most = most
+        self.max_epochs = max_epochs
         self.points: list[tuple[float, float]] = []  # epochs done, value
-        self.epochs = most
-        """How many epochs the training needs, as far as is known."""
-        self.enough: str | None = None
-        """Why no further epoch is needed, as a phrase for people; ``None`` while there is no reason."""
+        self.epochs = max_epochs
+        """The forecast number of epochs."""
+        self.end_reason: str | None = None
+        """Why the training ends, as a clause of a log line; ``None`` before that."""
 
     def add(self, epochs_done: float, value: float) -> None:
-        """Take in the metric's value after so many epochs; one that is no finite number tells nothing."""
-        if not math.isfinite(value) or self.enough is not None:
+        """Add the metric's value after some epochs; values that are not finite are ignored."""
+        if not math.isfinite(value) or self.end_reason is not None:
             return
         self.points.append((epochs_done, value))
-        self._judge()
+        self._update()
 
     def restore(self, points: Sequence[Sequence[float]]) -> None:
-        """Go on with the points of an earlier process."""
+        """Add the points of an earlier process."""
         for epochs, value in points:
             self.add(float(epochs), float(value))
 
-    def _judge(self) -> None:
+    def _update(self) -> None:
         until, (now, value) = self.until, self.points[-1]
         sign = 1 if until.better == "higher" else -1
-        soonest = math.floor(now) + 1
+        next_epoch = math.floor(now) + 1
         curve = fit([(epochs, sign * value) for epochs, value in self.points])
         needed = curve.epochs_until_gain(until.gain) if curve is not None else math.inf
         if until.target is not None and sign * (value - until.target) >= 0:
-            self.enough = f"{until.metric} is {value:.4g}, good enough with {until.target:.4g}"
+            self.end_reason = f"{until.metric} is {value:.4g}, which reaches the target of {until.target:.4g}"
         elif now >= needed and self._gained(sign, until.patience) < until.patience * until.gain:
-            self.enough = f"{until.metric} gains less than {until.gain:g} in an epoch by now"
+            self.end_reason = f"{until.metric} now gains less than {until.gain:g} per epoch"
         elif self._gained(sign, 3 * until.patience) < until.gain:
-            self.enough = f"{until.metric} has not gained {until.gain:g} in {3 * until.patience} epochs"
-        if self.enough is not None:
-            self.epochs = min(math.ceil(now), self.most)
+            self.end_reason = f"{until.metric} has not gained {until.gain:g} in {3 * until.patience} epochs"
+        if self.end_reason is not None:
+            self.epochs = min(math.ceil(now), self.max_epochs)
             return
         if curve is not None and until.target is not None:
             needed = min(needed, curve.epochs_until(sign * until.target))
-        self.epochs = self.most if needed >= self.most else max(math.ceil(needed), soonest)
+        self.epochs = self.max_epochs if needed >= self.max_epochs else max(math.ceil(needed), next_epoch)
 
     def _gained(self, sign: int, last_epochs: int) -> float:
-        """By how much the best value has become better in so many epochs; infinitely much where there were fewer."""
+        """Return the gain of the best value over the last epochs; infinity if there are fewer epochs."""
         now = self.points[-1][0]
         before = [sign * value for epochs, value in self.points if epochs <= now - last_epochs]
         since = [sign * value for epochs, value in self.points if epochs > now - last_epochs]
@@ -150,49 +150,49 @@ class Monitor:
 
 @dataclass(frozen=True)
 class LossCurve:
-    """``ceiling - 1 / (a k + b)`` after ``k`` epochs: what Optimus fits to a loss, upside down."""
+    """``ceiling - 1 / (a k + b)`` after ``k`` epochs: the curve that Optimus fits to a loss, with reversed sign."""
 
     ceiling: float
     a: float
     b: float
 
     def at(self, epochs: float) -> float:
-        """The value after so many epochs."""
+        """Return the value after some epochs."""
         return self.ceiling - 1 / (self.a * epochs + self.b)
 
     def epochs_until_gain(self, gain: float) -> float:
-        """After how many epochs one more gains less than ``gain``."""
+        """Return after how many epochs one more gains less than ``gain``."""
         # x = a k + b: the gain of an epoch is a / (x (x + a)).
         x = (math.sqrt(self.a * self.a + 4 * self.a / gain) - self.a) / 2
         return (x - self.b) / self.a
 
     def epochs_until(self, value: float) -> float:
-        """After how many epochs ``value`` is reached; infinitely many if it never is."""
+        """Return after how many epochs the curve reaches ``value``; infinity if never."""
         return math.inf if value >= self.ceiling else (1 / (self.ceiling - value) - self.b) / self.a
 
 
 def fit(points: Sequence[tuple[float, float]]) -> LossCurve | None:
-    """Fit a curve to values that grow; ``None`` where there are too few, or where they do not grow.
+    """Fit a curve to growing values; ``None`` if there are too few points or the values do not grow.
 
-    For each ceiling the rest is a straight line through ``1 / (ceiling - value)``, fitted with weights that make its
-    errors those of the values. The ceiling with the smallest error is taken.
+    For each ceiling, a straight line is fitted to ``1 / (ceiling - value)``, with weights that make its errors those of
+    the values. The ceiling with the smallest error wins.
 
     >>> points = [(k, 0.9 - 1 / (2 * k + 1)) for k in range(1, 7)]
     >>> curve = fit(points)
     >>> round(curve.at(20), 3), round(0.9 - 1 / 41, 3)
     (0.876, 0.876)
     """
-    if len(points) < _LEAST_POINTS:
+    if len(points) < _MIN_POINTS:
         return None
     values = [value for _, value in points]
     best, spread = max(values), max(values) - min(values)
     if spread < _FLAT * max(1.0, abs(best)):
         return None
     found: dict[float, LossCurve] = {}
-    low, high = _LEAST, _MOST
-    for step in _STEPS:
-        for place in range(round((high - low) / step) + 1):
-            exponent = low + place * step
+    low, high = _MIN_EXPONENT, _MAX_EXPONENT
+    for step in _EXPONENT_STEPS:
+        for index in range(round((high - low) / step) + 1):
+            exponent = low + index * step
             curve = _line(points, best + 10**exponent * spread)
             if curve is not None:
                 found[exponent] = curve
@@ -204,12 +204,12 @@ def fit(points: Sequence[tuple[float, float]]) -> LossCurve | None:
 
 
 def _line(points: Sequence[tuple[float, float]], ceiling: float) -> LossCurve | None:
-    sums = [0.0] * 5  # of weights, and of weights times k, y, k k, k y
+    sums = [0.0] * 5  # of the weights, and of the weights times k, y, k k, k y
     for k, value in points:
-        short = ceiling - value
-        weight, y = short**4, 1 / short
-        for place, term in enumerate((1.0, k, y, k * k, k * y)):
-            sums[place] += weight * term
+        gap = ceiling - value
+        weight, y = gap**4, 1 / gap
+        for index, term in enumerate((1.0, k, y, k * k, k * y)):
+            sums[index] += weight * term
     w, wk, wy, wkk, wky = sums
     spread = w * wkk - wk * wk
     if spread <= _FLAT * w * wkk:

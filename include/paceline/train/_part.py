@@ -1,4 +1,4 @@
-"""How the batches of a data-parallel training are divided. Used by ``_lead``, which divides, and by ``_follower``."""
+"""Divides the batches of a data-parallel training among its processes. Used by ``_lead`` and ``_follower``."""
 
 from __future__ import annotations
 
@@ -10,93 +10,93 @@ from typing import Any
 from ._values import bad_value
 from ._wire import BatchShare
 
-# A process that reads ahead must not wait for what will not come.
-EPOCH_IS_OVER = BatchShare([], share=0.0)
+# Ends the wait of processes that read ahead.
+END_OF_EPOCH = BatchShare([], share=0.0)
 
 
-class Division:
-    """A batch sampler that keeps the first process's part of each batch and hands out the others.
+class ShardingSampler:
+    """A batch sampler that yields the first process's shard of each batch and sends the other shards.
 
-    Batches stay as large as the training code made them; each process gets an even part. Where there are fewer samples
-    than processes, some are left without: these read the first sample, with a share of 0. All processes take their
-    samples from here, so whatever random numbers they draw, none is read twice or left out.
+    The batches keep their size; each process gets an even shard. If there are fewer samples than processes, the
+    processes without a sample read the first one, with a share of 0. All processes take their samples from this
+    sampler, so no sample is read twice or left out, whatever random numbers they draw.
 
     Parameters
     ----------
-    whole:
+    sampler:
         The batch sampler of the whole training.
-    hand_out:
-        Called for each process but the first with what is its, one batch after the other. As many as there are.
+    senders:
+        One function for each other process: sends it its shard of a batch.
     skip:
-        So many batches of the first epoch are not handed out: they were done before.
-    quiet_passes:
-        So many times it is gone through without handing out anything, before the first epoch.
+        Batches of the first epoch that are already done and are not sent.
+    dry_passes:
+        Passes before the first epoch that send nothing.
 
     Examples
     --------
-    >>> mine = Division([[7, 8, 9], [5]], [print])
-    >>> for indices in mine:
+    >>> own = ShardingSampler([[7, 8, 9], [5]], [print])
+    >>> for indices in own:
     ...     print(indices)
     BatchShare(indices=[8, 9], share=0.6666666666666666)
     [7]
     BatchShare(indices=[5], share=1.0)
     [5]
     BatchShare(indices=[], share=0.0)
-    >>> list(mine.shares)
+    >>> list(own.shares)
     [0.3333333333333333, 0.0]
     """
 
     def __init__(
         self,
-        whole: Iterable[Sequence[int]],
-        hand_out: Sequence[Callable[[BatchShare], None]],
+        sampler: Iterable[Sequence[int]],
+        senders: Sequence[Callable[[BatchShare], None]],
         skip: int = 0,
-        quiet_passes: int = 0,
+        dry_passes: int = 0,
     ) -> None:
-        self.sampler = whole  # by this name `_data` finds what decides about the order
-        self.shares: deque[float] = deque()  # of the first process, of the coming batches
-        self._hand_out = hand_out
+        self.sampler = sampler  # `_data` finds the sampler of the order by this name
+        self.shares: deque[float] = deque()  # of the coming batches, for the first process
+        self._senders = senders
         self._skip = skip
-        self._quiet_passes = quiet_passes
+        self._dry_passes = dry_passes
 
     def __iter__(self) -> Iterator[Sequence[int]]:
         self.shares.clear()
-        if self._quiet_passes:
-            self._quiet_passes -= 1
-            yield from (divide(list(batch), 1 + len(self._hand_out))[0].indices for batch in self.sampler)
+        if self._dry_passes:
+            self._dry_passes -= 1
+            yield from (divide(list(batch), 1 + len(self._senders))[0].indices for batch in self.sampler)
             return
         skip, self._skip = self._skip, 0
         for number, batch in enumerate(self.sampler):
-            mine, *others = divide(list(batch), 1 + len(self._hand_out))
+            own, *others = divide(list(batch), 1 + len(self._senders))
             if number >= skip:
-                self.shares.append(mine.share)
-                for hand_out, assignment in zip(self._hand_out, others, strict=True):
-                    hand_out(assignment)
-            yield mine.indices
-        for hand_out in self._hand_out:
-            hand_out(EPOCH_IS_OVER)
+                self.shares.append(own.share)
+                for send, assignment in zip(self._senders, others, strict=True):
+                    send(assignment)
+            yield own.indices
+        for send in self._senders:
+            send(END_OF_EPOCH)
 
     def __len__(self) -> int:
         return len(self.sampler)  # type: ignore[arg-type]
 
 
-def divide(batch: Sequence[Any], world: int) -> list[BatchShare]:
+def divide(batch: Sequence[Any], world_size: int) -> list[BatchShare]:
     """Divide a batch's indices evenly among processes.
 
-    >>> [part.indices for part in divide([1, 2, 3, 4, 5, 6, 7, 8], world=3)]
+    >>> [shard.indices for shard in divide([1, 2, 3, 4, 5, 6, 7, 8], world_size=3)]
     [[1, 2], [3, 4, 5], [6, 7, 8]]
     """
     size = len(batch)
     try:
-        batch = [index(one) for one in batch]
+        batch = [index(item) for item in batch]
     except TypeError:
         raise bad_value("sampler", batch[0], "whole numbers as indices, for data_parallel()") from None
-    parts = [batch[size * rank // world : size * (rank + 1) // world] for rank in range(world)]
+    parts = [batch[size * rank // world_size : size * (rank + 1) // world_size] for rank in range(world_size)]
     return [BatchShare(part or batch[:1], len(part) / size) for part in parts]
 
 
-def loader_over(loader: Any, batch_sampler: Any) -> Any:
-    """A ``DataLoader`` like ``loader``, over other batches."""
+def with_batch_sampler(loader: Any, batch_sampler: Any) -> Any:
+    """Return a ``DataLoader`` like ``loader`` with another batch sampler."""
     from torch.utils.data import DataLoader
 
     return DataLoader(
@@ -115,7 +115,7 @@ def loader_over(loader: Any, batch_sampler: Any) -> Any:
 
 
 def check_divisible(loader: object, purpose: str = "data_parallel()") -> None:
-    """Raise ``ValueError`` unless batches of ``loader`` can be divided among processes without reading them whole."""
+    """Raise ``ValueError`` unless batches of ``loader`` can be divided without reading them."""
     from torch.utils.data import DataLoader, IterableDataset
 
     accepted = f"a torch DataLoader with a batch size, over a data set with indices, for {purpose}"

@@ -1,6 +1,6 @@
-"""The model of a data-parallel training, and the group of processes that trains it. Made by ``data_parallel``.
+"""The model of a data-parallel training and the group of processes that trains it. Made by ``data_parallel``.
 
-The gradients travel in torch's own ``DistributedDataParallel``.
+Torch's ``DistributedDataParallel`` exchanges the gradients.
 """
 
 import gc
@@ -15,16 +15,16 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-# Who has not come by then has died on the way; a training that waits for ever would tell nobody.
+# A process that has not joined by then is presumed dead; without a timeout the training would hang silently.
 _JOIN_TIMEOUT = timedelta(seconds=60)
 
 
 class Replica(nn.Module):
     """One process's copy of the model.
 
-    Alone it is the model itself. In a group, gradients are summed over the processes, each weighted by its part of the
-    batch: what the optimizer sees is the gradient of the mean over the whole batch, however many there are. The state
-    is that of the model itself, so checkpoints fit any number of processes, and none.
+    Alone, it is the model itself. In a group, gradients are summed over the processes, each weighted by its share of
+    the batch: the optimizer gets the gradient of the mean over the whole batch, for any number of processes. The state
+    is that of the model itself, so a checkpoint fits any number of processes, and a training without a group.
 
     Parameters
     ----------
@@ -37,38 +37,38 @@ class Replica(nn.Module):
     def __init__(self, module: nn.Module, *, find_unused_parameters: bool = False) -> None:
         super().__init__()
         self.module = module
-        self.share = 1.0  # of the batch under way
+        self.share = 1.0  # of the current batch
         self._find_unused = find_unused_parameters
-        # In a list, so that torch does not take it for a part of this module.
-        self._in_group: list[DistributedDataParallel] = []
+        # In a list, so that torch does not register it as a submodule.
+        self._ddp: list[DistributedDataParallel] = []
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model. Gradients are exchanged only while training: a validation may run in one process."""
-        exchanging = self._in_group and self.training and torch.is_grad_enabled()
-        return (self._in_group[0] if exchanging else self.module)(*args, **kwargs)
+        """Run the model. Gradients are exchanged only while training, so a single process may run a validation."""
+        exchanging = self._ddp and self.training and torch.is_grad_enabled()
+        return (self._ddp[0] if exchanging else self.module)(*args, **kwargs)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's own state."""
+        """Return the model's own state."""
         return self.module.state_dict(*args, **kwargs)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Put back the model's own state."""
+        """Load the model's own state."""
         return self.module.load_state_dict(*args, **kwargs)
 
-    def join(self, file: str, rank: int, world: int) -> None:
-        """Form a group with the others, who meet at ``file``; returns when all have come."""
-        self.part()
-        if world == 1:
+    def join(self, file: str, rank: int, world_size: int) -> None:
+        """Form a group with the other processes through ``file``; return when all have joined."""
+        self.leave()
+        if world_size == 1:
             return
         tensor = next(self.module.parameters())
-        # One machine: nothing is to listen where others could reach it.
+        # All processes are on one machine: do not listen on other interfaces.
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             os.environ.setdefault(name, "lo")
         dist.init_process_group(
             "nccl" if tensor.is_cuda else "gloo",
             init_method=f"file://{file}",
             rank=rank,
-            world_size=world,
+            world_size=world_size,
             timeout=_JOIN_TIMEOUT,
         )
         model = DistributedDataParallel(
@@ -77,27 +77,27 @@ class Replica(nn.Module):
             find_unused_parameters=self._find_unused,
         )
         model.register_comm_hook(self, _weighted_sum)
-        self._in_group.append(model)
+        self._ddp.append(model)
 
-    def part(self) -> None:
+    def leave(self) -> None:
         """Leave the group."""
         self.share = 1.0
-        if self._in_group:
-            self._in_group.clear()
-            gc.collect()  # its hooks on the parameters go with it
+        if self._ddp:
+            self._ddp.clear()
+            gc.collect()  # removes its hooks on the parameters
             dist.destroy_process_group()
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """As for ``DistributedDataParallel``: gradients are added up here and exchanged with a later batch."""
-        if not self._in_group:
+        """As for ``DistributedDataParallel``: add up gradients locally, to be exchanged with a later batch."""
+        if not self._ddp:
             yield
             return
-        with self._in_group[0].no_sync():
+        with self._ddp[0].no_sync():
             yield
 
 
-# torch reads these annotations and wants the classes themselves, so this file has no postponed ones.
+# torch evaluates these annotations, so this file does not postpone them.
 def _weighted_sum(replica: Replica, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
     gradients = bucket.buffer().mul_(replica.share)
     summed: torch.futures.Future[list[torch.Tensor]] = dist.all_reduce(gradients, async_op=True).get_future()

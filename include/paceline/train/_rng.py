@@ -1,4 +1,4 @@
-"""The state of every random number generator that training draws from, as values that load without unpickling objects.
+"""The states of all random number generators of a training, as values that load without unpickling objects.
 
 Called by ``_data`` at the start of an epoch and by ``_checkpoint`` between batches.
 """
@@ -9,11 +9,11 @@ import random
 import sys
 from typing import Any
 
-from ._values import say
+from ._values import log
 
 
 def capture() -> dict[str, Any]:
-    """Return the state of Python's, torch's, CUDA's and numpy's global generators, as far as they are imported."""
+    """Return the states of the global generators of Python, torch, CUDA and numpy, as far as they are imported."""
     version, internal, gauss_next = random.getstate()
     state: dict[str, Any] = {"python": [version, list(internal), gauss_next]}
     torch = sys.modules.get("torch")
@@ -29,7 +29,7 @@ def capture() -> dict[str, Any]:
 
 
 def restore(state: dict[str, Any]) -> None:
-    """Put back what ``capture`` returned."""
+    """Restore the states that ``capture`` returned."""
     version, internal, gauss_next = state["python"]
     random.setstate((version, tuple(internal), gauss_next))
     if "torch" in state:
@@ -40,7 +40,7 @@ def restore(state: dict[str, Any]) -> None:
             if torch.cuda.is_available() and torch.cuda.device_count() == len(state["cuda"]):
                 torch.cuda.set_rng_state_all(state["cuda"])
             else:
-                say("the CUDA generators were not restored: there are not as many devices as before")
+                log("the CUDA random generators were not restored: the number of devices differs")
     if "numpy" in state:
         import numpy
 
@@ -48,8 +48,8 @@ def restore(state: dict[str, Any]) -> None:
         numpy.random.set_state((name, numpy.array(keys, dtype=numpy.uint32), position, has_gauss, cached))
 
 
-def go_own_way(rank: int, done: int) -> None:
-    """Draw from now on what no other process of the training draws: ``rank`` and ``done`` say where this one is."""
+def reseed(rank: int, done: int) -> None:
+    """Seed the generators so that no other process of the training draws the same numbers."""
     import torch
 
     seed = (torch.initial_seed() + 1_000_003 * rank + done) % 2**63

@@ -1,6 +1,6 @@
-"""What the loops, reports and checkpoints of one process know of each other, and its answer to SIGTERM.
+"""The state that the loops, reports and checkpoints of a process share, and its SIGTERM handler.
 
-``checkpoint``, ``report`` and ``stop_early`` are called by training code; ``_loop`` asks for the rest.
+Training code calls ``checkpoint``, ``report`` and ``stop_early``; ``_loop`` uses the rest.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ._checkpoint import Checkpoint, Stateful, check_every_s, check_parts, folder_for
 from ._display import Display, choose_display
 from ._follower import Follower
-from ._values import deferred_number, say
+from ._values import deferred_number, log
 from .job import EXIT_TERMINATED, is_worker, run_by_paceline
 from .progress import Progress
 
@@ -37,56 +37,56 @@ class Session:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
-        self.loop: BatchLoop | None = None  # the one under way
-        self.loops_begun = 0  # since the last checkpoint() outside of a loop
-        self.last: Progress | None = None  # the newest that was shown
+        self.loop: BatchLoop | None = None  # the current loop
+        self.loops_begun = 0  # since the last checkpoint() outside a loop
+        self.last: Progress | None = None  # the newest that was shown; repeated by reports outside a loop
         self.checkpoint: Checkpoint | None = None
-        self.parts: dict[str, Stateful] = {}  # what checkpoint() was given
-        self.team: Lead | Follower | None = None  # since data_parallel()
-        self.worker: TrainingWorker | None = None  # where there is a parameter server, since the loop began
+        self.parts: dict[str, Stateful] = {}  # as passed to checkpoint()
+        self.role: Lead | Follower | None = None  # set by data_parallel()
+        self.worker: TrainingWorker | None = None  # set by the loop if there is a parameter server
         self.terminating = False
         self._values: dict[str, Callable[[], float]] = {}
-        self._times: Counter[str] = Counter()
+        self._report_counts: Counter[str] = Counter()
         self._display: Display | None = None
         self._next_report_s = float("-inf")
-        self._report_waits = False
+        self._report_pending = False
         self._handler_before: Any = None
         self._handler_pid: int | None = None
 
     def reported(self) -> dict[str, float]:
-        """Everything reported so far, the newest value of each name."""
+        """Return the newest value of each reported name."""
         return {name: value() for name, value in self._values.items()}
 
     def newest(self, name: str) -> tuple[int, float]:
-        """How often something was reported in this process, and its newest value; NaN if never."""
+        """Return how often a name was reported in this process, and its newest value; NaN if never."""
         value = self._values.get(name)
-        return self._times[name], math.nan if value is None else value()
+        return self._report_counts[name], math.nan if value is None else value()
 
-    def put_back_reported(self, values: dict[str, float]) -> None:
-        """Take what was reported before a restart as reported."""
+    def restore_reported(self, values: dict[str, float]) -> None:
+        """Restore the values that were reported before a restart."""
         self._values = {name: deferred_number(name, value) for name, value in values.items()} | self._values
 
     def report(self, values: dict[str, Any]) -> None:
-        """Keep values for the next line; outside of a loop, write one now or as soon as the rate allows."""
+        """Keep values for the next line; outside a loop, write a line now or as soon as the rate allows."""
         for name, value in values.items():
             self._values[name] = deferred_number(name, value)
-            self._times[name] += 1
+            self._report_counts[name] += 1
         if self.loop is not None or not values:
             return
         now_s = self.clock()
         if now_s >= self._next_report_s:
             self._show_report(now_s)
-        elif not self._report_waits:
-            self._report_waits = True
+        elif not self._report_pending:
+            self._report_pending = True
             atexit.register(self.flush_report)
 
     def flush_report(self) -> None:
-        """Write what the rate has held back."""
-        if self._report_waits:
+        """Write a report that the rate limit has delayed."""
+        if self._report_pending:
             self._show_report(self.clock())
 
     def _show_report(self, now_s: float) -> None:
-        self._report_waits = False
+        self._report_pending = False
         if self._display is None:
             self._display = choose_display()
         self._next_report_s = now_s + min(self._display.interval_s, 0.2)
@@ -108,54 +108,54 @@ class Session:
             )
         )
 
-    def join_others(self) -> TrainingWorker | None:
-        """This process's part in a training on several machines, if it has one."""
+    def join_distributed(self) -> TrainingWorker | None:
+        """Return this process's worker of a training on several machines, if it is one."""
         if is_worker():
             from .asynchronous.worker import TrainingWorker
 
-            self.worker = TrainingWorker.in_this_process()
+            self.worker = TrainingWorker.from_environment()
         return self.worker
 
-    def leave_quickly(self) -> None:
-        """Let a job's process end without a search for garbage: among torch's objects that takes most of a second."""
+    def skip_exit_gc(self) -> None:
+        """Skip the garbage collection at the exit of a job: with torch's objects it takes most of a second."""
         if run_by_paceline():
-            atexit.register(_forgo_garbage)
+            atexit.register(_freeze_garbage)
 
-    def listen(self) -> None:
-        """Answer SIGTERM from now on, unless the training code answers it itself."""
+    def handle_sigterm(self) -> None:
+        """Handle SIGTERM from now on, unless the training code has its own handler."""
         if threading.current_thread() is not threading.main_thread() or self._handler_pid == os.getpid():
             return
         if signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, self._on_sigterm):
             self._handler_before = signal.signal(signal.SIGTERM, self._on_sigterm)
             self._handler_pid = os.getpid()
 
-    def stop_listening(self) -> None:
-        """Give SIGTERM back after a loop. Inside a job it stays: the first process of a container has no default."""
+    def restore_sigterm(self) -> None:
+        """Restore the previous SIGTERM handler. Not inside a job: a container's first process has no default action."""
         if self._handler_pid == os.getpid() and not run_by_paceline():
             signal.signal(signal.SIGTERM, self._handler_before)
             self._handler_pid = None
 
-    def terminate_soon(self) -> None:
-        """Answer a SIGTERM again, from a place where raising would be of no effect."""
-        again = threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGTERM))
-        again.daemon = True
-        again.start()
+    def resend_sigterm(self) -> None:
+        """Send this process SIGTERM again soon: an exception raised now would be lost."""
+        timer = threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGTERM))
+        timer.daemon = True
+        timer.start()
 
     def _on_sigterm(self, signum: int, frame: FrameType | None) -> None:
-        if os.getpid() != self._handler_pid:  # a process that was forked off and is to end as it would have
+        if os.getpid() != self._handler_pid:  # a forked child, which gets the default action
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
         elif self.loop is not None and (self.checkpoint is not None or self.worker is not None):
             self.terminating = True
-            self.loop.look_now()
+            self.loop.check_now()
         elif self.loop is None and _in_loop(frame):
-            self.terminate_soon()
+            self.resend_sigterm()
         else:
             raise SystemExit(EXIT_TERMINATED)
 
 
 def _in_loop(frame: FrameType | None) -> bool:
-    """Whether the code of a loop runs. Python drops what is raised in a generator that is closed because of a break."""
+    """Return whether a loop's code is on the stack: Python drops exceptions raised in a generator closed by a break."""
     while frame is not None:
         if frame.f_globals.get("__name__") == f"{__package__}._loop":
             return True
@@ -163,8 +163,8 @@ def _in_loop(frame: FrameType | None) -> bool:
     return False
 
 
-def _forgo_garbage() -> None:
-    """Keep the interpreter from looking for garbage; files in it would have been written out."""
+def _freeze_garbage() -> None:
+    """Exempt all objects from garbage collection; flush files, which the collection would have done."""
     for found in gc.get_objects():
         if issubclass(type(found), io.IOBase):
             with contextlib.suppress(Exception):
@@ -176,11 +176,11 @@ current = Session()
 
 
 def report(**values: Any) -> None:
-    """Report the loss and any metrics, for the progress display and for whoever watches the run.
+    """Report the loss and any metrics for the progress display and for the pages of the run.
 
-    Inside of a ``track`` loop they leave with the next progress line (at most five a second), so calling it for every
-    batch is cheap; a tensor is read only when the line is written. Outside of a loop, as in an evaluation script, a
-    line of its own leaves. The newest value of each name stays in all later lines. NaN and infinity are left out.
+    Inside a ``track`` loop, the next progress line contains them (at most five a second), so calling it for every batch
+    is cheap; a tensor is read only when the line is written. Outside a loop, as in an evaluation script, a separate
+    line is written. The newest value of each name stays in all later lines. NaN and infinity are left out.
 
     Parameters
     ----------
@@ -202,14 +202,14 @@ def report(**values: Any) -> None:
 
 
 def stop_early() -> None:
-    """End the ``track`` loop after this batch: the total becomes what is done, and the last progress line says 100 %.
+    """End the ``track`` loop after this batch: the total becomes the batches done, so the last line says 100 %.
 
-    The rest of the loop's body still runs; a ``break`` right after it is fine.
+    The rest of the loop's body still runs; a ``break`` right after the call is fine.
 
     Raises
     ------
     RuntimeError
-        Outside of a ``track`` loop.
+        Outside a ``track`` loop.
 
     Examples
     --------
@@ -223,28 +223,28 @@ def stop_early() -> None:
     [0, 1, 2]
     """
     if current.loop is None:
-        raise RuntimeError("stop_early() is for the body of a `for ... in track(...)` loop, and none is under way")
+        raise RuntimeError("stop_early() was called outside a `for ... in track(...)` loop")
     current.loop.stop_early()
 
 
 def checkpoint(*, path: str | os.PathLike[str] | None = None, every_s: float | None = None, **parts: Any) -> bool:
     """Save and resume a training: call it once, right before the ``track`` loop.
 
-    If there is a checkpoint, everything is put back: the parts now, the random number generators and the position in
-    the data when the loop begins. From then on ``track`` saves between batches when it is due, at the end, and on
-    SIGTERM (then the process exits with code 143).
+    An existing checkpoint is restored: the parts now, the random number generators and the position in the data when
+    the loop begins. From then on ``track`` saves between batches when a checkpoint is due, at the end, and on SIGTERM
+    (then the process exits with code 143).
 
-    A call inside of the loop works for saving, but comes too late to restore.
+    A call inside the loop also saves, but is too late to restore.
 
     Parameters
     ----------
     path:
-        Folder for the checkpoint files. Default: what the environment variable ``PACELINE_CHECKPOINT`` names, which
-        Paceline sets in its jobs; without it nothing is saved.
+        Folder for the checkpoint files. Default: the environment variable ``PACELINE_CHECKPOINT``, which Paceline sets
+        in its jobs; without it nothing is saved.
     every_s:
-        Seconds between two saves, 0 for every batch. Default: as often as 2 % of the time allows, 5 to 60 s apart.
+        Seconds between two checkpoints, 0 for every batch. Default: at most 2 % of the time, 5 to 60 s apart.
     **parts:
-        What to save, by name: objects with ``state_dict()`` and ``load_state_dict()``, such as the model, the
+        The parts to save, by name: objects with ``state_dict()`` and ``load_state_dict()``, such as the model, the
         optimizer, a learning rate scheduler, a gradient scaler.
 
     Returns
@@ -255,15 +255,15 @@ def checkpoint(*, path: str | os.PathLike[str] | None = None, every_s: float | N
     Raises
     ------
     ValueError
-        If a part cannot be saved or restored, or does not fit the checkpoint; if the folder cannot be written to.
+        If a part cannot be saved or restored or does not fit the checkpoint, or if the folder is not writable.
     RuntimeError
-        If there is a checkpoint to restore, but the loop is already under way.
+        If there is a checkpoint to restore but the loop has begun.
     """
     checked = check_parts(parts)
     interval_s = check_every_s(every_s)
     current.parts = checked
     folder = folder_for(path)
-    if folder is None or isinstance(current.team, Follower) or is_worker():
+    if folder is None or isinstance(current.role, Follower) or is_worker():
         return False
     registered, loop = current.checkpoint, current.loop
     if loop is not None:
@@ -273,19 +273,19 @@ def checkpoint(*, path: str | os.PathLike[str] | None = None, every_s: float | N
         made = Checkpoint(checked, folder, interval_s, current.clock)
         if (found := made.saved()) is not None:
             raise RuntimeError(
-                f"checkpoint() came too late to restore {found[1]}: call it before the `for ... in track(...)` loop"
+                f"checkpoint() is too late to restore {found[1]}: call it before the `for ... in track(...)` loop"
             )
-        say("checkpoint() inside of the loop saves, but cannot restore: call it before the loop")
+        log("checkpoint() inside the loop saves but cannot restore: call it before the loop")
         current.checkpoint = made
-        loop.look_now()
+        loop.check_now()
         return False
     made = Checkpoint(checked, folder, interval_s, current.clock)
     restored = made.restore()
     current.checkpoint = made
     current.loops_begun = 0
     if made.resume is not None:
-        current.put_back_reported(made.resume.reported)
-    current.listen()
+        current.restore_reported(made.resume.reported)
+    current.handle_sigterm()
     return restored
 
 

@@ -1,7 +1,6 @@
-"""How many cores this process may use now, as its runtime has set them from outside. Called by ``_threads``.
+"""Reads the CPU share of this process, in cores, as its runtime sets it from outside. Called by ``_threads``.
 
-A control file named by the runtime comes first; else the CPU quota of the process's own control groups, versions 1
-and 2.
+The runtime's control file comes first, else the CPU quota of the process's control groups, versions 1 and 2.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from .job import ENV_CONTROL
 
 
 class CpuShare:
-    """The share of the processor that this process has, as cores.
+    """The share of the processor that this process may use, in cores.
 
     Parameters
     ----------
@@ -33,7 +32,7 @@ class CpuShare:
         self._groups = [] if control else list(_groups_of_process(root))
 
     def read(self) -> float | None:
-        """Return the share in cores, ``None`` if nothing limits it or nothing can be read."""
+        """Return the share in cores, ``None`` if nothing limits it or it cannot be read."""
         if self._control is not None:
             return _read_control(self._control)
         quotas = [quota for group in self._groups if (quota := _read_quota(group)) is not None]
@@ -50,7 +49,7 @@ def _read_control(path: Path) -> float | None:
 
 
 def _read_quota(group: Path) -> float | None:
-    """Cores from ``cpu.max`` (version 2) or ``cpu.cfs_quota_us`` and ``cpu.cfs_period_us`` (version 1)."""
+    """Return the cores by ``cpu.max`` (version 2) or by ``cpu.cfs_quota_us`` and ``cpu.cfs_period_us`` (version 1)."""
     try:
         if (group / "cpu.max").exists():
             quota, period = (group / "cpu.max").read_text().split()
@@ -58,13 +57,13 @@ def _read_quota(group: Path) -> float | None:
             quota = (group / "cpu.cfs_quota_us").read_text()
             period = (group / "cpu.cfs_period_us").read_text()
         cores = int(quota) / int(period)
-    except (OSError, ValueError, ZeroDivisionError):  # "max" is no number: no limit
+    except (OSError, ValueError, ZeroDivisionError):  # "max": no limit
         return None
-    return cores if cores > 0 else None  # version 1 says -1 for no limit
+    return cores if cores > 0 else None  # version 1: -1 is no limit
 
 
 def _groups_of_process(root: Path) -> Iterator[Path]:
-    """Every group, from the process's own up to the root of what is mounted, that can hold a CPU quota."""
+    """Yield the control groups that can have a CPU quota, from the process's own up to the root of the mount."""
     try:
         memberships = (root / "proc/self/cgroup").read_text().splitlines()
         mounts = (root / "proc/self/mountinfo").read_text().splitlines()
@@ -77,7 +76,8 @@ def _groups_of_process(root: Path) -> Iterator[Path]:
             own[2] = path
         elif "cpu" in controllers.split(","):
             own[1] = path
-    seen: dict[bool, list[tuple[int, Path, PurePosixPath]]] = {True: [], False: []}  # whether it is our group's mount
+    # by whether the mount contains the process's group
+    seen: dict[bool, list[tuple[int, Path, PurePosixPath]]] = {True: [], False: []}
     for line in mounts:
         fields, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
@@ -90,8 +90,8 @@ def _groups_of_process(root: Path) -> Iterator[Path]:
             seen[True].append((version, top, PurePosixPath(own[version]).relative_to(mounted)))
         except ValueError:
             seen[False].append((version, top, PurePosixPath()))
-    # Inside a container the path may be the host's, of which the mount shows only the container's own part. Where a
-    # mount has our path, others are of other groups.
+    # In a container the path may be the host's, while the mount shows only the container's part. If a mount contains
+    # the process's path, the others belong to other groups.
     ours = {version for version, _, _ in seen[True]}
     for _, top, below in seen[True] + [mount for mount in seen[False] if mount[0] not in ours]:
         for depth in range(len(below.parts), -1, -1):

@@ -1,7 +1,7 @@
-"""Checkpoint files: written whole or not at all, and read without running what is in them. Called by ``_checkpoint``.
+"""Checkpoint files: written atomically, read without running code from them. Called by ``_checkpoint``.
 
-A file is an ordinary ``torch.save`` archive. Its name holds a running number and the checksum of its content, so that
-one rename publishes both; the two newest files are kept.
+A file is a ``torch.save`` archive. Its name contains a running number and the checksum of its content, so one rename
+publishes both. The two newest files are kept.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import zlib
 from pathlib import Path
 from typing import IO, Any
 
-from ._values import bad_value, say
+from ._values import bad_value, log
 
 FORMAT = 1
 _NAME = re.compile(r"checkpoint-(\d{6,})-([0-9a-f]{8})\.pt")
@@ -25,14 +25,14 @@ class Store:
     Parameters
     ----------
     folder:
-        Created if missing. Raises ``ValueError`` if it cannot be written to.
+        Created if missing. Raises ``ValueError`` if it is not writable.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            for leftover in folder.glob(".checkpoint-*.tmp"):  # of a process that was killed while it wrote
+            for leftover in folder.glob(".checkpoint-*.tmp"):  # of a process killed during a save
                 leftover.unlink()
         except OSError as error:
             raise bad_value("path", str(folder), f"a folder to write to ({error.strerror})") from None
@@ -41,7 +41,7 @@ class Store:
         self._number = max((number for number, _, _ in self._files()), default=0)
 
     def save(self, content: dict[str, Any]) -> Path:
-        """Write a checkpoint. Raises ``OSError`` if that fails; the files that were there stay."""
+        """Write a checkpoint. Raises ``OSError`` on failure; existing files stay."""
         import torch
 
         temporary = self.folder / f".checkpoint-{os.getpid()}.tmp"
@@ -50,7 +50,7 @@ class Store:
                 sink = _Checksummed(file)
                 try:
                     torch.save({"format": FORMAT, **content}, sink)  # type: ignore[arg-type]
-                except RuntimeError as error:  # torch's own words for a write that failed
+                except RuntimeError as error:  # torch's error for a failed write
                     raise sink.error or OSError(str(error)) from error
                 file.flush()
                 os.fsync(file.fileno())
@@ -65,15 +65,15 @@ class Store:
         return path
 
     def load(self) -> tuple[dict[str, Any], Path] | None:
-        """Read the newest checkpoint that is whole; say which files were passed over, and why."""
+        """Read the newest usable checkpoint; log the files that are skipped and why."""
         files = self._files()
         for _, checksum, path in files:
             try:
                 return _read(path, checksum), path
-            except Exception as error:  # torch raises many kinds for a damaged archive
-                say(f"checkpoint {path} cannot be used, trying the one before it: {_reason(error)}")
+            except Exception as error:  # torch raises many types for a damaged archive
+                log(f"checkpoint {path} is unusable, trying the one before: {_reason(error)}")
         if files:
-            say(f"no checkpoint in {self.folder} can be used: starting from the beginning")
+            log(f"no usable checkpoint in {self.folder}: starting from the beginning")
         return None
 
     def _files(self) -> list[tuple[int, int, Path]]:
@@ -89,9 +89,9 @@ class Store:
 
 
 def check_loadable(part: str, state: Any) -> None:
-    """Raise ``ValueError`` unless ``state`` can be read back by the loader that refuses arbitrary objects.
+    """Raise ``ValueError`` unless ``state`` loads with ``weights_only=True``.
 
-    Tensors are left out of the try, so that it costs next to nothing.
+    Tensors always load; the check leaves them out to be cheap.
     """
     import io
     import pickle
@@ -128,11 +128,11 @@ def _read(path: Path, checksum: int) -> dict[str, Any]:
         while chunk := file.read(_CHUNK):
             found = zlib.crc32(chunk, found)
         if found != checksum:
-            raise ValueError("its content does not match its checksum, the file is damaged")
+            raise ValueError("its content does not match its checksum")
         file.seek(0)
         content = torch.load(file, map_location="cpu", weights_only=True)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError("it is not a checkpoint of this version of paceline.train")
+        raise ValueError("not a checkpoint of this version of paceline.train")
     return content
 
 
@@ -141,7 +141,7 @@ def _reason(error: Exception) -> str:
 
 
 class _Checksummed:
-    """A file to write to that sums up what goes through; ``torch.save`` writes from front to end."""
+    """A writable file that computes the checksum of its content; ``torch.save`` writes sequentially."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

@@ -1,28 +1,30 @@
-"""How many threads make the most of a share of the processor, found by trying. Asked by ``_threads``."""
+"""Finds the fastest thread count for a share of the processor by trying. Called by ``_threads``."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-# One look at a thread count covers at least so much; the first batch after a change, which sets things up, is left out.
-_LOOK_S = 1.0
-_LOOK_BATCHES = 4
-# Trying takes at most this share of the time.
+# A measurement of a thread count covers at least this much; the slow first batch after a change is left out.
+_MEASURE_S = 1.0
+_MEASURE_BATCHES = 4
+# Trials take at most this fraction of the time.
 _TRIAL_SHARE = 0.1
-# What was seen so long ago may have changed, and is looked at again if it was nearly as good.
+# Repeat measurements older than this if the count was at least this fraction of the best.
 _STALE_S = 120.0
-_NEARLY, _HOPELESS = 0.8, 0.75
-# So much better another count must be: speeds differ by that from one second to the next.
-_BETTER = 1.04
-# A quota leaves a process up to a tenth less than it says, lost between two looks of the scheduler.
+_NEAR_BEST = 0.8
+# A trial below this fraction of the best speed ends at once.
+_ABORT_BELOW = 0.75
+# Change the count for at least this factor: speeds vary by as much from one second to the next.
+_MIN_IMPROVEMENT = 1.04
+# A process counts as throttled above this fraction of its share: the scheduler loses up to a tenth of a quota.
 _THROTTLED = 0.85
-_NEWEST = 0.4  # weight of the newest look
+_NEWEST_WEIGHT = 0.4  # weight of the newest measurement
 
 
 @dataclass
-class _Seen:
-    """What was seen of a thread count: batches for each CPU second, and cores used where nothing held it back."""
+class _Measurement:
+    """Measured properties of a thread count: batches per CPU second, and the cores used when not throttled."""
 
     batches_per_cpu_s: float
     cores: float
@@ -33,36 +35,36 @@ class _Seen:
 
 
 class ThreadChoice:
-    """Chooses the thread count that makes the most batches of a share.
+    """Chooses the thread count with the most batches per second on a share.
 
-    As many threads as the share has cores, rounded up, is where it begins. That is not always best: threads wait for
-    each other, so one more than that may use a share that would lie idle; and a second thread may cost a small model
-    more than it brings. So the counts beside the best one known are tried for a second each.
+    It starts with the share rounded up to whole cores. That is not always best: threads wait for each other, so one
+    more thread may use CPU time that would be idle; and a second thread may cost a small model more than it gains. So
+    the counts next to the best known one are tried for a second each.
 
     With ``t`` threads on a share ``q`` a training makes ``e(t) * min(q, u(t))`` batches a second, where ``e`` is
-    batches for each second of CPU time and ``u`` the cores that ``t`` threads keep busy. Both are measured, so what was
-    seen on one share tells about others.
+    batches per CPU second and ``u`` the cores that ``t`` threads keep busy. Both are measured, so a measurement on one
+    share also predicts others.
 
     Parameters
     ----------
     cores:
-        Cores of the machine: never more threads than so many.
+        Cores of the machine, the largest thread count.
     """
 
     def __init__(self, cores: int) -> None:
         self._cores = cores
-        self._seen: dict[int, _Seen] = {}
+        self._measurements: dict[int, _Measurement] = {}
         self._threads = self._anchor = 0
         self._trial: int | None = None
         self._trials_s = 0.0
         self._began_s = 0.0
-        # Batches, CPU seconds and time when the look under way began; None until the first batch after a change.
-        self._from: tuple[int, float, float] | None = None
+        # Batches, CPU seconds and time at the start of the measurement; None until the first batch after a change.
+        self._start: tuple[int, float, float] | None = None
         self._changed_at = -1
-        self._share_s = self._last_s = 0.0  # core-seconds to use since then, and when they were counted last
+        self._share_s = self._last_s = 0.0  # core-seconds available since then, and the time of the last count
 
     def choose(self, share: float, done: int, cpu_s: float, now_s: float) -> int:
-        """Return how many threads to use from here on.
+        """Return the number of threads to use from now on.
 
         Parameters
         ----------
@@ -71,88 +73,88 @@ class ThreadChoice:
         done, cpu_s, now_s:
             Batches done, CPU seconds used by the process, and the time.
         """
-        anchor = min(in_whole(share), self._cores)
+        anchor = min(whole_cores(share), self._cores)
         if anchor != self._anchor:
-            self._move(anchor, share, done, now_s)
-        if self._from is None:
+            self._change_anchor(anchor, share, done, now_s)
+        if self._start is None:
             if done > self._changed_at:
-                self._from, self._share_s, self._last_s = (done, cpu_s, now_s), 0.0, now_s
+                self._start, self._share_s, self._last_s = (done, cpu_s, now_s), 0.0, now_s
             return self._threads
         self._share_s, self._last_s = self._share_s + share * (now_s - self._last_s), now_s
-        from_done, from_cpu_s, from_s = self._from
-        passed_s, batches, used_s = now_s - from_s, done - from_done, cpu_s - from_cpu_s
-        enough = passed_s >= _LOOK_S and batches >= _LOOK_BATCHES
-        if used_s <= 0 or not (enough or self._is_hopeless(batches / passed_s, batches, share)):
+        start_done, start_cpu_s, start_s = self._start
+        passed_s, batches, used_s = now_s - start_s, done - start_done, cpu_s - start_cpu_s
+        enough = passed_s >= _MEASURE_S and batches >= _MEASURE_BATCHES
+        if used_s <= 0 or not (enough or self._should_abort(batches / passed_s, batches, share)):
             return self._threads
-        self._note(batches / used_s, used_s / passed_s, self._share_s / passed_s, now_s)
-        self._from, self._share_s = (done, cpu_s, now_s), 0.0
+        self._record(batches / used_s, used_s / passed_s, self._share_s / passed_s, now_s)
+        self._start, self._share_s = (done, cpu_s, now_s), 0.0
         if self._trial is not None:
             self._trials_s += passed_s
         best = self._best(share)
-        self._trial = self._to_try(best, share, now_s)
+        self._trial = self._next_trial(best, share, now_s)
         self._change(self._trial or best, done)
         return self._threads
 
-    def _is_hopeless(self, batches_per_s: float, batches: int, share: float) -> bool:
-        """Whether a trial goes so badly that it can end at once."""
-        best = max((seen.speed(share) for seen in self._seen.values()), default=0.0)
-        return self._trial is not None and batches >= 2 and batches_per_s < _HOPELESS * best
+    def _should_abort(self, batches_per_s: float, batches: int, share: float) -> bool:
+        """Return whether a trial is so slow that it can end at once."""
+        best = max((measured.speed(share) for measured in self._measurements.values()), default=0.0)
+        return self._trial is not None and batches >= 2 and batches_per_s < _ABORT_BELOW * best
 
-    def _move(self, anchor: int, share: float, done: int, now_s: float) -> None:
-        """The share has another number of cores: go near it at once."""
+    def _change_anchor(self, anchor: int, share: float, done: int, now_s: float) -> None:
+        """Go near a new number of whole cores at once."""
         if not self._anchor:
             self._began_s = now_s
         self._anchor = anchor
         if not anchor / 2 <= self._threads <= 2 * anchor:
-            near = [threads for threads in self._seen if anchor / 2 <= threads <= 2 * anchor]
+            near = [threads for threads in self._measurements if anchor / 2 <= threads <= 2 * anchor]
             self._trial = None
-            self._change(max(near, key=lambda threads: self._seen[threads].speed(share), default=anchor), done)
+            self._change(max(near, key=lambda threads: self._measurements[threads].speed(share), default=anchor), done)
 
     def _change(self, threads: int, done: int) -> None:
         if threads != self._threads:
-            self._threads, self._changed_at, self._from = threads, done, None
+            self._threads, self._changed_at, self._start = threads, done, None
 
-    def _note(self, batches_per_cpu_s: float, cores: float, share: float, now_s: float) -> None:
-        before = self._seen.get(self._threads)
+    def _record(self, batches_per_cpu_s: float, cores: float, share: float, now_s: float) -> None:
+        before = self._measurements.get(self._threads)
         held_back = cores > _THROTTLED * share
         if before is None:
             cores = float(self._threads) if held_back else cores
-            self._seen[self._threads] = _Seen(batches_per_cpu_s, cores, now_s)
+            self._measurements[self._threads] = _Measurement(batches_per_cpu_s, cores, now_s)
             return
-        before.batches_per_cpu_s += _NEWEST * (batches_per_cpu_s - before.batches_per_cpu_s)
+        before.batches_per_cpu_s += _NEWEST_WEIGHT * (batches_per_cpu_s - before.batches_per_cpu_s)
         if not held_back:
-            before.cores += _NEWEST * (cores - before.cores)
+            before.cores += _NEWEST_WEIGHT * (cores - before.cores)
         elif cores > before.cores:
             before.cores = cores
         before.at_s = now_s
 
     def _best(self, share: float) -> int:
-        now = self._seen[self._threads].speed(share)
-        best = max(self._seen, key=lambda threads: self._seen[threads].speed(share))
-        return best if self._seen[best].speed(share) > _BETTER * now else self._threads
+        now = self._measurements[self._threads].speed(share)
+        best = max(self._measurements, key=lambda threads: self._measurements[threads].speed(share))
+        return best if self._measurements[best].speed(share) > _MIN_IMPROVEMENT * now else self._threads
 
-    def _to_try(self, best: int, share: float, now_s: float) -> int | None:
-        """A count beside the best one that is not known (any more), if there is time for it."""
+    def _next_trial(self, best: int, share: float, now_s: float) -> int | None:
+        """Return a count next to the best one with no recent measurement, if there is time for a trial."""
         if self._trials_s > _TRIAL_SHARE * (now_s - self._began_s):
             return None
         step = max(1, best // 4)
         for threads in (self._anchor, best + step, best - step):
             if not 1 <= threads <= min(self._cores, 2 * self._anchor):
                 continue
-            seen = self._seen.get(threads)
-            if seen is None:
+            measured = self._measurements.get(threads)
+            if measured is None:
                 return threads
-            nearly = seen.speed(share) > _NEARLY * self._seen[best].speed(share)
-            if nearly and now_s - seen.at_s > _STALE_S:
+            near_best = measured.speed(share) > _NEAR_BEST * self._measurements[best].speed(share)
+            if near_best and now_s - measured.at_s > _STALE_S:
                 return threads
         return None
 
 
-def in_whole(share: float) -> int:
-    """A share of the processor, rounded up to whole cores.
+def whole_cores(share: float) -> int:
+    """Return a share of the processor, rounded up to whole cores.
 
-    >>> [in_whole(share) for share in (0.05, 1.0, 1.05)]
+    >>> [whole_cores(share) for share in (0.05, 1.0, 1.05)]
     [1, 1, 2]
     """
-    # A share computed as quota / period may lie a rounding error above a whole number.
+    # quota / period may be a rounding error above a whole number.
     return max(1, math.ceil(share - 1e-9))

@@ -1,4 +1,4 @@
-"""``track``: the one line that a training loop changes. Called by training code, once for each training."""
+"""``track``, the wrapper around a training's loader. Called by training code, once per training."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def track(
     until: Converged | None = None,
     validation: Sized | None = None,
 ) -> Loop[T]:
-    """Loop over the batches of all epochs, and let the world outside know how far it is.
+    """Loop over the batches of all epochs, and report the progress.
 
     Reads like tqdm. Progress is the share of the batches of all epochs that are done, equations (1) and (2) of
     DECOR-NN.
@@ -29,17 +29,17 @@ def track(
     Parameters
     ----------
     loader:
-        A ``DataLoader``, or anything that can be iterated over once for each epoch.
+        A ``DataLoader``, or any object that can be iterated over once per epoch.
     epochs:
-        How often to go through it; the most often, where there is an ``until``.
+        Number of epochs; the maximum, with ``until``.
     total:
-        Number of batches in all epochs together, where ``len(loader)`` is not known or not right.
+        Number of batches of all epochs, if ``len(loader)`` is unknown or wrong.
     device:
-        What the training runs on, for display. Default: found out.
+        The device of the training, for display. Default: detected.
     threads:
-        A fixed number of threads for torch. Default: the share of the processor, rounded up, as it changes.
+        A fixed number of threads for torch. Default: adapted to the share of the processor as it changes.
     until:
-        End when a metric that is reported after each epoch has levelled off; see :class:`Converged`.
+        Ends the training when a metric that is reported after each epoch has levelled off; see :class:`Converged`.
     validation:
         The loader that the loop's body iterates over at each ``epoch_end``. Its length and batch size are used to
         forecast the duration of the first validation.
@@ -52,7 +52,7 @@ def track(
     Raises
     ------
     ValueError
-        For zero batches, a length that is not known, or a number that is not one.
+        If there are zero batches, the length is unknown, or a number is invalid.
 
     Examples
     --------

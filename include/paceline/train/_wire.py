@@ -1,7 +1,7 @@
-"""What the lead and the followers of a data-parallel training say to each other, over a pair of sockets.
+"""Messages between the lead and the followers of a data-parallel training, over a socket pair.
 
-Three things: *assignments*, which samples to read for a coming batch; a *go* for each batch, when all do their part of
-it; and *orders*, dicts that may hold tensors and are read without running what is in them.
+There are three kinds: *assignments*, the samples to read for a coming batch; a *go* for each batch, which starts it in
+all processes; and *orders*, dicts that may contain tensors. Reading an order runs no code from it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class BatchShare:
-    """One process's part of a batch: the indices of its samples, and their share of the batch."""
+    """One process's shard of a batch: the indices of its samples, and their fraction of the batch."""
 
     indices: Sequence[int]
     share: float
@@ -48,11 +48,11 @@ class Wire:
         self._connection = connection
 
     def go(self) -> None:
-        """Let the other side do its part of the next batch."""
+        """Start the next batch on the other side."""
         self._connection.sendall(_GO)
 
     def assign(self, assignment: BatchShare) -> None:
-        """Tell which samples to read next."""
+        """Send the samples to read next."""
         packed = array("d", [assignment.share]).tobytes() + array("q", assignment.indices).tobytes()
         self._connection.sendall(_ASSIGNMENT + len(packed).to_bytes(_SIZE_BYTES, "big") + packed)
 
@@ -66,7 +66,7 @@ class Wire:
         self._connection.sendall(buffer.getbuffer())
 
     def receive(self) -> BatchShare | Literal["go"] | dict[str, Any]:
-        """Wait for what comes next. Raises ``EOFError`` when the other side has gone."""
+        """Wait for the next message. Raises ``EOFError`` when the other process has ended."""
         kind = self._read(1)
         if kind == _GO:
             return "go"
@@ -79,11 +79,11 @@ class Wire:
         return order
 
     def waiting(self) -> bool:
-        """Whether there is something to receive, or the other side has gone."""
+        """Return whether there is a message to receive, or the other process has ended."""
         return bool(select.select([self._connection], [], [], 0)[0])
 
     def close(self) -> None:
-        """Let the other side read an end of file."""
+        """Close this end; the other side reads an end of file."""
         self._connection.close()
 
     def _read(self, size: int) -> bytes:
@@ -91,6 +91,6 @@ class Wire:
         while len(read) < size:
             chunk = self._connection.recv(min(size - len(read), _CHUNK))
             if not chunk:
-                raise EOFError("the other process has gone")
+                raise EOFError("the other process has ended")
             read += chunk
         return bytes(read)

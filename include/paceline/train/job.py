@@ -18,34 +18,34 @@ ENV_CONTROL = "PACELINE_CONTROL"
 ENV_SERVER = "PACELINE_SERVER"
 ENV_SERVER_KEY = "PACELINE_SERVER_KEY"
 ENV_WORKER = "PACELINE_WORKER"
-# For a profiling run: the number of epochs, instead of the script's own.
+# For a profiling run: the number of epochs, in place of the script's.
 ENV_EPOCHS = "PACELINE_EPOCHS"
-# ``lines``: print progress lines even if Paceline has not started the process.
+# ``lines``: print progress lines also in a process that Paceline has not started.
 ENV_PROGRESS = "PACELINE_PROGRESS"
 
-EXIT_NOBODY = 4  # parameter server: all workers are gone
-EXIT_LEFT_OUT = 5  # worker: excluded after too many failures
+EXIT_NO_WORKERS = 4  # parameter server: no workers are left
+EXIT_EXCLUDED = 5  # worker: excluded after too many failures
 EXIT_NO_SERVER = 6  # worker: cannot reach the parameter server
-EXIT_SENT_AWAY = 7  # worker: rejected, its script or model differs
-EXIT_BROKEN = 8  # parameter server: a part of the state is lost
+EXIT_REJECTED = 7  # worker: rejected, e.g. its script or model differs
+EXIT_STATE_LOST = 8  # parameter server: a shard of the state is lost
 EXIT_TERMINATED = 143  # SIGTERM, in a shell's notation: 128 + 15
 
 
 def input_dir() -> Path:
-    """Return the folder with the job's input files; the current folder outside of a job."""
+    """Return the folder with the job's input files; the current folder outside a job."""
     return Path(os.environ.get(ENV_INPUT) or Path.cwd())
 
 
 def output_dir() -> Path:
-    """Return the folder whose content is collected when the job has ended; the current folder outside of a job."""
+    """Return the folder whose content is collected when the job has ended; the current folder outside a job."""
     return Path(os.environ.get(ENV_OUTPUT) or Path.cwd())
 
 
 def run_by_paceline() -> bool:
-    """Whether a Paceline runtime started this process."""
+    """Return whether a Paceline runtime started this process."""
     return bool(os.environ.get(ENV_OUTPUT))
 
 
 def is_worker() -> bool:
-    """Whether this process trains for a parameter server."""
+    """Return whether this process is a worker of a parameter server."""
     return bool(os.environ.get(ENV_SERVER))

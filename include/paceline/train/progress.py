@@ -1,7 +1,7 @@
-"""The progress line: how a training job tells the outside how far it is.
+"""The progress line, by which a training job reports its progress.
 
-Written by ``track`` inside the job, one JSON object a line on standard output behind ``MARKER``; parsed by the
-control loop outside. Standard library only: this module is copied into training containers.
+``track`` writes it inside the job: one JSON object per line on standard output, after ``MARKER``. The control loop
+outside parses it. Standard library only: this module is copied into training containers.
 """
 
 from __future__ import annotations
@@ -12,34 +12,34 @@ from dataclasses import asdict, dataclass, field
 
 MARKER = "@paceline "
 _LONGEST_SOURCE = 40
-_LARGEST = 2**53  # whole numbers up to here are the same in every JSON reader, and divide without overflow
+_LARGEST = 2**53  # whole numbers up to this one are exact in every JSON reader and divide without overflow
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a training job is.
+    """The progress of a training job.
 
-    ``done`` and ``total`` count batches over all epochs (equation (2) of DECOR-NN gives ``total``); ``total`` may
-    change while the job runs, for instance when it stops early. ``epoch`` counts from 0. ``loss`` and ``metrics``
-    are the last that the job reported. ``spent`` is where the time of a parameter server's worker has gone since it
-    began: ``samples`` and ``batches`` done, ``compute_s`` on them, ``update_s`` to send what was learned and to get the
-    newest state; empty for a job that trains alone. ``devices`` are the whole devices that train now, for a job that
-    sees to that itself (``data_parallel``), else ``None``. ``save_s`` is the duration of the last checkpoint, and
-    ``validation_s`` the forecast duration of the validation after an epoch; ``None`` while unknown. ``monotonic_s`` and
-    ``wall_s`` are the job's clocks. ``source`` is the process that says it and ``number`` counts what that process has
-    said: who reads a line twice can tell; 0 for lines of a program that does not count.
+    ``done`` and ``total`` count batches of all epochs (equation (2) of DECOR-NN gives ``total``); ``total`` may change
+    while the job runs, for example by an early stop. ``epoch`` counts from 0. ``loss`` and ``metrics`` are the newest
+    reported values. ``spent`` is the time of a parameter server's worker since its start: ``samples`` and ``batches``
+    done, ``compute_s`` to train them, ``update_s`` to send the changes and receive the newest state; empty for other
+    jobs. ``devices`` is the number of whole devices that train now, for ``data_parallel`` trainings, else ``None``.
+    ``save_s`` is the duration of the last checkpoint, and ``validation_s`` the forecast duration of the validation
+    after an epoch; ``None`` while unknown. ``monotonic_s`` and ``wall_s`` are the job's clocks. ``source`` identifies
+    the process that wrote the line, and ``number`` counts its lines, so that a reader recognises repeated lines; 0 if
+    the program does not count.
 
     ``event`` is one of
 
-    - ``"start"``: before the first batch, also after a restart (then ``done`` is where it goes on),
+    - ``"start"``: before the first batch, also after a restart (then ``done`` is where the training resumes),
     - ``"progress"``,
-    - ``"epoch_end"``: the last batch of an epoch begins; a validation may follow before the next ``"progress"``. Left
-      out where epochs are short,
+    - ``"epoch_end"``: the last batch of an epoch begins; a validation may follow before the next ``"progress"``.
+      Omitted for short epochs,
     - ``"checkpoint"``: the state after ``done`` batches is safe on disk,
-    - ``"resized"``: the number of devices is another from here on,
+    - ``"resized"``: the number of devices has changed,
     - ``"finish"``: the loop is over and its final state is safe on disk; ``done`` equals ``total``,
-    - ``"report"``: metrics from outside of a loop, as an evaluation script sends them. Its ``done`` and ``total``
-      repeat the loop before it, or say 1 of 1 where there was none: no progress to control by.
+    - ``"report"``: metrics from outside a loop, for example of an evaluation script. ``done`` and ``total`` repeat
+      those of the loop before, or are 1 of 1 without one: not progress to control by.
     """
 
     done: int
@@ -70,9 +70,9 @@ class Progress:
         return 100.0 * self.done / self.total
 
     def to_line(self) -> str:
-        """One line for standard output, without the line end.
+        """Return one line for standard output, without the line end.
 
-        JSON has no NaN and no infinity: a loss that is one leaves as ``null``, a metric not at all.
+        JSON has no NaN or infinity: such a loss becomes ``null``, such a metric is left out.
 
         >>> Progress(done=1, total=2, loss=float("nan"), metrics={"mae": float("inf")}).to_line()[:66]
         '@paceline {"done":1,"total":2,"epoch":0,"epochs":1,"event":"progre'
@@ -84,9 +84,9 @@ class Progress:
 
 
 def parse_line(line: str) -> Progress | None:
-    """Read a progress line; ``None`` if ``line`` is not one.
+    """Parse a progress line; ``None`` if ``line`` is not one.
 
-    Raises ``ValueError`` with what is wrong for a line that carries the marker but not a usable progress.
+    Raises ``ValueError`` with the reason if a line has the marker but no valid progress.
 
     >>> parse_line("epoch 3 done") is None
     True
@@ -104,28 +104,28 @@ def parse_line(line: str) -> Progress | None:
         raise ValueError("expected a JSON object, got one nested too deeply to read") from None
     if not isinstance(data, dict):
         raise ValueError(f"expected a JSON object, got {type(data).__name__}")
-    done = _whole(data, "done", least=0)
-    total = _whole(data, "total", least=1)
+    done = _whole_number(data, "done", minimum=0)
+    total = _whole_number(data, "total", minimum=1)
     if done > total:
         raise ValueError(f"done: got {done}, expected at most total = {total}")
     return Progress(
         done=done,
         total=total,
-        epoch=_whole(data, "epoch", least=0, default=0),
-        epochs=_whole(data, "epochs", least=1, default=1),
+        epoch=_whole_number(data, "epoch", minimum=0, default=0),
+        epochs=_whole_number(data, "epochs", minimum=1, default=1),
         event=str(data.get("event", "progress")),
         loss=_finite(data.get("loss")),
         metrics=_numbers(data, "metrics"),
         spent=_numbers(data, "spent"),
         device=str(data.get("device", "cpu")),
-        threads=_whole(data, "threads", least=1, default=1),
-        devices=_whole(data, "devices", least=1) if data.get("devices") is not None else None,
+        threads=_whole_number(data, "threads", minimum=1, default=1),
+        devices=_whole_number(data, "devices", minimum=1) if data.get("devices") is not None else None,
         save_s=_seconds(data, "save_s"),
         validation_s=_seconds(data, "validation_s"),
         monotonic_s=_finite(data.get("monotonic_s")) or 0.0,
         wall_s=_finite(data.get("wall_s")) or 0.0,
         source=str(data.get("source", ""))[:_LONGEST_SOURCE],
-        number=_whole(data, "number", least=0, default=0),
+        number=_whole_number(data, "number", minimum=0, default=0),
     )
 
 
@@ -133,7 +133,7 @@ def _numbers(data: dict[str, object], name: str) -> dict[str, float]:
     values = data.get(name) or {}
     if not isinstance(values, dict):
         raise ValueError(f"{name}: got {values!r}, expected an object")
-    # JSON allows half of a surrogate pair, which no store can encode.
+    # JSON allows lone surrogates, which cannot be encoded for storage.
     names = ((str(key).encode(errors="replace").decode(), value) for key, value in values.items())
     return {name: number for name, value in names if (number := _finite(value)) is not None}
 
@@ -143,10 +143,10 @@ def _seconds(data: dict[str, object], name: str) -> float | None:
     return seconds if seconds is not None and seconds >= 0 else None
 
 
-def _whole(data: dict[str, object], name: str, *, least: int, default: int | None = None) -> int:
+def _whole_number(data: dict[str, object], name: str, *, minimum: int, default: int | None = None) -> int:
     value = data.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name}: got {value!r}, expected a whole number of at least {least}")
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise ValueError(f"{name}: got {value!r}, expected a whole number of at least {minimum}")
     if value > _LARGEST:
         raise ValueError(f"{name}: got a number of {value.bit_length()} bits, expected at most 2**53")
     return value
@@ -157,6 +157,6 @@ def _finite(value: object) -> float | None:
         return None
     try:
         number = float(value)
-    except OverflowError:  # an integer beyond what a float holds
+    except OverflowError:  # an integer beyond the range of float
         return None
     return number if math.isfinite(number) else None

@@ -2,36 +2,32 @@ import { afterEach, expect, test, vi } from "vitest";
 import { ApiError, getAll } from "./api";
 
 const databaseError = { detail: { reason: "Database error", message: "Serious error when handling your request." } };
-const answer = (status: number, body: unknown) => new Response(JSON.stringify(body), { status });
+const response = (status: number, body: unknown) => new Response(JSON.stringify(body), { status });
 
 afterEach(() => {
   vi.unstubAllGlobals();
   vi.useRealTimers();
 });
 
-function airflowAnswers(...answers: Response[]) {
+function mockFetch(...responses: Response[]) {
   vi.useFakeTimers();
   vi.stubGlobal("document", { baseURI: "http://localhost/" });
-  const fetched = vi.fn();
-  for (const one of answers) fetched.mockResolvedValueOnce(one);
-  vi.stubGlobal("fetch", fetched);
-  return fetched;
+  const fetch = vi.fn();
+  for (const one of responses) fetch.mockResolvedValueOnce(one);
+  vi.stubGlobal("fetch", fetch);
+  return fetch;
 }
 
-test("a request that finds the database locked is retried", async () => {
-  const fetched = airflowAnswers(
-    answer(500, databaseError),
-    answer(500, databaseError),
-    answer(200, { trainings: [] }),
-  );
-  const asked = getAll();
+test("a request is retried if the database is locked", async () => {
+  const fetch = mockFetch(response(500, databaseError), response(500, databaseError), response(200, { trainings: [] }));
+  const result = getAll();
   await vi.runAllTimersAsync();
-  expect(await asked).toEqual({ trainings: [] });
-  expect(fetched).toHaveBeenCalledTimes(3);
+  expect(await result).toEqual({ trainings: [] });
+  expect(fetch).toHaveBeenCalledTimes(3);
 });
 
-test("another error is reported at once", async () => {
-  const fetched = airflowAnswers(answer(500, { detail: "out of order" }));
+test("other errors are reported at once", async () => {
+  const fetch = mockFetch(response(500, { detail: "out of order" }));
   await expect(getAll()).rejects.toEqual(new ApiError(500, "out of order"));
-  expect(fetched).toHaveBeenCalledTimes(1);
+  expect(fetch).toHaveBeenCalledTimes(1);
 });

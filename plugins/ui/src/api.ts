@@ -1,9 +1,9 @@
-// What the pages ask Airflow for, with the login of whoever looks at them.
+// REST calls of the pages to Airflow, with the login of the current user.
 import type { PaceSample, RunEvent as StoredEvent, StoredHistory } from "./contract";
 
 export type { Remaining } from "./contract";
 
-/** The newest sample that a training has published. Seconds count from the moment that its deadline counts from. */
+/** The newest sample that a training has published. Its seconds count from the origin of the deadline. */
 export type Pace = PaceSample;
 
 export interface Training {
@@ -11,7 +11,7 @@ export interface Training {
   run_id: string;
   task_id: string;
   map_index: number;
-  /** Name of the task's class. */
+  /** Class name of the operator. */
   operator: string | null;
   state: string | null;
   try_number: number;
@@ -22,7 +22,7 @@ export interface Training {
 }
 
 export interface RunTrainings {
-  /** Of the DAG run. */
+  /** State of the DAG run. */
   state: string | null;
   trainings: Training[];
   may_change: boolean;
@@ -33,10 +33,10 @@ export interface AllTrainings {
   recent: Training[];
 }
 
-/** Something that happened in a run; `who`: which of several machines, where that matters. */
-export type RunEvent = StoredEvent & { who?: string | null };
+/** An event of a run; `machine` is set for a training on several machines, unless the event concerns all of them. */
+export type RunEvent = StoredEvent & { machine?: string | null };
 
-/** The run so far, thinned: rows of numbers, and what happened. */
+/** The downsampled history of a run: rows of numbers, and events. */
 export type History = StoredHistory;
 
 export interface TaskResult {
@@ -62,7 +62,7 @@ export interface XComEntry {
   value?: unknown;
 }
 
-/** An answer that is not the one asked for. `message` is for people. */
+/** An error response of Airflow. `message` is shown to the user. */
 export class ApiError extends Error {
   constructor(
     readonly status: number,
@@ -72,8 +72,8 @@ export class ApiError extends Error {
   }
 }
 
-const TOLD: Record<number, string> = {
-  401: "You are not logged in any more. Log in again, then come back to this page.",
+const MESSAGES: Record<number, string> = {
+  401: "Your login has expired. Log in again, then return to this page.",
   403: "Your role in Airflow does not allow this.",
 };
 
@@ -81,86 +81,86 @@ function address(path: string): string {
   return new URL(path, document.baseURI).href;
 }
 
-// Pauses between retries of a request that found Airflow's database locked, as happens with SQLite. It changed nothing.
-const RETRY_PAUSES_MS = [100, 300, 900];
+// Backoff for requests that find Airflow's database locked, as happens with SQLite. Such a request changed nothing.
+const BACKOFF_MS = [100, 300, 900];
 
-async function ask<T>(path: string, options: RequestInit = {}, tries = 0): Promise<T> {
-  let answer: Response;
+async function request<T>(path: string, options: RequestInit = {}, tries = 0): Promise<T> {
+  let response: Response;
   try {
-    answer = await fetch(address(path), { credentials: "same-origin", ...options });
+    response = await fetch(address(path), { credentials: "same-origin", ...options });
   } catch {
-    throw new ApiError(0, "Airflow does not answer. It is asked again by itself.");
+    throw new ApiError(0, "Airflow does not answer. The page retries automatically.");
   }
-  if (!answer.ok) {
-    const said: unknown = await answer.json().catch(() => null);
-    const detail = said && typeof said === "object" && "detail" in said ? said.detail : null;
-    const pause = RETRY_PAUSES_MS[tries];
-    if (pause !== undefined && isDatabaseError(detail)) {
-      await new Promise((resolve) => setTimeout(resolve, pause));
-      return ask<T>(path, options, tries + 1);
+  if (!response.ok) {
+    const body: unknown = await response.json().catch(() => null);
+    const detail = body && typeof body === "object" && "detail" in body ? body.detail : null;
+    const backoff = BACKOFF_MS[tries];
+    if (backoff !== undefined && isDatabaseError(detail)) {
+      await new Promise((resolve) => setTimeout(resolve, backoff));
+      return request<T>(path, options, tries + 1);
     }
-    const message = TOLD[answer.status] ?? (typeof detail === "string" ? detail : `Airflow answered ${answer.status}.`);
-    throw new ApiError(answer.status, message);
+    const text = typeof detail === "string" ? detail : `Airflow answered with status ${response.status}.`;
+    throw new ApiError(response.status, MESSAGES[response.status] ?? text);
   }
-  return answer.status === 204 ? (undefined as T) : ((await answer.json()) as T);
+  return response.status === 204 ? (undefined as T) : ((await response.json()) as T);
 }
 
 function isDatabaseError(detail: unknown): boolean {
   return !!detail && typeof detail === "object" && "reason" in detail && detail.reason === "Database error";
 }
 
-const part = encodeURIComponent;
-const run = (dagId: string, runId: string) => `dags/${part(dagId)}/dagRuns/${part(runId)}`;
+const encode = encodeURIComponent;
+const runUrl = (dagId: string, runId: string) => `dags/${encode(dagId)}/dagRuns/${encode(runId)}`;
 
 export const getRun = (dagId: string, runId: string) =>
-  ask<RunTrainings>(`paceline/api/${run(dagId, runId)}/trainings`);
+  request<RunTrainings>(`paceline/api/${runUrl(dagId, runId)}/trainings`);
 
-export const getAll = () => ask<AllTrainings>("paceline/api/trainings");
+export const getAll = () => request<AllTrainings>("paceline/api/trainings");
 
-export const getOverview = () => ask<Overview>("paceline/api/overview");
+export const getOverview = () => request<Overview>("paceline/api/overview");
 
-/** The stored history of a training; `null` before it has written one. */
+/** Return the stored history of a training; `null` before the first one is written. */
 export async function getHistory(one: Training): Promise<History | null> {
-  const task = `${run(one.dag_id, one.run_id)}/taskInstances/${part(one.task_id)}`;
+  const task = `${runUrl(one.dag_id, one.run_id)}/taskInstances/${encode(one.task_id)}`;
   try {
-    const answer = await ask<{ value: History }>(`api/v2/${task}/state-store/history?map_index=${one.map_index}`);
-    return answer.value;
+    const stored = await request<{ value: History }>(`api/v2/${task}/state-store/history?map_index=${one.map_index}`);
+    return stored.value;
   } catch (error) {
     if (error instanceof ApiError && error.status === 404) return null;
     throw error;
   }
 }
 
-/** Which deadline of a training somebody has seen: when it was written. */
-export type Seen = Map<string, string>;
+/** Key of a training to the `updated_at` of the deadline that the user has seen. */
+export type SeenDeadlines = Map<string, string>;
 
 export const keyOf = (one: Training) => `${one.task_id}[${one.map_index}]`;
 
-/** Give trainings a new deadline; refused if one of them has got another one since it was `seen`. */
-export function putDeadline(trainings: Training[], deadline: string, seen: Seen): Promise<void> {
+/** Set a new deadline for trainings. Airflow refuses it if one of their deadlines has changed since it was `seen`. */
+export function putDeadline(trainings: Training[], deadline: string, seen: SeenDeadlines): Promise<void> {
   const [first] = trainings;
   if (!first) return Promise.resolve();
   const targets = trainings.flatMap((one) => {
     const at = seen.get(keyOf(one)) ?? one.deadline?.updated_at;
     return at ? [{ task_id: one.task_id, map_index: one.map_index, seen: at }] : [];
   });
-  return ask<void>(`paceline/api/${run(first.dag_id, first.run_id)}/deadline`, {
+  return request<void>(`paceline/api/${runUrl(first.dag_id, first.run_id)}/deadline`, {
     method: "PUT",
     headers: { "Content-Type": "application/json" },
     body: JSON.stringify({ deadline, trainings: targets }),
   });
 }
 
-/** What the tasks of a run have returned under a key, such as the reports of its drift sensors. */
+/** Return the XComs with a key of a run's tasks, such as the reports of its drift sensors. */
 export async function getXComs(dagId: string, runId: string, key: string, taskId = "~"): Promise<XComEntry[]> {
-  const tasks = `api/v2/${run(dagId, runId)}/taskInstances`;
-  const list = await ask<{ xcom_entries: XComEntry[] }>(
-    `${tasks}/${taskId === "~" ? "~" : part(taskId)}/xcomEntries?xcom_key=${part(key)}&limit=50`,
+  const tasks = `api/v2/${runUrl(dagId, runId)}/taskInstances`;
+  const list = await request<{ xcom_entries: XComEntry[] }>(
+    `${tasks}/${taskId === "~" ? "~" : encode(taskId)}/xcomEntries?xcom_key=${encode(key)}&limit=50`,
   );
   return Promise.all(
     list.xcom_entries.map((entry) =>
-      ask<XComEntry>(
-        `${tasks}/${part(entry.task_id)}/xcomEntries/${part(key)}?map_index=${entry.map_index}&deserialize=true`,
+      request<XComEntry>(
+        `${tasks}/${encode(entry.task_id)}/xcomEntries/${encode(key)}?map_index=${entry.map_index}&deserialize=true`,
       ),
     ),
   );

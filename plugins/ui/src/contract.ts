@@ -1,14 +1,14 @@
 // Made from paceline.contract by `make types`.
 
 /**
- * What the pages read of a training's live state.
+ * The part of a training's live state that the pages read.
  */
 export interface LiveStateSchema {
   pace: PaceSample;
   history: StoredHistory;
 }
 /**
- * What a training does, holds and expects. Seconds count from the moment that the deadline counts from.
+ * The state, allocation and forecast of a training. Times are seconds, counted from the same time as the deadline.
  */
 export interface PaceSample {
   version: number;
@@ -18,7 +18,7 @@ export interface PaceSample {
   progress_pct: number;
   setpoint_pct: number;
   /**
-   * Devices that the job may hold: an engine that did not answer may have changed them.
+   * The allocation; after a resize without an answer from the engine, its upper bound.
    */
   devices: number;
   min_devices: number;
@@ -29,17 +29,17 @@ export interface PaceSample {
    */
   used_devices: number | null;
   /**
-   * The most devices that it may be given now; `null` for as many as it likes.
+   * The largest allocation allowed now; `null` without a ceiling.
    */
   ceiling: number | null;
   /**
-   * The arbiter's grant in force; `null` for a job whose devices are not shared.
+   * Number of the arbiter's grant in force; `null` without an arbiter.
    */
   grant: number | null;
   restarts: number;
   resizes: number;
   /**
-   * What the last control step took, in milliseconds.
+   * Duration of the last control step, in milliseconds.
    */
   step_ms: number | null;
   /**
@@ -55,11 +55,11 @@ export interface PaceSample {
    */
   began_s: number;
   /**
-   * The end at the present speed; `null` while that is not known.
+   * The predicted end at the present speed; `null` while unknown.
    */
   forecast_s: number | null;
   /**
-   * The end with every device that is allowed.
+   * The predicted end with all allowed devices.
    */
   earliest_s: number | null;
   feasible: boolean;
@@ -72,15 +72,15 @@ export interface PaceSample {
   };
   threads: number | null;
   /**
-   * Whole devices that train now, for a job that sees to that itself.
+   * Whole devices that train now, if the job chooses them itself.
    */
   devices_in_force: number | null;
 }
 /**
- * The rest of a training as its controller expects it: `work_s / devices**exponent + after_s` seconds.
+ * The controller's forecast of the remaining time: `work_s / devices**exponent + after_s` seconds.
  *
- * `work_s` are seconds on one device. `after_s` are seconds that no device makes shorter. The training cannot use
- * more than `usable_devices`; `null` while it uses all that it is given.
+ * `work_s` is the remaining work in seconds on one device; `after_s` does not depend on the devices. The training
+ * cannot use more than `usable_devices`; `null` while it uses its whole allocation.
  */
 export interface Remaining {
   work_s: number;
@@ -89,7 +89,7 @@ export interface Remaining {
   usable_devices: number | null;
 }
 /**
- * Samples as rows of numbers, and events. `stride`: every so many control steps are one sample.
+ * Samples as rows of numbers, and events. `stride` is the number of control steps per sample.
  */
 export interface StoredHistory {
   version: number;
@@ -100,9 +100,9 @@ export interface StoredHistory {
   count: number;
 }
 /**
- * Something that happened in a run: `deadline`, `restarted`, `ceiling`, `infeasible`, ...
+ * An event of a run; its kind is `deadline`, `restarted`, `ceiling`, `infeasible`, ...
  *
- * A field that says nothing of an event is not stored.
+ * Fields without a value are not stored.
  */
 export interface RunEvent {
   t_s: number;
@@ -111,7 +111,7 @@ export interface RunEvent {
   after_s?: number | null;
   deadline_s?: number | null;
   /**
-   * The earliest possible end, of a deadline that cannot be met.
+   * The earliest possible end, if the deadline cannot be met.
    */
   earliest_s?: number | null;
   /**
@@ -120,17 +120,17 @@ export interface RunEvent {
   by?: string | null;
   devices?: number | null;
   /**
-   * The reason for a ceiling, or for the nodes of a training that scales.
+   * The reason for a ceiling, or for the nodes of an elastic training.
    */
   why?: string | null;
   /**
-   * The cores of each node of a training that scales.
+   * The cores of each node of an elastic training.
    */
   nodes?: {
     [k: string]: number;
   } | null;
   /**
-   * The value that was refused.
+   * The rejected value.
    */
   value?: string | null;
 }

@@ -11,7 +11,7 @@ import { WideRunPage } from "./retraining/WideRunPage";
 const queries = new QueryClient({
   defaultOptions: {
     queries: {
-      // What is refused stays refused; what does not answer is asked again.
+      // Retry network errors and server errors, not client errors (4xx).
       retry: (failures, error) =>
         !(error instanceof ApiError && error.status >= 400 && error.status < 500) && failures < 3,
       refetchOnWindowFocus: true,
@@ -19,7 +19,7 @@ const queries = new QueryClient({
   },
 });
 
-/** What Airflow says of the place that a page is shown in. */
+/** The props that Airflow passes: the place of the page in its UI. */
 export interface PluginComponentProps {
   dagId?: string;
   runId?: string;
@@ -27,7 +27,7 @@ export interface PluginComponentProps {
   mapIndex?: string;
 }
 
-/** The page for a place: a DAG run or a task of it, else the overview. */
+/** The page of a DAG run or task instance, otherwise the overview. */
 export default function PluginComponent({ dagId, runId, taskId, mapIndex }: PluginComponentProps) {
   return (
     <QueryClientProvider client={queries}>

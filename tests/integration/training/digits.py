@@ -1,4 +1,4 @@
-"""Trains a small convolutional network on noise: the work of a real training, of a length that the test chooses."""
+"""Trains a small convolutional network on noise, with a number of batches that the test chooses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paceline.train import checkpoint, data_parallel, output_dir, report, track
 
 arguments = argparse.ArgumentParser()
 arguments.add_argument("--batches", type=int, default=200)
-arguments.add_argument("--batch-size", type=int, default=32, help="from 64 on a second core is of real use")
+arguments.add_argument("--batch-size", type=int, default=32, help="from 64, a second core is useful")
 arguments.add_argument("--checkpoint-every-s", type=float, default=None)
 arguments.add_argument("--whole", action="store_true", help="on whole devices, a process for each")
 chosen = arguments.parse_args()

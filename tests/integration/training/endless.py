@@ -1,7 +1,7 @@
 """A training without torch, in batches of 0.01 s of CPU time: ``python endless.py BATCHES``.
 
-It ends early as soon as its test opens the gate ``finish``, see ``gates.py``. Its checkpoint is the number of batches
-that are done. It uses all it is given, so that its speed is soon known; a tenth of a core is enough.
+It ends early when the test opens the gate ``finish``, see ``gates.py``. Its checkpoint is the number of completed
+batches. It uses its whole allocation, so that its speed is soon known; a tenth of a core is enough.
 """
 
 import os
@@ -18,21 +18,21 @@ saved = Path(os.environ["PACELINE_CHECKPOINT"], "done")
 done = int(saved.read_text()) if saved.exists() else 0
 
 
-def say(event: str) -> None:
+def report(event: str) -> None:
     now = Progress(done, total, event=event, monotonic_s=time.monotonic(), wall_s=time.time())
     print(now.to_line(), flush=True)
 
 
-say("start")
+report("start")
 while done < total:
     until_s = time.process_time() + 0.01
     while time.process_time() < until_s:
         pass
     done += 1
     saved.with_suffix(".new").write_text(str(done))
-    saved.with_suffix(".new").replace(saved)  # whole at any moment
+    saved.with_suffix(".new").replace(saved)  # atomic
     if Path("finish").exists():
         total = done
-    say("progress")
-say("finish")
+    report("progress")
+report("finish")
 Path(os.environ["PACELINE_OUTPUT"], "model.txt").write_text(str(done))

@@ -1,7 +1,7 @@
-"""A training without torch that goes on until its test lets it end, so that no test depends on how fast a machine is.
+"""A training without torch that ends when the test lets it, so that no test depends on the machine's speed.
 
-A gate is a file in FOLDER, which the test makes when it likes, see ``gates.py``. Batches come until there is ``go``;
-``begin`` and ``end`` are before and after all of them.
+A gate is a file in FOLDER that the test creates, see ``gates.py``. Batches continue until ``go`` exists; ``begin`` and
+``end`` are gates before and after all batches.
 """
 
 import argparse
@@ -12,14 +12,14 @@ from pathlib import Path
 from paceline.train import checkpoint, output_dir, report, stop_early, track
 
 arguments = argparse.ArgumentParser()
-arguments.add_argument("gates", nargs="*", help="further ones than go: begin, end")
+arguments.add_argument("gates", nargs="*", help="gates beside go: begin, end")
 arguments.add_argument("--folder", type=Path, default=Path())
-arguments.add_argument("--checkpoint", action="store_true", help="save after every batch, which needs torch")
+arguments.add_argument("--checkpoint", action="store_true", help="save after every batch; needs torch")
 chosen = arguments.parse_args()
 
 
 class Count:
-    """A model that knows on how many batches it was trained."""
+    """A model that counts the batches of its training."""
 
     batches = 0
 
@@ -42,7 +42,7 @@ if chosen.checkpoint:
     checkpoint(model=model, every_s=0)
 loop = track(range(10_000))
 for _ in loop:
-    time.sleep(0.3)  # longer than the time between two lines of progress: each batch is reported
+    time.sleep(0.3)  # longer than the interval of progress lines: each batch is reported
     model.batches += 1
     report(loss=1 / model.batches)
     if (chosen.folder / "go").exists():

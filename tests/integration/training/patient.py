@@ -1,8 +1,8 @@
 """A training whose model counts how often each sample was trained on: ``patient.py SAMPLES EPOCHS [GATE...]``.
 
-Each batch takes 0.2 s until its test opens the gate ``go``, see ``gates.py``; the rest is done at once. So a test has
-the time for what it does meanwhile, however slow the machine is. Further gates are ``begin``, before anything is
-loaded, and ``end``, after the last batch.
+Each batch takes 0.2 s until the test opens the gate ``go``, see ``gates.py``; then the rest runs at full speed. So a
+test has enough time on a machine of any speed. Further gates are ``begin``, before all imports, and ``end``, after the
+last batch.
 """
 
 import sys

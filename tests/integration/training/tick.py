@@ -1,4 +1,4 @@
-"""An application beside a training: it says ten times a second that an execution took a quarter of a second."""
+"""A background application that reports an execution of a quarter of a second ten times a second."""
 
 import time
 

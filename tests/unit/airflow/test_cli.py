@@ -1,4 +1,4 @@
-"""What the command shows, as far as it needs no Airflow."""
+"""The output of the ``paceline`` command, without a real Airflow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paceline.airflow import cli
 
 
 class Airflow:
-    """Many tasks that run, a page at a time as the REST API gives them."""
+    """Fake REST API with many running tasks, in pages."""
 
     def __init__(self, tasks: int) -> None:
         self._tasks = [
@@ -27,8 +27,8 @@ class Airflow:
 
 
 @pytest.mark.parametrize("tasks", [1, 100, 101, 250])
-def test_every_running_training_is_shown_however_many_there_are(monkeypatch, capsys, tasks):
-    monkeypatch.setattr(cli, "_connect", lambda chosen: Airflow(tasks))
+def test_status_lists_all_pages_of_running_trainings(monkeypatch, capsys, tasks):
+    monkeypatch.setattr(cli, "_connect", lambda options: Airflow(tasks))
     assert cli._status(argparse.Namespace(dag="~")) == 0
     shown = capsys.readouterr().out.splitlines()[1:]
     assert [line.split()[1] for line in shown] == [f"run-{number}" for number in range(tasks)]

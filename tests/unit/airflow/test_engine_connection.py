@@ -1,4 +1,4 @@
-"""An Airflow connection says where an engine is."""
+"""The address of a Docker engine from an Airflow connection."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def connection(extra="", **fields):
         ({"host": "gate", "port": 4000}, "tcp://gate:4000"),
     ],
 )
-def test_the_host_is_a_url_a_socket_or_a_name(fields, url):
+def test_host_is_a_url_a_socket_or_a_name(fields, url):
     assert engine_address("gate", connection(**fields)) == (url, None)
 
 
-def test_tls_comes_from_the_extras_and_is_verified_unless_they_say_otherwise():
+def test_tls_comes_from_the_extras_and_is_verified_by_default():
     found = engine_address("gate", connection(json.dumps(TLS), host="gate"))
     assert found == ("tcp://gate:2376", {**FILES, "verify": True})
     unverified = engine_address("gate", connection(json.dumps({**TLS, "tls_verify": False}), host="gate"))
@@ -43,6 +43,6 @@ def test_tls_comes_from_the_extras_and_is_verified_unless_they_say_otherwise():
     ("fields", "message"),
     [({}, "a connection with a host"), ({"host": "gate", "extra": '{"tls_ca_cert": "/ca.pem"}'}, "tls_client_key")],
 )
-def test_a_connection_that_says_too_little_is_refused(fields, message):
+def test_incomplete_connection_is_rejected(fields, message):
     with pytest.raises(InvalidInputError, match=message):
         engine_address("gate", connection(**fields))

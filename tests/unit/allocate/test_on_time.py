@@ -1,4 +1,4 @@
-"""As many jobs on time as can be: never more than the bound says, and few below it."""
+"""The number of jobs on time never exceeds the upper bound and is close to it."""
 
 import random
 
@@ -14,7 +14,7 @@ from paceline.simulate.cluster import Arrival, Friction, Simulation
 
 POOL = Node("pool", 8)
 CURVE = {"device": Speeds.halving_efficiency(8)}
-TABLE = {"device": Speeds((1, 2, 4, 8), (1.0, 1.9, 2.0, 1.5))}  # eight are worse than four, as measured tables are
+TABLE = {"device": Speeds((1, 2, 4, 8), (1.0, 1.9, 2.0, 1.5))}  # 8 are slower than 4, as in measured tables
 
 
 def jobs_of(draw, number, curves=(CURVE, TABLE), longest=60.0):
@@ -30,14 +30,14 @@ def on_time(jobs, pool=POOL, **options):
     return found
 
 
-def test_each_gets_the_fewest_devices_and_the_rest_makes_them_quick_where_it_is_worth_it():
+def test_each_job_gets_fewest_devices_for_its_deadline():
     jobs = [ClusterJob("a", 0.0, 16.0, CURVE, deadline_s=10.0), ClusterJob("b", 0.0, 5.0, CURVE, deadline_s=10.0)]
     found = on_time(jobs, pool=Node("pool", 3))
     assert {name: one.devices for name, one in found.placements.items()} == {"a": 2, "b": 1}
-    assert found.reasons["a"] == "the fewest with which it is done at its deadline"
+    assert found.reasons["a"] == "smallest allocation that meets its deadline"
 
 
-def test_who_cannot_be_on_time_runs_on_what_is_left_and_is_told_why():
+def test_late_job_runs_on_spare_devices_with_reason():
     jobs = [
         ClusterJob("fits", 0.0, 8.0, CURVE, deadline_s=10.0),
         ClusterJob("alone too late", 0.0, 500.0, CURVE, deadline_s=10.0),
@@ -50,7 +50,7 @@ def test_who_cannot_be_on_time_runs_on_what_is_left_and_is_told_why():
     assert "no deadline" in found.reasons["whenever"]
 
 
-def test_a_large_job_gives_way_to_two_small_ones_unless_it_was_promised():
+def test_large_job_is_replaced_by_two_small_ones_unless_promised():
     one_device = {"device": Speeds.linear(1)}
     large = ClusterJob("large", 0.0, 9.0, one_device, deadline_s=10.0)
     small = [ClusterJob(f"small{n}", 1.0, 4.0, one_device, deadline_s=10.0) for n in range(2)]
@@ -64,7 +64,7 @@ def test_a_large_job_gives_way_to_two_small_ones_unless_it_was_promised():
     assert later.placements == {"large": Placement("pool", 1)}
 
 
-def test_devices_that_no_other_job_needs_are_kept_and_useless_ones_never_given():
+def test_job_keeps_spare_devices_but_never_gets_useless_ones():
     job = ClusterJob("a", 0.0, 60.0, CURVE, deadline_s=100.0, held=Placement("pool", 8), speed=4.096)
     assert OnTime(change_s=30.0).allocate([job], [POOL], 0.0, rescale=True).placements["a"].devices == 8
     found = on_time([ClusterJob("a", 0.0, 50.0, TABLE, deadline_s=1000.0)])
@@ -78,15 +78,15 @@ def simulated(jobs, policy):
 
 @settings(max_examples=50)
 @given(seed=st.integers(0, 10_000), number=st.integers(1, 25))
-def test_neither_a_plan_nor_its_outcome_nor_another_policy_beats_the_bound(seed, number):
+def test_no_plan_outcome_or_policy_exceeds_bound(seed, number):
     jobs = jobs_of(random.Random(seed), number)
     bound = most_on_time(jobs, POOL, 0.0)
     assert number - len(on_time(jobs).late) <= bound
     assert max(simulated(jobs, policy) for policy in (OnTime(change_s=0.0), edf())) <= bound
 
 
-def test_what_is_planned_comes_true():
-    """Planned anew at every event, in pools where a third of the jobs is too much: of a hundred one may be lost."""
+def test_plans_hold_in_simulation():
+    """With a new plan at every event and a third too many jobs, at most one planned job in a hundred is late."""
     planned = met = 0
     for seed in range(60):
         jobs = jobs_of(random.Random(seed), 5 + seed % 20)
@@ -95,8 +95,8 @@ def test_what_is_planned_comes_true():
     assert met >= 0.99 * planned
 
 
-def test_promises_are_kept_whoever_comes_later():
-    class Watched(OnTime):
+def test_promises_hold_despite_later_arrivals():
+    class Recorded(OnTime):
         def allocate(self, jobs, nodes, now_s, *, rescale):
             found = super().allocate(jobs, nodes, now_s, rescale=rescale)
             promised.update({job.name for job in jobs} - found.late)
@@ -109,32 +109,32 @@ def test_promises_are_kept_whoever_comes_later():
             Arrival(f"j{n}", at_s, draw.uniform(1, 50), CURVE, deadline_s=at_s + draw.uniform(1, 60))
             for n, at_s in enumerate(begins)
         ]
-        policy = Watched(change_s=0.0, keep_promises=True)
+        policy = Recorded(change_s=0.0, keep_promises=True)
         Simulation(arrivals, [POOL], policy, on_outcome=lambda one, met=met: met.__setitem__(one.name, one.met)).run()
         assert all(met[name] for name in promised)
 
 
-@pytest.mark.parametrize(("takes", "kept"), [(1.03, True), (1.08, True), (1.3, False)])
-def test_where_promised_work_takes_longer_than_it_seemed_all_are_a_little_late_before_one_is_given_up(takes, kept):
+@pytest.mark.parametrize(("factor", "kept"), [(1.03, True), (1.08, True), (1.3, False)])
+def test_underestimated_promised_jobs_are_late_before_one_is_dropped(factor, kept):
     linear = {"device": Speeds.linear(20)}
     jobs = [ClusterJob(name, 0.0, 1000.0, linear, deadline_s=100.0) for name in ("a", "b")]
     policy, pool = OnTime(change_s=0.0, keep_promises=True), Node("pool", 20)
     policy.allocate(jobs, [pool], 0.0, rescale=True)
-    longer = [ClusterJob(job.name, 0.0, 1000.0 * takes, linear, deadline_s=100.0) for job in jobs]
+    longer = [ClusterJob(job.name, 0.0, 1000.0 * factor, linear, deadline_s=100.0) for job in jobs]
     found = policy.allocate(longer, [pool], 1.0, rescale=True)
     check(found, longer, [pool])
     assert len(found.late) == (0 if kept else 1)
     if kept:
         assert [one.devices for one in found.placements.values()] == [10, 10]
-        assert found.reasons["a"].startswith("the fewest with which all are at most ")
+        assert found.reasons["a"].startswith("smallest allocation with which no promised job is more than ")
     newcomer = ClusterJob("c", 1.0, 100.0, linear, deadline_s=60.0)
     assert check_admission(newcomer, [job for job in longer if job.name not in found.late], pool, 1.0).fits is not kept
 
 
-def test_moore_and_hodgson_are_exact_on_one_machine():
+def test_moore_hodgson_is_exact_on_one_machine():
     draw = random.Random(1)
     for _ in range(20):
-        needs = [Need(draw.uniform(1, 20), draw.uniform(0.5, 8), place) for place in range(8)]
+        needs = [Need(draw.uniform(1, 20), draw.uniform(0.5, 8), number) for number in range(8)]
         best = 0
         for subset in range(256):
             chosen = sorted(needs[n] for n in range(8) if subset >> n & 1)
@@ -146,7 +146,7 @@ def test_moore_and_hodgson_are_exact_on_one_machine():
         assert len(moore_hodgson(needs, 1.0)) == best
 
 
-def test_beside_a_bound_that_proves_it_few_are_lost_in_a_crowded_pool():
+def test_jobs_on_time_in_crowded_pool_are_close_to_bound():
     draw = random.Random(7)
     share = []
     for _ in range(10):
@@ -156,7 +156,7 @@ def test_beside_a_bound_that_proves_it_few_are_lost_in_a_crowded_pool():
     assert sum(share) / len(share) > 0.95, share
 
 
-def test_changes_that_cost_time_are_paid_for_and_still_nobody_planned_is_late():
+def test_costly_changes_leave_most_jobs_on_time():
     draw = random.Random(5)
     arrivals, now_s = [], 0.0
     for number in range(80):
@@ -165,10 +165,10 @@ def test_changes_that_cost_time_are_paid_for_and_still_nobody_planned_is_late():
         arrivals.append(Arrival(f"j{number}", now_s, work, CURVE, deadline_s=now_s + work * draw.uniform(0.6, 2)))
     pool = [Node("pool", 16)]
     friction = Friction(pause_s=5.0)
-    mine = Simulation(arrivals, pool, OnTime(change_s=5.0), friction=friction).run()
-    plain = Simulation(arrivals, pool, edf(), friction=friction).run()
-    assert mine.deadlines_met_pct > plain.deadlines_met_pct
-    assert mine.deadlines_met_pct > 90
+    by_on_time = Simulation(arrivals, pool, OnTime(change_s=5.0), friction=friction).run()
+    by_edf = Simulation(arrivals, pool, edf(), friction=friction).run()
+    assert by_on_time.deadlines_met_pct > by_edf.deadlines_met_pct
+    assert by_on_time.deadlines_met_pct > 90
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_changes_that_cost_time_are_paid_for_and_still_nobody_planned_is_late():
         ),
     ],
 )
-def test_bad_input_names_the_field(act, field):
+def test_invalid_input_error_names_field(act, field):
     with pytest.raises(InvalidInputError) as raised:
         act()
     assert raised.value.field == field

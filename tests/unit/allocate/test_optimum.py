@@ -1,4 +1,4 @@
-"""The optimum is one, by its own objective, and Randomized Greedy with local search comes close to it."""
+"""The optimum minimises its objective, and Randomized Greedy with local search comes close to it."""
 
 from itertools import product
 from random import Random
@@ -15,7 +15,7 @@ ONE = {"device": Speeds.linear(2)}
 
 
 def drawn(seed, jobs, nodes, now_s=0.0, euro_per_s=1.0):
-    """A random instance; weights are far above the costs of nodes, or of their order."""
+    """Return a random instance; ``euro_per_s`` scales the weights relative to the costs of nodes."""
     rng = Random(seed)
     cluster = []
     for number in range(nodes):
@@ -36,7 +36,7 @@ def drawn(seed, jobs, nodes, now_s=0.0, euro_per_s=1.0):
 
 
 def schedules(jobs, nodes):
-    """All of them."""
+    """Yield all feasible schedules, with the devices in use on each node."""
     options = [
         [None, *(Placement(node.name, one.devices) for node in nodes for one in configurations(job, node, 0.0))]
         for job in jobs
@@ -47,46 +47,46 @@ def schedules(jobs, nodes):
             yield {job.name: one for job, one in zip(jobs, given, strict=True) if one}, used
 
 
-@pytest.mark.parametrize("every_node", [False, True], ids=["any nodes", "as many nodes as the paper demands"])
+@pytest.mark.parametrize("every_node", [False, True], ids=["any nodes", "as many nodes as in the paper"])
 @pytest.mark.parametrize("seed", range(10))
-def test_no_schedule_is_better(seed, every_node):
+def test_no_schedule_is_better_than_optimum(seed, every_node):
     now_s = 1e5 * (seed % 2)
     jobs, nodes = drawn(seed, jobs=2 + seed % 3, nodes=1 + seed % 2, now_s=now_s, euro_per_s=(1.0, 1 / 3600)[seed % 2])
     found = optimum(jobs, nodes, now_s, every_node=every_node)
     check(found.allocation, jobs, nodes)
 
-    def counts(given, used):
+    def admissible(given, used):
         if every_node:
             return sum(map(bool, used.values())) == min(len(jobs), len(nodes))
-        return len(given) == len(jobs) or all(used[node.name] == node.devices for node in nodes)  # no useless waiting
+        return len(given) == len(jobs) or all(used[node.name] == node.devices for node in nodes)  # no needless waiting
 
     smallest = min(
-        objective(given, jobs, nodes, now_s) for given, used in schedules(jobs, nodes) if counts(given, used)
+        objective(given, jobs, nodes, now_s) for given, used in schedules(jobs, nodes) if admissible(given, used)
     )
     assert found.value == objective(found.allocation.placements, jobs, nodes, now_s)
     assert found.value == pytest.approx(smallest, rel=1e-9)
 
 
-def test_a_node_costs_what_its_first_ending_job_costs_not_its_cheapest():
+def test_node_cost_is_that_of_its_first_ending_job():
     jobs = [ClusterJob("first", 0.0, 60.0, ONE), ClusterJob("cheap", 0.0, 80.0, {"device": Speeds((1,), (1.0,))})]
     node = Node("n", 3, cost_per_s=(0.0, 1.0, 5.0, 6.0))
     both = {"first": Placement("n", 2), "cheap": Placement("n", 1)}
     assert objective(both, jobs, [node], 0.0) == 30.0 * 5.0
 
 
-def test_a_late_job_and_a_postponed_one_cost_what_the_paper_says():
+def test_costs_of_late_and_postponed_jobs_follow_the_paper():
     jobs = [
         ClusterJob("late", 0.0, 100.0, ONE, 1070.0, weight=2.0),
         ClusterJob("postponed", 0.0, 100.0, ONE, 1250.0, weight=3.0),
     ]
     node = Node("n", 2, cost_per_s=(0.0, 1.0, 1.5))
     given = {"late": Placement("n", 1)}
-    # 30 s late at a weight of 2, 100 s of the node, and the other is in time even if it is postponed by 60 s
+    # 30 s late at a weight of 2, 100 s of the node; the other job is in time even if it is postponed by 60 s.
     assert objective(given, jobs, [node], 1000.0, rho=10.0, period_s=60.0) == 2.0 * 30.0 + 100.0
     assert postponement_cost(jobs[1], [node], 1000.0, rho=10.0, period_s=200.0) == 10.0 * 3.0 * (200.0 + 100.0 - 250.0)
 
 
-def test_a_job_without_a_due_date_runs_where_there_is_room_and_one_that_can_run_nowhere_is_left_out():
+def test_job_without_due_date_runs_and_job_without_usable_node_does_not():
     job = ClusterJob("whenever", 0.0, 100.0, ONE)
     node = Node("n", 1, cost_per_s=(0.0, 1.0))
     assert postponement_cost(job, [node], 0.0) == 0.0
@@ -97,7 +97,7 @@ def test_a_job_without_a_due_date_runs_where_there_is_room_and_one_that_can_run_
     assert optimum([], [node], 0.0).value == 0.0
 
 
-def test_the_paper_would_use_a_slow_node_although_a_fast_one_has_room():
+def test_every_node_uses_slow_node_although_fast_one_has_room():
     speeds = {"fast": Speeds((1,), (1.0,)), "slow": Speeds((1,), (0.1,))}
     jobs = [ClusterJob(name, 0.0, 100.0, speeds, 200.0) for name in "ab"]
     nodes = [Node("f", 2, "fast", (0.0, 1.0, 2.0)), Node("s", 1, "slow", (0.0, 1.0))]
@@ -106,7 +106,7 @@ def test_the_paper_would_use_a_slow_node_although_a_fast_one_has_room():
     assert optimum(jobs, nodes, 0.0, every_node=True).value == 100.0 + 1000.0 + 800.0
 
 
-def test_nodes_that_nobody_can_use_cannot_all_be_used():
+def test_every_node_with_unusable_node_is_infeasible():
     jobs = [ClusterJob(name, 0.0, 100.0, ONE, 200.0) for name in "ab"]
     nodes = [Node("n", 2), Node("other", 1, "other")]
     assert len(optimum(jobs, nodes, 0.0).allocation.placements) == 2
@@ -114,7 +114,7 @@ def test_nodes_that_nobody_can_use_cannot_all_be_used():
         optimum(jobs, nodes, 0.0, every_node=True)
 
 
-def test_randomized_greedy_with_local_search_is_within_three_percent_on_average():
+def test_randomized_greedy_with_local_search_is_within_3_percent_of_optimum():
     gaps = []
     for seed in range(15):
         jobs, nodes = drawn(100 + seed, jobs=3 + seed % 4, nodes=2 + seed % 2)

@@ -1,4 +1,4 @@
-"""Randomized Greedy runs whom it should, where it should, and disturbs nobody without need."""
+"""Randomized Greedy places jobs by cost and urgency, and moves running jobs only if that pays."""
 
 import pytest
 from hypothesis import given, settings
@@ -32,7 +32,7 @@ def decide(jobs, nodes, now_s=0.0, **options):
 
 @st.composite
 def states(draw, fresh=False):
-    """Jobs, some of them running, and nodes of two kinds."""
+    """Draw jobs, some of them running, and nodes of two kinds."""
     kinds = draw(st.lists(st.tuples(st.sampled_from(["fast", "slow"]), st.integers(1, 2)), min_size=1, max_size=5))
     nodes = [Node(f"n{n}", size, kind, COSTS[: size + 1]) for n, (kind, size) in enumerate(kinds)]
     free = {node.name: node.devices for node in nodes}
@@ -58,7 +58,7 @@ SETTINGS = [{}, {"local_search": True}, {"improve": False}]
 @pytest.mark.parametrize("options", SETTINGS)
 @settings(max_examples=50)
 @given(state=states())
-def test_a_decision_can_be_carried_out_explains_every_job_and_leaves_no_usable_device_idle(options, state):
+def test_decision_is_executable_explained_and_leaves_no_usable_device_idle(options, state):
     jobs, nodes = state
     found = decide(jobs, nodes, iterations=30, **options)
     check(found, jobs, nodes)
@@ -73,13 +73,13 @@ def test_a_decision_can_be_carried_out_explains_every_job_and_leaves_no_usable_d
 @pytest.mark.parametrize("options", SETTINGS)
 @settings(max_examples=50)
 @given(state=states(fresh=True))
-def test_more_iterations_are_never_worse(options, state):
+def test_more_iterations_never_increase_the_objective(options, state):
     jobs, nodes = state
     few, many = (objective(decide(jobs, nodes, iterations=n, **options).placements, jobs, nodes, 0.0) for n in (1, 60))
     assert many <= few * (1 + 1e-12)
 
 
-def test_the_same_question_gets_the_same_answer():
+def test_decisions_are_deterministic():
     arrivals, nodes = heterogeneous(6, 30, seed=1)
     jobs = [waiting(one.name, one.work, one.deadline_s, one.weight, one.speeds) for one in arrivals]
     policy = RandomizedGreedy(seed=3)
@@ -88,38 +88,38 @@ def test_the_same_question_gets_the_same_answer():
     assert decide(jobs, nodes, seed=3) == first
 
 
-def test_a_job_gets_the_cheapest_place_that_is_in_time():
-    nodes = [Node("dear", 2, "fast", (0.0, 5.0, 6.0)), Node("cheap", 2, "slow", (0.0, 1.0, 1.5))]
+def test_job_gets_cheapest_placement_in_time():
+    nodes = [Node("costly", 2, "fast", (0.0, 5.0, 6.0)), Node("cheap", 2, "slow", (0.0, 1.0, 1.5))]
     assert decide([waiting("j", due_s=300.0)], nodes).placements["j"] == Placement("cheap", 2)
-    assert decide([waiting("j", due_s=120.0)], nodes).placements["j"] == Placement("dear", 2)
+    assert decide([waiting("j", due_s=120.0)], nodes).placements["j"] == Placement("costly", 2)
 
 
-def test_a_job_that_cannot_be_in_time_gets_the_fastest_place_and_is_reported():
-    # Where a second of being late is dearer than the energy of any node; otherwise f_OBJ may prefer the cheap one.
-    nodes = [Node("cheap", 2, "slow", (0.0, 0.01, 0.015)), Node("dear", 2, "fast", (0.0, 0.05, 0.06))]
+def test_late_job_gets_fastest_placement_and_is_reported():
+    # A second of tardiness costs more here than the energy of any node; else f_OBJ may prefer the cheap node.
+    nodes = [Node("cheap", 2, "slow", (0.0, 0.01, 0.015)), Node("costly", 2, "fast", (0.0, 0.05, 0.06))]
     found = decide([waiting("j", due_s=10.0)], nodes)
-    assert found.placements["j"] == Placement("dear", 2)
+    assert found.placements["j"] == Placement("costly", 2)
     assert found.late == {"j"}
     assert found.reasons["j"] == "will be 46 s late: no node is fast enough"
     found = decide([waiting("j", speeds={"other": FAST})], nodes)
     assert not found.placements
-    assert found.reasons["j"] == "waits: no node has devices that it can use"
+    assert found.reasons["j"] == "waits: no node has devices that the job can use"
 
 
-def test_as_published_the_job_that_is_closest_to_its_due_date_chooses_first():
+def test_job_closest_to_its_due_date_chooses_first_as_published():
     jobs = [waiting("long", 1000.0, due_s=900.0), waiting("short", 50.0, due_s=60.0, weight=5.0)]
     node = Node("n", 1, "fast", COSTS[:2])
     assert list(decide(jobs, [node], improve=False, iterations=1).placements) == ["long"]
 
 
-def test_among_jobs_that_will_be_late_short_and_important_ones_go_first():
-    jobs = [waiting("long", 1000.0, due_s=0.0), waiting("short", 50.0, due_s=0.0), waiting("dear", 60.0, 0.0, 5.0)]
+def test_short_and_important_jobs_come_first_among_late_jobs():
+    jobs = [waiting("long", 1000.0, due_s=0.0), waiting("short", 50.0, due_s=0.0), waiting("important", 60.0, 0.0, 5.0)]
     node = Node("n", 1, "fast", COSTS[:2])
-    assert list(decide(jobs, [node], iterations=1).placements) == ["dear"]
+    assert list(decide(jobs, [node], iterations=1).placements) == ["important"]
     assert list(decide(jobs[:2], [node], iterations=1).placements) == ["short"]
 
 
-def test_a_job_without_a_due_date_comes_last_but_uses_what_is_left():
+def test_job_without_due_date_comes_last_and_uses_free_devices():
     jobs = [waiting("whenever", arrived_s=0.0), waiting("due", due_s=110.0, arrived_s=5.0)]
     assert list(decide(jobs, [Node("n", 1, "fast", COSTS[:2])]).placements) == ["due"]
     found = decide(jobs, [Node("n", 1, "fast", COSTS[:2]), Node("m", 1, "slow", COSTS[:2])])
@@ -127,7 +127,7 @@ def test_a_job_without_a_due_date_comes_last_but_uses_what_is_left():
     assert found.late == frozenset()
 
 
-def test_a_running_job_gives_way_only_to_one_that_cannot_wait():
+def test_running_job_is_preempted_only_for_job_that_cannot_wait():
     nodes = [Node("n", 2, "fast", COSTS)]
     patient = waiting("new", 100.0, due_s=1500.0, weight=5.0)
     jobs = [running("old", "n", 2, work=500.0, due_s=2000.0), patient]
@@ -136,10 +136,10 @@ def test_a_running_job_gives_way_only_to_one_that_cannot_wait():
     jobs = [running("old", "n", 1, work=500.0, due_s=5000.0), waiting("new", 100.0, due_s=105.0)]
     found = decide(jobs, [Node("n", 1, "fast", COSTS[:2])])
     assert found.placements == {"new": Placement("n", 1)}
-    assert found.reasons["old"].startswith("is stopped")
+    assert found.reasons["old"].startswith("preempted")
 
 
-def test_a_running_job_stays_where_it_is_among_equal_nodes():
+def test_running_job_stays_on_its_node_among_equal_nodes():
     nodes = [Node(f"n{number}", 1, "fast", COSTS[:2]) for number in range(5)]
     jobs = [running(f"r{number}", f"n{4 - number}", 1, due_s=150.0 + number) for number in range(4)]
     jobs.append(waiting("new", due_s=105.0))
@@ -147,16 +147,16 @@ def test_a_running_job_stays_where_it_is_among_equal_nodes():
     assert found == {job.name: job.held for job in jobs[:4]} | {"new": Placement("n0", 1)}
 
 
-def test_a_move_must_be_worth_what_it_loses():
-    nodes = [Node("slow", 1, "slow", (0.0, 1.0)), Node("fast", 1, "fast", (0.0, 2.0))]  # 2.5 and 2.0 for a unit of work
+def test_job_moves_only_if_gain_exceeds_lost_work():
+    nodes = [Node("slow", 1, "slow", (0.0, 1.0)), Node("fast", 1, "fast", (0.0, 2.0))]  # cost per unit of work: 2.5, 2
     moved = [
         decide([running("j", "slow", 1, work=work, due_s=9999.0)], nodes).placements["j"] for work in (30.0, 300.0)
     ]
     assert [given.node for given in moved] == ["slow", "fast"]
 
 
-def test_as_published_the_search_may_move_jobs_that_could_stay():
-    """What makes the considerate one considerate: as published, a smaller f_OBJ is worth any move."""
+def test_published_search_moves_jobs_more_often():
+    """As published, any decrease of f_OBJ justifies a move."""
     arrivals, nodes = heterogeneous(8, 80, "large", seed=2)
     changes = {}
     for improve in (True, False):
@@ -168,6 +168,6 @@ def test_as_published_the_search_may_move_jobs_that_could_stay():
 @pytest.mark.parametrize(
     "options", [{"iterations": 0}, {"period_s": -1.0}, {"rho": float("nan")}, {"move_s": float("inf")}]
 )
-def test_what_makes_no_sense_is_refused(options):
+def test_invalid_option_is_rejected(options):
     with pytest.raises(InvalidInputError, match=next(iter(options))):
         RandomizedGreedy(**options)

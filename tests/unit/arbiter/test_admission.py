@@ -1,4 +1,4 @@
-"""A promise at the door is one that can be kept, and an earliest deadline is one that would be promised."""
+"""Admission promises feasible deadlines, and the earliest deadline that it returns is feasible."""
 
 import random
 
@@ -14,21 +14,21 @@ POOL = Node("pool", 8)
 CURVE = {"device": Speeds.halving_efficiency(8)}
 
 
-def test_a_job_has_an_empty_pool_to_itself():
+def test_job_has_empty_pool_to_itself():
     answer = check_admission(ClusterJob("a", 0.0, 40.96, CURVE, deadline_s=20.0), [], POOL, 0.0)
     assert answer.fits
-    assert answer.devices == 4  # 2.56 in a second: 16 s; two would need 25.6
+    assert answer.devices == 4  # 2.56 per second: 16 s; two devices need 25.6 s
     assert (answer.earliest_s, answer.alone_s) == pytest.approx((10.0, 10.0))
     without_deadline = check_admission(ClusterJob("a", 0.0, 4.096, CURVE), [], POOL, 5.0)
     assert (without_deadline.fits, without_deadline.earliest_s) == (True, pytest.approx(6.0))
 
 
-def test_whose_promise_is_lost_anyway_keeps_nobody_out():
+def test_infeasible_promise_does_not_block_admission():
     lost = [ClusterJob("a", 0.0, 4000.0, CURVE, deadline_s=10.0)]
     assert check_admission(ClusterJob("b", 0.0, 40.0, CURVE, deadline_s=10.0), lost, POOL, 0.0).fits
 
 
-def test_what_has_been_done_counts():
+def test_progress_of_promised_job_counts():
     running = ClusterJob("a", 0.0, 40.96, CURVE, deadline_s=10.0, held=Placement("pool", 8), since_s=0.0, speed=4.096)
     assert check_admission(ClusterJob("b", 0.0, 4.0, CURVE, deadline_s=10.0), [running], POOL, 9.9).fits is False
     assert check_admission(ClusterJob("b", 0.0, 0.1, CURVE, deadline_s=12.0), [running], POOL, 9.9).earliest_s < 10.2
@@ -36,7 +36,7 @@ def test_what_has_been_done_counts():
 
 @settings(max_examples=50)
 @given(seed=st.integers(0, 10_000), number=st.integers(0, 12), change_s=st.sampled_from([0.0, 2.0]))
-def test_the_earliest_deadline_would_be_promised_and_what_is_promised_is_not_before_it(seed, number, change_s):
+def test_earliest_deadline_is_admitted_and_no_earlier_one(seed, number, change_s):
     draw = random.Random(seed)
     promised = [
         ClusterJob(f"j{n}", 0.0, draw.uniform(1, 60), CURVE, deadline_s=draw.uniform(2, 60)) for n in range(number)
@@ -51,6 +51,6 @@ def test_the_earliest_deadline_would_be_promised_and_what_is_promised_is_not_bef
     assert answer.fits == (answer.earliest_s <= wanted_s) == (answer.devices is not None)
 
 
-def test_a_job_that_cannot_run_on_the_pool_is_refused():
+def test_job_that_cannot_run_on_pool_is_rejected():
     with pytest.raises(InvalidInputError, match=r"a\.speeds"):
         check_admission(ClusterJob("a", 0.0, 1.0, {"gpu": Speeds.linear(1)}), [], POOL, 0.0)

@@ -1,4 +1,4 @@
-"""A deadline is read the way people write it, and nonsense is refused with what would have been accepted."""
+"""Parsing of deadlines: accepted forms, and the message for invalid ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOON = datetime(2030, 1, 1, 12, tzinfo=timezone.utc)
         (NOON + timedelta(seconds=5), 5),
     ],
 )
-def test_durations_and_times_are_understood(written, seconds):
+def test_deadline_accepts_durations_and_times(written, seconds):
     assert Deadline.parse(written).seconds_after(NOON) == pytest.approx(seconds)
 
 
@@ -45,7 +45,7 @@ def test_durations_and_times_are_understood(written, seconds):
         *[0, -1, None, True, [], {}, float("nan"), float("inf"), 10**400],
     ],
 )
-def test_nonsense_is_refused_and_the_message_says_what_is_accepted(written):
+def test_invalid_deadline_is_rejected_with_the_accepted_forms(written):
     with pytest.raises(InvalidInputError) as caught:
         Deadline.parse(written)
     message = str(caught.value)
@@ -54,7 +54,7 @@ def test_nonsense_is_refused_and_the_message_says_what_is_accepted(written):
 
 
 @given(st.text())
-def test_any_text_is_either_a_deadline_or_refused(text):
+def test_any_text_is_parsed_or_rejected(text):
     try:
         deadline = Deadline.parse(text)
     except InvalidInputError:

@@ -1,4 +1,4 @@
-"""Values of the live state: a reader survives whatever a user has written, a writer writes what readers take."""
+"""Values of the live state: readers tolerate any JSON, writers store only valid values."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def test_any_json_is_read_as_a_sample_or_as_none(changed: dict[str, Any]) -> Non
 @pytest.mark.parametrize(
     "field", ["state", "t_s", "updated_at", "progress_pct", "devices", "min_devices", "max_devices", "quantum"]
 )
-def test_a_sample_without_its_essentials_is_none(field: str) -> None:
+def test_sample_without_a_required_field_is_none(field: str) -> None:
     stored = a_sample().to_json()
     del stored[field]
     assert PaceSample.read(stored) is None
 
 
-def test_fields_of_a_newer_version_are_ignored() -> None:
+def test_sample_ignores_fields_of_a_newer_version() -> None:
     newer = {
         **a_sample().to_json(),
         "version": 9,
@@ -52,11 +52,11 @@ def test_fields_of_a_newer_version_are_ignored() -> None:
     assert (sample.version, sample.remaining, sample.metrics) == (9, None, {"auc": 0.7})
 
 
-def test_whatever_a_job_or_a_user_may_say_can_be_written() -> None:
-    """A training does not end because a metric's name, a reason or a ceiling is odd."""
+def test_unusual_values_of_jobs_and_users_can_be_stored() -> None:
+    """An unusual metric name, reason or ceiling does not end the training."""
     odd = Ceiling.read({"devices": 1e12, "grant": 1e12, "reason": "\ud800"})
-    said = parse_line('@paceline {"done": 1, "total": 2, "metrics": {"\\udfff": 0.5}}')
-    sample = a_sample(ceiling=odd.devices, grant=odd.grant, metrics=said.metrics)
+    report = parse_line('@paceline {"done": 1, "total": 2, "metrics": {"\\udfff": 0.5}}')
+    sample = a_sample(ceiling=odd.devices, grant=odd.grant, metrics=report.metrics)
     assert sample.to_json()["metrics"] == {"?": 0.5}
     event = RunEvent(t_s=1.0, kind="ceiling", why=odd.reason, value="\ud800" * 100, by="\ud800", devices=odd.devices)
     history = StoredHistory(samples=[[0.5] * 7], events=[event])
@@ -64,13 +64,13 @@ def test_whatever_a_job_or_a_user_may_say_can_be_written() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"forecast_s": float("inf")}, {"progress_pct": float("nan")}, {"state": "asleep"}])
-def test_a_writer_cannot_make_a_sample_that_is_none(wrong: dict[str, Any]) -> None:
+def test_invalid_sample_cannot_be_constructed(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         a_sample(**wrong)
 
 
 @pytest.mark.parametrize(
-    "nonsense", [{"columns": ["t_s"]}, {"columns": 5}, {"samples": [None]}, {"samples": [[1.0]]}, "x"]
+    "invalid", [{"columns": ["t_s"]}, {"columns": 5}, {"samples": [None]}, {"samples": [[1.0]]}, "x"]
 )
-def test_a_history_that_cannot_be_drawn_is_none(nonsense: object) -> None:
-    assert StoredHistory.read(nonsense) is None
+def test_invalid_history_is_none(invalid: object) -> None:
+    assert StoredHistory.read(invalid) is None

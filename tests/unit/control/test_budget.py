@@ -1,4 +1,4 @@
-"""A job that has no deadline gets all there is; given one, it gets no more than that takes."""
+"""Jobs without a deadline get the maximum; with one, the smallest sufficient allocation."""
 
 import json
 import math
@@ -10,23 +10,24 @@ from paceline.testing.simulated_run import pace
 PLANT = Plant(batches=400, batch_s=0.5, startup_s=3.0, tail_s=0.5)
 
 
-def test_it_holds_the_whole_budget_within_the_ceiling_and_says_when_it_will_be_done():
+def test_budget_controller_allocates_the_maximum_within_the_ceiling():
     controller = BudgetController(Limits(0.1, 2.0))
     assert math.isinf(controller.deadline_s)
     run = pace(PLANT, controller, ceilings={40.0: 0.6, 60.0: None})
-    held = {moment: devices for moment, _, devices in run.samples}
-    assert all(devices == 0.6 for moment, devices in held.items() if 41 < moment < 59)
-    assert all(devices == 2.0 for moment, devices in held.items() if moment < 39 or 61 < moment < run.finished_s - 2)
+    allocations = {now_s: devices for now_s, _, devices in run.samples}
+    assert all(devices == 0.6 for now_s, devices in allocations.items() if 41 < now_s < 59)
+    outside = [devices for now_s, devices in allocations.items() if now_s < 39 or 61 < now_s < run.finished_s - 2]
+    assert all(devices == 2.0 for devices in outside)
     assert run.infeasible_s is None
 
 
-def test_a_deadline_that_somebody_gives_it_is_kept():
+def test_budget_controller_meets_a_deadline_set_later():
     run = pace(PLANT, BudgetController(Limits(0.1, 2.0)), moves={20.0: 180.0})
     assert abs(run.finished_s - 180.0) < 2.0
-    assert min(devices for moment, _, devices in run.samples if moment > 30) < 1.5
+    assert min(devices for now_s, _, devices in run.samples if now_s > 30) < 1.5
 
 
-def test_its_state_is_json_and_brings_back_that_there_is_no_deadline():
+def test_budget_controller_state_round_trips_through_json():
     first, second = BudgetController(Limits(0.1, 2.0)), BudgetController(Limits(0.1, 2.0))
     pace(PLANT, first)
     second.restore(json.loads(json.dumps(first.state(), allow_nan=False)))

@@ -1,4 +1,4 @@
-"""The default controller ends simulated jobs at their deadline, however long they are and whatever disturbs them."""
+"""The default controller ends simulated jobs of any length at their deadline, with and without disturbances."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KINDS = {
 
 
 def plant_of(shortest_s: float, **kind: object) -> Plant:
-    """A job that takes ``shortest_s`` on two cores, with batches of a third of a second to three seconds."""
+    """Return a job that takes ``shortest_s`` on two cores, with batches of 0.36 to 3 s."""
     options = dict(kind)
     batch_s = min(max(shortest_s / 3000, 0.36), 3.0) * options.pop("batch", 1.0)
     epochs = options.setdefault("epochs", 1)
@@ -47,24 +47,24 @@ def plant_of(shortest_s: float, **kind: object) -> Plant:
 
 
 def past_of(plant: Plant) -> PastRun:
-    """What a run at full speed has shown."""
+    """Return the measurements of a run at full speed."""
     return PastRun(plant.batches, STARTUP_S, TAIL_S, 2.0, plant.speed(2.0, 0.0), 0.85, plant.epochs * plant.pause_s)
 
 
 def controller_of(plant: Plant, deadline_s: float, **options: object) -> DeadlineController:
-    # As many steps for a long job as for a short one would be enough; one a second is what users have.
+    # At most 1000 steps for a long job, to keep the tests fast; users have one step a second.
     return DeadlineController(LIMITS, deadline_s, period_s=max(1.0, deadline_s / 1000), past=past_of(plant), **options)
 
 
 @pytest.mark.parametrize("length", LENGTHS_S)
-def test_over_the_matrix_jobs_end_within_a_fifth_of_a_percent_on_average_and_never_one_percent_late(length):
+def test_jobs_over_the_matrix_end_at_their_deadline(length):
     errors = {}
     for kind, options in KINDS.items():
         plant = plant_of(LENGTHS_S[length], **options)
         shortest_s = plant.shortest_s(2.0)
         for d_c, changed_to in DEADLINES:
             if kind == "neighbours" and (changed_to or d_c) < 1.4:
-                continue  # not to be had beside them
+                continue  # not feasible with these neighbours
             deadline_s = d_c * shortest_s
             moves = {0.3 * deadline_s: changed_to * shortest_s} if changed_to else None
             run = pace(plant, controller_of(plant, deadline_s), seed=1, moves=moves, pauses_known=True)
@@ -74,10 +74,10 @@ def test_over_the_matrix_jobs_end_within_a_fifth_of_a_percent_on_average_and_nev
 
 
 @pytest.mark.parametrize("d_c", [1.2, 1.5, 1.8])
-@pytest.mark.parametrize("keeps_busy", [1.0, 1.37, 1.6])
-def test_what_a_job_cannot_use_it_is_not_given(keeps_busy, d_c):
-    """Its threads wait for each other: more cores than it keeps busy would be paid for and make it no faster."""
-    plant = Plant(300, 0.36, lambda cores: cores**0.95, startup_s=3.0, tail_s=1.0, noise=0.05, keeps_busy=keeps_busy)
+@pytest.mark.parametrize("usable", [1.0, 1.37, 1.6])
+def test_allocation_does_not_exceed_what_the_job_can_use(usable, d_c):
+    """Its threads wait for each other: more cores than it can use would add cost but no speed."""
+    plant = Plant(300, 0.36, lambda cores: cores**0.95, startup_s=3.0, tail_s=1.0, noise=0.05, usable_devices=usable)
     deadline_s = d_c * plant.shortest_s(2.0)
     past = PastRun(300, 3.0, 1.0, 1.0, plant.speed(1.0, 0.0), exponent=0.85, pauses_s=0.0)
     run = pace(plant, DeadlineController(Limits(0.1, 2.0), deadline_s, past=past), seed=3)
@@ -87,43 +87,43 @@ def test_what_a_job_cannot_use_it_is_not_given(keeps_busy, d_c):
 
 
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("keeps_busy", [1.2, 1.45, 1.7])
-def test_a_deadline_that_takes_all_a_job_can_use_is_not_left_to_what_more_cores_would_do(keeps_busy, seed):
-    """What it cannot use brings it no further, whatever the exponent says of those cores."""
-    plant = Plant(340, 0.24, lambda cores: cores**0.9, startup_s=3.0, tail_s=1.0, noise=0.05, keeps_busy=keeps_busy)
+@pytest.mark.parametrize("usable", [1.2, 1.45, 1.7])
+def test_plan_expects_no_speed_from_cores_that_the_job_cannot_use(usable, seed):
+    """Unusable cores add no speed, even if the exponent predicts some."""
+    plant = Plant(340, 0.24, lambda cores: cores**0.9, startup_s=3.0, tail_s=1.0, noise=0.05, usable_devices=usable)
     first = DeadlineController(Limits(2.0, 2.0), deadline_s=1e4)
     pace(plant, first, seed=seed)
     learned = first.learned()
-    assert learned["usable_devices"] == pytest.approx(keeps_busy / 0.9, rel=0.05)
+    assert learned["usable_devices"] == pytest.approx(usable / 0.9, rel=0.05)
     past = PastRun(plant.batches, 3.0, 1.0, pauses_s=0.0, **learned)
     run = pace(plant, DeadlineController(Limits(0.1, 2.0), plant.shortest_s(2.0), past=past), seed=seed + 10)
     assert -0.5 <= run.error_pct <= 1.0
 
 
 @pytest.mark.parametrize(("deadline_s", "devices"), [(200, 0.55), (101, 1.5), (90, 4.0)])
-def test_who_is_late_gets_everything_and_who_is_nearly_so_half_as_much_again_as_it_can_use(deadline_s, devices):
+def test_late_job_gets_the_maximum_and_nearly_late_job_150_percent_of_usable(deadline_s, devices):
     past = PastRun(100, 0.0, 0.0, pauses_s=0.0, devices=1.0, batches_per_s=1.0, exponent=1.0, usable_devices=1.0)
     controller = DeadlineController(Limits(0.1, 4.0), deadline_s, past=past)
     controller.start(0.0)
     assert controller.step(Observation(0.0, 0, 100, held_devices=1.0)).devices == devices
 
 
-def test_whole_devices_that_wait_are_still_joined_by_others():
-    """A process that waits for its GPU or its data says nothing of what another process would bring."""
+def test_idle_whole_devices_do_not_prevent_more_devices():
+    """The idle time of a process that waits for its GPU or its data does not show that another adds no speed."""
     controller = DeadlineController(Limits(1.0, 8.0, quantum=1.0), deadline_s=200.0, start_devices=1)
-    devices, done, most = controller.start(0.0), 0.0, 0.0
+    devices, done, largest = controller.start(0.0), 0.0, 0.0
     for second in range(200):
         now_s = float(second)
         decision = controller.step(Observation(now_s, int(done), 800, done_s=now_s, held_devices=devices, busy=0.3))
         devices = decision.devices
-        most = max(most, devices)
+        largest = max(largest, devices)
         done = min(done + 1.0 * devices, 800)
-    assert most == 8
+    assert largest == 8
 
 
 @pytest.mark.parametrize("kind", ["undisturbed", "noise", "sublinear"])
 @pytest.mark.parametrize("d_c", [1.2, 1.5, 1.8])
-def test_no_more_core_seconds_are_held_than_on_the_best_constant_allocation(kind, d_c):
+def test_core_seconds_are_within_3_percent_of_the_best_constant_allocation(kind, d_c):
     plant = plant_of(120.0, **KINDS[kind])
     deadline_s = d_c * plant.shortest_s(2.0)
     run = pace(plant, controller_of(plant, deadline_s), seed=2)
@@ -131,7 +131,7 @@ def test_no_more_core_seconds_are_held_than_on_the_best_constant_allocation(kind
     assert run.device_seconds <= 1.03 * best * plant.shortest_s(best)
 
 
-def test_a_first_run_of_a_job_knows_nothing_and_ends_within_one_percent_all_the_same():
+def test_first_run_without_past_ends_within_one_percent():
     for d_c in (1.2, 1.5, 1.8):
         plant = plant_of(120.0, noise=0.05)
         deadline_s = d_c * plant.shortest_s(2.0)
@@ -140,48 +140,48 @@ def test_a_first_run_of_a_job_knows_nothing_and_ends_within_one_percent_all_the_
 
 
 @pytest.mark.parametrize(("d_c", "changed_to"), [(1.5, 1.2), (1.2, 1.8), (1.8, 1.44)])
-def test_a_deadline_that_moves_asks_for_no_more_than_the_rest_needs(d_c, changed_to):
+def test_new_deadline_takes_no_more_devices_than_the_rest_needs(d_c, changed_to):
     plant = plant_of(200.0)
     shortest_s = plant.shortest_s(2.0)
     deadline_s = d_c * shortest_s
     moved_s = 0.3 * deadline_s
     run = pace(plant, controller_of(plant, deadline_s), moves={moved_s: changed_to * shortest_s})
-    at_the_move = next(percent for moment, percent, _ in run.samples if moment >= moved_s)
+    progress_pct = next(percent for now_s, percent, _ in run.samples if now_s >= moved_s)
     left_s = changed_to * shortest_s - TAIL_S - moved_s
-    speed_needed = (1 - at_the_move / 100) * plant.batches / left_s
+    speed_needed = (1 - progress_pct / 100) * plant.batches / left_s
     needed = next(cores / 100 for cores in range(10, 1000) if plant.speed(cores / 100, 0) >= speed_needed)
-    most = max(held for moment, _, held in run.samples if moved_s + 3 < moment < run.finished_s - TAIL_S - 1)
-    assert most <= min(needed * 1.1 + 0.05, 2.0)
+    largest = max(devices for now_s, _, devices in run.samples if moved_s + 3 < now_s < run.finished_s - TAIL_S - 1)
+    assert largest <= min(needed * 1.1 + 0.05, 2.0)
     assert abs(run.error_pct) <= 0.3
 
 
-def test_a_job_that_stops_early_is_not_held_back():
+def test_job_that_stops_early_ends_early():
     plant = plant_of(300.0, noise=0.05, stops_at=400)
     run = pace(plant, controller_of(plant, 450.0))
     assert run.finished_s < 450.0 * 0.7
 
 
-def test_a_ceiling_is_kept_and_what_it_cost_is_made_up_for():
+def test_ceiling_is_respected_and_lost_time_is_made_up():
     plant = plant_of(200.0, noise=0.05)
     deadline_s = 1.5 * plant.shortest_s(2.0)
     run = pace(plant, controller_of(plant, deadline_s), ceilings={40.0: 0.63, 100.0: None})
-    assert all(held <= 0.6 for moment, _, held in run.samples if 41 < moment < 100)
+    assert all(devices <= 0.6 for now_s, _, devices in run.samples if 41 < now_s < 100)
     assert abs(run.error_pct) <= 0.3
 
 
-def test_an_infeasible_deadline_is_recognised_soon_and_a_feasible_one_never_taken_for_it():
+def test_only_an_infeasible_deadline_is_reported_and_early():
     plant = plant_of(300.0, noise=0.05)
     shortest_s = plant.shortest_s(2.0)
     for known in (True, False):
         past = past_of(plant) if known else None
-        told = pace(plant, DeadlineController(LIMITS, 0.7 * shortest_s, past=past)).infeasible_s
-        assert told is not None
-        assert told < 0.2 * shortest_s
+        infeasible_s = pace(plant, DeadlineController(LIMITS, 0.7 * shortest_s, past=past)).infeasible_s
+        assert infeasible_s is not None
+        assert infeasible_s < 0.2 * shortest_s
         assert pace(plant, DeadlineController(LIMITS, 1.2 * shortest_s, past=past)).infeasible_s is None
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_first_batches_that_are_slow_raise_no_alarm_and_do_not_tell_others_what_the_job_needs(known):
+def test_slow_first_batches_do_not_affect_feasibility_or_remaining_work(known):
     plant = plant_of(60.0, noise=0.02, speedup=amdahl(0.05))
     cold = replace(plant, neighbours=[Neighbour(0.0, STARTUP_S + 1.5, 0.8)])
     past = past_of(plant) if known else None
@@ -192,15 +192,15 @@ def test_first_batches_that_are_slow_raise_no_alarm_and_do_not_tell_others_what_
         for second, done in ((4, 1), (6, 4))
     ]
     assert known or slow[-1].remaining is None
-    # Then six batches a second: a twelfth of a second for each on one device, if speed were in proportion.
-    told = [
+    # Then 6 batches/s on half a device: with linear speed-up, 1/12 s a batch on one device.
+    remaining = [
         controller.step(Observation(4 + n, 6 * n, 300, done_s=4 + n, held_devices=0.5)).remaining for n in (3, 4, 5)
     ][-1]
-    assert told is not None
-    assert known or told.work_s / (300 - 30) < 0.13
+    assert remaining is not None
+    assert known or remaining.work_s / (300 - 30) < 0.13
 
 
-def test_a_job_starts_on_a_whole_core_and_on_more_when_its_deadline_moves_meanwhile():
+def test_start_up_gets_one_core_and_more_after_a_tighter_deadline():
     plant = plant_of(200.0)
     controller = DeadlineController(LIMITS, 4000.0, past=past_of(plant))
     assert controller.start(0.0) == 1.0
@@ -208,33 +208,33 @@ def test_a_job_starts_on_a_whole_core_and_on_more_when_its_deadline_moves_meanwh
     assert controller.step(Observation(1.0, None, 1, held_devices=1.0)).devices > 1.5
 
 
-def test_a_job_that_was_given_little_at_first_takes_more_as_soon_as_it_may_before_it_has_said_anything():
-    little, more = 0.1, 0.3
-    controller = DeadlineController(LIMITS, 80.0)  # of a control loop: it was another one that started the job
-    assert controller.step(Observation(1.0, None, 1, held_devices=little, ceiling=little)).devices == little
-    assert controller.step(Observation(2.0, None, 1, held_devices=little, ceiling=more)).devices == pytest.approx(more)
+def test_allocation_follows_a_rising_ceiling_before_the_first_report():
+    low, high = 0.1, 0.3
+    controller = DeadlineController(LIMITS, 80.0)  # without start(): another process started the job
+    assert controller.step(Observation(1.0, None, 1, held_devices=low, ceiling=low)).devices == low
+    assert controller.step(Observation(2.0, None, 1, held_devices=low, ceiling=high)).devices == pytest.approx(high)
     assert controller.step(
-        Observation(3.0, 1, 300, done_s=3.0, held_devices=more, ceiling=more)
-    ).devices == pytest.approx(more)
+        Observation(3.0, 1, 300, done_s=3.0, held_devices=high, ceiling=high)
+    ).devices == pytest.approx(high)
     with_whole_devices = DeadlineController(Limits(1, 4, quantum=1), 80.0, resize_s=10.0)
     assert with_whole_devices.step(Observation(1.0, None, 1, held_devices=1.0, ceiling=4.0)).devices == 1.0
 
 
-def test_the_startup_counts_from_the_start_and_once_more_after_an_interruption_before_any_report():
+def test_start_up_counts_from_the_start_and_again_after_an_interruption():
     plant = plant_of(200.0)
     past = replace(past_of(plant), startup_s=30.0)
     needs_s = 30.0 + 1.05 * plant.shortest_s(2.0)
-    starts, goes_on = (DeadlineController(LIMITS, 100.0 + needs_s, past=past) for _ in range(2))
-    devices = starts.start(100.0)  # it had to wait for a hundred seconds
+    started, restored = (DeadlineController(LIMITS, 100.0 + needs_s, past=past) for _ in range(2))
+    devices = started.start(100.0)  # after 100 s in a queue
     assert devices > 1.5
-    assert goes_on.step(Observation(101.0, None, 1, held_devices=devices)).devices >= devices
-    paused = DeadlineController(LIMITS, 120.0 + needs_s, past=past)
-    assert paused.start(0.0) == 1.0, "there is time enough"
-    paused.interrupt(120.0)
-    assert paused.step(Observation(120.0, None, 1, held_devices=1.0)).devices > 1.5
+    assert restored.step(Observation(101.0, None, 1, held_devices=devices)).devices >= devices
+    interrupted = DeadlineController(LIMITS, 120.0 + needs_s, past=past)
+    assert interrupted.start(0.0) == 1.0, "one device is enough at first"
+    interrupted.interrupt(120.0)
+    assert interrupted.step(Observation(120.0, None, 1, held_devices=1.0)).devices > 1.5
 
 
-def test_a_controller_that_goes_on_keeps_what_the_job_holds_until_it_has_read_a_report():
+def test_restored_controller_keeps_the_allocation_until_a_report():
     before = DeadlineController(LIMITS, 80.0)
     before.start(0.0)
     before.step(Observation(2.0, 5, 300, done_s=2.0, held_devices=1.0))
@@ -243,21 +243,21 @@ def test_a_controller_that_goes_on_keeps_what_the_job_holds_until_it_has_read_a_
     assert after.step(Observation(3.0, None, 1, held_devices=0.35)).devices == pytest.approx(0.35)
 
 
-def test_a_wrong_idea_of_the_job_from_its_last_run_is_soon_forgotten():
+def test_wrong_measurements_of_the_last_run_are_corrected():
     plant = plant_of(200.0, noise=0.05)
     past = PastRun(plant.batches // 3, 1.0, TAIL_S, 1.0, 4 * plant.speed(1.0, 0.0), 0.4, 0.0)
     run = pace(plant, DeadlineController(LIMITS, 1.5 * plant.shortest_s(2.0), past=past), seed=4)
     assert abs(run.error_pct) <= 0.5
 
 
-def test_whole_gpus_change_hands_seldom_although_the_need_lies_between_two_numbers():
+def test_whole_gpus_are_resized_rarely_for_a_fractional_demand():
     limits = Limits(1, 4, quantum=1)
     plant = Plant(2000, 1.0, startup_s=10.0, tail_s=2.0, noise=0.05, resize_s=0.0, resize_pause_s=4.0)
     for d_c in (1.3, 1.5, 1.8):
         deadline_s = d_c * plant.shortest_s(4.0)
         past = PastRun(2000, 10.0, 2.0, 4.0, plant.speed(4.0, 0.0), 0.85, 0.0)
         run = pace(plant, DeadlineController(limits, deadline_s, period_s=5.0, past=past, resize_s=4.0), seed=5)
-        assert all(held == int(held) for _, _, held in run.samples)
+        assert all(devices == int(devices) for _, _, devices in run.samples)
         assert run.resizes <= 12
         assert abs(run.error_pct) <= 1.0
 
@@ -276,35 +276,35 @@ kinds = st.fixed_dictionaries(
 
 @settings(max_examples=40)
 @given(kinds, st.floats(0.5, 4), st.none() | st.floats(0.5, 4), st.none() | st.floats(0.1, 3), st.integers(0, 99))
-def test_limits_quantum_and_ceiling_are_kept_and_the_job_ends_whatever_happens(kind, d_c, changed_to, ceiling, seed):
+def test_limits_quantum_and_ceiling_hold_for_random_jobs(kind, d_c, changed_to, ceiling, seed):
     plant = plant_of(60.0, **kind)
     shortest_s = plant.shortest_s(2.0)
     moves = {0.3 * d_c * shortest_s: changed_to * shortest_s} if changed_to else None
     known = past_of(plant) if seed % 2 else None
     controller = DeadlineController(LIMITS, d_c * shortest_s, past=known)
     run = pace(plant, controller, seed=seed, moves=moves, ceilings={10.0: ceiling} if ceiling else None)
-    late = 10.0 + 2 * (kind["resize_s"] + 1.0)  # a change that is under way comes first
-    for moment, percent, held in run.samples:
-        steps = held / LIMITS.quantum
+    in_force_s = 10.0 + 2 * (kind["resize_s"] + 1.0)  # after a pending resize
+    for now_s, percent, devices in run.samples:
+        steps = devices / LIMITS.quantum
         assert steps == pytest.approx(round(steps))
-        assert LIMITS.min_devices <= held <= LIMITS.max_devices
-        if ceiling and moment > late and percent < 100:
-            assert held <= max(ceiling, LIMITS.quantum) + 1e-9
+        assert LIMITS.min_devices <= devices <= LIMITS.max_devices
+        if ceiling and now_s > in_force_s and percent < 100:
+            assert devices <= max(ceiling, LIMITS.quantum) + 1e-9
 
 
 @settings(max_examples=20)
 @given(st.floats(0, 0.1), st.floats(0, 0.8), st.floats(1.2, 3), st.integers(0, 99))
-def test_the_allocation_does_not_swing(noise, serial, d_c, seed):
+def test_allocation_does_not_oscillate(noise, serial, d_c, seed):
     plant = plant_of(600.0, noise=noise, speedup=amdahl(serial))
     run = pace(plant, controller_of(plant, d_c * plant.shortest_s(2.0)), seed=seed)
-    held = [cores for moment, percent, cores in run.samples if 5 < percent < 95]
-    half = len(held) // 2
-    first, second = (max(part) - min(part) for part in (held[:half], held[half:]))
+    allocations = [cores for _, percent, cores in run.samples if 5 < percent < 95]
+    half = len(allocations) // 2
+    first, second = (max(part) - min(part) for part in (allocations[:half], allocations[half:]))
     assert second <= first + 0.2
     assert run.resizes <= 0.4 * run.steps
 
 
-def test_alpha_leaves_its_share_of_the_deadline_free_and_is_refused_outside_its_range():
+def test_alpha_sets_the_target_end_and_is_validated():
     plant = plant_of(100.0)
     run = pace(plant, controller_of(plant, 200.0, alpha=0.8))
     assert run.finished_s == pytest.approx(160.0, rel=0.003)
@@ -313,7 +313,7 @@ def test_alpha_leaves_its_share_of_the_deadline_free_and_is_refused_outside_its_
             DeadlineController(LIMITS, 60, alpha=alpha)
 
 
-def test_a_controller_goes_on_from_its_state_without_a_bump():
+def test_restore_is_bumpless():
     plant = plant_of(200.0)
     before = controller_of(plant, 300.0)
     for second in range(60):
@@ -325,7 +325,7 @@ def test_a_controller_goes_on_from_its_state_without_a_bump():
     assert abs(decision.devices - last) <= 0.1
 
 
-def test_a_job_that_is_late_is_looked_at_no_more_often_than_any_other():
+def test_late_job_has_the_normal_control_period():
     controller = DeadlineController(LIMITS, 60.0)
     devices = controller.start(0.0)
     steps = {}
@@ -333,4 +333,4 @@ def test_a_job_that_is_late_is_looked_at_no_more_often_than_any_other():
         decision = controller.step(Observation(second, second, 1000, done_s=second, held_devices=devices))
         devices, steps[second] = decision.devices, decision.next_s
     assert (devices, steps[30], steps[70], steps[99]) == (2.0, 1.0, 1.0, 1.0)
-    assert steps[56] < 1.0  # shortly before the end, more often
+    assert steps[56] < 1.0  # shorter shortly before the end

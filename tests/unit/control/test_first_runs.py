@@ -24,8 +24,8 @@ def run(case: Case, past: PastRun | None = None) -> PacedRun:
 
 @pytest.mark.parametrize("related", [False, True])
 def test_first_runs_are_accurate(related):
-    told = [case if related else case.with_reports(validation=True) for case in CASES]
-    errors = [run(case, case.past(off=0.3) if related else None).error_pct for case in told]
+    cases = [case if related else case.with_reports(validation=True) for case in CASES]
+    errors = [run(case, case.past(speed_sd=0.3) if related else None).error_pct for case in cases]
     assert mean(map(abs, errors)) <= 0.4, errors
     assert sum(error > 1 for error in errors) <= len(errors) / 20, errors
 
@@ -45,7 +45,7 @@ def test_first_runs_are_accurate_over_the_matrix():
     for length, shortest_s in LENGTHS_S.items():
         for kind, options in KINDS.items():
             plant = replace(plant_of(shortest_s, **options), save_s=0.1)
-            plant = replace(plant, expects_s=1.3 * plant.pause_s)
+            plant = replace(plant, forecast_pause_s=1.3 * plant.pause_s)
             for d_c, changed_to in DEADLINES:
                 if kind == "neighbours" and (changed_to or d_c) < 1.4:
                     continue  # not feasible with these neighbours
@@ -57,51 +57,51 @@ def test_first_runs_are_accurate_over_the_matrix():
     assert sum(error > 1 for error in errors.values()) <= len(errors) / 20, errors
 
 
-def test_the_reserve_follows_from_the_last_checkpoint():
+def test_reserve_follows_from_the_last_checkpoint():
     slow = Plant(batches=300, batch_s=1.0, startup_s=3.0, tail_s=20 + 0.4 * 20 + 0.35, save_s=20.0)
     assert run(Case(slow, 2.0, 1.5 * slow.shortest_s(2.0), {}, seed=0)).error_pct == pytest.approx(0.0, abs=0.2)
-    silent = replace(slow, save_s=None)
-    assert run(Case(silent, 2.0, 1.5 * slow.shortest_s(2.0), {}, seed=0)).error_pct > 5
+    unreported = replace(slow, save_s=None)
+    assert run(Case(unreported, 2.0, 1.5 * slow.shortest_s(2.0), {}, seed=0)).error_pct > 5
 
 
-def test_without_any_measurement_the_reserve_has_bounds():
-    kept = [DeadlineController(LIMITS, deadline_s) for deadline_s in (5.0, 40.0, 4000.0)]
-    assert [round(0.9995 * one.deadline_s - one.target_s, 3) for one in kept] == [0.5, 0.8, 1.0]
+def test_reserve_without_measurements_is_bounded():
+    controllers = [DeadlineController(LIMITS, deadline_s) for deadline_s in (5.0, 40.0, 4000.0)]
+    assert [round(0.9995 * one.deadline_s - one.target_s, 3) for one in controllers] == [0.5, 0.8, 1.0]
 
 
-def test_tolerances_and_alpha_count_from_the_start_of_the_training():
-    """An hour in a queue before the start is not part of the training's time."""
+def test_tolerances_and_alpha_are_relative_to_the_start():
+    """An hour in a queue before the start does not count."""
     waited_s, time_s = 3600.0, 300.0
     for began_s in (0.0, waited_s):
         controller = DeadlineController(LIMITS, began_s + time_s, alpha=0.9)
         controller.start(began_s)
         assert controller.target_s - began_s == pytest.approx(time_s * (0.9 - 0.0005) - 1.0)
-        goes_on = DeadlineController(LIMITS, 1.0, alpha=0.9)
-        goes_on.restore(controller.state())
-        assert goes_on.target_s == controller.target_s
+        restored = DeadlineController(LIMITS, 1.0, alpha=0.9)
+        restored.restore(controller.state())
+        assert restored.target_s == controller.target_s
     late = DeadlineController(LIMITS, waited_s + 100.0)
     late.start(waited_s)
     for second in range(1, 40):
         decision = late.step(Observation(waited_s + second, second, 103, done_s=waited_s + second, held_devices=2.0))
     assert waited_s + 101 < decision.earliest_s < waited_s + 104
-    assert not decision.feasible, "2 s late of 100 s, however long it waited"
+    assert not decision.feasible, "2 s late of 100 s; the time in the queue does not count"
 
 
-def test_a_wrong_past_speed_is_corrected():
+def test_wrong_past_speed_is_corrected():
     case = next(case for case in CASES if not case.plant.neighbours and not case.moves)
-    past = replace(case.past(off=0.0), related=True)
+    past = replace(case.past(speed_sd=0.0), related=True)
     for factor in (0.2, 5.0):
         finished = run(case, replace(past, batches_per_s=factor * past.batches_per_s))
         assert abs(finished.error_pct) <= 0.5
-        assert finished.infeasible_s is None, "another task's speed is no reason to give up a deadline"
+        assert finished.infeasible_s is None, "another task's speed does not prove infeasibility"
 
 
-def test_a_related_run_says_nothing_about_the_number_of_batches():
-    assert CASES[0].past(off=0.0).remaining() is not None
-    assert CASES[0].past(off=0.3).remaining() is None
+def test_related_run_does_not_predict_remaining_work():
+    assert CASES[0].past(speed_sd=0.0).remaining() is not None
+    assert CASES[0].past(speed_sd=0.3).remaining() is None
 
 
-def test_the_tail_of_a_related_run_is_corrected_by_the_checkpoints_duration():
+def test_tail_of_a_related_run_is_corrected_by_the_checkpoint_duration():
     past = PastRun(100, 1.0, 5.0, 1.0, 1.0, 1.0, 0.0, save_s=2.0, related=True)
     controller = DeadlineController(LIMITS, 1000.0, past=past)
     targets = []
@@ -111,7 +111,7 @@ def test_the_tail_of_a_related_run_is_corrected_by_the_checkpoints_duration():
     assert targets == [5.0, 5.0, 44.2, 2.34]
 
 
-def test_the_start_of_a_job_is_kept_when_another_process_takes_it_up_before_its_first_report():
+def test_restore_before_the_first_report_keeps_the_start():
     first = DeadlineController(LIMITS, 1000.0, alpha=0.9)
     first.start(100.0)
     second = DeadlineController(LIMITS, 1000.0, alpha=0.9)
@@ -120,8 +120,8 @@ def test_the_start_of_a_job_is_kept_when_another_process_takes_it_up_before_its_
     assert second.target_s == first.target_s
 
 
-def test_a_run_stored_without_its_epochs_has_no_mean_pause():
-    stored = CASES[0].past(off=0.0).to_dict()
+def test_past_run_without_epochs_has_no_mean_pause():
+    stored = CASES[0].past(speed_sd=0.0).to_dict()
     del stored["epochs"]
     assert PastRun.read(stored).pause_s is None
     assert PastRun.read({**stored, "epochs": 0}) is None

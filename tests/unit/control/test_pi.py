@@ -1,4 +1,4 @@
-"""The controller is the one of DECOR-NN, equations (1) to (5), and keeps its limits whatever it is told."""
+"""The PI controller implements equations (1) to (5) of DECOR-NN and always respects its limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ percents = st.floats(0, 200)
 
 
 @given(st.lists(st.tuples(percents, percents), min_size=1, max_size=30), st.floats(0.01, 2), st.floats(0.01, 0.99))
-def test_the_output_follows_equations_4_and_5_inside_the_limits(steps, gain, eta):
+def test_output_within_limits_follows_equations_4_and_5(steps, gain, eta):
     limits = Limits(0.0, 1e6, 0.05)
     controller = PIController(limits, Gains(gain, eta), integral=1e5)  # far from both limits: no anti-windup
     integral, error_before = 1e5, 0.0
@@ -33,14 +33,14 @@ def test_the_output_follows_equations_4_and_5_inside_the_limits(steps, gain, eta
     st.lists(st.tuples(percents, percents, st.booleans(), st.none() | st.floats(0.01, 9)), max_size=40),
     st.sampled_from([(0.1, 2.0, 0.05), (0.25, 7.3, 0.05), (1, 8, 1), (0, 4, 1)]),
 )
-def test_limits_quantum_and_ceiling_are_always_respected(steps, bounds):
+def test_output_respects_limits_quantum_and_ceiling(steps, bounds):
     limits = Limits(*bounds)
     controller = PIController(limits, Gains(0.7, 0.2))
     for setpoint, progress, pending, ceiling in steps:
-        held_before, integral_before = controller.devices, controller.integral
+        devices_before, integral_before = controller.devices, controller.integral
         devices = controller.step(setpoint, progress, pending=pending, ceiling=ceiling)
-        if pending and held_before is not None:
-            assert (devices, controller.integral) == (held_before, integral_before)
+        if pending and devices_before is not None:
+            assert (devices, controller.integral) == (devices_before, integral_before)
             continue
         assert devices <= limits.max_devices
         if ceiling is None:
@@ -51,14 +51,14 @@ def test_limits_quantum_and_ceiling_are_always_respected(steps, bounds):
         assert devices in (limits.min_devices, limits.max_devices) or steps_taken == pytest.approx(round(steps_taken))
 
 
-def test_the_integral_does_not_wind_up_at_a_limit():
+def test_integral_does_not_wind_up_at_a_limit():
     controller = PIController(Limits(0.1, 2.0), Gains(1.0, 0.3))
     for _ in range(1000):
         assert controller.step(50, 10) == 2.0
-    assert controller.step(50, 51) < 2.0  # one step ahead of the setpoint is enough to come off the limit
+    assert controller.step(50, 51) < 2.0  # one step ahead of the setpoint leaves the limit
 
 
-def test_gains_change_without_a_bump():
+def test_retune_is_bumpless():
     controller = PIController(Limits(0.1, 8.0), Gains(0.5, 0.1))
     controller.aim(3.0)
     assert controller.step(10, 10) == 3.0
@@ -80,12 +80,12 @@ def test_gains_change_without_a_bump():
         (lambda: Gains(1, 1), "integral_weight: got 1"),
     ],
 )
-def test_wrong_limits_and_gains_are_refused(make, message):
+def test_invalid_limits_and_gains_are_rejected(make, message):
     with pytest.raises(InvalidInputError, match="^" + message):
         make()
 
 
-def test_the_paper_controller_steers_to_the_ramp_from_zero_and_jumps_to_a_new_one():
+def test_paper_controller_follows_a_ramp_from_zero_and_jumps_to_a_new_one():
     controller = PaperController(Limits(0.0, 8.0), 100.0, gains=Gains(0.5, 0.1))
     assert controller.start(0.0) == 0.0
     assert controller.step(Observation(10.0, 6, 100, held_devices=1.0)).devices == 2.0  # 10 % - 6 %

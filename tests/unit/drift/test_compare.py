@@ -1,4 +1,4 @@
-"""What ``compare`` promises: few false alarms, no missed shifts, and a clear word on data that cannot be compared."""
+"""``compare``: few false alarms, no missed shifts, and clear errors for invalid data."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import pytest
 from paceline.drift import DriftReport, FeatureDrift, compare
 from paceline.errors import InvalidInputError
 
-# The figures in the documents come from this module, which has more windows; the tests hold its functions to the
-# promises.
+# The numbers in the documentation come from this module, with more windows; the tests use its functions.
 BENCHMARK = runpy.run_path(str(Path(__file__).parents[3] / "benchmarks" / "drift.py"))
 detection, false_alarms, ten_features = (BENCHMARK[name] for name in ("detection", "false_alarms", "ten_features"))
 
@@ -38,25 +37,25 @@ def feature(report: DriftReport, name: str) -> FeatureDrift:
     return next(item for item in report.features if item.name == name)
 
 
-# --- the two promises with numbers -----------------------------------------------------------------------------
+# --- rates of false alarms and of detection --------------------------------------------------------------------
 
 
 def test_at_most_five_percent_of_drift_free_windows_raise_an_alarm() -> None:
     assert false_alarms(ten_features, windows=40, n=500) <= 0.05
 
 
-def test_half_a_standard_deviation_in_one_of_ten_features_is_found_in_95_percent_of_windows_of_500() -> None:
+def test_half_a_standard_deviation_is_detected_in_95_percent_of_windows() -> None:
     assert detection(ten_features, windows=40, n=500, shift=0.5) >= 0.95
 
 
-def test_a_hundred_features_raise_no_more_false_alarms_than_one() -> None:
+def test_hundred_features_raise_no_more_false_alarms_than_one() -> None:
     def hundred(rng: np.random.Generator, n: int) -> pd.DataFrame:
         return pd.DataFrame(rng.normal(size=(n, 100)), columns=[f"x{i}" for i in range(100)])
 
     assert false_alarms(hundred, windows=6, n=200) <= 0.05
 
 
-def test_a_tiny_difference_in_many_rows_is_no_alarm() -> None:
+def test_tiny_difference_in_many_rows_is_no_drift() -> None:
     rng = np.random.default_rng(0)
     reference = pd.DataFrame({"temp": rng.normal(0, 1, 200_000)})
     current = pd.DataFrame({"temp": rng.normal(0.05, 1, 200_000)})
@@ -66,10 +65,10 @@ def test_a_tiny_difference_in_many_rows_is_no_alarm() -> None:
     assert "too small" in feature(report, "temp").reason
 
 
-# --- what is seen ----------------------------------------------------------------------------------------------
+# --- detected drift --------------------------------------------------------------------------------------------
 
 
-def test_a_shift_is_named_with_its_statistics_and_comes_first() -> None:
+def test_shifted_feature_is_first_with_its_statistics() -> None:
     current = window(1)
     current["wind"] += 0.5
     report = compare(window(0), current)
@@ -83,7 +82,7 @@ def test_a_shift_is_named_with_its_statistics_and_comes_first() -> None:
     assert "wind" in report.reason
 
 
-def test_a_wider_spread_or_moved_shares_of_categories_are_seen() -> None:
+def test_wider_spread_and_moved_category_shares_are_drift() -> None:
     rng = np.random.default_rng(1)
     assert compare(window(0), window(1, wind=rng.normal(4, 2, 500))).drifted_features == ["wind"]
     report = compare(window(0), window(1, carrier=rng.choice(["AA", "UA", "DL"], 500, p=[0.3, 0.3, 0.4])))
@@ -91,7 +90,7 @@ def test_a_wider_spread_or_moved_shares_of_categories_are_seen() -> None:
     assert feature(report, "carrier").test == "chi-squared"
 
 
-def test_a_new_category_is_seen_and_named_but_a_few_rare_ones_are_no_alarm() -> None:
+def test_new_category_is_named_and_a_few_rare_ones_are_no_drift() -> None:
     current = window(1)
     current.loc[:2, "carrier"] = ["X1", "X2", "X3"]
     assert compare(window(0), current).verdict == "no drift"
@@ -108,13 +107,13 @@ IDS = [f"id-{number}" for number in range(1000)]
     ("before", "after", "reason"),
     [(IDS[:500], IDS[500:], "identifier"), (np.nan, None, "no values in either window"), (DAY, DAY, "dates and times")],
 )
-def test_a_column_that_cannot_be_compared_is_skipped_with_the_reason(before: Any, after: Any, reason: str) -> None:
+def test_incomparable_column_is_skipped_with_the_reason(before: Any, after: Any, reason: str) -> None:
     report = compare(window(0, odd=before), window(1, odd=after))
     assert (feature(report, "odd").verdict, report.verdict) == ("skipped", "no drift")
     assert reason in feature(report, "odd").reason
 
 
-def test_a_column_declared_categorical_is_compared_as_labels_whatever_its_type() -> None:
+def test_categorical_column_of_any_type_is_compared_as_labels() -> None:
     hours = np.random.default_rng(0).integers(0, 3, 500)
     before, after = window(0, hour=hours, level=MIXED), window(1, hour=[str(hour) for hour in hours], level=MIXED)
     report = compare(before, after, categorical=["hour", "level"])
@@ -122,16 +121,16 @@ def test_a_column_declared_categorical_is_compared_as_labels_whatever_its_type()
         assert (feature(report, name).kind, feature(report, name).effect) == ("categorical", 0.0)
 
 
-@pytest.mark.parametrize(("rows", "says"), [(150, "missing values went from 0% to 30%"), (500, "100%")])
-def test_values_that_go_missing_are_drift(rows: int, says: str) -> None:
+@pytest.mark.parametrize(("rows", "finding"), [(150, "missing values went from 0% to 30%"), (500, "100%")])
+def test_increase_of_missing_values_is_drift(rows: int, finding: str) -> None:
     current = window(1)
     current.loc[: rows - 1, "temp"] = np.nan
     report = compare(window(0), current)
     assert report.drifted_features == ["temp"]
-    assert says in feature(report, "temp").reason
+    assert finding in feature(report, "temp").reason
 
 
-def test_prediction_label_and_time_are_not_features_unless_named() -> None:
+def test_prediction_label_and_time_are_not_features() -> None:
     frame = window(0, predicted=0.5, late=1, day="2013-01-01")
     report = compare(frame, frame, prediction="predicted", actual="late", time="day")
     assert {item.name for item in report.features} == {"temp", "wind", "carrier"}
@@ -142,7 +141,7 @@ def test_prediction_label_and_time_are_not_features_unless_named() -> None:
 
 
 @pytest.mark.parametrize("rows", [99, 0])
-def test_below_the_minimum_sample_size_nothing_is_drift(rows: int) -> None:
+def test_too_few_rows_are_not_enough_data(rows: int) -> None:
     report = compare(window(0), window(1, n=99, wind=1000.0).head(rows))
     assert (report.verdict, report.current_rows) == ("not enough data", rows)
     assert report.reason == f"current: got {rows} rows, expected at least 100 (minimum_samples)"
@@ -150,7 +149,7 @@ def test_below_the_minimum_sample_size_nothing_is_drift(rows: int) -> None:
 
 
 MIXED = pd.Series([1.0] * 498 + ["n/a", "-"], dtype=object)
-TWICE = pd.concat([window(0), window(0)[["temp"]]], axis=1)
+DUPLICATED = pd.concat([window(0), window(0)[["temp"]]], axis=1)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +159,7 @@ TWICE = pd.concat([window(0), window(0)[["temp"]]], axis=1)
         (pd.DataFrame(), window(1), "reference: got 'a table without columns'"),
         (window(0), pd.DataFrame(), "current: got 'a table without columns'"),
         (window(0), [1, 2], "current: got 'list', expected a pandas DataFrame"),
-        (window(0), TWICE, "current: got 'temp', expected each column name once"),
+        (window(0), DUPLICATED, "current: got 'temp', expected each column name once"),
         (window(level=1.5), window(level=MIXED), "level: got 'n/a', expected only numbers, like most of the current"),
         (window(0), window(1, temp="12.5"), "temp: got '12.5', expected numbers in the current window"),
         (
@@ -170,12 +169,12 @@ TWICE = pd.concat([window(0), window(0)[["temp"]]], axis=1)
         ),
     ],
 )
-def test_windows_that_cannot_be_compared_are_refused(reference: Any, current: Any, message: str) -> None:
+def test_invalid_windows_are_rejected(reference: Any, current: Any, message: str) -> None:
     with pytest.raises(InvalidInputError, match="^" + message):
         compare(reference, current)
 
 
-def test_a_feature_with_too_few_values_is_skipped_and_the_others_are_tested() -> None:
+def test_feature_with_too_few_values_is_skipped() -> None:
     current = window(1)
     reference = window(0)
     reference.loc[50:, "temp"] = np.nan
@@ -187,10 +186,10 @@ def test_a_feature_with_too_few_values_is_skipped_and_the_others_are_tested() ->
     assert compare(reference[["temp"]], current[["temp"]]).verdict == "not enough data"
 
 
-# --- columns that cannot be compared ---------------------------------------------------------------------------
+# --- invalid columns and settings ------------------------------------------------------------------------------
 
 
-def test_a_renamed_column_is_refused_with_the_closest_name() -> None:
+def test_renamed_column_is_rejected_with_the_closest_name() -> None:
     current = window(1).rename(columns={"temp": "temp_c"})
     with pytest.raises(InvalidInputError) as caught:
         compare(window(0), current)
@@ -225,18 +224,18 @@ def test_a_renamed_column_is_refused_with_the_closest_name() -> None:
         ({"error": "squared"}, "error: got 'squared', expected one of auto, wrong, absolute"),
     ],
 )
-def test_what_cannot_be_used_is_named_with_what_is_accepted(options: dict[str, object], message: str) -> None:
+def test_invalid_settings_are_rejected_by_name(options: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidInputError, match="^" + message):
         compare(window(0, day=DAY), window(1, day=DAY), **options)  # type: ignore[arg-type]
 
 
-def test_a_new_column_is_a_note_and_no_error() -> None:
+def test_new_column_is_noted() -> None:
     report = compare(window(0), window(1, gust=1.0))
     assert report.verdict == "no drift"
-    assert report.notes == ("The current window has columns that the reference has not: gust.",)
+    assert report.notes == ("The current window has columns that the reference lacks: gust.",)
 
 
-def test_infinite_values_are_refused_with_column_window_and_count() -> None:
+def test_infinite_values_are_rejected_with_column_window_and_count() -> None:
     current = window(1)
     current.loc[[3, 7], "temp"] = np.inf
     with pytest.raises(InvalidInputError) as caught:
@@ -247,16 +246,14 @@ def test_infinite_values_are_refused_with_column_window_and_count() -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(3.0, 4.0), ("same", "y"), (True, False)])
-def test_a_column_constant_in_both_windows_is_skipped_unless_the_constant_changed(
-    before: object, after: object
-) -> None:
+def test_constant_column_is_skipped_unless_the_constant_changed(before: object, after: object) -> None:
     report = compare(window(0, always=before), window(1, always=before))
     assert report.verdict == "no drift"
     assert feature(report, "always").reason == "constant in both windows"
     assert compare(window(0, always=before), window(1, always=after)).drifted_features == ["always"]
 
 
-def test_numbers_as_a_database_gives_them_are_numbers() -> None:
+def test_decimal_and_nullable_columns_are_numeric() -> None:
     from decimal import Decimal
 
     exact = pd.Series([Decimal(i) / 7 for i in range(500)], dtype=object)

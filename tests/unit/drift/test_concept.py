@@ -1,4 +1,4 @@
-"""What watching a model's error promises: a rise is found and placed, chance and improvement are no alarm."""
+"""Concept drift: a rise of the error is found and located; noise and improvement are no drift."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 
 from paceline.drift import ConceptDrift, DriftReport, compare
-from paceline.drift.concept import ABSOLUTE, WRONG, errors_of, watch
+from paceline.drift.concept import ABSOLUTE, WRONG, detect_concept_drift, errors_of
 from paceline.errors import InvalidInputError
 
 
 def predictions(seed: int, n: int, *, wrong: float, then: float | None = None) -> pd.DataFrame:
-    """Rows whose share of wrong predictions is ``wrong``, and ``then`` in the second half; the feature stands still."""
+    """Return rows with the share ``wrong`` of wrong predictions, ``then`` in the second half, and a stable feature."""
     rng = np.random.default_rng(seed)
     late = rng.integers(0, 2, n)
     share = np.where(np.arange(n) < n // 2, wrong, wrong if then is None else then)
@@ -24,12 +24,12 @@ def predictions(seed: int, n: int, *, wrong: float, then: float | None = None) -
 
 
 def compared(reference: pd.DataFrame, current: pd.DataFrame, **options: Any) -> tuple[DriftReport, ConceptDrift]:
-    """Compare two windows with predictions; return the whole report, and its part on the error."""
+    """Compare two windows with predictions; return the report and its concept drift."""
     report = compare(reference, current, prediction="predicted", actual="late", **options)
     return report, report.concept
 
 
-def test_a_rise_of_the_error_is_drift_though_no_feature_moved_and_its_place_is_reported() -> None:
+def test_rise_of_the_error_is_drift_with_its_position() -> None:
     current = predictions(1, 2000, wrong=0.1, then=0.4)
     report, concept = compared(predictions(0, 1000, wrong=0.1), current, time="day")
     assert report.verdict == "drift"
@@ -44,34 +44,34 @@ def test_a_rise_of_the_error_is_drift_though_no_feature_moved_and_its_place_is_r
 
 
 @pytest.mark.parametrize("detector", ["adwin", "ddm", "page_hinkley"])
-def test_every_detector_sees_a_strong_rise(detector: str) -> None:
+def test_every_detector_finds_a_strong_rise(detector: str) -> None:
     _, concept = compared(predictions(0, 1000, wrong=0.1), predictions(1, 1000, wrong=0.5), detector=detector)
     assert (concept.detector, concept.verdict) == (detector, "drift")
 
 
-def test_an_error_that_stands_still_is_no_alarm_in_200_streams() -> None:
+def test_constant_error_is_no_drift_in_200_streams() -> None:
     rng = np.random.default_rng(3)
     streams = [(rng.random(1000) < 0.2).astype(float) for _ in range(200)]
-    alarms = sum(watch(s[:500], s[500:], measure=WRONG).verdict == "drift" for s in streams)
+    alarms = sum(detect_concept_drift(s[:500], s[500:], measure=WRONG).verdict == "drift" for s in streams)
     assert alarms <= 4
 
 
-def test_a_model_that_gets_better_is_reported_but_no_alarm() -> None:
+def test_improved_model_is_reported_but_no_drift() -> None:
     _, concept = compared(predictions(0, 1000, wrong=0.5), predictions(1, 1000, wrong=0.1))
     assert concept.verdict == "no drift"
     assert concept.changes
     assert not concept.changes[0].rose
 
 
-def test_a_rise_too_small_to_matter_is_no_alarm_however_many_rows_show_it() -> None:
+def test_rise_below_the_threshold_is_no_drift_in_many_rows() -> None:
     rng = np.random.default_rng(0)
     before, after = ((rng.random(200_000) < share).astype(float) for share in (0.10, 0.115))
-    report = watch(before, after, measure=WRONG)
+    report = detect_concept_drift(before, after, measure=WRONG)
     assert report.changes
     assert report.verdict == "no drift"
 
 
-def test_labels_that_are_still_to_come_are_not_enough_data() -> None:
+def test_missing_labels_are_not_enough_data() -> None:
     current = predictions(1, 500, wrong=0.9)
     current["late"] = current["late"].where(current.index < 60)
     report, concept = compared(predictions(0, 500, wrong=0.1), current)
@@ -79,43 +79,51 @@ def test_labels_that_are_still_to_come_are_not_enough_data() -> None:
     assert "60 current rows" in concept.reason
 
 
-def test_without_predictions_in_the_reference_the_current_window_alone_is_watched() -> None:
+def test_reference_without_predictions_is_not_used() -> None:
     _, concept = compared(predictions(0, 500, wrong=0.1)[["temp"]], predictions(1, 2000, wrong=0.1, then=0.5))
     assert (concept.verdict, concept.reference_rows) == ("drift", 0)
 
 
-def test_numbers_are_judged_by_their_distance() -> None:
+def test_numbers_give_absolute_errors() -> None:
     rng = np.random.default_rng(0)
     truth = rng.normal(100, 10, 2000)
     frame = pd.DataFrame({"truth": truth, "guess": truth + rng.normal(0, np.repeat([2, 6], 1000))})
     errors, measure, _ = errors_of(frame, "guess", "truth")
     assert measure == ABSOLUTE
-    found = watch(errors[:500], errors[500:], measure=measure)
+    found = detect_concept_drift(errors[:500], errors[500:], measure=measure)
     assert found.verdict == "drift"
     assert abs(found.changes[0].row - 500) <= 100
 
 
-def test_labels_of_any_kind_are_right_or_wrong() -> None:
-    frame = pd.DataFrame({"said": ["cat", "dog", 3, None], "was": ["cat", "cat", "3", "dog"]}, dtype=object)
-    errors, measure, rows = errors_of(frame, "said", "was")
+def test_labels_of_any_type_are_right_or_wrong() -> None:
+    frame = pd.DataFrame({"predicted": ["cat", "dog", 3, None], "actual": ["cat", "cat", "3", "dog"]}, dtype=object)
+    errors, measure, rows = errors_of(frame, "predicted", "actual")
     assert (errors.tolist(), measure, rows.tolist()) == ([0.0, 1.0, 0.0], WRONG, [0, 1, 2])
 
 
 @pytest.mark.parametrize(
     ("frame", "options", "message"),
     [
-        ({"said": [3.0, 1.0], "was": [0, 1]}, {}, "said: got 3.0, expected a class or a probability between 0 and 1"),
-        ({"said": [np.inf, 1.0], "was": [2.5, 1]}, {}, "said: got inf, expected finite numbers"),
-        ({"said": ["a"], "was": ["b"]}, {"error": "absolute"}, "error: got 'absolute', expected 'wrong' or 'auto'"),
+        (
+            {"predicted": [3.0, 1.0], "actual": [0, 1]},
+            {},
+            "predicted: got 3.0, expected a class or a probability between 0 and 1",
+        ),
+        ({"predicted": [np.inf, 1.0], "actual": [2.5, 1]}, {}, "predicted: got inf, expected finite numbers"),
+        (
+            {"predicted": ["a"], "actual": ["b"]},
+            {"error": "absolute"},
+            "error: got 'absolute', expected 'wrong' or 'auto'",
+        ),
     ],
 )
-def test_predictions_that_cannot_be_judged_are_refused(
+def test_invalid_predictions_are_rejected(
     frame: dict[str, list[object]], options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(InvalidInputError, match="^" + message):
-        errors_of(pd.DataFrame(frame), "said", "was", **options)  # type: ignore[arg-type]
+        errors_of(pd.DataFrame(frame), "predicted", "actual", **options)  # type: ignore[arg-type]
 
 
-def test_ddm_is_refused_for_errors_that_are_not_right_or_wrong() -> None:
+def test_ddm_is_rejected_for_absolute_errors() -> None:
     with pytest.raises(InvalidInputError, match=r"^detector: got 'ddm', expected adwin or page_hinkley"):
-        watch(np.ones(200), np.ones(200), measure=ABSOLUTE, detector="ddm")
+        detect_concept_drift(np.ones(200), np.ones(200), measure=ABSOLUTE, detector="ddm")

@@ -1,4 +1,4 @@
-"""What the report promises: it goes through JSON unchanged, its page needs nothing else, its summary stays small."""
+"""The drift report: unchanged by JSON, with a self-contained page and a small summary."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def report() -> DriftReport:
 
 
 class Page(HTMLParser):
-    """Collects what a page consists of; fails on tags that are not closed."""
+    """A parser that collects a page's tags and text, and fails for unclosed tags."""
 
     VOID = ("meta", "path", "line", "rect", "polyline")
 
@@ -65,7 +65,7 @@ class Page(HTMLParser):
             self.text += data
 
 
-def test_a_report_goes_through_json_unchanged_and_later_keys_are_ignored(report: DriftReport) -> None:
+def test_report_is_unchanged_by_json_and_ignores_unknown_keys(report: DriftReport) -> None:
     data = json.loads(json.dumps(report.to_dict(), allow_nan=False))
     assert DriftReport.from_dict(data) == report
     data["later"] = 1
@@ -75,7 +75,7 @@ def test_a_report_goes_through_json_unchanged_and_later_keys_are_ignored(report:
         DriftReport.from_dict({**data, "format": 99})
 
 
-def test_the_summary_is_small_and_names_what_drifted(report: DriftReport) -> None:
+def test_summary_is_small_and_names_the_drift(report: DriftReport) -> None:
     summary = report.summary()
     assert len(json.dumps(summary)) < 2000
     assert summary["drifted_features"] == ["wind <m/s>"]
@@ -83,7 +83,7 @@ def test_the_summary_is_small_and_names_what_drifted(report: DriftReport) -> Non
     assert list(summary["statistics"]) == ["wind <m/s>"]
 
 
-def test_the_page_loads_nothing_runs_nothing_and_has_colours_for_light_and_dark(report: DriftReport) -> None:
+def test_page_is_self_contained_with_light_and_dark_colours(report: DriftReport) -> None:
     page = Page(to_html(report))
     names = {tag for tag, _ in page.tags}
     assert not names & {"script", "link", "img", "iframe"}
@@ -92,7 +92,7 @@ def test_the_page_loads_nothing_runs_nothing_and_has_colours_for_light_and_dark(
     assert "prefers-color-scheme: dark" in to_html(report)
 
 
-def test_the_page_says_the_verdict_first_then_the_worst_feature_with_a_picture_of_each(report: DriftReport) -> None:
+def test_page_shows_the_verdict_then_features_by_severity(report: DriftReport) -> None:
     page = Page(to_html(report))
     order = [
         "The data has drifted",
@@ -109,6 +109,6 @@ def test_the_page_says_the_verdict_first_then_the_worst_feature_with_a_picture_o
         assert any(name in picture for picture in pictures)
 
 
-def test_too_little_data_makes_a_page_too() -> None:
+def test_page_is_rendered_without_enough_data() -> None:
     text = to_html(DriftReport("not enough data", "current: got 0 rows", 500, 0))
     assert "Not enough data to tell" in Page(text).text

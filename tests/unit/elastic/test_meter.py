@@ -1,4 +1,4 @@
-"""What is measured between two samples, whenever engines and workers say something."""
+"""Samples from resource usage and progress reports."""
 
 import pytest
 
@@ -11,11 +11,11 @@ def at(second, cpu_s=0.0, received=0, sent=0):
     return Usage(cpu_s, 0, second, received, sent)
 
 
-def said(done, second):
+def report(done, second):
     return Progress(done=int(done), total=999, wall_s=float(second))
 
 
-def test_a_sample_covers_enough_time_and_steps_of_all_workers_and_both_directions_of_a_link():
+def test_sample_covers_all_workers_and_both_directions_of_a_link():
     meter, samples = Meter(link_mbit_s=0.008), {}
     for second in range(9):
         usages = {
@@ -25,24 +25,24 @@ def test_a_sample_covers_enough_time_and_steps_of_all_workers_and_both_direction
             "worker-1": at(second, second),
         }
         samples[second] = meter.take(
-            usages, {"worker-0": said(1 * second, second), "worker-1": said(3 * second, second)}
+            usages, {"worker-0": report(1 * second, second), "worker-1": report(3 * second, second)}
         )
     assert [second for second, sample in samples.items() if sample] == [3, 6]
     assert samples[3].speed == 4.0
     assert samples[3].network == {"ps-0": pytest.approx(0.95), "ps-1": pytest.approx(0.1)}
 
 
-def test_the_same_figures_twice_are_no_sample():
+def test_repeated_measurement_gives_no_sample():
     meter = Meter()
     for done in (0, 100):
-        sample = meter.take({"ps-0": at(5.0)}, {"worker-0": said(done, done)})
-    assert sample is None, "the engine has not measured again"
+        sample = meter.take({"ps-0": at(5.0)}, {"worker-0": report(done, done)})
+    assert sample is None, "the engine has no new measurement"
 
 
-def test_who_has_come_or_gone_begins_the_measurement_anew():
+def test_change_of_nodes_restarts_the_measurement():
     meter = Meter()
-    meter.take({"ps-0": at(0.0)}, {"worker-0": said(0, 0)})
-    later = {"worker-0": said(100, 9), "worker-1": said(1, 9)}
+    meter.take({"ps-0": at(0.0)}, {"worker-0": report(0, 0)})
+    later = {"worker-0": report(100, 9), "worker-1": report(1, 9)}
     assert meter.take({"ps-0": at(9.0)}, later) is None
     meter.clear()
     assert meter.take({"ps-0": at(19.0)}, later) is None

@@ -1,4 +1,4 @@
-"""Bottlenecks are found as what they are, and the step that is taken helps; on a plant, so nothing waits."""
+"""Scaling finds the bottleneck and removes it, on a simulated training."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from paceline.elastic import Options, Scaling, Step, TeamConfiguration, TeamSample
 from paceline.elastic.reassign import Floors, reassign
-from paceline.elastic.scaling import _raised
+from paceline.elastic.scaling import _raise_floors
 from paceline.errors import InvalidInputError
 from paceline.simulate.parameter_servers import Workload, steady_state
 
-LINK_BYTES_S = 125e6  # one gigabit a second
+LINK_BYTES_S = 125e6  # 1 Gbit/s
 HOUR_S = 3600
-# A worker's step takes some seconds of a core, as a batch of a ResNet does; a server's far less.
+# A batch takes some core-seconds on a worker, as with a ResNet, and far fewer on a server.
 COMPUTES = Workload(compute_core_s=10.0, update_core_s=0.05, server_cores=8, state_bytes=1e6)
 KINDS = {
     "computes": COMPUTES,
@@ -29,10 +29,12 @@ KINDS = {
 
 
 def noisy(sample: TeamSample, rng: random.Random, noise: float) -> TeamSample:
-    def off(values: dict[str, float]) -> dict[str, float]:
+    def perturbed(values: dict[str, float]) -> dict[str, float]:
         return {name: value * (1 + rng.gauss(0, noise)) for name, value in values.items()}
 
-    return TeamSample(sample.speed * (1 + rng.gauss(0, noise)), off(dict(sample.used)), off(dict(sample.network)))
+    return TeamSample(
+        sample.speed * (1 + rng.gauss(0, noise)), perturbed(dict(sample.used)), perturbed(dict(sample.network))
+    )
 
 
 def steps_of(
@@ -41,17 +43,17 @@ def steps_of(
     rng = random.Random(seed)
     for second in range(seconds):
         now = steady_state(workload, scaling.configuration, LINK_BYTES_S)
-        step = scaling.look(noisy(now, rng, noise))
+        step = scaling.decide(noisy(now, rng, noise))
         if step is not None:
             yield second, step
 
 
-def steps_where(scaling, used, *, speed=lambda configuration: 5.0, link=0.1, looks=400):
-    """The steps that follow where all nodes use such a share of their cores and links."""
+def steps_where(scaling, used, *, speed=lambda configuration: 5.0, link=0.1, samples=400):
+    """Return the steps when all nodes use the same share of their cores and links."""
     steps = []
-    for _ in range(looks):
+    for _ in range(samples):
         cores = {name: used * one for name, one in scaling.configuration.nodes.items()}
-        steps.append(scaling.look(TeamSample(speed(scaling.configuration), cores, dict.fromkeys(cores, link))))
+        steps.append(scaling.decide(TeamSample(speed(scaling.configuration), cores, dict.fromkeys(cores, link))))
     return [step for step in steps if step is not None]
 
 
@@ -67,7 +69,7 @@ def best_speed(workload: Workload, budget: float) -> float:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_speed_comes_near_the_best_there_is_and_then_nothing_changes_for_an_hour(kind):
+def test_search_settles_near_the_best_speed(kind):
     scaling = Scaling(24.0, Options(most_servers=8, most_workers=32))
     steps = list(steps_of(scaling, KINDS[kind]))
     reached = steady_state(KINDS[kind], scaling.configuration, LINK_BYTES_S).speed
@@ -77,7 +79,7 @@ def test_the_speed_comes_near_the_best_there_is_and_then_nothing_changes_for_an_
     assert steps[-1][0] < HOUR_S / 2
 
 
-def test_a_training_that_uses_all_it_has_gets_half_as_much_again_up_to_its_budget():
+def test_training_that_uses_all_cores_grows_by_half_up_to_the_budget():
     steps = steps_where(Scaling(budget=12.0), 0.98, speed=lambda now: 1.0)
     taken = [(step.kind, round(step.configuration.cores, 3)) for step in steps]
     assert taken == [("up", 4.5), ("up", 6.75), ("up", 10.125), ("up", 12.0), ("settled", 12.0)]
@@ -89,36 +91,36 @@ def first_step(workload: Workload, configuration: TeamConfiguration) -> Step:
     return next(step for _, step in steps_of(scaling, workload, noise=0.002))
 
 
-def test_workers_with_more_cores_than_their_threads_can_use_become_more():
+def test_workers_with_idle_cores_increase_in_number():
     step = first_step(KINDS["more cores than threads"], TeamConfiguration((0.1,), (6.0, 6.0)))
     assert step.kind == "worker"
-    assert len(step.configuration.workers) == 4, "as many as could use the idle cores"
+    assert len(step.configuration.workers) == 4, "as many workers as could use the idle cores"
     assert step.configuration.cores == pytest.approx(12.1)
     assert "cores are used: 2 more workers" in step.reason
 
 
-def test_a_full_link_of_a_parameter_server_asks_for_another_one():
+def test_saturated_link_adds_a_parameter_server():
     step = first_step(KINDS["network"], TeamConfiguration((0.2,), (1.0,) * 16))
     assert (step.kind, len(step.configuration.servers)) == ("server", 2)
     assert step.reason.startswith("network of ps-0 at 9")
     assert step.reason.endswith("%: 1 more parameter server")
 
 
-def test_a_parameter_server_short_of_cores_gets_those_that_workers_leave_idle():
+def test_parameter_server_short_of_cores_gets_idle_cores_of_workers():
     step = first_step(KINDS["server short of cores"], TeamConfiguration((0.5,), (1.5, 1.5, 1.5)))
     assert step.kind == "reassign"
     assert step.configuration.servers[0] > 0.6
     assert step.configuration.cores == pytest.approx(5.0)
 
 
-def test_a_step_that_brings_nothing_is_taken_back_and_not_tried_again():
+def test_step_without_gain_is_reverted_and_not_repeated():
     scaling = Scaling(budget=3.0, configuration=TeamConfiguration((0.9,), (1.0, 1.0)))
     kinds = [step.kind for step in steps_where(scaling, 0.85, link=0.2)]
     assert kinds == ["up", "back", "worker", "back", "server", "back", "settled"]
     assert scaling.configuration == TeamConfiguration((0.9,), (1.0, 1.0))
 
 
-def test_where_a_link_is_busy_and_neither_kind_of_node_helps_alone_both_are_tried_together():
+def test_busy_link_tries_nodes_of_both_kinds_together():
     def speed(now: TeamConfiguration) -> float:
         return 6.0 if len(now.servers) > 1 and len(now.workers) > 2 else 5.0
 
@@ -131,92 +133,92 @@ def test_where_a_link_is_busy_and_neither_kind_of_node_helps_alone_both_are_trie
     assert (len(scaling.configuration.servers), len(scaling.configuration.workers)) == (2, 3)
 
 
-def test_a_smaller_budget_takes_effect_at_once_and_a_larger_one_begins_the_search_again():
+def test_budget_applies_at_once_and_a_larger_one_restarts_the_search():
     scaling = Scaling(budget=12.0)
     list(steps_of(scaling, COMPUTES, seconds=1500))
     assert scaling.settled
-    fewer = scaling.allow(6.0)
+    fewer = scaling.set_budget(6.0)
     assert fewer is not None
     assert (fewer.kind, fewer.configuration.cores) == ("budget", pytest.approx(6.0))
-    assert fewer.reason == "the budget is 6 cores now"
+    assert fewer.reason == "the budget is now 6 cores"
     list(steps_of(scaling, COMPUTES, seconds=1500))
     assert scaling.configuration.cores <= 6.0
-    more = scaling.allow(9.0)
+    more = scaling.set_budget(9.0)
     assert more is not None
-    assert (more.kind, round(more.configuration.cores, 6)) == ("up", 9.0), "it had all that it was allowed"
+    assert (more.kind, round(more.configuration.cores, 6)) == ("up", 9.0), "the training used its whole budget before"
     list(steps_of(scaling, COMPUTES, seconds=1500))
     assert scaling.configuration.cores > 8.0
 
 
-def test_a_budget_that_changes_a_little_all_the_time_is_followed_and_the_search_goes_on():
+def test_search_continues_during_small_changes_of_the_budget():
     scaling = Scaling(12.0, Options(start_share=1.0))
     rng, kinds = random.Random(0), []
     for second in range(HOUR_S):
         now = steady_state(KINDS["more cores than threads"], scaling.configuration, LINK_BYTES_S)
-        step = scaling.look(noisy(now, rng, 0.01))
+        step = scaling.decide(noisy(now, rng, 0.01))
         kinds += [step.kind] if step else []
         if second % 3 == 0:
             budget = 12.0 * rng.uniform(0.96, 1.0)
-            assert scaling.allow(budget) is None
+            assert scaling.set_budget(budget) is None
             assert scaling.configuration.cores <= budget * (1 + 1e-9)
     assert scaling.configuration.cores == pytest.approx(scaling.budget)
-    assert len(scaling.configuration.workers) >= 4, "more workers were found to be of use"
+    assert len(scaling.configuration.workers) >= 4, "the search has added workers"
     assert len(kinds) < 20
     assert kinds[-1] == "settled"
 
 
 @pytest.fixture
 def on_trial() -> Scaling:
-    """Two workers have come to two, and have not shown yet what they bring."""
+    """Scaling that has added two workers, a step still on trial."""
     scaling = Scaling(3.0, Options(stable_samples=2), configuration=TeamConfiguration((1.0,), (1.0, 1.0)))
-    assert [step.kind for step in steps_where(scaling, 0.5, looks=2)] == ["worker"]
+    assert [step.kind for step in steps_where(scaling, 0.5, samples=2)] == ["worker"]
     return scaling
 
 
 @pytest.mark.parametrize(("percent", "judged"), [(1, True), (4, False), (30, False)])
-def test_a_step_is_not_judged_by_a_speed_that_was_measured_on_another_budget(on_trial, percent, judged):
-    """Whether the budget falls at once or little by little."""
+def test_step_is_not_judged_by_a_speed_on_another_budget(on_trial, percent, judged):
+    """The budget falls in small steps or at once."""
     for _ in range(4):
-        step = on_trial.allow(on_trial.budget * (1 - percent / 100))
+        step = on_trial.set_budget(on_trial.budget * (1 - percent / 100))
         assert (step is None) == (percent < 10)
-    steps = steps_where(on_trial, 0.5, speed=lambda now: 4.0, looks=2)
+    steps = steps_where(on_trial, 0.5, speed=lambda now: 4.0, samples=2)
     assert ("back" in [step.kind for step in steps]) == judged
 
 
-def test_a_newcomer_that_cannot_live_is_done_without_whatever_has_become_of_the_budget(on_trial):
-    assert on_trial.allow(2.0) is not None
-    back = on_trial.refuse("worker-3 cannot stay")
+def test_reject_reverts_the_step_within_a_changed_budget(on_trial):
+    assert on_trial.set_budget(2.0) is not None
+    back = on_trial.reject("worker-3 keeps failing")
     assert back is not None
     assert (len(back.configuration.workers), back.configuration.cores) == (2, pytest.approx(2.0))
 
 
-def test_servers_whose_cores_were_moved_in_vain_keep_theirs_and_workers_may_still_give():
+def test_floor_of_one_kind_does_not_limit_the_other():
     floors = Floors()
     needed, too_few = TeamConfiguration((1.0, 1.0), (1.0, 1.0)), TeamConfiguration((0.8, 1.2), (1.0, 1.0))
-    assert _raised(floors, needed, too_few) == Floors(server=1.0, worker=0.0)
+    assert _raise_floors(floors, needed, too_few) == Floors(server=1.0, worker=0.0)
     now = TeamConfiguration((1.0, 1.0, 1.0), (1.0, 1.0))
     used = {"ps-0": 0.2, "ps-1": 0.5, "ps-2": 1.0, "worker-0": 1.0, "worker-1": 1.0}
-    assert reassign(now, used, 10.0, Options(), Floors(server=1.0)) == now, "who is idle at its floor takes nothing"
+    assert reassign(now, used, 10.0, Options(), Floors(server=1.0)) == now, "an idle node at its floor gets no cores"
 
 
-def test_a_server_of_less_than_a_core_keeps_what_it_uses_and_gets_more_than_that_where_it_is_too_little():
+def test_server_below_one_core_keeps_what_its_batches_need():
     def after(now: TeamConfiguration, worker: float, speed: float) -> float:
         used = {"ps-0": 0.1, "worker-0": worker, "worker-1": worker}
         return reassign(now, used, speed, Options(), Floors()).servers[0]
 
     idle = TeamConfiguration((0.4,), (0.6, 0.6))
-    assert after(idle, 0.6, 60.0) == pytest.approx(0.125), "a part of a core is all of it for a part of the time"
-    assert after(idle, 0.6, 4.0) > 0.2, "a step of 25 ms does not fit into an eighth of 100 ms"
+    assert after(idle, 0.6, 60.0) == pytest.approx(0.125), "a fraction of a core is a whole core for a part of the time"
+    assert after(idle, 0.6, 4.0) > 0.2, "a batch of 25 ms does not fit into an eighth of 100 ms"
     assert after(TeamConfiguration((0.1,), (0.7, 0.7)), 0.2, 60.0) > 0.3
 
 
-def test_no_step_is_taken_where_nothing_holds_a_training_up():
+def test_no_step_without_a_bottleneck():
     scaling = Scaling(12.0, configuration=TeamConfiguration((0.1,), (5.95, 5.95)))
     healthy = Workload(compute_core_s=10.0, update_core_s=0.001, state_bytes=1e6)
     assert [step.kind for _, step in steps_of(scaling, healthy, noise=0.02)] == ["settled"]
 
 
-def test_a_training_that_settled_begins_again_when_it_comes_to_use_far_less():
+def test_search_restarts_when_far_fewer_cores_are_in_use():
     scaling = Scaling(budget=24.0)
     list(steps_of(scaling, COMPUTES, seconds=2000))
     assert scaling.settled
@@ -234,7 +236,7 @@ def test_a_training_that_settled_begins_again_when_it_comes_to_use_far_less():
     seed=st.integers(0, 99),
 )
 @settings(max_examples=5)
-def test_whatever_the_work_the_budget_is_kept_and_the_search_ends(
+def test_search_keeps_the_budget_and_ends_for_any_workload(
     compute, serial, worker_cores, update, server_cores, state, budget, seed
 ):
     workload = Workload(compute, serial * compute, worker_cores, update, server_cores, state)
@@ -261,11 +263,11 @@ def test_whatever_the_work_the_budget_is_kept_and_the_search_ends(
         ("improvement", 1.0, "below 1"),
     ],
 )
-def test_constants_out_of_their_range_are_refused(field, value, expected):
+def test_options_out_of_range_are_rejected(field, value, expected):
     with pytest.raises(InvalidInputError, match=f"{field}: got .*{expected}"):
         Options(**{field: value})
 
 
-def test_a_budget_too_small_for_three_nodes_is_refused():
+def test_budget_too_small_for_three_nodes_is_rejected():
     with pytest.raises(InvalidInputError, match=r"budget: got 0\.1, expected a number of cores of at least 0\.15"):
         Scaling(0.1)

@@ -1,4 +1,4 @@
-"""When enough has been seen of a configuration to decide by."""
+"""When there are enough samples of a configuration for a decision."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OPTIONS = Options()
 
 
 def first_complete(loads: list[float]) -> int:
-    """After so many samples it can be said that no network is the bottleneck."""
+    """Return the number of samples after which no network can be the bottleneck."""
     window = Window(OPTIONS)
     for number in range(1, 100):
         window.add(TeamSample(5.0, {"ps-0": 1.0}, {"ps-0": loads[number % len(loads)], "ps-1": 0.1}))
@@ -25,18 +25,16 @@ def first_complete(loads: list[float]) -> int:
     [
         pytest.param([0.2], OPTIONS.stable_samples, id="far below"),
         pytest.param([0.8], OPTIONS.stable_samples, id="steadily below"),
-        pytest.param([0.7, 0.88], OPTIONS.network_samples, id="below, and perhaps above at times"),
+        pytest.param([0.7, 0.88], OPTIONS.network_samples, id="below, sometimes close"),
         pytest.param([0.86], OPTIONS.network_samples, id="just below"),
     ],
 )
-def test_a_link_that_stays_below_its_limit_needs_fewer_samples_than_one_near_to_it(
-    loads: list[float], samples: int
-) -> None:
+def test_link_near_its_limit_needs_more_samples(loads: list[float], samples: int) -> None:
     assert first_complete(loads) == samples
 
 
 @pytest.mark.parametrize(("load", "busy"), [(0.6, False), (0.7, True)])
-def test_a_link_is_busy_before_it_is_full(load: float, busy: bool) -> None:
+def test_link_is_busy_before_it_is_saturated(load: float, busy: bool) -> None:
     window = Window(OPTIONS)
     window.add(TeamSample(5.0, {"ps-0": 1.0}, {"ps-0": load, "ps-1": 0.1}))
     assert window.busy is busy
@@ -46,14 +44,12 @@ def test_a_link_is_busy_before_it_is_full(load: float, busy: bool) -> None:
 @pytest.mark.parametrize(
     ("speeds", "samples"),
     [
-        pytest.param([10.0, 10.0], OPTIONS.stable_samples, id="each like the others"),
-        pytest.param([8.0, 12.0], 2 * OPTIONS.stable_samples, id="up and down: two and two are alike"),
-        pytest.param([1.1**number for number in range(60)], None, id="ever faster"),
+        pytest.param([10.0, 10.0], OPTIONS.stable_samples, id="constant"),
+        pytest.param([8.0, 12.0], 2 * OPTIONS.stable_samples, id="alternating: means of pairs are constant"),
+        pytest.param([1.1**number for number in range(60)], None, id="growing"),
     ],
 )
-def test_samples_that_vary_are_taken_together_until_they_are_alike_but_not_those_that_grow(
-    speeds: list[float], samples: int | None
-) -> None:
+def test_varying_samples_are_averaged_until_stable(speeds: list[float], samples: int | None) -> None:
     window = Window(OPTIONS)
     stable = []
     for number in range(60):

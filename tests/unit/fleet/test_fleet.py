@@ -1,4 +1,4 @@
-"""A fleet's file is read whole or refused with the name of the machine and the field."""
+"""Fleet files: parsing, validation errors with machine and field, and the check of engines."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def write(tmp_path):
     return write
 
 
-def test_a_fleet_is_read_with_its_defaults(write):
+def test_load_applies_defaults(write):
     fleet = load(write(FLEET))
     gate, _, hall = fleet.machines
     assert gate.background == (BackgroundApp(name="stitching", latency_ms=200),)
@@ -46,7 +46,7 @@ def test_a_fleet_is_read_with_its_defaults(write):
         fleet.machine("gate-3")
 
 
-def test_the_parameter_server_may_be_a_worker_and_is_the_first_by_default(write):
+def test_parameter_server_may_be_a_worker_and_defaults_to_the_first(write):
     named = FLEET.replace("{name: store, kind: server, cores: 8, memory_gib: 32}", "hall")
     assert load(write(named)).parameter_server.gpus == 2
     without = "\n".join(line for line in FLEET.splitlines() if not line.startswith("parameter_server"))
@@ -64,7 +64,7 @@ def background(*latencies_ms):
     ("content", "message"),
     [
         ([], 'fleet: got .fleet., expected a mapping with "machines"'),
-        ({"machines": []}, "fleet.parameter_server: got None, expected a machine, or the name of one of"),
+        ({"machines": []}, "fleet.parameter_server: got None, expected a machine, or one of the names"),
         ({"machines": {}}, r"fleet.machines: got \{\}, expected a list of machines"),
         ({"machines": ["a"]}, r"fleet.machines: got \['a'\], expected a list of machines, each a mapping"),
         ({"machines": [MACHINE], "defaults": 3}, "fleet.defaults: got 3, expected a mapping"),
@@ -76,31 +76,31 @@ def background(*latencies_ms):
         ({"machines": [MACHINE | {"name": "A b"}]}, "fleet.machines.A b.name: got 'A b', expected"),
         (
             {"machines": [MACHINE, MACHINE]},
-            "fleet: got .*, expected a fleet that is sound: two machines are called 'a'",
+            "fleet: got .*, expected a valid fleet: two machines have the name 'a'",
         ),
         ({"machines": [MACHINE | background(-1)]}, "fleet.machines.a.background.x.latency_ms: got -1, expected"),
-        ({"machines": [MACHINE | background(1, 1)]}, "fleet.machines.a: got .* two applications are called 'x'"),
+        ({"machines": [MACHINE | background(1, 1)]}, "fleet.machines.a: got .* two applications have the name 'x'"),
         ({"machines": [MACHINE | {"idle_watts": 5}]}, "fleet.machines.a: got .*busy_watts is 0, less than idle_watts"),
         ({"machines": [{"name": "a", "kind": "nano", "cores": 1}]}, "fleet.machines.a.memory_gib: got 'nothing'"),
         ({"machines": [MACHINE], "parameter_server": {"name": "s"}}, "fleet.parameter_server.kind: got 'nothing'"),
     ],
 )
-def test_what_is_wrong_is_named(content, message):
+def test_validation_error_names_machine_and_field(content, message):
     with pytest.raises(InvalidInputError, match=message):
         read(content)
 
 
-def test_a_file_that_cannot_be_read_is_named(write, tmp_path):
-    with pytest.raises(InvalidInputError, match=r"nowhere.yaml', expected a file to read \(No such file"):
+def test_unreadable_file_is_rejected_with_its_name(write, tmp_path):
+    with pytest.raises(InvalidInputError, match=r"nowhere.yaml', expected a readable file \(No such file"):
         load(tmp_path / "nowhere.yaml")
     with pytest.raises(InvalidInputError, match="expected YAML"):
         load(write("workers: [a: b: c]"))
     with pytest.raises(InvalidInputError, match="expected YAML"):
-        load(write("!!python/object/apply:os.system ['true']"))  # nothing in a fleet's file is run
+        load(write("!!python/object/apply:os.system ['true']"))  # the file must not execute code
 
 
 class Engine:
-    """A client of an engine that is there, as docker's own looks to whoever asks."""
+    """A substitute for docker's client of an engine."""
 
     def __init__(self, cores=4, memory_gib=4.0, images=("trainer",), runtimes=("runc",)):
         self._info = {"NCPU": cores, "MemTotal": memory_gib * 2**30, "Runtimes": dict.fromkeys(runtimes)}
@@ -116,26 +116,26 @@ class Engine:
         return [name] if name in self._images else []
 
 
-def test_every_engine_is_reached_and_what_does_not_fit_is_told(write):
+def test_check_reports_differences_of_every_engine(write):
     engines = {"gate-2": Engine(cores=2, memory_gib=3.8), "hall": Engine(32, 128.0), "store": Engine(8, 8.0, ())}
 
     def connect(worker):
         if worker.name not in engines:
-            raise ConnectionError("Connection refused\nand a lot of detail")
+            raise ConnectionError("Connection refused\nand more details")
         return engines[worker.name]
 
     found = {one.worker: one for one in check(load(write(FLEET)), connect, image="trainer")}
     assert list(found) == ["gate-1", "gate-2", "hall", "store"]
     assert found["gate-1"].problems == ("its engine does not answer: Connection refused",)
-    assert found["gate-2"].problems == ("has 2 cores, described with 4",)
-    assert found["hall"].problems == ("its engine has no runtime for GPUs, described with 2",)
-    assert found["store"].problems == ("has 8.0 GiB of memory, described with 32", "image trainer is not there")
+    assert found["gate-2"].problems == ("has 2 cores, expected 4",)
+    assert found["hall"].problems == ("its engine has no runtime for GPUs, expected 2",)
+    assert found["store"].problems == ("has 8.0 GiB of memory, expected 32", "image trainer is missing")
     assert (found["gate-2"].version, found["gate-2"].cores, found["gate-2"].sound) == ("28.2.2", 2, False)
-    sound = check(load(write(FLEET)), lambda worker: Engine(64, 256.0, runtimes=("runc", "nvidia")))
-    assert all(one.sound for one in sound)
+    results = check(load(write(FLEET)), lambda worker: Engine(64, 256.0, runtimes=("runc", "nvidia")))
+    assert all(one.sound for one in results)
 
 
-def test_the_command_shows_who_is_there_and_fails_when_somebody_is_not(write, capsys, monkeypatch):
+def test_fleet_check_command_lists_machines_and_fails_for_unreachable_ones(write, capsys, monkeypatch):
     monkeypatch.setattr(
         "paceline.airflow.fleet_command._connect", lambda worker: Engine(64, 256.0, runtimes=("runc", "nvidia"))
     )
@@ -148,4 +148,4 @@ def test_the_command_shows_who_is_there_and_fails_when_somebody_is_not(write, ca
     assert main(["fleet", "check", str(write(FLEET))]) == 1
     assert "its engine does not answer: division by zero" in capsys.readouterr().out
     assert main(["fleet", "check", "nowhere.yaml"]) == 1
-    assert "fleet: got 'nowhere.yaml', expected a file to read" in capsys.readouterr().err
+    assert "fleet: got 'nowhere.yaml', expected a readable file" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Where the containers of a training find each other, and who else could."""
+"""Networks, addresses and keys of the containers of one training."""
 
 from __future__ import annotations
 
@@ -6,57 +6,59 @@ import pytest
 
 from paceline.errors import InvalidInputError
 from paceline.fleet import Fleet, Machine
-from paceline.fleet.rendezvous import Rendezvous, check_open
+from paceline.fleet.rendezvous import Rendezvous, check_rendezvous
 from paceline.runtime import JobSpec
 
 HALL = Machine(name="hall", kind="server", cores=8, memory_gib=32, address="10.0.0.5:7000", cgroup_parent="/hall")
 GATE = Machine(name="gate", kind="nano", cores=4, memory_gib=4, engine_conn_id="gate_docker", cgroup_parent="/gate")
-BESIDE = Machine(name="beside", kind="nano", cores=4, memory_gib=4)
+LOCAL = Machine(name="local", kind="nano", cores=4, memory_gib=4)
 SPEC = JobSpec(name="job", command=["python"], devices=1)
 
 
-def meeting(**arguments):
+def open_rendezvous(**arguments):
     return Rendezvous(**({"network": "net", "server": HALL, "open": True, "secret": "secret"} | arguments))
 
 
-def test_on_one_engine_nothing_is_open_and_no_key_is_needed():
+def test_one_engine_needs_no_open_port_and_no_key():
     closed = Rendezvous("net", HALL)
-    server, worker = closed.serve(SPEC), closed.join(SPEC, BESIDE)
-    assert (server.own_network, server.alias, server.way_out) == ("net", "parameter-server", False)
+    server, worker = closed.serve(SPEC), closed.join(SPEC, LOCAL)
+    assert (server.own_network, server.alias, server.external_access) == ("net", "parameter-server", False)
     assert server.published == {}
-    assert (worker.own_network, worker.alias, worker.way_out) == ("net", None, False)
-    assert worker.environment == {"PACELINE_SERVER": "parameter-server:29500", "PACELINE_WORKER": "beside"}
+    assert (worker.own_network, worker.alias, worker.external_access) == ("net", None, False)
+    assert worker.environment == {"PACELINE_SERVER": "parameter-server:29500", "PACELINE_WORKER": "local"}
 
 
-def test_a_worker_elsewhere_goes_to_the_address_and_one_beside_does_not():
-    server, elsewhere, beside = meeting().serve(SPEC), meeting().join(SPEC, GATE), meeting().join(SPEC, BESIDE)
+def test_only_workers_on_other_engines_use_the_address():
+    rendezvous = open_rendezvous()
+    server, remote, local = rendezvous.serve(SPEC), rendezvous.join(SPEC, GATE), rendezvous.join(SPEC, LOCAL)
     assert server.published == {29500: ("10.0.0.5", 7000)}
-    assert elsewhere.environment["PACELINE_SERVER"] == "10.0.0.5:7000"
-    assert (elsewhere.own_network, elsewhere.way_out) == ("net-gate", True)
-    assert beside.environment["PACELINE_SERVER"] == "parameter-server:29500"
-    assert beside.own_network == "net"
-    keys = {spec.environment["PACELINE_SERVER_KEY"] for spec in (server, elsewhere, beside)}
+    assert remote.environment["PACELINE_SERVER"] == "10.0.0.5:7000"
+    assert (remote.own_network, remote.external_access) == ("net-gate", True)
+    assert local.environment["PACELINE_SERVER"] == "parameter-server:29500"
+    assert local.own_network == "net"
+    keys = {spec.environment["PACELINE_SERVER_KEY"] for spec in (server, remote, local)}
     assert len(keys) == 1
 
 
-def test_machines_have_their_own_control_group_and_trainings_a_key_each_that_is_not_the_secret():
-    assert meeting().serve(SPEC).cgroup_parent == "/hall"
-    assert meeting().join(SPEC, GATE).cgroup_parent == "/gate"
-    one, other = (meeting(network=name).serve(SPEC).environment["PACELINE_SERVER_KEY"] for name in ("one", "other"))
+def test_machines_have_own_control_groups_and_trainings_own_keys():
+    assert open_rendezvous().serve(SPEC).cgroup_parent == "/hall"
+    assert open_rendezvous().join(SPEC, GATE).cgroup_parent == "/gate"
+    specs = [open_rendezvous(network=name).serve(SPEC) for name in ("one", "other")]
+    one, other = (spec.environment["PACELINE_SERVER_KEY"] for spec in specs)
     assert one != other
     assert "secret" not in one
-    assert "secret" not in repr(meeting(secret="secret"))
+    assert "secret" not in repr(open_rendezvous(secret="secret"))
 
 
-def test_what_could_not_be_reached_or_by_everybody_is_refused():
+def test_open_rendezvous_without_address_or_secret_is_rejected():
     with pytest.raises(InvalidInputError, match=r"fleet.hall.address: got None"):
-        meeting(server=HALL.model_copy(update={"address": None}))
+        open_rendezvous(server=HALL.model_copy(update={"address": None}))
     with pytest.raises(InvalidInputError, match=r"fleet.key_conn_id: got None"):
-        meeting(secret="")
-    check_open(Fleet(machines=(BESIDE,), parameter_server=HALL))
+        open_rendezvous(secret="")
+    check_rendezvous(Fleet(machines=(LOCAL,), parameter_server=HALL))
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "0.0.0.0:29500", "hall.example", "10.0.0.5:0", "10.0.0.5:x", "10.0.0"])
-def test_an_address_is_one_of_the_machine(address):
+def test_invalid_address_is_rejected(address):
     with pytest.raises(ValueError, match="address"):
         Machine(name="hall", kind="server", cores=8, memory_gib=32, address=address)

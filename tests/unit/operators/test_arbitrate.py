@@ -1,4 +1,4 @@
-"""The arbiter's task: what it takes, and how it reads what trainings say."""
+"""``ArbiterOperator``: its arguments, and how it reads requests and sends grants."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from paceline.errors import InvalidInputError
 from paceline.operators import ArbiterOperator
 from paceline.operators.arbitrate import POLICIES, _key, _policy, _PoolLog, _request
 
-GOOD = {"task_id": "arbiter", "pool": "trainings", "devices": 2, "conn_id": "airflow_api"}
+VALID = {"task_id": "arbiter", "pool": "trainings", "devices": 2, "conn_id": "airflow_api"}
 
 
-WRONG = {
+INVALID = {
     "devices": (0, "many", True),
     "policy": ("fair",),
     "every": (0,),
@@ -27,16 +27,16 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in WRONG.items() for value in values])
-def test_wrong_argument_is_named(field, value):
+@pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in INVALID.items() for value in values])
+def test_invalid_argument_is_rejected_by_name(field, value):
     with pytest.raises(InvalidInputError, match=field):
-        ArbiterOperator(**{**GOOD, field: value})
+        ArbiterOperator(**{**VALID, field: value})
 
 
-def test_templates_wait_for_the_run():
-    made = ArbiterOperator(**{**GOOD, "devices": "{{ params.devices }}", "policy": "{{ params.policy }}"})
-    assert made.pool == "default_pool", "it takes no slot from those it is there for"
-    assert ArbiterOperator(**{**GOOD, "every": timedelta(minutes=5)}).every == timedelta(minutes=5)
+def test_templates_are_not_checked_at_parsing():
+    made = ArbiterOperator(**{**VALID, "devices": "{{ params.devices }}", "policy": "{{ params.policy }}"})
+    assert made.pool == "default_pool", "the arbiter takes no slot of the pool that it shares"
+    assert ArbiterOperator(**{**VALID, "every": timedelta(minutes=5)}).every == timedelta(minutes=5)
 
 
 def row(**changed):
@@ -48,7 +48,7 @@ def row(**changed):
 
 
 def sample(**changed):
-    """A sample of a training that waits."""
+    """A sample of a training that waits for devices."""
     return {
         "state": "waiting", "t_s": 5.0, "updated_at": "2030-01-01T12:00:05+00:00", "progress_pct": 0.0,
         "setpoint_pct": 0.0, "devices": 0.0, "min_devices": 0.1, "max_devices": 2.0, "quantum": 0.05,
@@ -61,66 +61,66 @@ def test_mapped_tasks_have_different_keys():
     assert _key(row(map_index=3)) == "night r1 train[3]"
 
 
-def test_a_task_that_has_said_nothing_holds_nothing_and_a_lost_one_all_that_it_was_granted():
+def test_request_counts_reported_devices_or_the_whole_grant_of_a_lost_task():
     assert _request("a", row(), "on_time") is None
     granted = Ceiling(0.5, 3, at_most=1.0).to_json()
-    silent = _request("a", row(ceiling=granted), "on_time")
-    assert (silent.lost, silent.committed) == (True, 1.0)
+    unreported = _request("a", row(ceiling=granted), "on_time")
+    assert (unreported.lost, unreported.committed) == (True, 1.0)
     pace = sample(state="training", devices=0.8, deadline_s=60.0, grant=3)
-    heard = _request("a", row(ceiling=granted, pace=pace), "on_time")
-    assert (heard.lost, heard.committed) == (False, 0.8)
+    reported = _request("a", row(ceiling=granted, pace=pace), "on_time")
+    assert (reported.lost, reported.committed) == (False, 0.8)
     lost = _request("a", row(ceiling=granted, pace=pace, lost=True), "on_time")
     assert (lost.lost, lost.committed) == (True, 1.0)
-    alone = _request("a", row(pace={**pace, "grant": None}, lost=True), "on_time")
-    assert (alone.lost, alone.committed) == (True, 2.0), "one that shares nothing may hold all that it may have"
-    over = _request("a", row(ceiling=granted, pace={**pace, "state": "finished"}, lost=True), "on_time")
-    assert over.committed == 0.0
+    unshared = _request("a", row(pace={**pace, "grant": None}, lost=True), "on_time")
+    assert (unshared.lost, unshared.committed) == (True, 2.0), "without grants, a training may use up to its maximum"
+    ended = _request("a", row(ceiling=granted, pace={**pace, "state": "finished"}, lost=True), "on_time")
+    assert ended.committed == 0.0
 
 
 class Api:
-    """An Airflow whose tasks may vanish between a look and a word to them."""
+    """An Airflow API; the runs in ``deleted`` vanish before they get a grant."""
 
-    def __init__(self, rows, gone=()):
-        self.rows, self.gone, self.told = rows, gone, {}
+    def __init__(self, rows, deleted=()):
+        self.rows, self.deleted, self.sent = rows, deleted, {}
 
     def pages(self, path):
         assert path == "/pools/trainings/trainings"
         return self.rows
 
     def put_task_state(self, dag_id, run_id, task_id, key, value, *, map_index=-1):
-        if run_id in self.gone:
+        if run_id in self.deleted:
             raise AirflowApiError(404, "Task instance not found")
-        self.told[run_id] = (key, value["devices"])
+        self.sent[run_id] = (key, value["devices"])
 
 
-def test_a_run_that_was_deleted_meanwhile_keeps_nobody_else_waiting(caplog):
-    api = Api([row(run_id=name, pace=sample()) for name in ("r1", "r2", "r3")], gone=("r1",))
-    told = _PoolLog(logging.getLogger("test"))
-    ArbiterOperator(**GOOD)._look(api, Arbiter(2.0), told)
-    assert {run_id: devices > 0 for run_id, (_, devices) in api.told.items()} == {"r2": True, "r3": True}
-    assert caplog.text.count("night r1 train could not be sent its ceiling") == 1
-    assert told.summary()["grants"] == 2
+def test_deleted_run_does_not_block_grants_of_other_runs(caplog):
+    api = Api([row(run_id=name, pace=sample()) for name in ("r1", "r2", "r3")], deleted=("r1",))
+    pool_log = _PoolLog(logging.getLogger("test"))
+    ArbiterOperator(**VALID)._step(api, Arbiter(2.0), pool_log)
+    assert {run_id: devices > 0 for run_id, (_, devices) in api.sent.items()} == {"r2": True, "r3": True}
+    assert caplog.text.count("night r1 train: could not send the grant") == 1
+    assert pool_log.summary()["grants"] == 2
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_every_policy_decides_and_airflows_priority_weight_counts_under_the_one_of_that_name(policy):
+def test_only_the_priority_policy_uses_airflows_priority_weight(policy):
     pace = sample(min_devices=1.5)
     early = row(run_id="early", pace=pace)
     important = row(run_id="important", pace=pace, started_at="2030-01-01T12:01:00Z", priority_weight=7)
     api = Api([early, important])
-    operator = ArbiterOperator(**{**GOOD, "policy": policy})
-    operator._look(api, Arbiter(2.0, policy=_policy(policy, 60.0)), _PoolLog(logging.getLogger("test")))
-    assert [run_id for run_id, (_, devices) in api.told.items() if devices > 0] == [
+    operator = ArbiterOperator(**{**VALID, "policy": policy})
+    operator._step(api, Arbiter(2.0, policy=_policy(policy, 60.0)), _PoolLog(logging.getLogger("test")))
+    assert [run_id for run_id, (_, devices) in api.sent.items() if devices > 0] == [
         "important" if policy == "priority" else "early"
     ]
 
 
-def test_grants_of_somebody_else_are_told_once(caplog):
-    told = _PoolLog(logging.getLogger("test"))
-    mine, theirs = (DeviceRequest.of_a_lost_one("a", Ceiling(0.5, number)) for number in (3, 4))
-    told.take(Grant("a", mine.ceiling, None))
-    told.look([mine])
-    assert "Somebody else" not in caplog.text
-    told.look([theirs])
-    told.look([theirs])
-    assert caplog.text.count("Somebody else gives out devices of this pool") == 1
+def test_grants_of_another_arbiter_are_logged_once(caplog):
+    pool_log = _PoolLog(logging.getLogger("test"))
+    mine, theirs = (DeviceRequest.of_lost_job("a", Ceiling(0.5, number)) for number in (3, 4))
+    pool_log.record_grant(Grant("a", mine.ceiling, None))
+    pool_log.record_requests([mine])
+    assert "Another arbiter" not in caplog.text
+    pool_log.record_requests([theirs])
+    pool_log.record_requests([theirs])
+    assert caplog.text.count("Another arbiter allocates devices of this pool") == 1

@@ -1,4 +1,4 @@
-"""EvaluateOperator's promises, with a real registry, and real jobs of the process runtime where scoring matters."""
+"""``EvaluateOperator`` with a real registry, and real jobs of the process runtime where scoring matters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paceline.registry import Registry
 from paceline.runtime import ProcessRuntime
 
 Task = Callable[..., Any]
-# A "model" is a file with its quality; the script adds what it finds in the data, so that both inputs count.
+# A "model" is a file with its quality. The script also reads the data, so that both inputs are needed.
 SCRIPT = """
 import json
 from paceline.train import input_dir, report
@@ -36,7 +36,7 @@ def registry(tmp_path: Path) -> Registry:
 
 @pytest.fixture
 def evaluate(tmp_path: Path, process_runtime_root: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
-    """Make and run the operator as a task of run ``run_id``; a number as challenger is a model of that quality."""
+    """Run the operator as a task of run ``run_id``; a number as challenger stands for a model of that quality."""
     monkeypatch.setattr(EvaluateOperator, "make_runtime", lambda self: ProcessRuntime(process_runtime_root))
     (tmp_path / "evaluate.py").write_text(SCRIPT)
     (tmp_path / "holdout.csv").write_text("1\n2\n3\n")
@@ -68,9 +68,9 @@ def evaluate(tmp_path: Path, process_runtime_root: Path, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def judge(evaluate: Task, monkeypatch: pytest.MonkeyPatch) -> Task:
-    """As ``evaluate``, without a job to score with: what a model says of itself counts."""
+    """As ``evaluate``, without a job: the score is the quality in the model's file."""
 
-    def score(self: EvaluateOperator, context: Any, runtime: Any, who: str, model: str, scratch: Path) -> Any:
+    def score(self: EvaluateOperator, context: Any, runtime: Any, role: str, model: str, scratch: Path) -> Any:
         auc = json.loads((Path(model) / "model.json").read_text())["auc"]
         return {"auc": auc, "loss_of_money": 1 - auc}
 
@@ -78,7 +78,7 @@ def judge(evaluate: Task, monkeypatch: pytest.MonkeyPatch) -> Task:
     return evaluate
 
 
-def test_the_first_challenger_is_scored_registered_and_better_than_nothing(
+def test_first_challenger_is_scored_and_registered_as_better(
     evaluate: Task, registry: Registry, process_runtime_root: Path
 ) -> None:
     result = evaluate(0.7, data_window={"windows": ["2013-07"]}, lineage={"drift_report": "s3://reports/1.json"})
@@ -126,7 +126,7 @@ def test_champion_and_challenger_are_scored_on_the_same_data(
         (0.7, "auc", True, False),
     ],
 )
-def test_the_user_decides_which_way_is_better_and_an_equal_challenger_is_not_better(
+def test_challenger_is_better_only_in_the_metrics_direction(
     judge: Task, registry: Registry, challenger: float, metric: str, greater_is_better: bool, better: bool
 ) -> None:
     judge(0.7)
@@ -136,13 +136,13 @@ def test_the_user_decides_which_way_is_better_and_an_equal_challenger_is_not_bet
     assert (result["improvement"] > 0) is better
 
 
-def test_a_retry_of_the_same_run_is_the_same_version_and_another_model_another_one(judge: Task) -> None:
+def test_retry_returns_the_same_version_for_the_same_model(judge: Task) -> None:
     first = judge(0.7)
     assert judge(0.7) == first
     assert [first["version"], judge(0.71)["version"]] == [1, 2]
 
 
-def test_a_repeated_evaluation_compares_with_the_champion_before_its_promotion(judge: Task, registry: Registry) -> None:
+def test_repeated_evaluation_compares_with_the_previous_champion(judge: Task, registry: Registry) -> None:
     judge(0.7)
     registry.promote("flights", 1, "first")
     before = judge(0.75, run_id="tuesday")
@@ -150,7 +150,7 @@ def test_a_repeated_evaluation_compares_with_the_champion_before_its_promotion(j
     assert judge(0.75, run_id="tuesday") == before
 
 
-def test_a_champion_that_was_tampered_with_is_not_scored(judge: Task, registry: Registry) -> None:
+def test_modified_champion_is_not_scored(judge: Task, registry: Registry) -> None:
     judge(0.7)
     registry.promote("flights", 1, "first")
     (registry.location(registry.version("flights", 1)) / "model.json").write_text('{"auc": 0.1}')
@@ -163,12 +163,12 @@ def test_a_champion_that_was_tampered_with_is_not_scored(judge: Task, registry: 
     ("script", "error", "message"),
     [
         ("raise RuntimeError('no such column')", AirflowException, "scoring the challenger.*no such column"),
-        ("print('done')", AirflowFailException, "metric: got 'auc'.*challenger: it reported nothing"),
+        ("print('done')", AirflowFailException, "metric: got 'auc'.*for the challenger it reported nothing"),
         ("from paceline.train import report; report(accuracy=0.9)", AirflowFailException, "it reported accuracy"),
         (UNREADABLE, AirflowFailException, "metric: got 'auc'.*it reported nothing"),
     ],
 )
-def test_a_script_that_gives_no_usable_score_fails_and_registers_nothing(
+def test_script_without_valid_score_fails_and_registers_nothing(
     evaluate: Task, registry: Registry, tmp_path: Path, script: str, error: type[Exception], message: str
 ) -> None:
     (tmp_path / "bad.py").write_text(script)
@@ -185,7 +185,7 @@ def test_a_script_that_gives_no_usable_score_fails_and_registers_nothing(
         ({"script": "/nowhere/evaluate.py"}, "script: got '/nowhere/evaluate.py'"),
     ],
 )
-def test_what_is_not_there_is_named_before_anything_runs(
+def test_missing_input_is_rejected_by_name_before_a_job_starts(
     evaluate: Task, arguments: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(AirflowFailException, match=message):
@@ -202,8 +202,6 @@ def test_what_is_not_there_is_named_before_anything_runs(
         ({"runtime": "podman"}, "runtime: got 'podman'"),
     ],
 )
-def test_bad_arguments_are_refused_when_the_dag_is_parsed(
-    evaluate: Task, arguments: dict[str, Any], message: str
-) -> None:
+def test_invalid_arguments_are_rejected_at_parsing(evaluate: Task, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         evaluate(**{"challenger": "/tmp", **arguments})

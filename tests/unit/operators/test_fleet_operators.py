@@ -1,4 +1,4 @@
-"""``ProfileOperator`` and ``ScheduleOperator`` where no engine is needed; ``tests/soak/test_edge.py`` has the rest."""
+"""``ProfileOperator`` and ``ScheduleOperator`` without an engine; ``tests/soak/test_edge.py`` uses engines."""
 
 from __future__ import annotations
 
@@ -51,24 +51,24 @@ def schedule_task(profiles, **arguments):
     return ScheduleOperator(task_id="schedule", fleet=FLEET, profiles=profiles, **arguments)
 
 
-def straight(function):
-    """A function that was learned as a straight line: quick to learn and to keep."""
+def learned_line(function):
+    """Return a function learned as a straight line, which is fast to fit and store."""
     low, high = (bound * np.ones(len(function.features)) for bound in (0.0, 64.0))
     line = LinearRegression().fit(np.stack([low, high]), [0.1, 0.2])
     return Learned(function, line, "line", 8, 1.0, 1.0, tuple(low), tuple(high))
 
 
-def keep_profile(profiles, task, *, days_old=1):
+def save_profile(profiles, task, *, days_old=1):
     measured_at = (datetime.now(timezone.utc) - timedelta(days=days_old)).isoformat()
     fingerprint = task._fingerprint(task._training(Path(profiles).parent), "nano")
     origin = Origin(fingerprint, cores=1, memory_gib=1, gpus=0, measured_at=measured_at)
-    learned = {function.name: straight(function) for function in FUNCTIONS}
+    learned = {function.name: learned_line(function) for function in FUNCTIONS}
     ProfileStore(UPath(profiles)).save(DeviceProfile("nano", learned, [4, 8, 16, 32], origin))
 
 
-def test_a_profile_that_holds_is_kept_without_asking_an_engine(profiles, script):
+def test_valid_profile_is_kept_without_an_engine(profiles, script):
     task = profile_task(profiles, script)
-    keep_profile(profiles, task)
+    save_profile(profiles, task)
     result = task.execute(CONTEXT)
     assert (result["profiled"], result["report"]) == ({}, [])
     assert result["kept"]["nano"].startswith("measured at ")
@@ -84,26 +84,26 @@ def test_a_profile_that_holds_is_kept_without_asking_an_engine(profiles, script)
         (lambda script: {"batch_sizes": [64]}, "with another training"),
     ],
 )
-def test_a_profile_that_does_not_hold_any_more_is_made_anew(profiles, script, tmp_path, change, why):
-    keep_profile(profiles, profile_task(profiles, script), days_old=100 if "90" in why else 1)
+def test_outdated_profile_is_measured_again(profiles, script, tmp_path, change, why):
+    save_profile(profiles, profile_task(profiles, script), days_old=100 if "90" in why else 1)
     task = profile_task(profiles, script, **change(script))
-    stale, kept = task._look_up(ProfileStore(UPath(profiles)), task._training(tmp_path))
+    stale, kept = task._check_profiles(ProfileStore(UPath(profiles)), task._training(tmp_path))
     assert kept == {}
     assert why in stale["nano"]
 
 
-def test_a_missing_engine_is_retried_and_a_missing_script_is_not(profiles, script, tmp_path):
+def test_missing_engine_is_retried_but_not_a_missing_script(profiles, script, tmp_path):
     with pytest.raises(AirflowException, match="no Docker engine answers") as raised:
         profile_task(profiles, script).execute(CONTEXT)
     assert not isinstance(raised.value, AirflowFailException)
-    keep_profile(profiles, profile_task(profiles, script))
+    save_profile(profiles, profile_task(profiles, script))
     with pytest.raises(RuntimeUnavailableError, match="no machine's engine answers"):
         schedule_task(profiles).execute(CONTEXT)
     with pytest.raises(AirflowFailException, match=r"script: got .*none.py"):
         profile_task(profiles, tmp_path / "none.py").execute(CONTEXT)
 
 
-def test_wrong_arguments_are_refused_by_name(profiles):
+def test_invalid_arguments_are_rejected_by_name(profiles):
     with pytest.raises(InvalidInputError, match="script: got None, expected a Python file"):
         ProfileOperator(task_id="profile", fleet=FLEET, profiles=profiles, command="python -m app.train")
     with pytest.raises(InvalidInputError, match="runtime: got 'process'"):
@@ -112,8 +112,8 @@ def test_wrong_arguments_are_refused_by_name(profiles):
         schedule_task(profiles, scheduler="best")
 
 
-def test_a_missing_profile_says_what_makes_it_and_a_damaged_one_is_named(profiles):
-    with pytest.raises(AirflowFailException, match="has none of nano: run a ProfileOperator"):
+def test_error_names_missing_and_damaged_profiles(profiles):
+    with pytest.raises(AirflowFailException, match="has no profile of nano: run a ProfileOperator"):
         schedule_task(profiles).execute(CONTEXT)
     UPath(profiles).mkdir()
     (UPath(profiles) / "nano.skops").write_bytes(b"not a profile")
@@ -121,7 +121,7 @@ def test_a_missing_profile_says_what_makes_it_and_a_damaged_one_is_named(profile
         schedule_task(profiles).execute(CONTEXT)
 
 
-def test_an_application_that_comes_or_changes_makes_the_profile_anew(profiles, script, tmp_path):
+def test_fingerprint_changes_with_the_background_applications(profiles, script, tmp_path):
     app_script = tmp_path / "app.py"
     app_script.write_text("first")
 
@@ -137,7 +137,7 @@ def test_an_application_that_comes_or_changes_makes_the_profile_anew(profiles, s
     assert len(set(found)) == 4
 
 
-def test_a_machine_with_every_application_of_a_kind_is_measured(profiles, script):
+def test_measured_machines_cover_every_application_of_a_kind(profiles, script):
     def machine(name, *apps):
         background = tuple(BackgroundApp(name=app, latency_ms=10, image="app", script=str(script)) for app in apps)
         return GATE.model_copy(update={"name": name, "cgroup_parent": f"/{name}", "background": background})
@@ -145,10 +145,10 @@ def test_a_machine_with_every_application_of_a_kind_is_measured(profiles, script
     machines = [machine("a"), machine("b", "one"), machine("c", "one"), machine("d", "two")]
     fleet = Fleet(machines=machines, parameter_server=SERVER)
     task = ProfileOperator(task_id="profile", fleet=fleet, profiles=profiles, script=str(script))
-    assert {chosen.name for chosen in task._chosen(["nano"])} == {"a", "b", "d"}
+    assert {chosen.name for chosen in task._select_machines(["nano"])} == {"a", "b", "d"}
 
 
-def test_machines_of_one_engine_that_cannot_be_told_apart_are_refused(profiles, script):
+def test_machines_with_the_same_engine_and_cgroup_are_rejected(profiles, script):
     twin = GATE.model_copy(update={"name": "twin"})
     fleet = Fleet(machines=(GATE, twin), parameter_server=GATE)
     for operator in (ProfileOperator, ScheduleOperator):

@@ -1,4 +1,4 @@
-"""Buttons on a task's page."""
+"""Links of operators: buttons on a task's page in Airflow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paceline.operators._links import ContainerLogsLink, ModelLink
 KEY: Any = SimpleNamespace()
 
 
-def test_a_training_links_to_its_containers_logs_where_a_log_system_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_container_logs_link_uses_the_configured_url(monkeypatch: pytest.MonkeyPatch) -> None:
     task = DeadlineTrainingOperator(task_id="train", command="python train.py", deadline="20m")
     (link,) = task.operator_extra_links
     task.container_id = "abc/12 3"
@@ -25,7 +25,7 @@ def test_a_training_links_to_its_containers_logs_where_a_log_system_is_set(monke
     assert link.get_link(task, ti_key=KEY) == "", "no container yet"
 
 
-def test_what_evaluates_or_promotes_has_a_way_to_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_link_opens_the_models_page(monkeypatch: pytest.MonkeyPatch) -> None:
     scored = {"challenger": "/m", "data": {"h": "/h"}, "script": "e.py", "metric": "auc"}
     evaluate = EvaluateOperator(task_id="evaluate", model="flights-late", registry="/r", **scored)
     assert ModelLink().get_link(evaluate, ti_key=KEY) == "/plugin/retraining/models/flights-late"
@@ -36,7 +36,7 @@ def test_what_evaluates_or_promotes_has_a_way_to_the_model(monkeypatch: pytest.M
     assert ModelLink().get_link(promote, ti_key=KEY) == "/airflow/plugin/retraining/models/flights-late"
 
 
-def test_airflow_knows_every_button() -> None:
+def test_links_are_registered_with_airflow() -> None:
     assert {f"{kind.__module__}.{kind.__name__}" for kind in (ContainerLogsLink, ModelLink)} < {
         *get_provider_info()["extra-links"]
     }

@@ -1,4 +1,4 @@
-"""Durations count from the start of the run or the task, also where Airflow has an odd idea of that start."""
+"""Durations count from the start of the run or the task, also with an implausible start date from Airflow."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ MINUTE, YEAR = timedelta(minutes=1), timedelta(days=365)
 @pytest.mark.parametrize(
     ("started", "due", "expected"),
     [
-        (NOW - MINUTE, NOW - 2 * MINUTE, NOW - MINUTE),  # as runs are: started when they were due, or after
+        (NOW - MINUTE, NOW - 2 * MINUTE, NOW - MINUTE),  # the usual case: started when due, or later
         (NOW - MINUTE, None, NOW - MINUTE),
         (NOW - YEAR, NOW - MINUTE, NOW - MINUTE),  # `airflow dags test DAG 2012-01-01`
     ],
 )
-def test_a_run_starts_when_it_started_and_not_before_it_was_due(started, due, expected):
+def test_origin_of_a_run_is_its_start_but_not_before_it_was_due(started, due, expected):
     context = {"dag_run": SimpleNamespace(start_date=started, run_after=due)}
     assert origin(context, "run") == expected
 
 
-def test_a_run_does_not_start_in_the_future_and_a_task_may_be_the_origin():
+def test_origin_is_not_in_the_future_and_may_be_the_tasks_start():
     context = {"dag_run": SimpleNamespace(start_date=NOW + YEAR, run_after=NOW)}
     assert origin(context, "run") <= datetime.now(timezone.utc)
     assert origin({"ti": SimpleNamespace(start_date=NOW - MINUTE)}, "task") == NOW - MINUTE

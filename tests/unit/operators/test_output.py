@@ -1,4 +1,4 @@
-"""A training's output is where it belongs, also when it is collected again."""
+"""A training's output is copied to its destination, also repeatedly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def memory() -> None:
 
 
 def a_job(**files: str) -> Any:
-    """A job that has left text files, named by their paths with ``__`` for a slash."""
+    """Return a job with text files as output, named by their paths with ``__`` for a slash."""
 
     def write(destination: Path) -> list[str]:
         for name, text in files.items():
@@ -53,13 +53,13 @@ def test_other_files_at_the_destination_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("remote", [False, True])
-def test_what_was_collected_before_goes_if_it_is_not_left_again_and_nothing_else(tmp_path: Path, remote: bool) -> None:
+def test_only_stale_output_of_the_task_is_removed(tmp_path: Path, remote: bool) -> None:
     beside = f"memory://models/{tmp_path.name}" if remote else str(tmp_path)
     place = f"{beside}/out"
     before = collect(a_job(model="old", checkpoint1000__weights="old"), place)
     assert before == ["checkpoint1000", "model"]
     for name in ("out/mine", "kept"):
-        storage_path(f"{beside}/{name}").write_text("of somebody else")
+        storage_path(f"{beside}/{name}").write_text("of another user")
     nonsense = ["../kept", "..", ".", "", "/"]
     assert collect(a_job(model="new"), place, [*before, *nonsense]) == ["model"]
     assert sorted(path.name for path in storage_path(place).iterdir()) == ["mine", "model"]

@@ -1,4 +1,4 @@
-"""PromoteOperator's promises, with a real registry."""
+"""``PromoteOperator`` with a real registry."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def promote(registry: Registry) -> Task:
         )
         events = OutletEventAccessors()
         result = operator.execute({"outlet_events": events})  # type: ignore[typeddict-item]
-        assert bool(operator.outlets) is result["promoted"], "an event goes out exactly when a model is promoted"
+        assert bool(operator.outlets) is result["promoted"], "only a promotion keeps the outlets and their events"
         if result["promoted"]:
             assert events[CHAMPION].extra["version"] == result["version"]
         return result
@@ -48,7 +48,7 @@ def promote(registry: Registry) -> Task:
 
 
 def _verdict(version: int, challenger: float, champion_version: int | None = None) -> Any:
-    """What an evaluation returned; a champion has 0.7."""
+    """Return the result of an evaluation; a champion scored 0.7."""
     champion = None if champion_version is None else 0.7
     improvement = None if champion is None else challenger - champion
     return {
@@ -59,9 +59,7 @@ def _verdict(version: int, challenger: float, champion_version: int | None = Non
 
 
 @pytest.mark.parametrize("template", [False, True])
-def test_the_first_version_is_promoted_also_from_the_json_text_of_a_template(
-    promote: Task, registry: Registry, template: bool
-) -> None:
+def test_first_version_is_promoted_from_a_dict_or_json_text(promote: Task, registry: Registry, template: bool) -> None:
     verdict = _verdict(1, 0.7)
     result = promote(json.dumps(verdict) if template else verdict)
     assert result.pop("registry").endswith("/registry")
@@ -76,11 +74,11 @@ def test_the_first_version_is_promoted_also_from_the_json_text_of_a_template(
     assert registry.champion("flights") == registry.version("flights", 1)
 
 
-def test_a_better_challenger_is_promoted_once_and_the_reason_is_kept(promote: Task, registry: Registry) -> None:
+def test_better_challenger_is_promoted_once_with_the_reason(promote: Task, registry: Registry) -> None:
     promote(_verdict(1, 0.7))
     verdict = _verdict(2, 0.75, champion_version=1)
     results = [promote(verdict), promote(verdict)]
-    for result in results:  # a retry after the promotion returns the same
+    for result in results:  # a retry after the promotion returns the same result
         assert (result["promoted"], result["champion_version"], result["previous_version"]) == (True, 2, 1)
     assert len(registry.history("flights")) == 2
     assert registry.history("flights")[-1].reason == results[0]["reason"]
@@ -92,11 +90,11 @@ def test_a_better_challenger_is_promoted_once_and_the_reason_is_kept(promote: Ta
     [
         (0.69, 0.0, "not better"),
         (0.70, 0.0, "not better"),
-        (0.72, 0.05, "better by 0.02, at least 0.05 is asked for"),
-        (0.72, "0.05", "better by 0.02, at least 0.05 is asked for"),
+        (0.72, 0.05, "better by 0.02, less than the required 0.05"),
+        (0.72, "0.05", "better by 0.02, less than the required 0.05"),
     ],
 )
-def test_a_challenger_that_is_not_better_by_enough_leaves_the_champion_and_says_so(
+def test_insufficient_improvement_keeps_the_champion_with_the_reason(
     promote: Task, registry: Registry, challenger: float, min_improvement: Any, reason: str
 ) -> None:
     promote(_verdict(1, 0.7))
@@ -107,26 +105,26 @@ def test_a_challenger_that_is_not_better_by_enough_leaves_the_champion_and_says_
     assert [p.version for p in registry.history("flights")] == [1]
 
 
-def test_a_champion_that_came_in_between_stays(promote: Task, registry: Registry) -> None:
+def test_champion_promoted_after_the_evaluation_is_kept(promote: Task, registry: Registry) -> None:
     promote(_verdict(1, 0.7))
     registry.promote("flights", 3, "by hand")
     result = promote(_verdict(2, 0.75, champion_version=1))
     assert (result["promoted"], result["champion_version"]) == (False, 3)
-    assert result["reason"] == "the champion is version 3 by now; version 2 was compared with 1"
+    assert result["reason"] == "the champion is now version 3; version 2 was compared with 1"
 
 
 @pytest.mark.parametrize(
     ("evaluation", "message"),
     [
-        ("None", "evaluation: got 'None', expected what EvaluateOperator returned"),
+        ("None", "evaluation: got 'None', expected the result of EvaluateOperator"),
         (None, "evaluation: got None"),
-        ({"model": "flights"}, r"without \['challenger', 'champion', 'champion_version'"),
+        ({"model": "flights"}, r"missing: \['challenger', 'champion', 'champion_version'"),
         ({**_verdict(1, 0.7), "model": "../x"}, r"evaluation\.model: got '\.\./x'"),
         ({**_verdict(1, 0.7), "challenger": float("nan")}, r"evaluation\.challenger: got nan"),
         (_verdict(9, 0.7), r"version: got 9, expected a version of 'flights' \(1, 2, 3\)"),
     ],
 )
-def test_an_evaluation_that_cannot_be_used_fails_by_field(
+def test_invalid_evaluation_is_rejected_by_field(
     promote: Task, registry: Registry, evaluation: Any, message: str
 ) -> None:
     with pytest.raises(AirflowFailException, match=message):
@@ -135,6 +133,6 @@ def test_an_evaluation_that_cannot_be_used_fails_by_field(
 
 
 @pytest.mark.parametrize("value", [-0.1, "-1", "much", float("nan")])
-def test_a_nonsense_improvement_is_refused_when_the_dag_is_parsed(value: Any) -> None:
+def test_invalid_min_improvement_is_rejected_at_parsing(value: Any) -> None:
     with pytest.raises(InvalidInputError, match=r"min_improvement: got .*expected at least 0"):
         PromoteOperator(task_id="promote", evaluation={}, registry="/tmp", min_improvement=value)

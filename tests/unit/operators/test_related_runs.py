@@ -1,4 +1,4 @@
-"""A first run starts from the measurements of other tasks that run the same code."""
+"""A task's first run starts from the measurements of other tasks with the same code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEARNED = {
 
 
 class Variables(dict):
-    """Airflow's Variables: texts by name."""
+    """Airflow's Variables: name to text."""
 
     def get(self, key, default=None):
         return super().get(key, default)
@@ -47,7 +47,7 @@ def test_code_digest_differs_for_different_code_only(tmp_path):
     assert len({digest, *others}) == 5
 
 
-def test_a_saved_run_is_loaded_with_less_certain_speed():
+def test_saved_run_is_loaded_with_less_certain_speed():
     assert load("a") is None
     save("a", LEARNED)
     found = load("a")

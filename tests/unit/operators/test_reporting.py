@@ -1,4 +1,4 @@
-"""Metrics and callbacks of a training that runs."""
+"""Metrics and callbacks of a running training."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from paceline.run import MemoryState
 
 FIGURES = {"forecast_s": 90.0, "setpoint_pct": 52.5, "devices": 1.5, "step_ms": 0.4}
 SAMPLE = a_sample(**FIGURES)
-HOPELESS = a_sample(feasible=False, earliest_s=130.0)
+INFEASIBLE = a_sample(feasible=False, earliest_s=130.0)
 CONTEXT: Any = {"ti": SimpleNamespace(dag_id="retrain", task_id="train", map_index=-1)}
 
 
 @pytest.fixture
 def statsd(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """A StatsD server that Airflow's metrics of this process go to."""
+    """A StatsD server that receives this process's Airflow metrics."""
     from airflow.sdk._shared.observability.metrics import stats
     from airflow.sdk._shared.observability.metrics.statsd_logger import get_statsd_logger
     from statsd import StatsClient
@@ -38,18 +38,18 @@ def statsd(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
         yield server
 
 
-def heard(statsd: socket.socket, number: int) -> list[str]:
+def received(statsd: socket.socket, number: int) -> list[str]:
     return [statsd.recv(1000).decode() for _ in range(number)]
 
 
-def told_to(*callbacks: Any) -> SampleReporter:
+def reporter_for(*callbacks: Any) -> SampleReporter:
     return SampleReporter({**CONTEXT, "task_state_store": MemoryState()}, [*callbacks], logging.getLogger())
 
 
-def test_every_sample_is_measured(statsd: socket.socket) -> None:
-    told = told_to()
-    told.take(SAMPLE)
-    assert heard(statsd, 7) == [
+def test_every_sample_is_sent_to_statsd(statsd: socket.socket) -> None:
+    reporter = reporter_for()
+    reporter.report(SAMPLE)
+    assert received(statsd, 7) == [
         "airflow.paceline.progress_pct,dag_id=retrain,task_id=train:50.0|g",
         "airflow.paceline.setpoint_pct,dag_id=retrain,task_id=train:52.5|g",
         "airflow.paceline.devices,dag_id=retrain,task_id=train:1.5|g",
@@ -58,51 +58,51 @@ def test_every_sample_is_measured(statsd: socket.socket) -> None:
         "airflow.paceline.slack_s,dag_id=retrain,task_id=train:10.0|g",
         "airflow.paceline.control_step,dag_id=retrain,task_id=train:0.400000|ms",
     ]
-    told.take(a_sample(**FIGURES | {"resizes": 3, "forecast_s": None, "step_ms": None}))
-    assert heard(statsd, 6)[-1] == "airflow.paceline.resizes,dag_id=retrain,task_id=train:3|c"
+    reporter.report(a_sample(**FIGURES | {"resizes": 3, "forecast_s": None, "step_ms": None}))
+    assert received(statsd, 6)[-1] == "airflow.paceline.resizes,dag_id=retrain,task_id=train:3|c"
 
 
 def test_callbacks_get_the_context_and_the_alert() -> None:
-    got: list[Any] = []
-    told = told_to(got.append)
+    calls: list[Any] = []
+    reporter = reporter_for(calls.append)
     for _ in range(5):
-        told.take(HOPELESS)
-    told.close()
-    (context,) = got
+        reporter.report(INFEASIBLE)
+    reporter.close()
+    (context,) = calls
     assert context["ti"] is CONTEXT["ti"]
     assert context["paceline"]["kind"] == "infeasible"
     assert context["paceline"]["message"] == "cannot be met: 30 s late at best"
     assert "paceline" not in CONTEXT
 
 
-def test_a_callback_that_hangs_or_fails_holds_nobody_up(caplog: pytest.LogCaptureFixture) -> None:
-    go_on, got = threading.Event(), []
+def test_hanging_or_failing_callback_does_not_block(caplog: pytest.LogCaptureFixture) -> None:
+    release, calls = threading.Event(), []
 
     def hang(context: Any) -> None:
-        go_on.wait(10)
+        release.wait(10)
         raise RuntimeError("no such channel")
 
-    told = told_to(hang, got.append)
+    reporter = reporter_for(hang, calls.append)
     for _ in range(3):
-        told.take(HOPELESS)  # returns at once
-    assert not got
-    go_on.set()
-    told.close()
-    assert len(got) == 1
+        reporter.report(INFEASIBLE)  # returns at once
+    assert not calls
+    release.set()
+    reporter.close()
+    assert len(calls) == 1
     assert "no such channel" in caplog.text
 
 
-def test_a_notifier_fills_its_templates_in_anew_for_each_alert() -> None:
-    got: list[str] = []
+def test_notifier_renders_its_templates_for_each_alert() -> None:
+    calls: list[str] = []
 
-    class Remember(LogNotifier):
+    class Recorder(LogNotifier):
         def notify(self, context: Any) -> None:
-            got.append(self.message)
+            calls.append(self.message)
 
-    remember = Remember("{{ ti.task_id }} {{ paceline.message }}")
-    told = told_to(remember)
+    recorder = Recorder("{{ ti.task_id }} {{ paceline.message }}")
+    reporter = reporter_for(recorder)
     for _ in range(3):
-        told.take(HOPELESS)
-    told.take(a_sample(t_s=103.0))
-    told.close()
-    assert got == ["train cannot be met: 30 s late at best", "train missed: at 50.0 % 3 s after it"]
+        reporter.report(INFEASIBLE)
+    reporter.report(a_sample(t_s=103.0))
+    reporter.close()
+    assert calls == ["train cannot be met: 30 s late at best", "train missed: at 50.0 %, 3 s late"]

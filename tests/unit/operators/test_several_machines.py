@@ -1,4 +1,4 @@
-"""The operators of a training on several machines refuse what cannot work, before anything starts."""
+"""Operators of a training on several machines: arguments, placement, results and skipped workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from paceline.operators import (
     WorkerTrainingOperator,
     train_on_fleet,
 )
-from paceline.train.job import EXIT_LEFT_OUT, EXIT_NO_SERVER, EXIT_SENT_AWAY
+from paceline.train.job import EXIT_EXCLUDED, EXIT_NO_SERVER, EXIT_REJECTED
 
 GATE = Machine(name="gate", kind="nano", cores=1, memory_gib=1)
 HALL = GATE.model_copy(update={"name": "hall"})
@@ -40,7 +40,7 @@ def context(server_state="running"):
 
 
 @pytest.mark.parametrize("runtime", ["process", "auto"])
-def test_a_server_that_would_listen_to_everybody_is_refused(runtime):
+def test_runtime_other_than_docker_is_rejected(runtime):
     with pytest.raises(InvalidInputError, match=f"runtime: got '{runtime}', expected 'docker'"):
         ParameterServerOperator(task_id="server", fleet=FLEET, plan=PLAN, deadline="1m", runtime=runtime)
     with pytest.raises(InvalidInputError, match=f"runtime: got '{runtime}', expected 'docker'"):
@@ -49,14 +49,14 @@ def test_a_server_that_would_listen_to_everybody_is_refused(runtime):
 
 def test_machines_of_several_engines_need_an_address_and_a_key():
     fleet = Fleet(machines=(GATE, ELSEWHERE), parameter_server=GATE)
-    with pytest.raises(InvalidInputError, match=r"fleet.gate.address: got None, expected an address of it"):
+    with pytest.raises(InvalidInputError, match=r"fleet.gate.address: got None, expected an address at which"):
         train_on_fleet(fleet=fleet, plan=PLAN, deadline="1m")
     server = GATE.model_copy(update={"address": "10.0.0.5"})
     with pytest.raises(InvalidInputError, match=r"fleet.key_conn_id: got None, expected a connection whose password"):
         train_on_fleet(fleet=Fleet(machines=(GATE, ELSEWHERE), parameter_server=server), plan=PLAN, deadline="1m")
 
 
-def test_tasks_run_where_their_machine_says():
+def test_tasks_get_their_machines_queue_executor_and_engine():
     machine = GATE.model_copy(update={"queue": "site", "executor": "EdgeExecutor", "engine_conn_id": "site_docker"})
     fleet = Fleet(machines=(machine,), parameter_server=machine)
     with DAG("edge", schedule=None):
@@ -72,16 +72,16 @@ def result_of(results):
     return task.execute({"ti": ti})
 
 
-def test_the_result_of_a_fleet_is_that_of_the_workers_that_trained():
+def test_fleet_result_combines_the_workers_that_trained():
     one = {"model": "of a", "deadline_s": 60.0, "finished_s": 60.3, "error_pct": 0.5, "device_seconds": 20.0}
     result = result_of({"a": one, "c": {**one, "model": "of c", "finished_s": 59.0, "error_pct": -1.7}})
     assert (result["model"], result["error_pct"], result["met"], result["device_seconds"]) == ("of a", 0.5, False, 40.0)
     assert set(result["workers"]) == {"a", "c"}
-    with pytest.raises(AirflowFailException, match="no worker has trained to the end"):
+    with pytest.raises(AirflowFailException, match="no worker finished the training"):
         result_of({})
 
 
-def test_a_machine_outside_the_plan_is_skipped_with_the_reason_and_nonsense_is_refused():
+def test_machine_outside_the_plan_is_skipped_and_an_invalid_plan_rejected():
     with pytest.raises(AirflowSkipException, match="hall does not train: it is too busy"):
         worker(HALL).execute(context())
     with pytest.raises(AirflowSkipException, match="the schedule does not choose it"):
@@ -91,29 +91,29 @@ def test_a_machine_outside_the_plan_is_skipped_with_the_reason_and_nonsense_is_r
 
 
 @pytest.fixture
-def given_up(monkeypatch):
-    """How often what a worker has left was cleared away."""
+def removed_jobs(monkeypatch):
+    """Return the number of times that a worker's job was removed."""
     training = Mock()
     monkeypatch.setattr(WorkerTrainingOperator, "new_try", lambda operator, context: training)
-    return lambda: training.give_up.call_count
+    return lambda: training.discard.call_count
 
 
-def test_a_late_worker_is_skipped_and_leaves_nothing_of_an_earlier_try(given_up):
-    with pytest.raises(AirflowSkipException, match="the others were done before it began"):
+def test_late_worker_is_skipped_and_its_earlier_job_removed(removed_jobs):
+    with pytest.raises(AirflowSkipException, match="the training ended before it started"):
         worker().execute(context("success"))
-    assert given_up() == 1
+    assert removed_jobs() == 1
 
 
 @pytest.mark.parametrize(
     ("code", "expected", "cleared"),
     [
-        (EXIT_LEFT_OUT, AirflowSkipException, 1),
-        (EXIT_SENT_AWAY, AirflowFailException, 1),
+        (EXIT_EXCLUDED, AirflowSkipException, 1),
+        (EXIT_REJECTED, AirflowFailException, 1),
         (EXIT_NO_SERVER, AirflowException, 0),
         (1, AirflowException, 0),
     ],
 )
-def test_how_a_worker_ended_decides_about_its_task(monkeypatch, given_up, code, expected, cleared):
+def test_workers_exit_code_decides_the_tasks_state(monkeypatch, removed_jobs, code, expected, cleared):
     def end(operator, context):
         raise AirflowException("ended") from TrainingFailedError("ended", code)
 
@@ -121,4 +121,4 @@ def test_how_a_worker_ended_decides_about_its_task(monkeypatch, given_up, code, 
     with pytest.raises(AirflowException) as caught:
         worker().execute(context())
     assert type(caught.value) is expected
-    assert given_up() == cleared
+    assert removed_jobs() == cleared

@@ -1,6 +1,6 @@
-"""Every template field of every operator takes what Airflow's own operators take, and is checked once it is rendered.
+"""Every template field of every operator takes the same values as in Airflow's own operators, checked once rendered.
 
-The fields come from the operators themselves: one that is added is tested, too.
+The fields are read from the operators, so that a new field is tested automatically.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GATE = Machine(name="gate", kind="nano", cores=1, memory_gib=1, cgroup_parent="/
 FLEET = Fleet(machines=(GATE,), parameter_server=GATE)
 PLAN = {"workers": {"gate": {"samples": 10, "batch_size": 2}}}
 TRAIN = {"script": "train.py", "deadline": "1m"}
-GOOD = {
+VALID = {
     ArbiterOperator: {"pool": "trainings", "devices": 2, "conn_id": "airflow_api"},
     DeadlineTrainingOperator: TRAIN,
     EvaluateOperator: {
@@ -46,25 +46,25 @@ GOOD = {
     ScheduleOperator: {"fleet": FLEET, "profiles": "/p", "samples": 10},
     WorkerTrainingOperator: {**TRAIN, "fleet": FLEET, "worker": "gate", "plan": PLAN, "server_task_id": "server"},
 }  # fmt: skip
-# Attributes that are called otherwise than their arguments, which BaseOperator has for something else.
+# Attributes with other names than their arguments, because BaseOperator uses these names.
 ARGUMENTS = {"output_path": "output", "pool_name": "pool"}
-# Template fields of a base class that are no arguments here: the operator sets them itself, or has no use for them.
-NONE = {
+# Template fields of a base class that are no arguments of the operator.
+NO_ARGUMENTS = {
     ParameterServerOperator: {"script", "command", "min_devices", "max_devices"},
     ProfileOperator: {"command"},
 }
-OURS = [
+OPERATORS = [
     found
     for found in vars(operators).values()
     if isinstance(found, type) and issubclass(found, BaseOperator) and found.template_fields
 ]
 FIELDS = [
     pytest.param(operator, field, id=f"{operator.__name__}-{field}")
-    for operator in OURS
+    for operator in OPERATORS
     for field in operator.template_fields
-    if field not in NONE.get(operator, ())
+    if field not in NO_ARGUMENTS.get(operator, ())
 ]
-WAITING = {
+TEMPLATES = {
     "an XComArg": lambda first, dag: first.output,
     "an XComArg with a key": lambda first, dag: first.output["key"],
     "a mapped XComArg": lambda first, dag: first.output.map(str),
@@ -77,7 +77,7 @@ WAITING = {
     "a dict with an XComArg": lambda first, dag: {"a": {"b": first.output}},
     "a tuple with a DagParam": lambda first, dag: (dag.param("x"),),
 }
-WRONG = {1: 2}  # text in no field, a number in none, a list in none, and a mapping of names in none
+INVALID = {1: 2}  # not valid in any field: neither text, number nor list, and no mapping of names
 CONTEXT = {
     "ti": SimpleNamespace(
         dag_id="dag",
@@ -91,51 +91,51 @@ CONTEXT = {
 
 
 def arguments(operator, field, value):
-    """Good arguments but for one, which is ``value``."""
-    made = {**GOOD[operator], ARGUMENTS.get(field, field): value}
+    """Return valid arguments, with ``value`` for one of them."""
+    made = {**VALID[operator], ARGUMENTS.get(field, field): value}
     if field == "command":
         del made["script"]
     return made
 
 
 def rendered(operator, field, value):
-    """A task whose ``field`` has become ``value``, by a DAG parameter that the run was started with."""
+    """Return a task whose ``field`` is rendered to ``value``, from a DAG parameter of the run."""
     with DAG("dag", schedule=None) as dag:
         task = operator(task_id="task", **arguments(operator, field, dag.param("x")))
     task.render_template_fields({**CONTEXT, "dag_run": SimpleNamespace(conf={"x": value})})
     return task
 
 
-@pytest.mark.parametrize("waiting", WAITING)
+@pytest.mark.parametrize("template", TEMPLATES)
 @pytest.mark.parametrize(("operator", "field"), FIELDS)
-def test_what_only_a_run_knows_is_left_alone_when_the_dag_is_read_and_makes_dependencies(operator, field, waiting):
+def test_template_is_kept_at_parsing_and_sets_dependencies(operator, field, template):
     with DAG("dag", schedule=None, params={"x": 1}) as dag:
-        value = WAITING[waiting](BaseOperator(task_id="first"), dag)
+        value = TEMPLATES[template](BaseOperator(task_id="first"), dag)
         task = operator(task_id="task", **arguments(operator, field, value))
     assert getattr(task, field) is value
-    assert task.upstream_task_ids == ({"first"} if "XComArg" in waiting else set())
+    assert task.upstream_task_ids == ({"first"} if "XComArg" in template else set())
     DagSerialization.to_dict(dag)
 
 
 @pytest.mark.parametrize(("operator", "field"), FIELDS)
-def test_a_wrong_value_is_refused_by_name_when_the_task_runs(operator, field):
-    task = rendered(operator, field, WRONG)
+def test_invalid_rendered_value_is_rejected_by_name(operator, field):
+    task = rendered(operator, field, INVALID)
     with pytest.raises(AirflowFailException, match=rf"^{ARGUMENTS.get(field, field)}: got {{1: 2}}, expected "):
         task.execute(CONTEXT)
 
 
 @pytest.mark.parametrize(("operator", "field"), FIELDS)
-def test_a_mapped_operator_takes_templates_too(operator, field):
+def test_mapped_operator_accepts_templates(operator, field):
     with DAG("dag", schedule=None) as dag:
-        waiting = BaseOperator(task_id="first").output
-        made = arguments(operator, field, waiting)
+        template = BaseOperator(task_id="first").output
+        made = arguments(operator, field, template)
         mapped = operator.partial(task_id="task", **made).expand(doc_md=["a", "b"])
-        others = {name: value for name, value in made.items() if value is not waiting}
-        each = operator.partial(task_id="each", **others).expand(**{ARGUMENTS.get(field, field): waiting})
-    # Airflow looks for template fields among the names of the arguments of ``partial``.
+        others = {name: value for name, value in made.items() if value is not template}
+        each = operator.partial(task_id="each", **others).expand(**{ARGUMENTS.get(field, field): template})
+    # Airflow finds a template field in ``partial`` only if it has its argument's name.
     assert mapped.upstream_task_ids == (set() if field in ARGUMENTS else {"first"})
     assert each.upstream_task_ids == {"first"}
-    assert getattr(mapped.unmap({"doc_md": "a"}), field) is waiting
+    assert getattr(mapped.unmap({"doc_md": "a"}), field) is template
     DagSerialization.to_dict(dag)
 
 
@@ -164,10 +164,10 @@ def command(task, tmp_path):
         ({"arguments": ("--day", "{{ 1 + 1 }}")}, ["python", "train.py", "--day", "2"]),
         ({"script": None, "command": lambda first: first.output}, ["1", "two"]),
         ({"script": None, "command": "python -m '{{ 'my' }} app'"}, ["python", "-m", "my app"]),
-        ({"script": None, "command": "{{ ['python', '-m', 'app'] }}"}, ["python", "-m", "app"]),  # as DockerOperator
+        ({"script": None, "command": "{{ ['python', '-m', 'app'] }}"}, ["python", "-m", "app"]),  # as in DockerOperator
     ],
 )
-def test_a_list_comes_out_of_an_xcom_or_a_template(tmp_path, changed, expected):
+def test_list_is_read_from_an_xcom_or_a_template(tmp_path, changed, expected):
     assert command(training(**changed), tmp_path) == expected
 
 
@@ -184,37 +184,37 @@ def test_a_list_comes_out_of_an_xcom_or_a_template(tmp_path, changed, expected):
         ({"on_infeasible": "{{ params.braces }}"}, "on_infeasible: got '{{ x }}', expected one of best_effort"),
     ],
 )
-def test_what_a_template_has_become_is_checked_as_when_the_dag_is_read(changed, message):
+def test_rendered_values_are_checked_as_at_parsing(changed, message):
     with pytest.raises(InvalidInputError, match=message):
         _arguments.read(training(**changed))
 
 
-def test_numbers_come_as_numbers_or_text_and_nothing_as_none():
+def test_rendered_text_is_read_as_number_or_none():
     settings = _arguments.read(training(alpha="{{ 0.9 }}", min_devices="{{ 0.5 }}", max_devices="{{ params.none }}"))
     assert (settings.alpha, settings.min_devices, settings.max_devices) == (0.9, 0.5, None)
     assert _arguments.read(training(max_devices="{{ 3 }}", budget="{{ params.none }}")).max_devices == 3.0
     task = training(engine_conn_id="{{ params.none }}", docker_url="{{ '' }}", output="{{ '' }}")
     _arguments.read(task)
-    assert (task.engine_conn_id, task.docker_url, task.output_path) == (None, None, None), "a process may run it"
+    assert (task.engine_conn_id, task.docker_url, task.output_path) == (None, None, None), "empty text is absent"
 
 
-def test_places_may_be_objects_for_paths():
+def test_path_objects_are_accepted():
     task = training(output=ObjectStoragePath("s3://models/{{ 1 + 1 }}"), script=Path("{{ 'train' }}.py"))
     _arguments.read(task)
     assert (task.output_path, task.script) == ("s3://models/2", "train.py")
 
 
 @pytest.mark.parametrize("operator", [ParameterServerOperator, ProfileOperator, WorkerTrainingOperator])
-def test_a_fleet_trains_in_containers_whatever_a_template_says(operator):
+def test_rendered_runtime_other_than_docker_is_rejected_for_a_fleet(operator):
     with pytest.raises(AirflowFailException, match="runtime: got 'process', expected 'docker'"):
         rendered(operator, "runtime", "process").execute(CONTEXT)
 
 
-def test_an_argument_that_is_not_templated_is_no_template():
+def test_template_in_an_untemplated_argument_is_rejected():
     with pytest.raises(InvalidInputError, match=r"objective: got '{{ params.objective }}', expected one of"):
         DeadlineTrainingOperator(task_id="task", **TRAIN, objective="{{ params.objective }}")
 
 
 @pytest.mark.parametrize("value", [None, 1, "20m", b"{{", ("a",), {"{{ x }}": 1}, [], Path("{{ x }}")])
-def test_what_airflow_does_not_render_is_no_template(value):
+def test_value_that_airflow_does_not_render_is_no_template(value):
     assert not is_template(value)

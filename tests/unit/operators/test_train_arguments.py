@@ -1,4 +1,4 @@
-"""Arguments that cannot work are refused where the DAG is written, with field, value and what is accepted."""
+"""Invalid arguments are rejected when the DAG is parsed, with field, value and accepted values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from paceline.errors import InvalidInputError
 from paceline.operators import DeadlineTrainingOperator, _arguments
 
-GOOD = {"task_id": "train", "command": "python -m app.train", "deadline": "20m"}
+VALID = {"task_id": "train", "command": "python -m app.train", "deadline": "20m"}
 
 
 @pytest.mark.parametrize(
@@ -55,34 +55,34 @@ GOOD = {"task_id": "train", "command": "python -m app.train", "deadline": "20m"}
         ),
     ],
 )
-def test_a_wrong_argument_is_refused_by_name(arguments, message):
+def test_invalid_argument_is_rejected_by_name(arguments, message):
     with pytest.raises(InvalidInputError, match=message):
-        DeadlineTrainingOperator(**{**GOOD, **arguments})
+        DeadlineTrainingOperator(**{**VALID, **arguments})
 
 
-def test_templates_are_left_for_later():
+def test_templates_are_not_checked_at_parsing():
     templated = ("deadline", "alpha", "min_devices", "max_devices", "on_infeasible", "runtime")
-    DeadlineTrainingOperator(**GOOD | {name: f"{{{{ params.{name} }}}}" for name in templated})
+    DeadlineTrainingOperator(**VALID | {name: f"{{{{ params.{name} }}}}" for name in templated})
 
 
-def test_a_training_on_whole_devices_takes_no_more_of_them_than_it_has_gpus():
-    def most(**arguments):
-        task = DeadlineTrainingOperator(**GOOD, **arguments)
+def test_gpus_limit_the_devices_of_a_training_on_whole_devices():
+    def max_devices(**arguments):
+        task = DeadlineTrainingOperator(**VALID, **arguments)
         return _arguments.read(task).limits(16.0, task.log).max_devices
 
-    assert most(gpus=2, quantum=1, min_devices=1) == 2
-    assert most(gpus=2) == 16  # cores, beside its GPUs
-    assert most(gpus=2, quantum=1, max_devices=1) == 1
+    assert max_devices(gpus=2, quantum=1, min_devices=1) == 2
+    assert max_devices(gpus=2) == 16  # cores, in addition to its GPUs
+    assert max_devices(gpus=2, quantum=1, max_devices=1) == 1
 
 
-def test_a_training_for_throughput_needs_no_deadline_and_may_have_one():
-    soon = {name: value for name, value in GOOD.items() if name != "deadline"}
+def test_deadline_is_optional_for_throughput():
+    soon = {name: value for name, value in VALID.items() if name != "deadline"}
     assert DeadlineTrainingOperator(**soon, objective="throughput", budget="{{ params.cores }}").deadline is None
-    assert DeadlineTrainingOperator(**GOOD, objective="throughput").deadline == "20m"
+    assert DeadlineTrainingOperator(**VALID, objective="throughput").deadline == "20m"
 
 
-def test_retries_are_on_by_default_and_private_environment_is_neither_templated_nor_shown():
-    operator = DeadlineTrainingOperator(**GOOD, private_environment={"TOKEN": "secret"})
+def test_retries_are_on_by_default_and_private_environment_is_hidden():
+    operator = DeadlineTrainingOperator(**VALID, private_environment={"TOKEN": "secret"})
     assert not any("secret" in str(getattr(operator, name, "")) for name in operator.template_fields)
     assert (operator.retries, operator.retry_exponential_backoff) == (4, 2)
-    assert DeadlineTrainingOperator(**GOOD, retries=0).retries == 0
+    assert DeadlineTrainingOperator(**VALID, retries=0).retries == 0

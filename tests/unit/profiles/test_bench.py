@@ -1,4 +1,4 @@
-"""Loads come to all machines at the same time. The machines are stand-ins that wait for each other."""
+"""The bench sets loads on all machines in parallel. The machines are fakes that wait for each other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = ("here", "there", "server")
 
 
 class Neighbours:
-    """Sets a load only once all the others are about to set theirs."""
+    """Sets a load after all others have started to set theirs."""
 
     def __init__(self, together: threading.Barrier) -> None:
         self.together, self.closed = together, False
@@ -27,7 +27,7 @@ class Neighbours:
     def set(self, load: Load) -> None:
         if self.fails:
             self.together.abort()
-            raise TrainingFailedError("it has ended at once")
+            raise TrainingFailedError("the load ended")
         self.together.wait(timeout=60)
         self.load = load
 
@@ -39,13 +39,13 @@ class Neighbours:
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     machines = [Machine(name=name, kind="part", cores=0.5, memory_gib=1) for name in NAMES]
     training = TrainingSpec(Path("train.py"), "no-image")
-    made = Bench(machines[:2], machines[2], training, dict.fromkeys(NAMES), {}, timing=Timing(settle_s=0.0))
+    bench = Bench(machines[:2], machines[2], training, dict.fromkeys(NAMES), {}, timing=Timing(settle_s=0.0))
     together = threading.Barrier(len(NAMES))
-    monkeypatch.setattr(made, "_neighbours", {name: Neighbours(together) for name in NAMES})
-    return made
+    monkeypatch.setattr(bench, "_neighbours", {name: Neighbours(together) for name in NAMES})
+    return bench
 
 
-def test_all_machines_get_their_loads_at_the_same_time(bench: Bench) -> None:
+def test_loads_are_set_in_parallel(bench: Bench) -> None:
     bench._set({"here": Load(cpu=0.5)}, Load(cpu=0.25))
     assert {name: one.load for name, one in bench._neighbours.items()} == {
         "here": Load(cpu=0.5),
@@ -54,8 +54,8 @@ def test_all_machines_get_their_loads_at_the_same_time(bench: Bench) -> None:
     }
 
 
-def test_where_one_cannot_be_loaded_all_are_closed_and_the_reason_is_told(bench: Bench) -> None:
+def test_failed_load_closes_all_machines_and_raises(bench: Bench) -> None:
     bench._neighbours["here"].fails = True
-    with pytest.raises(TrainingFailedError, match="ended at once"):
+    with pytest.raises(TrainingFailedError, match="the load ended"):
         bench._set({}, Load())
     assert all(one.closed for one in bench._neighbours.values())

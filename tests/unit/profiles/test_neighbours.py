@@ -1,4 +1,4 @@
-"""In which order load comes to a device. Its containers are stand-ins that note what becomes of them."""
+"""The order in which the load of a device changes. The engine and its containers are recording fakes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ CORES = 0.2
 
 
 @dataclass
-class Noting:
-    """An engine whose containers note what is done with them."""
+class RecordingEngine:
+    """An engine that records the calls of its containers."""
 
     notes: list[tuple[Any, ...]] = field(default_factory=list)
 
@@ -29,7 +29,7 @@ class Noting:
 
 @dataclass
 class Container:
-    """One that has filled its memory at once."""
+    """A container whose memory is full immediately."""
 
     part: str
     notes: list[tuple[Any, ...]]
@@ -44,8 +44,8 @@ class Container:
         return Usage(0.0, 2**40, 0.0)
 
 
-def test_loads_change_in_the_order_that_disturbs_least() -> None:
-    engine = Noting()
+def test_loads_change_in_the_least_disturbing_order() -> None:
+    engine = RecordingEngine()
     neighbours = Neighbours(engine, Machine(name="a", kind="part", cores=CORES, memory_gib=1), "test")  # type: ignore[arg-type]
 
     def notes_of(load: Load) -> list[tuple[Any, ...]]:
@@ -53,12 +53,12 @@ def test_loads_change_in_the_order_that_disturbs_least() -> None:
         neighbours.set(load)
         return list(engine.notes)
 
-    # Load starts on all cores, and is then held to its share.
+    # The CPU load starts on all cores and is then resized.
     assert notes_of(Load(cpu=0.25)) == [("start", "cpu", CORES), ("resize", "cpu", 0.05)]
-    # Load on the processor rests while memory is filled.
+    # The CPU load is minimal while memory is filled.
     filled = [("resize", "cpu", 0.002), ("start", "memory", CORES), ("resize", "cpu", CORES)]
     assert notes_of(Load(cpu=1.0, memory=0.5)) == filled
-    # Memory that stays as full is not filled again.
+    # An unchanged memory load is not restarted.
     assert notes_of(Load(cpu=0.5, memory=0.5)) == [("resize", "cpu", 0.1)]
     removed = [note for note in notes_of(Load()) if note[0] != "resize"]
     assert removed == [("remove", "memory"), ("remove", "cpu")]

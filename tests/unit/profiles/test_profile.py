@@ -1,4 +1,4 @@
-"""Profiles are learned from few points, kept without pickle, known to be stale, and answer schedulers' questions."""
+"""Profiles: learning from few points, storage without pickle, staleness, and estimates for schedulers."""
 
 import json
 import pickle
@@ -40,7 +40,7 @@ NOW = datetime(2030, 1, 10, tzinfo=timezone.utc)
 
 
 def measured(points, *, speed=0.02, noise=0.02, seed=0):
-    """What a machine would show at those points."""
+    """Return simulated measurements at the points."""
     rnd = np.random.default_rng(seed)
     frame = pd.DataFrame(points)
     frame["gpu"], frame["new_gpu"] = 0.0, 0.0
@@ -61,35 +61,35 @@ def profile():
     return DeviceProfile.fit("nano", measured(points), ORIGIN, apps=["sift"])
 
 
-def test_each_function_is_learned_to_about_the_noise_there_is(profile):
+def test_functions_are_learned_to_about_the_noise_level(profile):
     rows = {row["function"]: row for row in profile.report()}
     assert list(rows) == [*(one.name for one in FUNCTIONS), "EstExecTime[sift]"]
     assert all(row["mape_pct"] < 6 for row in rows.values()), rows
-    assert rows["EstState^gpu"]["mape_pct"] == 0.0  # a machine without one: nothing varies
+    assert rows["EstState^gpu"]["mape_pct"] == 0.0  # no GPU: constant
     test = measured(AXES.grid, noise=0.0)
     for function in [*FUNCTIONS, execution("sift")]:
         predicted = profile[function](test[list(function.features)].to_numpy(dtype=float))
         assert np.mean(errors_pct(function, predicted, test[function.target].to_numpy())) < 6, function.name
     learned = profile[FUNCTIONS[0]]
     inside, outside = np.array([[learned.high[0], 0.0, learned.high[2]]]), np.array([[9.0, 0.0, 1e6]])
-    assert learned(outside) == learned(inside), "beyond what was measured, the edge counts"
+    assert learned(outside) == learned(inside), "features are clipped to the measured range"
 
 
-def test_the_mean_of_several_regressions_is_taken_only_where_it_is_nearer():
+def test_mean_of_regressions_is_used_only_if_more_accurate():
     cpu = np.linspace(0.0, 0.9, 60)
     frame = pd.DataFrame({"cpu": cpu, "gpu": 0.0, "batch_size": 8.0})
     straight = learn(FUNCTIONS[0], frame.assign(compute_s=0.02 * np.exp(cpu)))
     assert "+" not in straight.regression
     rough = 0.02 * np.exp(cpu + 0.3 * (cpu > 0.4) + np.random.default_rng(0).normal(0, 0.05, len(cpu)))
     bent = learn(FUNCTIONS[0], frame.assign(compute_s=rough))
-    assert "+" in bent.regression  # neither smooth nor a staircase
+    assert "+" in bent.regression  # neither smooth nor piecewise constant
     test = frame.assign(cpu=cpu + 0.007)
     truth = 0.02 * np.exp(test.cpu + 0.3 * (test.cpu > 0.4))
     predicted = bent(test[["cpu", "gpu", "batch_size"]].to_numpy())
     assert np.mean(errors_pct(FUNCTIONS[0], predicted, truth.to_numpy())) < 5
 
 
-def test_points_chosen_by_doubt_teach_more_than_as_many_at_random():
+def test_points_of_largest_variance_are_at_least_as_good_as_random_ones():
     function, test = FUNCTIONS[0], measured(AXES.grid, noise=0.0)
     truth, features = test["compute_s"].to_numpy(), test[list(function.features)].to_numpy(dtype=float)
 
@@ -100,12 +100,12 @@ def test_points_chosen_by_doubt_teach_more_than_as_many_at_random():
     while len(points) < 30:
         points += choose_more(AXES, measured(points), FUNCTIONS, 6)
     rnd = np.random.default_rng(0)
-    by_chance = [error([AXES.grid[index] for index in rnd.choice(len(AXES.grid), 30, replace=False)]) for _ in range(2)]
-    assert error(points) <= 1.1 * np.mean(by_chance)
+    at_random = [error([AXES.grid[index] for index in rnd.choice(len(AXES.grid), 30, replace=False)]) for _ in range(2)]
+    assert error(points) <= 1.1 * np.mean(at_random)
     assert len({tuple(point.values()) for point in points}) == len(points)
 
 
-def test_a_grid_that_is_used_up_has_no_more_points():
+def test_exhausted_grid_has_no_more_points():
     small = Axes({"cpu": (0.0, 0.5), "memory": (0.1,), "batch_size": (1, 4), "workers": (1,), "server_cpu": (0.0,)})
     assert len(first_points(small, 4)) == 4
     assert choose_more(small, measured(small.grid), FUNCTIONS[:1], 3) == []
@@ -116,7 +116,7 @@ def test_a_grid_that_is_used_up_has_no_more_points():
         Axes({"cpu": (1, 1)})
 
 
-def test_a_profile_is_kept_and_read_again(profile):
+def test_profile_round_trips_through_bytes(profile):
     again = DeviceProfile.loads(profile.dumps())
     assert again.report() == profile.report()
     assert (again.kind, again.origin, list(again.batch_sizes)) == ("nano", ORIGIN, [1, 4, 16, 64])
@@ -125,7 +125,7 @@ def test_a_profile_is_kept_and_read_again(profile):
     json.dumps(again.report())
 
 
-class Evil:
+class Malicious:
     def __reduce__(self):
         return (print, ("run",))
 
@@ -133,13 +133,13 @@ class Evil:
 FOREIGN = {
     "empty": b"",
     "text": b"nonsense",
-    "pickle": pickle.dumps(Evil()),
-    "of another kind": skops.io.dumps({"about": "{}", "models": {}}),
+    "pickle": pickle.dumps(Malicious()),
+    "other skops file": skops.io.dumps({"about": "{}", "models": {}}),
 }
 
 
 @pytest.mark.parametrize("data", FOREIGN.values(), ids=FOREIGN)
-def test_anything_else_is_refused_and_not_run(data, capsys):
+def test_foreign_data_is_rejected_and_not_executed(data, capsys):
     with pytest.raises(InvalidInputError, match=r"profile: got '\d+ bytes', expected a device profile of this version"):
         DeviceProfile.loads(data)
     assert capsys.readouterr().out == ""
@@ -155,7 +155,7 @@ def test_anything_else_is_refused_and_not_run(data, capsys):
         ({"max_age": timedelta(days=5)}, "it was measured 9 days ago, more than 5"),
     ],
 )
-def test_it_is_known_when_a_profile_is_stale(profile, change, reason):
+def test_stale_profile_is_detected_with_its_reason(profile, change, reason):
     same = {"training": "train-1", "cores": 4, "memory_gib": 4, "gpus": 0}
     assert profile.stale(NOW, **(same | change)) == reason
 
@@ -163,19 +163,19 @@ def test_it_is_known_when_a_profile_is_stale(profile, change, reason):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda frame: frame.drop(columns="cpu"), "measurements: got .*, expected the columns cpu as well"),
+        (lambda frame: frame.drop(columns="cpu"), "measurements: got .*, expected also the columns cpu"),
         (lambda frame: frame.head(5), "measurements: got '5 points', expected at least 8 for EstComputeTime"),
         (lambda frame: frame.assign(cpu="busy"), "measurements: got .*, expected numbers in cpu, gpu"),
         (lambda frame: frame.assign(cpu=np.nan), "cpu in row 0: got .*nan.*, expected a finite number"),
-        (lambda frame: frame.assign(compute_s=0.0), "compute_s in row 0: got 0.0, expected seconds, more than 0"),
+        (lambda frame: frame.assign(compute_s=0.0), "compute_s in row 0: got 0.0, expected seconds greater than 0"),
     ],
 )
-def test_measurements_that_cannot_be_learned_from_are_refused(spoil, message):
+def test_invalid_measurements_are_rejected(spoil, message):
     with pytest.raises(InvalidInputError, match=message):
         learn(FUNCTIONS[0], spoil(measured(AXES.grid[:40])))
 
 
-def test_estimates_answer_for_many_candidates_of_several_kinds(profile):
+def test_estimates_handle_candidates_of_several_kinds(profile):
     computes = learn(FUNCTIONS[0], measured(first_points(AXES, 40), speed=0.005))
     quick = replace(profile, kind="tx2", learned={**profile.learned, FUNCTIONS[0].name: computes})
     estimates = ProfileEstimates({"nano": profile, "tx2": quick})
@@ -195,15 +195,15 @@ def test_estimates_answer_for_many_candidates_of_several_kinds(profile):
     assert schedule(problem, estimates).total_s <= deep_edge(problem, estimates).total_s * 1.01
 
 
-def test_a_kind_or_an_application_without_a_profile_is_named(profile):
+def test_missing_kind_or_application_is_named(profile):
     estimates = ProfileEstimates({"nano": profile})
-    with pytest.raises(NoProfileError, match=r"kind: got 'pi', expected one that was profiled \(nano\)"):
+    with pytest.raises(NoProfileError, match=r"kind: got 'pi', expected a profiled kind \(nano\)"):
         estimates.max_batch([Candidate("a", "pi")])
-    with pytest.raises(NoProfileError, match=r"the profile of nano has no EstExecTime\[radar\], only EstComputeTime"):
+    with pytest.raises(NoProfileError, match=r"the profile of nano has no EstExecTime\[radar\]; it has EstComputeTime"):
         estimates.execution_s([Candidate("a", "nano", latency_s={"radar": 0.1})])
 
 
-def test_many_candidates_are_told_the_same_as_few(profile):
+def test_estimates_do_not_depend_on_the_number_of_candidates(profile):
     estimates = ProfileEstimates({"nano": profile})
     rnd = np.random.default_rng(0)
     many = [Candidate(f"w{number}", "nano", State(cpu=rnd.uniform(0, 0.8), memory=0.2)) for number in range(100)]
@@ -211,5 +211,5 @@ def test_many_candidates_are_told_the_same_as_few(profile):
     one_by_one = np.concatenate(
         [estimates.compute_s([one], size) for one, size in zip(many, batch[:, None], strict=True)]
     )
-    # Between the table's points some regressions have steps.
+    # Some regressions have steps between the table's points.
     assert np.mean(np.abs(estimates.compute_s(many, batch) / one_by_one - 1)) < 0.02

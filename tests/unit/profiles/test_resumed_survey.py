@@ -1,4 +1,4 @@
-"""The benchmark's survey goes on where it was interrupted, and measures the points that it would have measured."""
+"""The benchmark's survey resumes after an interruption and measures the same points as without it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POINTS, HELD_OUT, REPEATS = 24, 2, 2
 
 
 class Bench:
-    """Measures numbers that follow from how often it has measured."""
+    """Returns numbers derived from the count of measurements."""
 
     def __init__(self, measured: int) -> None:
         self.measured = measured
@@ -29,7 +29,7 @@ class Bench:
         self.batch = batch
 
     def measure(self, loads, *, active, server):
-        assert self.batch is not None, "no training was begun"
+        assert self.batch is not None, "no training was started"
         self.measured += 1
         draw = np.random.default_rng(self.measured)
         same = {"server_stress": server.cpu, "workers": float(len(active)), "server_cpu": 0.1, "pushes_per_s": 3.0}
@@ -50,7 +50,7 @@ def survey(bench):
     return json.loads(json.dumps(measurements))
 
 
-def test_it_ends_with_the_same_rows_wherever_it_was_interrupted():
+def test_resumed_survey_has_the_same_rows():
     whole = survey(Bench(0))
     for cut in (1, 11, len(whole)):
         bench = Bench(cut)
@@ -58,7 +58,7 @@ def test_it_ends_with_the_same_rows_wherever_it_was_interrupted():
         assert bench.measured == len(whole)
 
 
-def test_rows_of_another_survey_are_refused():
+def test_rows_of_another_survey_are_rejected():
     rows = [*chain(*survey(Bench(0)))]
     rows[0]["batch_size"] += 1
     with pytest.raises(PacelineError, match="kept is of another survey"):

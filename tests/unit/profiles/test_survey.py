@@ -1,4 +1,4 @@
-"""A survey chooses what to measure: on machines that are formulas, so that nobody waits."""
+"""A survey selects the points to measure. Formulas replace the machines, so that the tests are fast."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ MACHINES = [
 
 
 class Formulas:
-    """What a bench would show, were machines as simple as this."""
+    """A bench whose measurements are formulas."""
 
     def __init__(self, noise=0.01):
         self._rnd = np.random.default_rng(7)
         self._noise = noise
         self.kinds = {machine.name: machine.kind for machine in MACHINES}
         self.trainings = []
-        self.asked = []
+        self.measurements = []
 
     def train(self, batch):
         self.trainings.append(dict(batch))
 
     def measure(self, loads, *, active, server):
-        self.asked.append((loads, tuple(active), server))
+        self.measurements.append((loads, tuple(active), server))
         batch, workers = self.trainings[-1], len(active)
         rows = []
         for name in active:
@@ -76,46 +76,47 @@ def surveyed():
     return survey(points=60, held_out=20)
 
 
-def test_so_many_points_are_measured_with_a_training_for_each_batch_size_and_round(surveyed):
+def test_survey_starts_a_training_for_each_batch_size_and_round(surveyed):
     bench, measured = surveyed
-    assert len(bench.asked) == 80
+    assert len(bench.measurements) == 80
     assert len(bench.trainings) == 8
     sizes = Counter((name, size) for training in bench.trainings for name, size in training.items())
-    assert set(sizes.values()) == {2}  # every machine has every size as often
-    assert measured.held_out.sum() == sum(len(active) for _, active, _ in bench.asked) - (~measured.held_out).sum()
+    assert set(sizes.values()) == {2}  # every machine has every size equally often
+    rows = sum(len(active) for _, active, _ in bench.measurements)
+    assert measured.held_out.sum() == rows - (~measured.held_out).sum()
 
 
-def test_what_is_measured_lies_on_the_grid_and_everybody_leads_now_and_then(surveyed):
+def test_survey_measures_grid_points_and_rotates_the_leader(surveyed):
     bench, _ = surveyed
     values = default_axes(workers=3).values
-    for loads, active, server in bench.asked:
+    for loads, active, server in bench.measurements:
         assert set(active) <= set(loads) == {machine.name for machine in MACHINES}
         assert len(set(active)) == len(active)
         assert server.cpu in values[SERVER]
         assert all(load.cpu in values[CPU] and load.memory in values[MEMORY] for load in loads.values())
-    assert {active[0] for _, active, _ in bench.asked} == {machine.name for machine in MACHINES}
-    assert {len(active) for _, active, _ in bench.asked} == {1, 2, 3}
+    assert {active[0] for _, active, _ in bench.measurements} == {machine.name for machine in MACHINES}
+    assert {len(active) for _, active, _ in bench.measurements} == {1, 2, 3}
 
 
-def test_from_a_part_of_the_grid_what_takes_time_is_learned_for_all_of_it(surveyed):
+def test_part_of_the_grid_suffices_to_learn_the_times(surveyed):
     _, measured = surveyed
     of_kind = measured[measured.kind == "nano"]
     learned_from, tested = of_kind[~of_kind.held_out], of_kind[of_kind.held_out]
     assert len(learned_from) < len(default_axes(workers=3).grid) / 2
-    for function in [*FUNCTIONS[:2], execution("sift")]:  # those that decide which points are measured
+    for function in [*FUNCTIONS[:2], execution("sift")]:  # the functions that determine the points
         predicted = learn(function, learned_from)(tested[list(function.features)].to_numpy(dtype=float))
         assert np.mean(errors_pct(function, predicted, tested[function.target].to_numpy())) < 3.4
 
 
-def test_the_same_seed_measures_the_same():
-    assert survey(points=24, seed=3)[0].asked == survey(points=24, seed=3)[0].asked
+def test_survey_is_reproducible_with_a_seed():
+    assert survey(points=24, seed=3)[0].measurements == survey(points=24, seed=3)[0].measurements
 
 
-def test_machines_of_a_kind_need_not_run_the_same_applications_and_one_without_an_execution_costs_a_row(monkeypatch):
-    bench, formulas = Formulas(), Formulas.measure
+def test_rows_without_an_application_or_execution_are_dropped_in_learning(monkeypatch):
+    bench = Formulas()
 
     def measure(loads, *, active, server):
-        rows = formulas(bench, loads, active=active, server=server)
+        rows = Formulas.measure(bench, loads, active=active, server=server)
         for row in rows:
             if row["machine"] == "nano-2":
                 del row["execution_s.sift"]
@@ -127,19 +128,19 @@ def test_machines_of_a_kind_need_not_run_the_same_applications_and_one_without_a
     measured = Survey(bench, machines, default_axes(workers=3)).run(points=60)
     ran = measured.index[(measured.machine == "nano-1") & measured["execution_s.sift"].notna()]
     measured.loc[ran[:3], "execution_s.sift"] = np.nan
-    monkeypatch.setattr("paceline.profiles.device.FUNCTIONS", FUNCTIONS[:1])  # the others are as the first
+    monkeypatch.setattr("paceline.profiles.device.FUNCTIONS", FUNCTIONS[:1])  # the other functions behave alike
     profile = DeviceProfile.fit("nano", measured[measured.kind == "nano"], ORIGIN, apps=["sift"])
     assert profile[execution("sift")].points == len(ran) - 3 < profile[FUNCTIONS[0]].points
     assert profile[execution("sift")].mape_pct < 5
 
 
-def test_more_batch_sizes_than_points_are_no_reason_to_fail():
+def test_survey_accepts_more_batch_sizes_than_points():
     bench = Formulas()
     survey = Survey(bench, MACHINES[:1], default_axes(workers=1, batch_sizes=range(1, 17)))
     assert len(survey.run(points=8)) == 8
 
 
-def test_too_many_workers_or_too_few_points_are_refused_before_anything_is_measured():
+def test_too_many_workers_or_too_few_points_are_rejected_before_measuring():
     bench = Formulas()
     with pytest.raises(InvalidInputError, match=r"axes.workers: got 4, expected at most 3"):
         Survey(bench, MACHINES, default_axes(workers=4))
@@ -149,6 +150,6 @@ def test_too_many_workers_or_too_few_points_are_refused_before_anything_is_measu
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
-def test_a_load_is_a_share(share):
+def test_load_outside_0_to_1_is_rejected(share):
     with pytest.raises(InvalidInputError, match=r"load.cpu: got"):
         Load(cpu=share)

@@ -1,4 +1,4 @@
-"""A table of a learned function says what the function says, only sooner."""
+"""A table approximates a learned function and is faster."""
 
 from types import SimpleNamespace
 
@@ -13,13 +13,13 @@ COMPUTE, NEW_CPU = FUNCTIONS[0], FUNCTIONS[2]
 
 
 def learned(function, formula, low, high):
-    """A function of which we know what it is, as if it had been learned."""
+    """Return a learned function whose model is a formula."""
     model = SimpleNamespace(predict=lambda rows: formula(*rows.T))
     return Learned(function, model, "formula", 30, 0.0, 0.0, low, high)
 
 
-def test_its_values_are_those_of_the_function_on_its_points_and_lie_on_a_line_between_them():
-    # Functions of seconds are learned by their logarithms, which is where a table draws its lines.
+def test_table_equals_the_function_at_its_points_and_interpolates_between():
+    # Functions of seconds are learned as logarithms; the interpolation is linear in the logarithm.
     function = learned(COMPUTE, lambda cpu, gpu, batch: cpu + np.log1p(1 / batch), (0.0, 0.0, 1.0), (0.8, 0.0, 64.0))
     table = Table(function, {})
     states = np.random.default_rng(0).uniform(0.0, 0.8, 50)
@@ -30,7 +30,7 @@ def test_its_values_are_those_of_the_function_on_its_points_and_lie_on_a_line_be
     assert table(between)[0] == pytest.approx(np.sqrt(np.prod(function(ends))))
 
 
-def test_beyond_what_was_measured_the_edge_counts_and_fixed_axes_count_for_nothing():
+def test_table_clips_features_to_the_measured_range_and_ignores_fixed_axes():
     function = learned(
         NEW_CPU, lambda cpu, gpu, memory, batch: 0.2 + 0.5 * cpu + 0.1 * memory, (0.1, 0, 0.2, 8), (0.9, 0, 0.6, 8)
     )

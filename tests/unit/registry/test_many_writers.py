@@ -1,4 +1,4 @@
-"""Many processes write at once, and some are killed: numbers stay unique, what is visible stays complete."""
+"""Concurrent and killed writers: version numbers stay unique, visible versions stay complete."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _writer(root: Path, model: Path, count: int, key: str = "") -> subprocess.Po
     )
 
 
-def _go(writers: list[subprocess.Popen[str]]) -> None:
+def _start_all(writers: list[subprocess.Popen[str]]) -> None:
     for writer in writers:
         assert writer.stdout is not None
         assert writer.stdout.readline() == "ready\n"
@@ -44,11 +44,11 @@ def _go(writers: list[subprocess.Popen[str]]) -> None:
 
 
 def _versions_of(writers: list[subprocess.Popen[str]]) -> list[int]:
-    """Let all of them write at once; return the versions that they have made."""
-    _go(writers)
-    told = [int(line) for writer in writers for line in writer.communicate()[0].split()]
+    """Start all writers at once; return the versions that they made."""
+    _start_all(writers)
+    versions = [int(line) for writer in writers for line in writer.communicate()[0].split()]
     assert [writer.returncode for writer in writers] == [0] * len(writers)
-    return told
+    return versions
 
 
 def _model(tmp_path: Path, size_bytes: int) -> Path:
@@ -59,26 +59,26 @@ def _model(tmp_path: Path, size_bytes: int) -> Path:
     return folder
 
 
-def test_processes_that_register_and_promote_at_once_never_share_a_number(tmp_path: Path) -> None:
+def test_concurrent_processes_never_share_a_version_number(tmp_path: Path) -> None:
     root, each, processes = tmp_path / "registry", 6, 4
     model = _model(tmp_path, 4000)
-    told = _versions_of([_writer(root, model, each) for _ in range(processes)])
-    assert sorted(told) == list(range(1, each * processes + 1))
+    versions = _versions_of([_writer(root, model, each) for _ in range(processes)])
+    assert sorted(versions) == list(range(1, each * processes + 1))
 
     registry = Registry(root)
-    assert [v.version for v in registry.versions("flights")] == sorted(told)
+    assert [v.version for v in registry.versions("flights")] == sorted(versions)
     history = registry.history("flights")
-    # No promotion was lost, and each names the one before it.
-    assert sorted(p.version for p in history) == sorted(told)
+    # No promotion is lost, and each names its predecessor.
+    assert sorted(p.version for p in history) == sorted(versions)
     assert [p.previous for p in history] == [None, *(p.version for p in history[:-1])]
 
 
-def test_processes_that_register_one_key_at_once_make_one_version(tmp_path: Path) -> None:
+def test_concurrent_processes_with_one_key_make_one_version(tmp_path: Path) -> None:
     root, model = tmp_path / "registry", _model(tmp_path, 4_000_000)
-    told = set(_versions_of([_writer(root, model, 1, key="dag/run/task") for _ in range(4)]))
+    versions = set(_versions_of([_writer(root, model, 1, key="dag/run/task") for _ in range(4)]))
     registry = Registry(root)
-    assert {v.version for v in registry.versions("flights")} == told
-    assert len(told) == 1
+    assert {v.version for v in registry.versions("flights")} == versions
+    assert len(versions) == 1
     registry.fetch(registry.versions("flights")[0], tmp_path / "fetched")
 
 
@@ -86,13 +86,13 @@ def _half_written(versions: Path) -> set[str]:
     return {p.name for p in versions.glob("*") if not (p / "manifest.json").exists()}
 
 
-def test_a_writer_killed_half_way_leaves_a_registry_that_is_whole(tmp_path: Path) -> None:
+def test_killed_writer_leaves_a_consistent_registry(tmp_path: Path) -> None:
     root, model = tmp_path / "registry", _model(tmp_path, 8_000_000)
     registry, versions = Registry(root), root / "flights" / "versions"
     for _ in range(3):
         before = _half_written(versions)
         writer = _writer(root, model, 1000)
-        _go([writer])
+        _start_all([writer])
         while _half_written(versions) <= before:
             assert writer.poll() is None
         writer.send_signal(signal.SIGKILL)

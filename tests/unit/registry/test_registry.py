@@ -1,4 +1,4 @@
-"""The registry's promises, on local folders and on an object store without folders or rename."""
+"""``Registry`` on local folders and on an object store without folders or rename."""
 
 from __future__ import annotations
 
@@ -34,9 +34,7 @@ def model_dir(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_version_holds_the_files_metrics_window_and_lineage(
-    registry: Registry, model_dir: Path, tmp_path: Path
-) -> None:
+def test_version_stores_files_metrics_window_and_lineage(registry: Registry, model_dir: Path, tmp_path: Path) -> None:
     made = registry.register(
         model_dir,
         name="flights",
@@ -54,7 +52,7 @@ def test_a_version_holds_the_files_metrics_window_and_lineage(
     assert (fetched / "vocabulary" / "carrier.json").read_text() == '["AA", "UA"]'
 
 
-def test_versions_are_numbered_from_one_and_do_not_follow_the_folder_they_came_from(
+def test_versions_are_numbered_and_independent_of_their_source(
     registry: Registry, model_dir: Path, tmp_path: Path
 ) -> None:
     reader = Registry(str(registry.root))
@@ -67,15 +65,13 @@ def test_versions_are_numbered_from_one_and_do_not_follow_the_folder_they_came_f
     assert (registry.fetch(second, tmp_path / "2") / "weights.pt").read_bytes() == b"new"
 
 
-def test_the_same_key_is_the_same_version(registry: Registry, model_dir: Path) -> None:
+def test_same_key_returns_the_same_version(registry: Registry, model_dir: Path) -> None:
     first = registry.register(model_dir, name="flights", key="dag/run/task")
     assert registry.register(model_dir, name="flights", key="dag/run/task") == first
     assert registry.register(model_dir, name="flights", key="dag/run2/task").version == 2
 
 
-def test_a_half_written_version_is_never_seen_and_only_the_same_key_gets_its_number(
-    registry: Registry, model_dir: Path
-) -> None:
+def test_incomplete_version_is_hidden_and_completed_only_by_its_key(registry: Registry, model_dir: Path) -> None:
     registry.register(model_dir, name="flights", key="k")
     home = registry.root / "flights" / "versions" / "000001"
     (home / "manifest.json").unlink()
@@ -107,7 +103,7 @@ def test_promotion_changes_the_champion_once_and_keeps_the_history(registry: Reg
 
 
 @pytest.mark.parametrize("name", ["", "..", ".hidden", "a/b", "a\\b", "a b", "x" * 129, "a\n", "s3://x", None, 3])
-def test_a_name_that_could_lead_elsewhere_is_refused(registry: Registry, model_dir: Path, name: str) -> None:
+def test_invalid_model_name_is_rejected(registry: Registry, model_dir: Path, name: str) -> None:
     for call in (
         lambda: registry.register(model_dir, name=name),
         lambda: registry.versions(name),
@@ -118,16 +114,14 @@ def test_a_name_that_could_lead_elsewhere_is_refused(registry: Registry, model_d
             call()
 
 
-def test_promoting_what_is_not_there_names_what_is(registry: Registry, model_dir: Path) -> None:
+def test_promoting_a_missing_version_lists_the_existing_ones(registry: Registry, model_dir: Path) -> None:
     registry.register(model_dir, name="flights")
     for version in (0, 2, -1, "../1"):
         with pytest.raises(InvalidInputError, match=r"version: got .*, expected a version of 'flights' \(1\)"):
             registry.promote("flights", version, reason="")  # type: ignore[arg-type]
 
 
-def test_a_folder_without_files_or_with_a_link_is_refused_and_takes_no_number(
-    registry: Registry, tmp_path: Path
-) -> None:
+def test_folder_that_is_empty_or_has_links_is_rejected(registry: Registry, tmp_path: Path) -> None:
     (tmp_path / "empty" / "inner").mkdir(parents=True)
     (tmp_path / "linked").mkdir()
     (tmp_path / "linked" / "weights").symlink_to("/etc/hostname")
@@ -146,7 +140,7 @@ def test_a_folder_without_files_or_with_a_link_is_refused_and_takes_no_number(
         ({"data_window": {"to": {1, 2}}}, "data_window: got"),
     ],
 )
-def test_what_a_manifest_cannot_hold_is_refused_before_a_number_is_taken(
+def test_invalid_manifest_values_are_rejected_before_a_number_is_taken(
     registry: Registry, model_dir: Path, argument: dict[str, object], field: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=field):
@@ -165,7 +159,7 @@ def test_what_a_manifest_cannot_hold_is_refused_before_a_number_is_taken(
         ({"files": {"weights.pt": {"size_bytes": 1, "sha256": "zz"}}}, r"manifest\.json: files\.weights\.pt\.sha256"),
     ],
 )
-def test_a_manifest_that_was_tampered_with_is_refused_by_file_and_field(
+def test_modified_manifest_is_rejected_by_file_and_field(
     registry: Registry, model_dir: Path, change: dict[str, object], message: str
 ) -> None:
     registry.register(model_dir, name="flights")
@@ -178,9 +172,7 @@ def test_a_manifest_that_was_tampered_with_is_refused_by_file_and_field(
         registry.versions("flights")
 
 
-def test_a_file_that_was_changed_or_removed_since_is_noticed_when_fetched(
-    registry: Registry, model_dir: Path, tmp_path: Path
-) -> None:
+def test_changed_or_removed_file_is_rejected_by_fetch(registry: Registry, model_dir: Path, tmp_path: Path) -> None:
     version = registry.register(model_dir, name="flights")
     weights = registry.location(version) / "weights.pt"
     weights.write_bytes(b"swapped")

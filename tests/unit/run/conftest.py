@@ -1,4 +1,4 @@
-"""A simulated job on a simulated clock: what waits in real life moves the clock here, so nothing sleeps."""
+"""A simulated job on a simulated clock: waiting advances the clock, so nothing sleeps."""
 
 from __future__ import annotations
 
@@ -48,51 +48,51 @@ class SimulatedJob:
         self._lines: list[str] = []
         self._last_line_s = float("-inf")
         self._finished_s: float | None = None
-        self.away_between: tuple[float, float] = (0.0, 0.0)
+        self.outage_between: tuple[float, float] = (0.0, 0.0)
         self.gone = False
-        self.clock_is_off_s = 0.0  # of the engine, and so of the job
+        self.clock_error_s = 0.0  # of the engine and the job
         self.resizes: list[tuple[float, float]] = []
         self.restarted = self.stopped = 0
-        self.at: list[tuple[float, Callable[[], None]]] = []
+        self.actions: list[tuple[float, Callable[[], None]]] = []
 
     @property
     def elapsed_s(self) -> float:
         return self.clock.now() - self._began_s
 
-    def say(self, *lines: str) -> None:
+    def write(self, *lines: str) -> None:
         self._lines.extend(lines)
 
     def read_lines(self) -> list[str]:
         lines, self._lines = self._lines, []
-        return [] if self._away() else lines
+        return [] if self._in_outage() else lines
 
     def wait(self, timeout_s: float) -> bool:
         end_s = self.clock.now() + timeout_s
         while self.clock.now() < end_s - 1e-9:
-            if self._over() and not self._away():
+            if self._has_ended() and not self._in_outage():
                 return True
             self._advance(min(0.05, end_s - self.clock.now()))
-        if self._away():
+        if self._in_outage():
             raise RuntimeUnavailableError("no engine")
-        return self._over()
+        return self._has_ended()
 
     def resize(self, devices: float) -> None:
-        if self._away():
+        if self._in_outage():
             raise RuntimeUnavailableError("no engine")
-        if self._over() and not self.stopped > self.restarted:  # a stopped job has its share when it goes on
+        if self._has_ended() and not self.stopped > self.restarted:  # the resize of a stopped job is for its restart
             raise JobLostError("not running")
         self.devices = devices
         self.resizes.append((self.elapsed_s, devices))
 
     def status(self) -> JobStatus:
-        if self._away():
+        if self._in_outage():
             raise RuntimeUnavailableError("no engine")
         if self.gone:
             return JobStatus("gone")
         if self._finished_s is not None and self.clock.now() >= self._finished_s:
-            off_s = self.clock_is_off_s
-            return JobStatus("exited", self._exit_code, self._began_s + off_s, self._finished_s + off_s)
-        return JobStatus("running", started_s=self._began_s + self.clock_is_off_s)
+            error_s = self.clock_error_s
+            return JobStatus("exited", self._exit_code, self._began_s + error_s, self._finished_s + error_s)
+        return JobStatus("running", started_s=self._began_s + self.clock_error_s)
 
     def usage(self) -> Usage:
         return Usage(0.0, 0, 0.0)
@@ -101,20 +101,20 @@ class SimulatedJob:
         self.restarted += 1
         self._finished_s = None
         self._exit_code = 0
-        self._done = float(int(self._done * 0.8))  # the last checkpoint was a while ago
+        self._done = float(int(self._done * 0.8))  # the last checkpoint is older
         self._report("start")
 
     def stop(self, grace_s: float = 5.0) -> None:
-        if self._away():
+        if self._in_outage():
             raise RuntimeUnavailableError("no engine")
-        if not self._over():
+        if not self._has_ended():
             self.stopped += 1
             self.kill(143)
 
-    def do_what_is_due(self) -> None:
-        for due_s, action in list(self.at):
+    def run_due_actions(self) -> None:
+        for due_s, action in list(self.actions):
             if self.elapsed_s >= due_s:
-                self.at.remove((due_s, action))
+                self.actions.remove((due_s, action))
                 action()
 
     def kill(self, exit_code: int = 137) -> None:
@@ -123,16 +123,16 @@ class SimulatedJob:
     def vanish(self) -> None:
         self.gone = True
 
-    def _away(self) -> bool:
-        return self.away_between[0] <= self.elapsed_s < self.away_between[1]
+    def _in_outage(self) -> bool:
+        return self.outage_between[0] <= self.elapsed_s < self.outage_between[1]
 
-    def _over(self) -> bool:
+    def _has_ended(self) -> bool:
         return self.gone or (self._finished_s is not None and self.clock.now() >= self._finished_s)
 
     def _advance(self, dt_s: float) -> None:
         before_s = self.clock.now()
         self.clock.sleep(dt_s)
-        self.do_what_is_due()
+        self.run_due_actions()
         if self._finished_s is not None or before_s < self._first_batch_s or self._done >= self.batches:
             return
         if self._last_line_s == float("-inf"):
@@ -148,12 +148,12 @@ class SimulatedJob:
 
     def _report(self, event: str) -> None:
         self._last_line_s = self.clock.now()
-        clocks = {"wall_s": self.clock.now() + self.clock_is_off_s, "monotonic_s": self.elapsed_s}
+        clocks = {"wall_s": self.clock.now() + self.clock_error_s, "monotonic_s": self.elapsed_s}
         self._lines.append(Progress(int(self._done), self.batches, event=event, **clocks).to_line())
 
 
 class InstantExchange:
-    """Live state without a thread: what is posted is there at once."""
+    """Live state without a thread: posted values are visible at once."""
 
     round_ms_mean = 0.0
 
@@ -167,7 +167,7 @@ class InstantExchange:
             self.samples.append(values["pace"])
 
     def newest(self) -> dict[str, Any]:
-        self._job.do_what_is_due()
+        self._job.run_due_actions()
         return {key: self.state.get(key) for key in ("deadline", "ceiling")}
 
 
@@ -188,14 +188,14 @@ def make_job(clock: SimulatedClock) -> Callable[..., SimulatedJob]:
 
 @pytest.fixture
 def run(clock, origin, caplog):
-    """Control a job to its end; ``shared`` is its first ceiling, ``at`` the times of later ones."""
+    """Control a job until it ends; ``shared`` is its first ceiling, ``later`` has times and ceilings."""
     caplog.set_level(logging.INFO)
 
-    def control(job, deadline_s, shared=None, *, at=(), state=None, limits=LIMITS, resumed=None, **options):
+    def control(job, deadline_s, shared=None, *, later=(), state=None, limits=LIMITS, resumed=None, **options):
         state = MemoryState() if state is None else state
         if shared is not None:
             state.set("ceiling", shared.to_json())
-        job.at += [(due_s, partial(state.set, "ceiling", ceiling.to_json())) for due_s, ceiling in at]
+        job.actions += [(due_s, partial(state.set, "ceiling", ceiling.to_json())) for due_s, ceiling in later]
         exchange, controller = InstantExchange(state, job), DeadlineController(limits, deadline_s)
         if resumed is not None:
             controller.restore(resumed["controller"])

@@ -1,4 +1,4 @@
-"""What a job uses of what it holds, from readings that come when they come."""
+"""The utilization of a job's allocation, from readings at irregular times."""
 
 import pytest
 
@@ -7,22 +7,22 @@ from paceline.runtime.base import Usage
 
 
 @pytest.mark.parametrize(
-    ("readings", "share"),  # a reading: seconds of a core that were used, and when; two cores are held
+    ("readings", "share"),  # a reading: CPU seconds, and its time; the allocation is two cores
     [
-        pytest.param([(1.5 * s, s) for s in range(3)], None, id="unknown until seconds have been seen"),
+        pytest.param([(1.5 * s, s) for s in range(3)], None, id="unknown at first"),
         pytest.param([(1.5 * s, s) for s in range(4)], 0.75, id="known"),
         pytest.param(
-            [(2.0 * s, s) for s in range(10)] + [(10.0 + s, s) for s in range(10, 14)], 0.5, id="newest count"
+            [(2.0 * s, s) for s in range(10)] + [(10.0 + s, s) for s in range(10, 14)], 0.5, id="newest readings"
         ),
-        pytest.param([(1.0 * s, s) for s in (0, 1, 2, 3, 3)], 0.5, id="the same reading again"),
+        pytest.param([(1.0 * s, s) for s in (0, 1, 2, 3, 3)], 0.5, id="repeated reading"),
         pytest.param(
             [(2.0 * s, s) for s in range(10)] + [(s / 2 - 4.5, s) for s in (10, 11, 12, 13)], 0.25, id="restart"
         ),
-        pytest.param([(2.2 * s, s) for s in range(5)], 1.0, id="no more than all, though moments differ"),
+        pytest.param([(2.2 * s, s) for s in range(5)], 1.0, id="at most 1 despite inexact times"),
     ],
 )
-def test_share_is_what_was_used_in_the_last_seconds_of_what_was_held(readings, share):
+def test_share_is_the_used_part_of_the_last_seconds(readings, share):
     busy = Busy()
     for number, (cpu_s, measured_s) in enumerate(readings):
-        busy.take(Usage(cpu_s, 0, float(measured_s)), device_s=2.0 * number)
+        busy.add(Usage(cpu_s, 0, float(measured_s)), device_s=2.0 * number)
     assert busy.share == share

@@ -1,4 +1,4 @@
-"""The control loop brings a job to its deadline, whatever happens on the way. The job and the clock are simulated."""
+"""The control loop meets the deadline despite faults. The job and the clock are simulated."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from paceline.contract import RunTotals
 from paceline.control import Limits
 from paceline.errors import (
-    AskedToEndError,
     DeadlineInfeasibleError,
     JobLostError,
     RuntimeUnavailableError,
+    TaskStoppedError,
     TrainingFailedError,
 )
-from paceline.run import History, MemoryState
+from paceline.run import History, MemoryState, live
 from paceline.run.allocation import JobAllocation
 from paceline.run.busy import Busy
 from paceline.run.live import Exchange
@@ -23,7 +23,7 @@ from paceline.runtime.base import Usage
 
 
 @pytest.mark.parametrize(("core_s", "deadline_s"), [(20, 25), (120, 75), (120, 400), (6_000, 4_000)])
-def test_a_feasible_job_ends_within_one_percent_of_its_deadline(make_job, run, core_s, deadline_s):
+def test_feasible_job_ends_within_one_percent_of_its_deadline(make_job, run, core_s, deadline_s):
     outcome, _ = run(make_job(core_s=core_s, batches=10_000, noise=0.3), deadline_s)
     assert abs(outcome.error_pct) < 1.0
 
@@ -32,135 +32,135 @@ def test_a_feasible_job_ends_within_one_percent_of_its_deadline(make_job, run, c
     ("core_s", "deadline_s", "at_s", "written", "moved_s"),
     [
         pytest.param(95, 105, 31.5, 84, 84, id="cut to 80 %"),
-        pytest.param(100, 80, 30, "160s", 160, id="later: devices are given back"),
-        pytest.param(100, 100, 10, "2030-03-17T17:49:00Z", 140, id="a time: counted from the origin"),
+        pytest.param(100, 80, 30, "160s", 160, id="later: devices are released"),
+        pytest.param(100, 100, 10, "2030-03-17T17:49:00Z", 140, id="a time, counted from the origin"),
     ],
 )
-def test_a_deadline_that_is_moved_on_the_way_is_met(make_job, run, core_s, deadline_s, at_s, written, moved_s):
+def test_moved_deadline_is_met(make_job, run, core_s, deadline_s, at_s, written, moved_s):
     state = MemoryState(deadline=str(deadline_s))
     job = make_job(core_s=core_s)
-    job.at = [(at_s, lambda: state.set("deadline", written))]
+    job.actions = [(at_s, lambda: state.set("deadline", written))]
     outcome, _ = run(job, deadline_s, state=state)
     assert outcome.deadline_s == moved_s
     assert abs(outcome.error_pct) < 1.0
 
 
-@pytest.mark.parametrize("nonsense", ["soon", -5, 0, "", "1999-01-01T00:00:00Z", {"a": 1}, True, 12, "1e400"])
-def test_a_live_deadline_that_is_nonsense_is_kept_out_and_the_log_says_so(make_job, run, caplog, nonsense):
+@pytest.mark.parametrize("invalid", ["soon", -5, 0, "", "1999-01-01T00:00:00Z", {"a": 1}, True, 12, "1e400"])
+def test_invalid_live_deadline_is_rejected_and_logged(make_job, run, caplog, invalid):
     state = MemoryState(deadline=100)
     job = make_job(core_s=100)
-    job.at = [(30, lambda: state.set("deadline", nonsense))]
+    job.actions = [(30, lambda: state.set("deadline", invalid))]
     outcome, exchange = run(job, 100, state=state)
     assert outcome.deadline_s == 100
     assert abs(outcome.error_pct) < 1.0
-    assert "New deadline not taken, the old one of 100.0 s stays" in caplog.text
+    assert "New deadline rejected, the old one of 100.0 s stays" in caplog.text
     assert [event["kind"] for event in exchange.state["history"]["events"]] == ["deadline_refused"]
 
 
-def test_the_ceiling_is_never_exceeded_and_may_be_lifted_again(make_job, run):
+def test_allocation_stays_below_the_ceiling_until_it_is_removed(make_job, run):
     state = MemoryState(ceiling=0.72)
     job = make_job(core_s=60)
-    job.at = [(40, lambda: state.set("ceiling", None))]
+    job.actions = [(40, lambda: state.set("ceiling", None))]
     outcome, _ = run(job, 70, state=state)
     assert max(devices for t_s, devices in job.resizes if t_s < 40) <= 0.7
     assert max(devices for t_s, devices in job.resizes if t_s > 40) > 0.72
     assert abs(outcome.error_pct) < 2.0
 
 
-@pytest.mark.parametrize("nonsense", [0, -1, 0.02, "1", True, [], float("inf")])
-def test_a_ceiling_that_would_stop_the_job_is_kept_out(make_job, run, caplog, nonsense):
-    state = MemoryState(ceiling=nonsense)
+@pytest.mark.parametrize("invalid", [0, -1, 0.02, "1", True, [], float("inf")])
+def test_invalid_live_ceiling_is_rejected(make_job, run, caplog, invalid):
+    state = MemoryState(ceiling=invalid)
     outcome, _ = run(make_job(core_s=60), 70, state=state)
     assert abs(outcome.error_pct) < 1.0
-    assert "New ceiling not taken, the old one stays. ceiling: got" in caplog.text
+    assert "New ceiling rejected, the old one stays. ceiling: got" in caplog.text
 
 
-def test_an_impossible_deadline_is_reported_and_the_job_goes_on_with_everything(make_job, run, caplog):
+def test_infeasible_deadline_is_reported_and_job_gets_all_devices(make_job, run, caplog):
     job = make_job(core_s=120)
     outcome, exchange = run(job, 40)
     assert not outcome.met
     assert caplog.text.count("cannot be met") == 1
     assert outcome.mean_devices > 1.8
-    told_s = next(e["t_s"] for e in exchange.state["history"]["events"] if e["kind"] == "infeasible")
-    assert told_s < 10
+    reported_s = next(e["t_s"] for e in exchange.state["history"]["events"] if e["kind"] == "infeasible")
+    assert reported_s < 10
 
 
-def test_an_impossible_deadline_fails_the_run_when_asked_to(make_job, run):
+def test_infeasible_deadline_fails_the_run_if_configured(make_job, run):
     with pytest.raises(DeadlineInfeasibleError, match=r"deadline: 40\.0 s cannot be met, the earliest possible end"):
         run(make_job(core_s=120), 40, on_infeasible="fail")
 
 
-def test_an_impossible_deadline_is_extended_when_asked_to(make_job, run):
+def test_infeasible_deadline_is_extended_if_configured(make_job, run):
     outcome, exchange = run(make_job(core_s=120), 40, on_infeasible="extend")
     assert exchange.state["deadline"] == outcome.deadline_s
     assert outcome.deadline_s == pytest.approx(66, rel=0.1)
     assert abs(outcome.error_pct) < 2.0
 
 
-def test_an_engine_that_is_away_for_a_while_costs_nothing_but_a_log_line(make_job, run, caplog):
+def test_engine_outage_does_not_delay_the_training(make_job, run, caplog):
     job = make_job(core_s=80)
-    job.away_between = (30, 50)
+    job.outage_between = (30, 50)
     outcome, _ = run(job, 110)
     assert abs(outcome.error_pct) < 1.0
     assert caplog.text.count("The engine does not answer") == 1
     assert "The engine answers again after" in caplog.text
 
 
-@pytest.mark.parametrize(("away_from_s", "killed_s"), [(30, 31), (31.5, 30.2)], ids=["while away", "before that"])
-def test_a_job_that_its_engine_took_down_is_started_again(make_job, run, caplog, away_from_s, killed_s):
+@pytest.mark.parametrize(("away_from_s", "killed_s"), [(30, 31), (31.5, 30.2)], ids=["during outage", "before outage"])
+def test_job_stopped_by_an_engine_outage_is_restarted(make_job, run, caplog, away_from_s, killed_s):
     job = make_job(core_s=60)
-    job.away_between = (away_from_s, 40)
-    job.at = [(killed_s, lambda: job.kill(exit_code=143))]
+    job.outage_between = (away_from_s, 40)
+    job.actions = [(killed_s, lambda: job.kill(exit_code=143))]
     outcome, _ = run(job, 110)
     assert job.restarted == outcome.restarts == 1
     assert abs(outcome.error_pct) < 1.5
-    assert "Training goes on at" in caplog.text
+    assert "Training resumes at" in caplog.text
 
 
-def test_a_job_that_outlived_an_outage_and_is_killed_later_is_not_started_again(make_job, run, monkeypatch):
+def test_job_killed_after_surviving_an_outage_is_not_restarted(make_job, run, monkeypatch):
     job = make_job(core_s=60)
     monkeypatch.setattr(job, "usage", lambda: Usage(0.0, 0, measured_s=job.elapsed_s))
-    job.away_between = (20, 21.5)
-    job.at = [(40, job.kill)]
+    job.outage_between = (20, 21.5)
+    job.actions = [(40, job.kill)]
     with pytest.raises(TrainingFailedError, match="exit code 137"):
         run(job, 110)
     assert job.restarted == 0
 
 
-def test_an_engine_that_answers_and_cannot_start_anything_yet_is_asked_again(make_job, run, monkeypatch):
+def test_restart_is_retried_until_the_engine_starts_jobs(make_job, run, monkeypatch):
     job = make_job(core_s=20)
-    job.away_between = (6.0, 9.0)
-    job.at = [(6.5, job.kill)]
-    restart, refusals = job.restart, [RuntimeUnavailableError("the engine is still starting")]
+    job.outage_between = (6.0, 9.0)
+    job.actions = [(6.5, job.kill)]
+    restart, failures = job.restart, [RuntimeUnavailableError("the engine is still starting")]
 
-    def reluctant() -> None:
-        if refusals:
-            raise refusals.pop()
+    def unreliable() -> None:
+        if failures:
+            raise failures.pop()
         restart()
 
-    monkeypatch.setattr(job, "restart", reluctant)
+    monkeypatch.setattr(job, "restart", unreliable)
     outcome, _ = run(job, 60)
     assert outcome.restarts == job.restarted == 1
 
 
 @pytest.mark.parametrize(
-    ("accident", "error", "message"),
-    [("kill", TrainingFailedError, "exit code 137"), ("vanish", JobLostError, "removed by somebody")],
+    ("fault", "error", "message"),
+    [("kill", TrainingFailedError, "exit code 137"), ("vanish", JobLostError, "was removed while it ran")],
 )
-def test_a_job_killed_or_removed_fails_the_run_and_is_not_restarted(make_job, run, accident, error, message):
+def test_killed_or_removed_job_fails_the_run_without_a_restart(make_job, run, fault, error, message):
     job = make_job(core_s=60)
-    job.at = [(20, getattr(job, accident))]
+    job.actions = [(20, getattr(job, fault))]
     with pytest.raises(error, match=message):
         run(job, 90)
     assert job.restarted == 0
 
 
-@pytest.mark.parametrize(("off_s", "set_to_s"), [(30.0, 30.0), (-30.0, -30.0), (0.0, -3600.0), (0.0, 3600.0)])
-def test_an_engine_whose_clock_is_off_or_is_set_on_the_way_changes_nothing(make_job, run, off_s, set_to_s):
+@pytest.mark.parametrize(("error_s", "set_to_s"), [(30.0, 30.0), (-30.0, -30.0), (0.0, -3600.0), (0.0, 3600.0)])
+def test_wrong_or_changing_engine_clock_has_no_effect(make_job, run, error_s, set_to_s):
     expected, _ = run(make_job(core_s=60), 80)
     job = make_job(core_s=60)
-    job.clock_is_off_s = off_s
-    job.at = [(30.1, lambda: setattr(job, "clock_is_off_s", set_to_s))]
+    job.clock_error_s = error_s
+    job.actions = [(30.1, lambda: setattr(job, "clock_error_s", set_to_s))]
     outcome, exchange = run(job, 80 + expected.finished_s)
     began_s = exchange.samples[0]["t_s"]
     assert outcome.met
@@ -174,34 +174,34 @@ def test_engine_clock_set_after_the_last_line_does_not_move_the_end(make_job, ru
     expected, exchange = run(make_job(core_s=60), 80)
     tail_s, took_s = expected.learned["tail_s"], expected.finished_s - exchange.samples[0]["t_s"]
     job = make_job(core_s=60)
-    job.at = [(took_s - tail_s / 2, lambda: setattr(job, "clock_is_off_s", set_to_s))]
+    job.actions = [(took_s - tail_s / 2, lambda: setattr(job, "clock_error_s", set_to_s))]
     outcome, exchange = run(job, 80 + expected.finished_s)
     assert outcome.finished_s - exchange.samples[0]["t_s"] == pytest.approx(took_s, abs=2.0)
     assert outcome.mean_devices == pytest.approx(expected.mean_devices, rel=0.1)
 
 
-def test_a_script_silent_until_its_deadline_does_not_hold_its_worker_for_ever(make_job, run):
+def test_script_without_progress_by_its_deadline_fails(make_job, run):
     with pytest.raises(TrainingFailedError, match="reported no progress by its deadline"):
         run(make_job(core_s=60, start_up_s=1000), 90)
 
 
-def test_zero_batches_are_named(make_job, run):
+def test_total_of_zero_batches_is_explained(make_job, run):
     job = make_job(core_s=60, start_up_s=1000)
-    job.say('@paceline {"done": 0, "total": 0}')
-    job.at = [(5, lambda: job.kill(exit_code=0))]
+    job.write('@paceline {"done": 0, "total": 0}')
+    job.actions = [(5, lambda: job.kill(exit_code=0))]
     with pytest.raises(TrainingFailedError, match="total: got 0, expected a whole number of at least 1"):
         run(job, 90)
 
 
-def test_prints_reach_the_log_unchanged_even_in_a_flood(make_job, run, caplog):
-    job, prints = make_job(core_s=30), [f"line {number}" for number in range(5_000)]
-    job.say(*prints)
+def test_large_output_reaches_the_log_unchanged(make_job, run, caplog):
+    job, lines = make_job(core_s=30), [f"line {number}" for number in range(5_000)]
+    job.write(*lines)
     run(job, 60)
-    assert [record.message for record in caplog.records if record.message.startswith("line ")] == prints
+    assert [record.message for record in caplog.records if record.message.startswith("line ")] == lines
 
 
 class Team:
-    """What the loop asks a team of several jobs."""
+    """The part of a team's interface that the loop uses."""
 
     cores = 0.3
 
@@ -209,14 +209,14 @@ class Team:
         return []
 
 
-def test_what_a_team_had_while_nobody_controlled_it_counts_as_what_it_had_before(make_job):
+def test_time_without_control_counts_with_the_last_known_devices(make_job):
     team = Team()
     job = make_job(core_s=60)
     first = JobAllocation(job, None, 1.0, RunTotals(began_s=0.0), team=team)
     first.account(0.0)
     first.account(10.0)
     stored = first.totals(0.0, 0, None)
-    team.cores = 1.0  # it was given more as soon as it was found again
+    team.cores = 1.0  # scaled when it was reattached
     second = JobAllocation(job, None, 1.0, stored, team=team)
     second.account(70.0)
     assert second.device_s == pytest.approx(70 * 0.3)
@@ -224,27 +224,27 @@ def test_what_a_team_had_while_nobody_controlled_it_counts_as_what_it_had_before
     assert second.device_s == pytest.approx(70 * 0.3 + 10 * 1.0)
 
 
-def test_of_a_team_counts_what_its_nodes_have_not_all_that_they_may_share(make_job, run):
+def test_team_counts_the_devices_of_its_nodes_only(make_job, run):
     outcome, exchange = run(make_job(core_s=60), 60, limits=Limits(1.0, 1.0), team=Team())
     assert outcome.device_seconds == pytest.approx(0.3 * outcome.finished_s, rel=0.02)
     assert exchange.state["controller"]["run"]["held_devices"] == 1.0
 
 
 class Killed(Exception):
-    """The process that controlled a job is gone."""
+    """The controlling process is killed."""
 
 
 def kill():
     raise Killed
 
 
-def test_allocation_is_set_again_by_the_next_try_as_the_stored_one_may_be_out_of_date(make_job, run):
+def test_next_try_repeats_the_resize_to_the_stored_allocation(make_job, run):
     job, state, limits = make_job(core_s=60), MemoryState(), Limits(1.0, 1.0)
-    job.at = [(10, kill)]
+    job.actions = [(10, kill)]
     with pytest.raises(Killed):
         run(job, 60, state=state, limits=limits)
     job.devices = 0.1
-    job.at = [(job.elapsed_s + 5, kill)]
+    job.actions = [(job.elapsed_s + 5, kill)]
     stored = state["controller"]
     held = stored["run"]["held_devices"]
     with pytest.raises(Killed):
@@ -252,14 +252,14 @@ def test_allocation_is_set_again_by_the_next_try_as_the_stored_one_may_be_out_of
     assert [devices for _, devices in job.resizes] == [1.0]
 
 
-def test_control_goes_on_without_a_bump_in_another_process(make_job, run):
+def test_control_continues_smoothly_in_another_process(make_job, run):
     job = make_job(core_s=95)
     state = MemoryState()
-    job.at = [(40, kill)]
+    job.actions = [(40, kill)]
     with pytest.raises(Killed):
         run(job, 110, state=state)
     held, before = job.devices, len(job.resizes)
-    job.wait(8)  # without anybody in control
+    job.wait(8)  # without a controlling process
     earlier = {"history": History(state["history"]), "resumed": state["controller"]}
     outcome, exchange = run(job, 110, state=state, held_devices=held, **earlier)
     assert abs(outcome.error_pct) < 1.0
@@ -268,9 +268,19 @@ def test_control_goes_on_without_a_bump_in_another_process(make_job, run):
     assert outcome.device_seconds == pytest.approx(outcome.mean_devices * outcome.finished_s, rel=0.01)
 
 
-def test_a_job_that_ended_while_nobody_controlled_it_held_its_devices_until_then(make_job, run):
+@pytest.mark.parametrize("uncontrolled_s", [5.0, 100.0])
+def test_devices_count_from_the_start_of_the_job_to_its_end(make_job, run, uncontrolled_s):
+    job = make_job(core_s=60)
+    job.wait(uncontrolled_s)  # the second job ends before control begins
+    held = job.devices
+    outcome, _ = run(job, 200, started_s=0.0, held_devices=held, limits=Limits(held, held))
+    assert outcome.device_seconds == pytest.approx(held * outcome.finished_s, rel=1e-3)
+    assert outcome.mean_devices == pytest.approx(held, rel=1e-3)
+
+
+def test_job_that_ended_without_control_counts_devices_until_its_end(make_job, run):
     job, state = make_job(core_s=60), MemoryState()
-    job.at = [(10, kill)]
+    job.actions = [(10, kill)]
     with pytest.raises(Killed):
         run(job, 80, state=state)
     stored = state["controller"]
@@ -282,21 +292,21 @@ def test_a_job_that_ended_while_nobody_controlled_it_held_its_devices_until_then
     assert outcome.device_seconds <= 2.0 * outcome.finished_s
 
 
-def test_who_is_asked_to_end_does_not_take_the_end_of_a_stopped_job_for_its_own(make_job, run):
-    job, asked = make_job(core_s=60), []
-    job.at = [(10.3, lambda: (asked.append(True), job.kill(0)))]
-    with pytest.raises(AskedToEndError):
-        run(job, 80, stopped=lambda: bool(asked))
+def test_stop_request_precedes_the_end_of_the_stopped_job(make_job, run):
+    job, requests = make_job(core_s=60), []
+    job.actions = [(10.3, lambda: (requests.append(True), job.kill(0)))]
+    with pytest.raises(TaskStoppedError):
+        run(job, 80, stopped=lambda: bool(requests))
 
 
-def test_what_is_posted_last_is_written_although_a_round_was_under_way():
+def test_values_posted_during_a_round_are_written_on_close():
     class Slow(MemoryState):
         def set(self, key, value):
             entered.set()
-            assert let_go.wait(10)
+            assert proceed.wait(10)
             super().set(key, value)
 
-    entered, let_go = threading.Event(), threading.Event()
+    entered, proceed = threading.Event(), threading.Event()
     state = Slow()
     exchange = Exchange(state)
     exchange.post({"pace": "training"})
@@ -305,12 +315,31 @@ def test_what_is_posted_last_is_written_although_a_round_was_under_way():
     closing = threading.Thread(target=exchange.close)
     closing.start()
     assert exchange._closed.wait(10)
-    let_go.set()
+    proceed.set()
     closing.join()
     assert state.get("pace") == "finished"
 
 
-def test_the_store_is_not_asked_more_often_than_it_may_be():
+def test_last_values_are_written_again_after_a_failure(monkeypatch):
+    monkeypatch.setattr(live, "_FINAL_RETRY_S", (0.0, 0.0, 0.0))
+
+    class FailsTwice(MemoryState):
+        left = 2
+
+        def set(self, key, value):
+            if value == "finished" and self.left:
+                self.left -= 1
+                raise OSError("the API server is away")
+            super().set(key, value)
+
+    state = FailsTwice()
+    exchange = Exchange(state)
+    exchange.post({"pace": "finished"})
+    exchange.close()
+    assert state.get("pace") == "finished"
+
+
+def test_exchange_limits_the_rate_of_its_rounds():
     state = MemoryState()
     exchange = Exchange(state, every_s=3600)
     exchange.post({"pace": 1})
@@ -319,41 +348,41 @@ def test_the_store_is_not_asked_more_often_than_it_may_be():
     exchange.post({"pace": 2})
     exchange.post({"pace": 3})
     assert state.get("pace") == 1
-    exchange.close()  # waits for nobody's hour
+    exchange.close()  # does not wait for ``every_s``
     assert state.get("pace") == 3
 
 
 @pytest.mark.parametrize(
-    ("error", "cut_off"),
+    ("error", "disconnected"),
     [(OSError("the API server is away"), False), (EOFError("Request socket closed"), True), (BrokenPipeError(), True)],
 )
-def test_a_store_that_fails_is_reported_once_and_one_whose_other_end_has_gone_is_told_apart(error, cut_off):
+def test_store_failure_is_reported_once_and_closed_connection_is_flagged(error, disconnected):
     class Broken(MemoryState):
         def set(self, key, value):
             raise error
 
-    told = []
-    exchange = Exchange(Broken(), on_trouble=told.append)
-    assert not exchange.cut_off
+    reported = []
+    exchange = Exchange(Broken(), on_failure=reported.append)
+    assert not exchange.disconnected
     exchange.post({"pace": 1})
     exchange.post({"pace": 2})
     exchange.close()
-    assert exchange.cut_off == cut_off
-    assert told == ([] if cut_off else [error]), "a log that goes the same way has nowhere to go"
+    assert exchange.disconnected == disconnected
+    assert reported == ([] if disconnected else [error]), "the log uses the same closed connection"
 
 
-def test_a_total_that_moves_a_little_is_no_event_and_one_that_moves_much_is(make_job, run):
+def test_only_large_changes_of_the_total_are_events(make_job, run):
     job, history = make_job(core_s=60), History()
-    job.at = [(10 + step, lambda step=step: setattr(job, "batches", 3000 + 10 * step)) for step in range(5)]
-    job.at.append((40, lambda: setattr(job, "batches", 2500)))
+    job.actions = [(10 + step, lambda step=step: setattr(job, "batches", 3000 + 10 * step)) for step in range(5)]
+    job.actions.append((40, lambda: setattr(job, "batches", 2500)))
     run(job, 80, history=history)
     totals = [event for event in history.to_json()["events"] if event["kind"] == "total"]
     assert [event["t_s"] for event in totals] == pytest.approx([40], abs=2)
 
 
-def test_a_sample_that_cannot_be_stored_does_not_end_the_training(make_job, run, caplog, monkeypatch):
-    monkeypatch.setattr(Busy, "take", lambda busy, usage, device_s: setattr(busy, "cores", float("nan")))
+def test_invalid_sample_does_not_end_the_training(make_job, run, caplog, monkeypatch):
+    monkeypatch.setattr(Busy, "add", lambda busy, usage, device_s: setattr(busy, "cores", float("nan")))
     outcome, exchange = run(make_job(core_s=60), 80)
     assert abs(outcome.error_pct) < 1.0
     assert exchange.samples == []
-    assert caplog.text.count("cannot be stored") == 1, "said once, not every second"
+    assert caplog.text.count("cannot be stored") == 1, "logged once, not every second"

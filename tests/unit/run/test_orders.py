@@ -1,4 +1,4 @@
-"""Deadlines and ceilings from outside, heard by a run; nonsense is kept out."""
+"""Deadlines and ceilings from outside a run; invalid ones are rejected."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from paceline.run.orders import Orders
 
 def orders(deadline_s: float) -> Orders:
     journal = Journal(History(), logging.getLogger("test"))
-    return Orders(datetime(2030, 1, 1, tzinfo=timezone.utc), deadline_s, journal, least_ceiling=0.1)
+    return Orders(datetime(2030, 1, 1, tzinfo=timezone.utc), deadline_s, journal, min_ceiling=0.1)
 
 
-def test_a_run_without_a_deadline_keeps_none_until_it_is_given_one(caplog: pytest.LogCaptureFixture) -> None:
+def test_run_without_a_deadline_accepts_a_new_one(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     run = orders(math.inf)
-    assert not run.hear({DEADLINE: {"deadline": None}}, 10.0)
+    assert not run.update({DEADLINE: {"deadline": None}}, 10.0)
     assert not caplog.records
-    assert run.hear({DEADLINE: "2m"}, 11.0)
+    assert run.update({DEADLINE: "2m"}, 11.0)
     assert run.deadline_s == 120.0
     assert caplog.messages == ["Deadline set to 120.0 s"]
 
 
-def test_a_deadline_cannot_be_taken_off_a_run(caplog: pytest.LogCaptureFixture) -> None:
+def test_deadline_of_a_run_cannot_be_removed(caplog: pytest.LogCaptureFixture) -> None:
     run = orders(60.0)
-    assert not run.hear({DEADLINE: {"deadline": None}}, 10.0)
+    assert not run.update({DEADLINE: {"deadline": None}}, 10.0)
     assert run.deadline_s == 60.0
     assert "the old one of 60.0 s stays. deadline: got None" in caplog.text
 
 
-def test_the_old_deadline_that_is_read_once_more_after_an_extension_is_not_a_new_one() -> None:
+def test_old_deadline_read_after_an_extension_is_ignored() -> None:
     run = orders(60.0)
-    run.hear({DEADLINE: "1m"}, 10.0)
+    run.update({DEADLINE: "1m"}, 10.0)
     assert run.extend(102.0, 20.0) == 102.0
-    assert not run.hear({DEADLINE: "1m"}, 21.0)  # the store had not been written yet
-    assert not run.hear({DEADLINE: 102.0}, 22.0)
+    assert not run.update({DEADLINE: "1m"}, 21.0)  # the store was not written yet
+    assert not run.update({DEADLINE: 102.0}, 22.0)
     assert run.deadline_s == 102.0
-    assert run.hear({DEADLINE: "1m"}, 23.0)  # a person's
+    assert run.update({DEADLINE: "1m"}, 23.0)  # from a user
     assert run.deadline_s == 60.0

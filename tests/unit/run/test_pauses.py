@@ -10,7 +10,7 @@ from paceline.train.progress import Progress
 BATCH_S = 0.5
 
 
-def told(done: int, epoch: int = 0, *, event: str = "progress", validation_s: float | None = None) -> Progress:
+def report(done: int, epoch: int = 0, *, event: str = "progress", validation_s: float | None = None) -> Progress:
     return Progress(done, 300, epoch=epoch, epochs=3, event=event, validation_s=validation_s)
 
 
@@ -19,29 +19,29 @@ def told(done: int, epoch: int = 0, *, event: str = "progress", validation_s: fl
     [(None, None, 0.0), (None, 4.0, 12.0), (2.0, 4.0, 6.0), (0.0, 4.0, 0.0)],
     ids=["nothing", "the job's report", "an earlier run", "an earlier run without pauses"],
 )
-def test_before_the_first_pause_the_forecast_is_an_earlier_run_or_the_jobs_report(expected_s, validation_s, left_s):
+def test_first_forecast_is_from_an_earlier_run_or_the_job(expected_s, validation_s, left_s):
     pauses = Pauses(expected_s)
-    pauses.take(told(10, validation_s=validation_s), 5.0, BATCH_S)
+    pauses.add(report(10, validation_s=validation_s), 5.0, BATCH_S)
     assert pauses.left_s(6.0) == left_s
 
 
-def test_the_jobs_forecast_counts_more_than_a_related_run():
+def test_forecast_of_the_job_precedes_that_of_a_related_run():
     pauses = Pauses(600.0, is_own=False)
-    pauses.take(told(10, validation_s=2.0), 5.0, BATCH_S)
-    assert (pauses.left_s(6.0), pauses.all_s) == (6.0, 0.0), "and it is no measurement"
+    pauses.add(report(10, validation_s=2.0), 5.0, BATCH_S)
+    assert (pauses.left_s(6.0), pauses.total_s) == (6.0, 0.0), "a forecast is no measurement"
 
 
-def test_a_measured_pause_replaces_the_forecast():
+def test_measured_pause_replaces_the_forecast():
     pauses = Pauses()
-    pauses.take(told(99, event="epoch_end", validation_s=4.0), 50.0, BATCH_S)
-    assert pauses.take(told(101, 1, validation_s=4.0), 61.0, BATCH_S)
+    pauses.add(report(99, event="epoch_end", validation_s=4.0), 50.0, BATCH_S)
+    assert pauses.add(report(101, 1, validation_s=4.0), 61.0, BATCH_S)
     assert (pauses.mean_s, pauses.left_s(61.0)) == (10.0, 20.0)
 
 
-def test_the_final_checkpoint_is_not_part_of_the_last_pause():
+def test_final_checkpoint_is_not_part_of_the_last_pause():
     pauses = Pauses()
-    pauses.take(told(299, 2, event="epoch_end"), 150.0, BATCH_S)
-    assert pauses.take(told(300, 2), 155.0, BATCH_S), "all batches are done; the checkpoint follows"
-    pauses.take(told(300, 2, event="finish"), 175.0, BATCH_S)
+    pauses.add(report(299, 2, event="epoch_end"), 150.0, BATCH_S)
+    assert pauses.add(report(300, 2), 155.0, BATCH_S), "all batches are done, the checkpoint follows"
+    pauses.add(report(300, 2, event="finish"), 175.0, BATCH_S)
     assert pauses.mean_s == 4.5
     assert pauses.left_s(175.0) == 0.0

@@ -1,4 +1,4 @@
-"""The deadline that a training begins with is a user's, if somebody has set one that can be read, else the DAG's."""
+"""The initial deadline of a training: a user's valid deadline, else that of the DAG."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def in_force(store, **settings):
     return Settings(**settings).deadline_in_force(store, LOG).seconds_after(NOW)
 
 
-def test_a_training_without_a_deadline_stores_that_it_has_none_until_a_user_sets_one():
+def test_training_without_a_deadline_accepts_one_from_a_user():
     store = MemoryState()
     assert math.isinf(in_force(store, deadline=Deadline()))
     assert store[DEADLINE] == {"deadline": None}
@@ -29,15 +29,15 @@ def test_a_training_without_a_deadline_stores_that_it_has_none_until_a_user_sets
     assert in_force(store, deadline=Deadline()) == 1200
 
 
-@pytest.mark.parametrize("nonsense", ["soon", -5, {"deadline": []}, True])
-def test_a_stored_deadline_that_cannot_be_read_makes_room_for_the_one_of_the_dag(nonsense, caplog):
-    store = MemoryState(deadline=nonsense)
+@pytest.mark.parametrize("invalid", ["soon", -5, {"deadline": []}, True])
+def test_invalid_stored_deadline_is_replaced_by_that_of_the_dag(invalid, caplog):
+    store = MemoryState(deadline=invalid)
     assert in_force(store, deadline=Deadline.parse("30m"), written="30m") == 1800
     assert store[DEADLINE] == "30m"
-    assert "The deadline in the task state store is not taken" in caplog.text
+    assert "The deadline in the task state store is rejected" in caplog.text
 
 
-def test_who_has_no_deadline_is_steered_by_its_budget_and_one_that_has_passed_can_still_be_steered_to():
+def test_controller_depends_on_the_deadline_which_may_have_passed():
     limits = Limits(0.1, 2.0)
     assert isinstance(Settings(deadline=Deadline()).make_controller(limits, math.inf, None), BudgetController)
     late = Settings(deadline=Deadline.parse("1m")).make_controller(limits, -30.0, None)

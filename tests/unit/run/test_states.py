@@ -1,4 +1,4 @@
-"""The table of a training's states: what the guide shows is what holds, and no state is a dead end."""
+"""The transition table of a training's states: it equals that of the guide, and every state is reachable."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from paceline.run.states import TRANSITIONS
 GUIDE = Path(__file__).parents[3] / "docs" / "architecture.md"
 
 
-def test_the_guide_shows_the_table():
+def test_guide_shows_the_transition_table():
     rows = [f"| {one.before or ''} | {one.after} | {one.by} | {one.when} |" for one in TRANSITIONS]
     assert "\n".join(rows) in GUIDE.read_text()
 
 
-def test_every_state_is_reached_and_the_last_ones_are_left_by_nobody():
+def test_every_state_is_reachable_and_three_are_final():
     assert {one.after for one in TRANSITIONS} == set(get_args(State))
-    befores = {one.before for one in TRANSITIONS} - {None}
-    assert set(get_args(State)) - befores == {"finished", "failed", "detached"}
+    left = {one.before for one in TRANSITIONS} - {None}
+    assert set(get_args(State)) - left == {"finished", "failed", "detached"}

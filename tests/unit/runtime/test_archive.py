@@ -1,4 +1,4 @@
-"""Tars into a job and out of one: exact on the way in, distrustful on the way out."""
+"""Tar streams into and out of a job: input is exact, output is untrusted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paceline.errors import InvalidInputError, TrainingFailedError
 from paceline.runtime.archive import Entry, extract_output, tar_stream
 
 
-def test_a_tar_has_the_content_the_owner_and_the_mode_it_was_given(tmp_path: Path) -> None:
+def test_tar_has_content_owner_and_mode_of_its_entries(tmp_path: Path) -> None:
     source = tmp_path / "model.bin"
     source.write_bytes(b"w" * 1_000_001)
     name = "input/" + "ä" * 150 + "/model.bin"
@@ -33,7 +33,7 @@ def test_a_tar_has_the_content_the_owner_and_the_mode_it_was_given(tmp_path: Pat
         assert content.read() == source.read_bytes()
 
 
-def test_a_large_input_is_never_held_in_memory(tmp_path: Path) -> None:
+def test_large_input_is_streamed(tmp_path: Path) -> None:
     source = tmp_path / "large"
     with source.open("wb") as stream:
         stream.truncate(200_000_000)
@@ -45,7 +45,7 @@ def test_a_large_input_is_never_held_in_memory(tmp_path: Path) -> None:
     assert peak < 10_000_000
 
 
-def test_a_file_that_shrinks_while_it_is_read_is_an_error_and_no_broken_tar(tmp_path: Path) -> None:
+def test_file_that_shrinks_while_it_is_read_is_rejected(tmp_path: Path) -> None:
     source = tmp_path / "log"
     source.write_bytes(b"x" * 3_000_000)
     chunks = tar_stream([Entry("log", source, 0o644)])
@@ -57,7 +57,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_an_error_and_no_broken_tar(tmp_
 
 
 def tar_of(*members: tuple[str, bytes | None], type_: bytes | None = None, target: str = "") -> Iterator[bytes]:
-    """A tar in pieces; a member without content is a folder, the last one of the type that is given."""
+    """Return the chunks of a tar. A member without content is a folder; the last member has type ``type_``."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:
         for number, (name, content) in enumerate(members, start=1):
@@ -72,7 +72,7 @@ def tar_of(*members: tuple[str, bytes | None], type_: bytes | None = None, targe
     return (data[i : i + 1000] for i in range(0, len(data), 1000))
 
 
-def test_output_arrives_as_it_was_and_replaces_what_was_there(tmp_path: Path) -> None:
+def test_output_replaces_entries_of_the_same_name(tmp_path: Path) -> None:
     destination = tmp_path / "out"
     (destination / "old").mkdir(parents=True)
     (destination / "old" / "stale").write_text("")
@@ -87,21 +87,19 @@ def test_output_arrives_as_it_was_and_replaces_what_was_there(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("name", "type_", "message"),
     [
-        ("/etc/cron.d/x", None, "leads out"),
-        ("../x", None, "leads out"),
-        ("output/../../x", None, "leads out"),
-        ("other/x", None, "leads out"),
-        ("output/a", None, "two entries are called 'a'"),
-        ("output/a", tarfile.SYMTYPE, "two entries are called 'a'"),
-        ("output/a/x", None, "'a' is no folder"),
+        ("/etc/cron.d/x", None, "is outside"),
+        ("../x", None, "is outside"),
+        ("output/../../x", None, "is outside"),
+        ("other/x", None, "is outside"),
+        ("output/a", None, "two entries have the path 'a'"),
+        ("output/a", tarfile.SYMTYPE, "two entries have the path 'a'"),
+        ("output/a/x", None, "'a' is not a folder"),
         ("output", tarfile.SYMTYPE, "replaced its output folder"),
-        ("output/" + "x/" * 3000, tarfile.DIRTYPE, "more than 200 folders in each other"),
+        ("output/" + "x/" * 3000, tarfile.DIRTYPE, "limit of 200 nested folders"),
         ("output/" + f"{'x' * 200}/" * 50, tarfile.DIRTYPE, "longer than this machine allows"),
     ],
 )
-def test_hostile_output_is_refused_and_leaves_nothing(
-    tmp_path: Path, name: str, type_: bytes | None, message: str
-) -> None:
+def test_malicious_output_is_rejected_as_a_whole(tmp_path: Path, name: str, type_: bytes | None, message: str) -> None:
     chunks = tar_of(("output/a", b"fine"), (name, b""), type_=type_, target="/etc/passwd")
     with pytest.raises(TrainingFailedError, match=message):
         extract_output(chunks, tmp_path / "out", root="output", max_bytes=2000)
@@ -110,7 +108,7 @@ def test_hostile_output_is_refused_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("target", ["..", "/etc", "../../outside", "."])
-def test_nothing_is_written_through_a_link_that_was_made_before_an_entry_inside_it(tmp_path: Path, target: str) -> None:
+def test_entry_below_a_link_is_rejected(tmp_path: Path, target: str) -> None:
     (tmp_path / "outside").mkdir()
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:
@@ -118,7 +116,7 @@ def test_nothing_is_written_through_a_link_that_was_made_before_an_entry_inside_
         link.type, link.linkname = tarfile.SYMTYPE, target
         archive.addfile(link)
         archive.addfile(tarfile.TarInfo("output/folder/x"))
-    with pytest.raises(TrainingFailedError, match="'folder' is no folder, and an entry lies in it"):
+    with pytest.raises(TrainingFailedError, match="'folder' is not a folder, but has an entry"):
         extract_output([out.getvalue()], tmp_path / "out", root="output", max_bytes=2000)
     assert [p.relative_to(tmp_path).as_posix() for p in sorted(tmp_path.rglob("*"))] == ["out", "outside"]
 
@@ -126,12 +124,12 @@ def test_nothing_is_written_through_a_link_that_was_made_before_an_entry_inside_
 @pytest.mark.parametrize(
     "target", ["/etc/passwd", "output/../../outside", "outside", "other/x", "output/none", "output", "output/hard"]
 )
-def test_a_hard_link_to_anything_but_an_entry_of_the_output_is_left_out(
+def test_hard_link_to_an_invalid_target_is_skipped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, target: str
 ) -> None:
     (tmp_path / "outside").write_text("secret")
     chunks = tar_of(("output/a", b"fine"), ("output/hard", b""), type_=tarfile.LNKTYPE, target=target)
     extract_output(chunks, tmp_path / "out", root="output", max_bytes=2000)
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["a"]
-    assert "Left 1 out of the job's output" in caplog.text
+    assert "Skipped 1 entries of the job's output" in caplog.text
     assert "'hard'" in caplog.text

@@ -1,6 +1,6 @@
-"""Where a cgroup is looked for, and what is written into it, on v1 and v2.
+"""Location and contents of cgroups, on v1 and v2.
 
-The files here stand in for the kernel's, so that both versions are tested on a machine that has one of them.
+Ordinary files stand in for the kernel's, so that a machine with one version tests both.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ V2_FILES = {
 
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """What a kernel puts into a new cgroup: into any, or with a folder before its name into one below such a folder."""
+    """Files of a new cgroup by name. A name with a folder applies only to cgroups directly below this folder."""
     contents = {"cgroup.procs": ""}
     mkdir = Path.mkdir
 
@@ -47,14 +47,14 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return contents
 
 
-def test_v2_is_a_sibling_of_our_own_where_that_one_holds_us(tmp_path: Path, kernel: dict[str, str]) -> None:
+def test_v2_cgroup_is_a_sibling_of_a_cgroup_with_processes(tmp_path: Path, kernel: dict[str, str]) -> None:
     slice_, own = tmp_path / "user.slice", tmp_path / "user.slice" / "airflow.service"
     slice_.mkdir()
     own.mkdir()
     for folder in (tmp_path, slice_, own):
         (folder / "cgroup.controllers").write_text("cpu memory pids")
         (folder / "cgroup.subtree_control").write_text("")
-    # Only the slice hands controllers down: below our own there is no cpu.max.
+    # Only the slice delegates controllers: below our own cgroup there is no cpu.max.
     kernel.update({f"user.slice/{name}": value for name, value in V2_FILES.items()})
     mounts = f"30 24 0:26 / {tmp_path} rw,nosuid - cgroup2 cgroup2 rw"
     group = cgroups.create("job", mounts, "0::/user.slice/airflow.service")
@@ -90,9 +90,7 @@ def test_v1_has_a_folder_for_each_controller(tmp_path: Path, kernel: dict[str, s
 
 
 @pytest.mark.parametrize("mounted", ["cpu,cpuacct", "cpuacct,cpu", "cpu,cpuacct,memory,pids"])
-def test_v1_controllers_that_are_mounted_together_share_a_folder(
-    tmp_path: Path, kernel: dict[str, str], mounted: str
-) -> None:
+def test_v1_controllers_mounted_together_share_a_folder(tmp_path: Path, kernel: dict[str, str], mounted: str) -> None:
     together = mounted.split(",")
     folders = {controller: mounted if controller in together else controller for controller in V1_FILES}
     for folder in set(folders.values()):
@@ -109,9 +107,7 @@ def test_v1_controllers_that_are_mounted_together_share_a_folder(
     assert None not in (group.memory, group.processes)
 
 
-def test_a_controller_that_is_not_where_it_is_said_to_be_is_done_without(
-    tmp_path: Path, kernel: dict[str, str]
-) -> None:
+def test_controller_without_its_files_is_not_used(tmp_path: Path, kernel: dict[str, str]) -> None:
     (tmp_path / "cpu").mkdir()
     kernel.update(V1_FILES["cpu"])
     mounts = f"30 24 0:2 / {tmp_path}/cpu rw - cgroup cgroup rw,cpu,cpuacct"
@@ -120,10 +116,10 @@ def test_a_controller_that_is_not_where_it_is_said_to_be_is_done_without(
     assert (group.folders, group.account, group.cpu_seconds()) == ([tmp_path / "cpu" / "job"], None, None)
 
 
-def test_where_nothing_may_be_made_there_is_none(tmp_path: Path) -> None:
+def test_create_returns_none_without_permission(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").write_text("cpu")
     mounts = f"30 24 0:26 / {tmp_path} ro - cgroup2 cgroup2 ro"
-    # A plain folder gets no cpu.max: the same as a kernel that hands no controller down.
+    # A plain folder gets no cpu.max, as with a kernel that delegates no controller.
     assert cgroups.create("job", mounts, "0::/") is None
     assert sorted(p.name for p in tmp_path.iterdir()) == ["cgroup.controllers"]
     assert cgroups.create("job", "", "0::/") is None
@@ -141,12 +137,12 @@ BOTH = "/sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct"
         (f"1 0 0:1 /docker/x {BOTH}", "3:cpu,cpuacct:/", "/"),
     ],
 )
-def test_our_own_folder_is_found_below_the_mount(mount: str, own: str, expected: str) -> None:
+def test_own_folder_is_below_the_mount(mount: str, own: str, expected: str) -> None:
     found = cgroups.own_folders(mount, own)
     assert found["cpu"] == found["cpuacct"] == Path("/sys/fs/cgroup/cpu,cpuacct" + expected)
 
 
-def test_a_limit_on_ourselves_is_the_tightest_one_above_us(tmp_path: Path) -> None:
+def test_own_quota_is_the_tightest_of_all_ancestors(tmp_path: Path) -> None:
     inner = tmp_path / "pod" / "worker"
     inner.mkdir(parents=True)
     mounts = f"30 24 0:26 / {tmp_path} rw,nosuid - cgroup2 cgroup2 rw"
@@ -157,7 +153,7 @@ def test_a_limit_on_ourselves_is_the_tightest_one_above_us(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("quota", "cores"), [("-1", None), ("250000", 2.5)])
-def test_v1_says_minus_one_where_there_is_no_limit(tmp_path: Path, quota: str, cores: float | None) -> None:
+def test_v1_quota_of_minus_one_is_no_limit(tmp_path: Path, quota: str, cores: float | None) -> None:
     (tmp_path / "cpu.cfs_period_us").write_text("100000\n")
     (tmp_path / "cpu.cfs_quota_us").write_text(f"{quota}\n")
     assert cgroups.own_quota(f"30 24 0:26 / {tmp_path} rw - cgroup cgroup rw,cpu", "3:cpu:/") == cores
@@ -172,7 +168,7 @@ def set_v1_quotas(top: Path, quotas: dict[str, int]) -> None:
 
 @pytest.mark.parametrize("mounted", ["cpu", "cpu,cpuacct", "cpuacct,cpu"])
 @pytest.mark.parametrize("links", [False, True])
-def test_v1_counts_the_smallest_limit_of_the_group_and_all_above_it(tmp_path: Path, mounted: str, links: bool) -> None:
+def test_v1_own_quota_is_the_tightest_of_all_ancestors(tmp_path: Path, mounted: str, links: bool) -> None:
     top = tmp_path / "with space" / mounted
     set_v1_quotas(top, {"": -1, "pod": 150_000, "pod/worker": 400_000, "pod/worker/job": -1})
     if links and "," in mounted:
@@ -188,8 +184,8 @@ def test_v1_counts_the_smallest_limit_of_the_group_and_all_above_it(tmp_path: Pa
     assert cgroups.own_quota(mounts, own) == 0.2
 
 
-def test_a_parent_that_only_another_mount_shows_counts(tmp_path: Path) -> None:
-    # As in a container without a cgroup namespace that has the host's groups mounted too.
+def test_own_quota_includes_ancestors_in_another_mount(tmp_path: Path) -> None:
+    # As in a container without a cgroup namespace, with the host's cgroups also mounted.
     set_v1_quotas(tmp_path / "own", {"": 200_000})
     set_v1_quotas(tmp_path / "host", {"": -1, "pods": 75_000, "pods/x": 200_000})
     mounts = "\n".join(
@@ -200,7 +196,7 @@ def test_a_parent_that_only_another_mount_shows_counts(tmp_path: Path) -> None:
     assert cgroups.own_folders(mounts, "4:cpu,cpuacct:/pods/x")["cpu"] == tmp_path / "own"
 
 
-def test_a_mount_of_another_group_says_nothing_of_ours(tmp_path: Path) -> None:
+def test_mount_of_another_cgroup_is_ignored(tmp_path: Path) -> None:
     set_v1_quotas(tmp_path / "other", {"": 10_000})
     set_v1_quotas(tmp_path / "own", {"": 200_000})
     mounts = "\n".join(

@@ -1,4 +1,4 @@
-"""What a JobSpec may hold, and by what two of them are the same job."""
+"""Validation of a JobSpec, and the digest that identifies a job."""
 
 from __future__ import annotations
 
@@ -58,16 +58,16 @@ def spec(tmp_path: Path) -> JobSpec:
         ("inputs", {"x": Path("/nowhere/at/all")}),
     ],
 )
-def test_a_value_that_cannot_be_used_is_refused_by_its_name(spec: JobSpec, field: str, value: Any) -> None:
+def test_invalid_value_is_rejected_with_its_field(spec: JobSpec, field: str, value: Any) -> None:
     with pytest.raises(InvalidInputError) as raised:
         check_spec(dataclasses.replace(spec, **{field: value}))
     assert raised.value.field == field
     assert "expected" in str(raised.value)
 
 
-def test_root_is_refused_unless_it_is_allowed_and_an_ordinary_user_is_not(spec: JobSpec) -> None:
+def test_root_is_rejected_unless_allowed(spec: JobSpec) -> None:
     for user in ("0", "0:0", "0:5"):
-        with pytest.raises(InvalidInputError, match=r"user: got .*, expected an ordinary user, .* or allow_root=True"):
+        with pytest.raises(InvalidInputError, match=r"user: got .*, expected an unprivileged user, .* or allow_root"):
             check_spec(dataclasses.replace(spec, user=user))
         check_spec(dataclasses.replace(spec, user=user, allow_root=True))
     for user in ("1", "1000:0", "65532:65532", "2147483647:2147483647"):
@@ -77,13 +77,13 @@ def test_root_is_refused_unless_it_is_allowed_and_an_ordinary_user_is_not(spec: 
             check_spec(dataclasses.replace(spec, user=user, allow_root=True))
 
 
-def test_the_value_of_a_variable_is_never_in_a_message(spec: JobSpec) -> None:
+def test_error_message_omits_values_of_environment_variables(spec: JobSpec) -> None:
     with pytest.raises(InvalidInputError) as raised:
         check_spec(dataclasses.replace(spec, environment={"TOKEN": "s3cret\0"}))
     assert "s3cret" not in str(raised.value)
 
 
-def test_folders_are_walked_and_placed_below_input(spec: JobSpec, tmp_path: Path) -> None:
+def test_files_of_input_folders_are_placed_below_input(spec: JobSpec, tmp_path: Path) -> None:
     assert list(placed_files(spec)) == [
         ("work/train.py", tmp_path / "train.py"),
         ("input/data/deep/a.bin", tmp_path / "data" / "deep" / "a.bin"),
@@ -101,13 +101,11 @@ def test_folders_are_walked_and_placed_below_input(spec: JobSpec, tmp_path: Path
         ({"inputs": {}}, False),
     ],
 )
-def test_a_job_is_the_same_whatever_its_share_and_another_with_any_other_difference(
-    spec: JobSpec, change: dict[str, Any], same: bool
-) -> None:
+def test_digest_ignores_only_allocation_and_labels(spec: JobSpec, change: dict[str, Any], same: bool) -> None:
     assert (spec_digest(dataclasses.replace(spec, **change)) == spec_digest(spec)) is same
 
 
-def test_another_content_of_a_file_makes_another_job(spec: JobSpec, tmp_path: Path) -> None:
+def test_digest_depends_on_file_contents(spec: JobSpec, tmp_path: Path) -> None:
     before = spec_digest(spec)
     (tmp_path / "data" / "deep" / "a.bin").write_bytes(b"b")
     assert spec_digest(spec) != before

@@ -1,4 +1,4 @@
-"""Answers of an engine that come late or not at all, which a real engine does not give on demand."""
+"""Failed pulls and connections, which a real engine does not produce on demand."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from paceline.runtime.docker_images import Images
 
 
 class Engine:
-    """An engine with every image, whose pulls go as ``said``; each of them is taken away when it was said."""
+    """An engine with every image; each pull consumes one of ``answers``."""
 
-    def __init__(self, *said: list[dict[str, Any]] | Exception) -> None:
-        self.said = list(said)
+    def __init__(self, *answers: list[dict[str, Any]] | Exception) -> None:
+        self.answers = list(answers)
 
     def pull(self, image: str, **_: Any) -> Iterator[dict[str, Any]]:
-        answer = self.said.pop(0)
+        answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
         yield from answer
@@ -32,7 +32,7 @@ class Engine:
 
 
 @pytest.mark.parametrize(
-    ("said", "error"),
+    ("message", "error"),
     [
         ("manifest for x:latest not found: manifest unknown", InvalidInputError),
         ("pull access denied for x, repository does not exist", InvalidInputError),
@@ -42,35 +42,33 @@ class Engine:
         ("dial tcp: lookup registry.example: no such host", RuntimeUnavailableError),
     ],
 )
-def test_a_pull_cut_off_in_its_middle_may_be_tried_again_and_an_image_that_cannot_be_had_is_a_wrong_value(
-    said: str, error: type[Exception]
-) -> None:
-    going = {"status": "Pulling fs layer"}
-    engine: Any = Engine([going, {"error": said}, going], [going])
+def test_failed_pull_is_retryable_or_invalid_input(message: str, error: type[Exception]) -> None:
+    progress = {"status": "Pulling fs layer"}
+    engine: Any = Engine([progress, {"error": message}, progress], [progress])
     images = Images(pull=True)
     with pytest.raises(error) as raised:
         images.prepare(engine, "x")
-    assert said in str(raised.value)
+    assert message in str(raised.value)
     images.prepare(engine, "x")
     images.prepare(engine, "x")
-    assert engine.said == []
+    assert engine.answers == []
 
 
 @pytest.mark.parametrize(
     "error", [ConnectionRefusedError("no"), TimeoutError("late"), RuntimeUnavailableError("login failed")]
 )
-def test_a_connection_that_fails_once_is_made_anew_by_the_next_call(error: Exception) -> None:
-    tries: list[Any] = [error, error, Engine()]
+def test_next_call_reconnects_after_a_failed_connection(error: Exception) -> None:
+    results: list[Any] = [error, error, Engine()]
 
     def connect() -> Any:
-        made = tries.pop(0)
-        if isinstance(made, Exception):
-            raise made
-        return made
+        result = results.pop(0)
+        if isinstance(result, Exception):
+            raise result
+        return result
 
     runtime = DockerRuntime(connect)
     for _ in range(2):
         with pytest.raises(RuntimeUnavailableError):
             runtime.capacity()
     assert runtime.capacity() == runtime.capacity() == 3
-    assert tries == []
+    assert results == []

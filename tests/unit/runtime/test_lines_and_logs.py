@@ -1,4 +1,4 @@
-"""Bytes to lines, frames to entries, and every entry once across new connections."""
+"""Lines from bytes, entries from frames, and every entry exactly once across reconnects."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from datetime import datetime, timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.runtime.docker_logs import FrameParser, Place
+from paceline.runtime.docker_logs import FrameParser, ReadPosition
 from paceline.runtime.lines import LineAssembler
 
 
 @given(
     text=st.text(alphabet=st.characters(exclude_characters="\r\n", codec="utf-8")), cuts=st.lists(st.integers(0, 99))
 )
-def test_lines_do_not_depend_on_how_the_bytes_are_cut(text: str, cuts: list[int]) -> None:
+def test_lines_do_not_depend_on_chunk_boundaries(text: str, cuts: list[int]) -> None:
     data = f"{text}\nsecond ✓\n\n{text}".encode()
-    places = sorted(cut % (len(data) + 1) for cut in cuts)
+    positions = sorted(cut % (len(data) + 1) for cut in cuts)
     assembler = LineAssembler()
     lines: list[str] = []
-    for start, end in zip([0, *places], [*places, len(data)], strict=True):
+    for start, end in zip([0, *positions], [*positions, len(data)], strict=True):
         lines += assembler.feed(data[start:end])
     lines += assembler.flush()
     assert lines == [text, "second ✓", "", *([text] if text else [])]
 
 
-def test_windows_line_ends_and_progress_bars_read_as_on_a_terminal() -> None:
+def test_carriage_returns_are_handled_as_on_a_terminal() -> None:
     assembler = LineAssembler()
     assert assembler.feed(b"one\r\ntwo\r") == ["one"]
     assert assembler.feed(b"\n 10%\r") == ["two"]
@@ -39,7 +39,7 @@ def frame(stream: int, payload: bytes) -> bytes:
 
 
 @given(payloads=st.lists(st.binary(max_size=50)), size=st.integers(1, 20))
-def test_frames_do_not_depend_on_how_the_bytes_arrive(payloads: list[bytes], size: int) -> None:
+def test_frames_do_not_depend_on_chunk_boundaries(payloads: list[bytes], size: int) -> None:
     data = b"".join(frame(1 + i % 2, payload) for i, payload in enumerate(payloads))
     parser = FrameParser()
     found = [f for i in range(0, len(data), size) for f in parser.feed(data[i : i + size])]
@@ -54,35 +54,35 @@ def stamp(seconds: float) -> str:
     return f"2025-03-01T{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}.{int(seconds % 1 * 1e9):09d}Z"
 
 
-def test_every_entry_passes_once_however_often_the_connection_breaks() -> None:
+def test_every_entry_passes_once_across_reconnects() -> None:
     chance = random.Random(7)
-    # The streams' timestamps cross by a few ms; pieces of one long line share theirs.
+    # The streams' timestamps overlap by a few ms; pieces of one long line have equal timestamps.
     entries = [
         (1 + i % 2, stamp(100 + i * 0.05 + chance.uniform(-0.01, 0.01) * (i % 2)), f"line {i}\n") for i in range(600)
     ]
     entries[300:300] = [(*entries[300][:2], "piece")] * 5
-    place = Place()
+    position = ReadPosition()
     got: list[tuple[int, str, str]] = []
     while len(got) < len(entries):
-        since = place.since()
+        since = position.since()
         first = 0
         if since is not None:
             newest = stamp(int(since) - START_S)
             first = next(i for i, entry in enumerate(entries) if entry[1] >= newest)
-        place.reconnect()
-        # Each connection repeats the overlap and breaks somewhere after it, also within a long line.
+        position.reconnect()
+        # Each connection repeats the overlap and breaks at a random point after it, also within a long line.
         last = 303 if first < 303 < first + 150 and not got[300:] else first + chance.randint(1, 150)
-        got += [entry for entry in entries[first:last] if place.is_new(*entry[:2])]
+        got += [entry for entry in entries[first:last] if position.is_new(*entry[:2])]
     assert got == entries
 
 
-def test_a_clock_set_back_loses_no_line() -> None:
-    place = Place()
+def test_clock_set_back_loses_no_entry() -> None:
+    position = ReadPosition()
     stamps = [stamp(5000 + i) for i in range(5)] + [stamp(1400 + i) for i in range(5)]
-    assert place.is_new(2, stamp(5000))
-    assert all(place.is_new(1, one) for one in stamps)
-    assert place.since() == str(int(START_S) + 1404 - 2), "a new connection begins by the clock of now"
-    place.reconnect()
-    assert [place.is_new(1, stamp(1400 + i)) for i in range(7)] == 5 * [False] + 2 * [True]
-    assert place.is_new(2, stamp(1405)), "the other stream's newest entry is from before"
-    assert all(place.is_new(1, stamp(100 + i)) for i in range(3)), "and once more, after a new connection"
+    assert position.is_new(2, stamp(5000))
+    assert all(position.is_new(1, one) for one in stamps)
+    assert position.since() == str(int(START_S) + 1404 - 2), "a new connection starts at the changed time"
+    position.reconnect()
+    assert [position.is_new(1, stamp(1400 + i)) for i in range(7)] == 5 * [False] + 2 * [True]
+    assert position.is_new(2, stamp(1405)), "the other stream's newest entry is from before the change"
+    assert all(position.is_new(1, stamp(100 + i)) for i in range(3)), "the same again after a reconnect"

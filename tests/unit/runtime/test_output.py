@@ -1,4 +1,4 @@
-"""What is taken of an output folder with links, pipes and devices: the same of a container's and of a local job's."""
+"""Collection of output folders with links, pipes and sockets, the same for containers and local jobs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from paceline.runtime.archive import extract_output
 from paceline.runtime.process_job import ProcessJob
 from paceline.runtime.scratch import Scratch
 
-Take = Callable[..., None]
+Collect = Callable[..., None]
 
 
 @pytest.fixture
 def output(tmp_path: Path) -> Path:
-    """The output folder of a job, beside a file that is none of its output."""
+    """The output folder of a job, next to a file outside the output."""
     folder = tmp_path / "job" / "output"
     folder.mkdir(parents=True)
     (tmp_path / "job" / "secret").write_text("secret")
@@ -30,10 +30,10 @@ def output(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(params=["tar", "folder"])
-def take(request: pytest.FixtureRequest, output: Path, tmp_path: Path) -> Take:
-    """Collect ``output`` into ``tmp_path / "out"``: from a tar, as an engine makes it, or from the folder itself."""
+def collect(request: pytest.FixtureRequest, output: Path, tmp_path: Path) -> Collect:
+    """Collect ``output`` into ``tmp_path / "out"``, from a tar as with an engine, or from the folder."""
 
-    def collect(max_bytes: int = 10_000) -> None:
+    def call(max_bytes: int = 10_000) -> None:
         if request.param == "folder":
             ProcessJob(Scratch(tmp_path / "job"), max_output_bytes=max_bytes, from_start=True).collect(tmp_path / "out")
         else:
@@ -42,11 +42,11 @@ def take(request: pytest.FixtureRequest, output: Path, tmp_path: Path) -> Take:
                 archive.add(output, arcname="output")
             extract_output([made.getvalue()], tmp_path / "out", root="output", max_bytes=max_bytes)
 
-    return collect
+    return call
 
 
 def write(output: Path, **content: str) -> None:
-    """Write files: ``__`` in a name is a folder's slash."""
+    """Write files; ``__`` in a name stands for a slash."""
     for name, text in content.items():
         path = output / name.replace("__", "/")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ def write(output: Path, **content: str) -> None:
 
 
 def link(output: Path, **targets: str) -> None:
-    """Make symbolic links, with names as ``write`` takes them."""
+    """Create symbolic links, with names as in ``write``."""
     for name, target in targets.items():
         path = output / name.replace("__", "/")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ def link(output: Path, **targets: str) -> None:
 
 
 def found(folder: Path) -> dict[str, str]:
-    """Return what a folder holds: paths of files to their text, paths of folders with a slash to nothing."""
+    """Return paths and texts of a folder's files; a folder's path ends with a slash and has no text."""
     assert not [p for p in folder.rglob("*") if p.is_symlink()]
     return {
         p.relative_to(folder).as_posix() + ("/" if p.is_dir() else ""): "" if p.is_dir() else p.read_text()
@@ -71,7 +71,7 @@ def found(folder: Path) -> dict[str, str]:
 
 
 def test_links_inside_the_output_are_collected_as_copies(
-    take: Take, output: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    collect: Collect, output: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(output, epoch3="weights", runs__7__model="seven", blobs__ab="blob")
     link(
@@ -79,7 +79,7 @@ def test_links_inside_the_output_are_collected_as_copies(
     )
     link(output, best="runs/best", model="best/first")
     os.link(output / "epoch3", output / "runs" / "hard")
-    take()
+    collect()
     run = {"model": "seven", "first": "weights"}
     assert found(tmp_path / "out") == {
         "again": "weights",
@@ -104,16 +104,16 @@ def test_links_inside_the_output_are_collected_as_copies(
     assert (tmp_path / "out" / "epoch3").read_text() == "weights"
 
 
-def test_a_hard_link_to_a_link_is_a_copy_of_what_that_leads_to(take: Take, output: Path, tmp_path: Path) -> None:
+def test_hard_link_to_a_link_is_collected_as_a_copy(collect: Collect, output: Path, tmp_path: Path) -> None:
     write(output, a="a")
     link(output, l="a")
     os.link(output / "l", output / "m", follow_symlinks=False)
-    take()
+    collect()
     assert found(tmp_path / "out") == {"a": "a", "l": "a", "m": "a"}
 
 
-def test_everything_else_is_left_out_with_one_warning(
-    take: Take, output: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_other_entries_are_skipped_with_one_warning(
+    collect: Collect, output: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(output, kept="kept", deep__kept="too")
     link(output, absolute=str(output / "kept"), dangling="nothing", file_as_folder="kept/", below_a_file="kept/x")
@@ -121,31 +121,31 @@ def test_everything_else_is_left_out_with_one_warning(
     link(output, round="about", about="round", itself="itself", through="up/secret", deep__self=".", deep__up="..")
     os.mkfifo(output / "deep" / "pipe")
     with socket.socket(socket.AF_UNIX) as listening:
-        here = os.open(output, os.O_RDONLY)  # a socket's address has room for 107 characters
-        listening.bind(f"/proc/self/fd/{here}/socket")
-        os.close(here)
-        take()
+        handle = os.open(output, os.O_RDONLY)  # a socket's address has at most 107 characters
+        listening.bind(f"/proc/self/fd/{handle}/socket")
+        os.close(handle)
+        collect()
     assert found(tmp_path / "out") == {"deep/": "", "deep/kept": "too", "kept": "kept"}
     (record,) = caplog.records
     assert (record.name, record.levelno) == ("paceline.runtime.output", logging.WARNING)
-    # A tar has no sockets.
+    # A tar does not contain sockets.
     number = len([p for p in output.rglob("*") if p.is_symlink() or p.is_fifo()])
-    assert f"Left {number} out" in caplog.text or f"Left {number + 1} out" in caplog.text
+    assert f"Skipped {number} entries" in caplog.text or f"Skipped {number + 1} entries" in caplog.text
     assert f"and {number - 5} more" in caplog.text or f"and {number - 4} more" in caplog.text
 
 
-def test_names_of_a_job_cannot_forge_lines_of_a_log(take: Take, output: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_entry_names_cannot_forge_log_lines(collect: Collect, output: Path, caplog: pytest.LogCaptureFixture) -> None:
     (output / "x\nERROR: \udce4").symlink_to("nothing")
-    take()
+    collect()
     assert len(caplog.text.splitlines()) == 1
 
 
-def test_folders_that_lead_to_each_other_are_copied_up_to_where_they_repeat(
-    take: Take, output: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_mutually_linked_folders_are_copied_until_they_repeat(
+    collect: Collect, output: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(output, a__one="1", b__two="2")
     link(output, a__x="../b", b__y="../a", top="a", inner="a/x", whole=".")
-    take()
+    collect()
     taken = found(tmp_path / "out")
     assert {name: text for name, text in taken.items() if text} == {
         "a/one": "1",
@@ -160,45 +160,45 @@ def test_folders_that_lead_to_each_other_are_copied_up_to_where_they_repeat(
     assert "'whole'" in caplog.text
 
 
-def test_a_chain_of_links_is_followed_as_far_as_the_kernel_does(take: Take, output: Path, tmp_path: Path) -> None:
+def test_chain_of_links_has_the_limit_of_the_kernel(collect: Collect, output: Path, tmp_path: Path) -> None:
     write(output, l0="end")
     for number in range(1, 51):
         (output / f"l{number}").symlink_to(f"l{number - 1}")
-    take()
+    collect()
     kernel = {name for name in os.listdir(output) if (output / name).exists()}
     assert set(os.listdir(tmp_path / "out")) == kernel
 
 
 @pytest.mark.parametrize("name", ["link", "hard", "folder"])
-def test_the_limit_on_bytes_counts_copies(take: Take, output: Path, tmp_path: Path, name: str) -> None:
+def test_limit_on_bytes_includes_copies(collect: Collect, output: Path, tmp_path: Path, name: str) -> None:
     write(output, sub__large="x" * 600)
     if name == "hard":
         os.link(output / "sub" / "large", output / "hard")
     else:
         (output / name).symlink_to("sub/large" if name == "link" else "sub")
-    with pytest.raises(TrainingFailedError, match="more than 1199 bytes"):
-        take(1199)
+    with pytest.raises(TrainingFailedError, match="limit of 1199 bytes"):
+        collect(1199)
     assert list((tmp_path / "out").iterdir()) == []
-    take(1200)
+    collect(1200)
     assert len(found(tmp_path / "out")) == (4 if name == "folder" else 3)
 
 
-def test_the_limit_on_entries_counts_copies_and_what_is_left_out(
-    take: Take, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_limit_on_entries_includes_copies_and_skipped_entries(
+    collect: Collect, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Each folder holds the next one twice: 2 to the power of 30 files.
+    # Each folder links twice to the next one: 2 to the power of 30 files.
     monkeypatch.setattr("paceline.runtime.output.MAX_ENTRIES", 500)
     for depth in range(30):
         write(output, **{f"d{depth}__x": ""})
         (output / f"d{depth}" / "one").symlink_to(f"../d{depth + 1}")
         (output / f"d{depth}" / "two").symlink_to(f"../d{depth + 1}")
     with pytest.raises(TrainingFailedError, match="500 entries"):
-        take()
+        collect()
     assert list((tmp_path / "out").iterdir()) == []
 
 
 @pytest.mark.parametrize("swapped", ["file", "folder"])
-def test_what_a_running_job_puts_in_place_of_a_listed_entry_is_not_followed(
+def test_link_that_replaces_a_listed_entry_is_not_followed(
     output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, swapped: str
 ) -> None:
     write(output, a="a", sub__b="b")
@@ -218,11 +218,11 @@ def test_what_a_running_job_puts_in_place_of_a_listed_entry_is_not_followed(
     ProcessJob(Scratch(tmp_path / "job"), max_output_bytes=1000, from_start=True).collect(tmp_path / "out")
     monkeypatch.undo()
     assert found(tmp_path / "out") == ({"sub/": "", "sub/b": "b"} if swapped == "file" else {"a": "a", "sub/": ""})
-    assert ("Left 1 out" in caplog.text) is (swapped == "file")
+    assert ("Skipped 1 entries" in caplog.text) is (swapped == "file")
 
 
 @pytest.mark.parametrize("replaced", ["nothing", "link", "file"])
-def test_an_output_folder_that_is_none_any_more_is_an_error(output: Path, tmp_path: Path, replaced: str) -> None:
+def test_missing_or_replaced_output_folder_is_an_error(output: Path, tmp_path: Path, replaced: str) -> None:
     output.rmdir()
     if replaced == "link":
         output.symlink_to(tmp_path)

@@ -1,4 +1,4 @@
-"""Identity and end of processes, also of zombies."""
+"""Identity and end of processes, including zombies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 import psutil
 import pytest
 
-from paceline.runtime.processes import Identity, carrying, family, identify, kill_carrying
+from paceline.runtime.processes import Identity, descendants, find_by_environment, identify, kill_by_environment
 
 WAITS = "import sys; sys.stdin.read()"
 
@@ -24,23 +24,23 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
     process.communicate()
 
 
-def test_a_zombie_is_not_alive(child):
-    who = identify(child.pid)
-    assert who.alive()
-    assert who in map(identify, [one.pid for one in family(frozenset())])
-    assert not who.wait(0.0) or who.alive(), "a timeout of 0 does not wait"
+def test_zombie_is_not_alive(child):
+    identity = identify(child.pid)
+    assert identity.alive()
+    assert identity in map(identify, [one.pid for one in descendants(frozenset())])
+    assert not identity.wait(0.0) or identity.alive(), "a timeout of 0 does not wait"
     child.stdin.close()
-    who.wait(60)
+    identity.wait(60)
     assert psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE
-    assert not who.alive()
-    assert not who.wait(60), "it ended before the call"
-    assert child.pid not in [one.pid for one in family(frozenset())]
+    assert not identity.alive()
+    assert not identity.wait(60), "the process ended before the call"
+    assert child.pid not in [one.pid for one in descendants(frozenset())]
 
 
-def test_a_reused_pid_is_another_process(child):
-    who = identify(child.pid)
-    assert not replace(who, born_s=who.born_s - 1.0).alive()
-    assert Identity.read(asdict(who)) == who
+def test_reused_pid_is_another_process(child):
+    identity = identify(child.pid)
+    assert not replace(identity, born_s=identity.born_s - 1.0).alive()
+    assert Identity.read(asdict(identity)) == identity
 
 
 @pytest.mark.parametrize("stored", [None, {}, {"pid": 1}, {"pid": "one", "born_s": 2.0}, [1, 2], "1"])
@@ -48,11 +48,11 @@ def test_invalid_identities_are_none(stored):
     assert Identity.read(stored) is None
 
 
-def test_kill_carrying_kills_the_processes_of_one_job(child):
+def test_kill_by_environment_kills_only_one_jobs_processes(child):
     other = subprocess.Popen([sys.executable, "-c", WAITS], stdin=subprocess.PIPE, env={"OF_JOB": "another"})
     try:
-        assert [one.pid for one in carrying("OF_JOB", str(os.getpid()))] == [child.pid]
-        assert kill_carrying("OF_JOB", str(os.getpid()))
+        assert [one.pid for one in find_by_environment("OF_JOB", str(os.getpid()))] == [child.pid]
+        assert kill_by_environment("OF_JOB", str(os.getpid()))
         assert child.wait(60) == -9
         assert other.poll() is None
     finally:

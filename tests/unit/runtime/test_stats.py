@@ -1,4 +1,4 @@
-"""What an engine says of a container that goes away while it is measured."""
+"""Stats of a container that is removed during the measurement."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Client:
         raise requests.exceptions.JSONDecodeError("Expecting value", self.answer, 0)
 
 
-def test_an_empty_answer_is_of_a_container_that_has_gone():
+def test_empty_answer_means_removed_container():
     assert usage_of(stats_now(Client(""), "some")) is None
 
 
-def test_an_answer_that_is_not_of_an_engine_says_nothing_of_the_container():
-    with pytest.raises(RuntimeUnavailableError, match="ask what a container uses"):
+def test_answer_of_a_proxy_is_an_engine_failure():
+    with pytest.raises(RuntimeUnavailableError, match="read a container's resource usage"):
         stats_now(Client("<html>proxy</html>"), "some")

@@ -1,4 +1,4 @@
-"""The duty cycle on a simulated machine: no process, no clock, no sleep."""
+"""The duty cycle with a simulated job, without processes, clocks or sleeps."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from paceline.runtime.throttle import DutyCycle
 def simulate(
     cycle: DutyCycle, rate: float, seconds: float, late_s: float = 0.0, begin_s: float = 0.0, used_s: float = 0.0
 ) -> float:
-    """Run a job that burns ``rate`` cores whenever it may; return its share.
+    """Simulate a job that uses ``rate`` cores while it runs; return its mean usage in cores.
 
-    Every look comes up to ``late_s`` late, as it does on a busy machine.
+    Each update is up to ``late_s`` late, as on a busy machine.
     """
     lateness = random.Random(1)
     now, used = begin_s, used_s
@@ -29,18 +29,18 @@ def simulate(
 
 @given(devices=st.floats(0.05, 4.0), rate=st.floats(0.2, 8.0))
 @settings(max_examples=200)
-def test_a_hungry_job_gets_its_share_and_a_modest_one_all_it_wants(devices: float, rate: float) -> None:
+def test_usage_is_the_smaller_of_allocation_and_demand(devices: float, rate: float) -> None:
     share = simulate(DutyCycle(devices), rate, seconds=60.0)
     assert share == pytest.approx(min(devices, rate), rel=0.01)
 
 
 @pytest.mark.parametrize("devices", [0.1, 0.35, 0.5, 0.95, 1.5])
-def test_looks_that_come_late_are_paid_back(devices: float) -> None:
+def test_late_updates_do_not_change_the_usage(devices: float) -> None:
     share = simulate(DutyCycle(devices), rate=2.0, seconds=60.0, late_s=0.01)
     assert share == pytest.approx(devices, rel=0.03)
 
 
-def test_a_new_share_is_kept_from_the_moment_it_is_set() -> None:
+def test_new_allocation_applies_at_once() -> None:
     cycle = DutyCycle(0.2)
     simulate(cycle, rate=1.0, seconds=5.0)
     for cycle.devices, begin_s, used_s in ((0.8, 100.0, 1.0), (0.2, 200.0, 3.0)):
@@ -48,19 +48,19 @@ def test_a_new_share_is_kept_from_the_moment_it_is_set() -> None:
         assert share == pytest.approx(cycle.devices, rel=0.06)
 
 
-def test_an_idle_job_cannot_save_up_more_than_one_period() -> None:
+def test_idle_job_saves_at_most_one_period_of_tokens() -> None:
     cycle = DutyCycle(0.5, period_s=0.1)
     for step in range(100):
         cycle.update(step * 0.1, 0.0)
-    # Now it burns a whole core: after a period's worth of tokens (50 ms) at most it is stopped.
+    # The job now uses a whole core: it stops after at most the tokens of one period (50 ms).
     cycle.update(10.0, 0.0)
     cycle.update(10.11, 0.11)
     assert cycle.stopped
 
 
-def test_an_overdraft_stops_a_job_for_one_second_at_most() -> None:
+def test_overdraft_stops_a_job_for_at_most_one_second() -> None:
     cycle = DutyCycle(0.1)
     cycle.update(0.0, 0.0)
-    pause = cycle.update(1.0, 5.0)  # five core seconds that were seen too late
+    pause = cycle.update(1.0, 5.0)  # five core-seconds, measured too late
     assert cycle.stopped
     assert pause <= 1.2

@@ -1,4 +1,4 @@
-"""Schedulers choose workers that do no harm, cover all samples, and are as quick as they promise."""
+"""Schedulers protect applications, assign every sample, and return plans with correct durations."""
 
 import itertools
 import json
@@ -13,11 +13,11 @@ from paceline.errors import InvalidInputError
 from paceline.schedule import Candidate, NoFeasibleWorkerError, Problem, State, deep_edge, fair, schedule
 from paceline.schedule.plan import infeasible
 
-SPEED = {"nano": 0.040, "tx2": 0.015, "pi": 0.120}  # seconds for a sample on an idle machine
+SAMPLE_S = {"nano": 0.040, "tx2": 0.015, "pi": 0.120}  # seconds for a sample on an idle machine
 
 
-class World:
-    """Estimates by formula: contention slows computing, workers wait for each other at the parameter server."""
+class FormulaEstimates:
+    """Estimates by formula: load slows computing, and workers contend for the parameter server."""
 
     def __init__(self, update_s=0.02, contention_s=0.01, app_s=0.08):
         self.one_s, self.contention_s, self.app_s = update_s, contention_s, app_s
@@ -26,7 +26,7 @@ class World:
         return np.array([int(64 * max(0.0, 1.0 - one.state.memory) ** 2) for one in candidates], dtype=np.int64)
 
     def compute_s(self, candidates, batch):
-        forward = np.array([SPEED[one.kind] * (1 + 2 * one.state.cpu + 3 * one.state.gpu) for one in candidates])
+        forward = np.array([SAMPLE_S[one.kind] * (1 + 2 * one.state.cpu + 3 * one.state.gpu) for one in candidates])
         return forward + 0.5 * forward / batch
 
     def update_s(self, candidates, batch, server):
@@ -38,49 +38,49 @@ class World:
 
 
 @pytest.fixture
-def world():
-    return World()
+def estimates():
+    return FormulaEstimates()
 
 
 def problem_of(seed, workers=6, samples=2000, costs=False, epochs=1):
-    """A random problem."""
-    rnd = random.Random(seed)
+    """Return a random problem."""
+    rng = random.Random(seed)
     candidates = [
         Candidate(
             f"worker-{number}",
-            rnd.choice(list(SPEED)),
-            State(cpu=rnd.random(), gpu=rnd.random() / 2, memory=rnd.uniform(0.1, 0.8)),
-            {"sift": 0.15} if rnd.random() < 0.7 else {},
-            transfer_s=rnd.uniform(0, 0.02) if costs else 0.0,
-            initialize_s=rnd.uniform(0, 20) if costs else 0.0,
+            rng.choice(list(SAMPLE_S)),
+            State(cpu=rng.random(), gpu=rng.random() / 2, memory=rng.uniform(0.1, 0.8)),
+            {"sift": 0.15} if rng.random() < 0.7 else {},
+            transfer_s=rng.uniform(0, 0.02) if costs else 0.0,
+            initialize_s=rng.uniform(0, 20) if costs else 0.0,
         )
         for number in range(workers)
     ]
-    return Problem(samples, candidates, State(cpu=rnd.random()), epochs)
+    return Problem(samples, candidates, State(cpu=rng.random()), epochs)
 
 
-def total_s(problem, world, chosen, shards):
-    """What a choice costs, by the formulas of section III-A."""
-    batch = np.maximum(np.minimum(world.max_batch(chosen), shards), 1)
-    each_s = world.compute_s(chosen, batch) + world.update_s(chosen, batch, problem.server) / batch
+def total_s(problem, estimates, chosen, shards):
+    """Return the duration of a choice by the formulas of section III-A."""
+    batch = np.maximum(np.minimum(estimates.max_batch(chosen), shards), 1)
+    each_s = estimates.compute_s(chosen, batch) + estimates.update_s(chosen, batch, problem.server) / batch
     return max(
         one.transfer_s * part + one.initialize_s + problem.epochs * part * seconds
         for one, part, seconds in zip(chosen, shards, each_s, strict=True)
     )
 
 
-def best_by_trying_all(problem, world, feasible):
-    """The least total cost over every choice of workers."""
+def shortest_total_s(problem, estimates, feasible):
+    """Return the shortest duration over all choices of workers."""
     found = np.inf
     for count in range(1, len(feasible) + 1):
         for chosen in itertools.combinations(feasible, count):
             chosen = list(chosen)
-            batch = np.maximum(np.minimum(world.max_batch(chosen), problem.samples / count), 1)
-            each_s = world.compute_s(chosen, batch) + world.update_s(chosen, batch, problem.server) / batch
+            batch = np.maximum(np.minimum(estimates.max_batch(chosen), problem.samples / count), 1)
+            each_s = estimates.compute_s(chosen, batch) + estimates.update_s(chosen, batch, problem.server) / batch
             each_s = problem.epochs * each_s + np.array([one.transfer_s for one in chosen])
             begin_s = np.array([one.initialize_s for one in chosen])
             low, high = 0.0, float(np.max(begin_s + each_s * problem.samples))
-            for _ in range(60):  # bisection on the moment when all are done
+            for _ in range(60):  # bisection on the common end
                 middle = (low + high) / 2
                 enough = np.sum(np.maximum(middle - begin_s, 0) / each_s) >= problem.samples
                 low, high = (low, middle) if enough else (middle, high)
@@ -94,16 +94,16 @@ ALL = [deep_edge, fair, schedule]
 @pytest.mark.parametrize("scheduler", ALL)
 @settings(max_examples=60)
 @given(seed=st.integers(0, 10_000), workers=st.integers(1, 12))
-def test_every_sample_is_given_to_one_worker_in_batches_that_fit(scheduler, seed, workers):
-    world, problem = World(), problem_of(seed, workers)
-    unfit = infeasible(problem, world)
+def test_every_sample_is_assigned_once_in_batches_that_fit(scheduler, seed, workers):
+    estimates, problem = FormulaEstimates(), problem_of(seed, workers)
+    unfit = infeasible(problem, estimates)
     fits = [one.name not in unfit for one in problem.candidates]
-    if not any(world.max_batch(problem.candidates) if scheduler is fair else fits):
-        with pytest.raises(NoFeasibleWorkerError) as refused:
-            scheduler(problem, world)
-        assert set(refused.value.reasons) == {one.name for one in problem.candidates}
+    if not any(estimates.max_batch(problem.candidates) if scheduler is fair else fits):
+        with pytest.raises(NoFeasibleWorkerError) as raised:
+            scheduler(problem, estimates)
+        assert set(raised.value.reasons) == {one.name for one in problem.candidates}
         return
-    plan = scheduler(problem, world)
+    plan = scheduler(problem, estimates)
     assert sum(one.samples for one in plan.assignments) == problem.samples
     names = [one.worker for one in plan.assignments]
     assert json.loads(json.dumps(plan.to_dict()))["workers"].keys() == set(names)
@@ -113,45 +113,45 @@ def test_every_sample_is_given_to_one_worker_in_batches_that_fit(scheduler, seed
         assert not set(names) & set(unfit)
     by_name = {one.name: one for one in problem.candidates}
     for one in plan.assignments:
-        assert 1 <= one.batch_size <= min(one.samples, world.max_batch([by_name[one.worker]])[0])
+        assert 1 <= one.batch_size <= min(one.samples, estimates.max_batch([by_name[one.worker]])[0])
     chosen, shards = [by_name[name] for name in names], np.array([one.samples for one in plan.assignments])
-    assert plan.total_s == pytest.approx(total_s(problem, world, chosen, shards))
+    assert plan.total_s == pytest.approx(total_s(problem, estimates, chosen, shards))
 
 
 @settings(max_examples=75)
 @given(seed=st.integers(0, 100_000), costs=st.booleans(), epochs=st.integers(1, 5))
-def test_ours_is_never_behind_algorithm_1_and_near_the_best_of_all_choices(seed, costs, epochs):
-    world, problem = World(), problem_of(seed, workers=5, costs=costs, epochs=epochs)
-    unfit = infeasible(problem, world)
+def test_schedule_is_not_slower_than_algorithm_1_and_near_optimal(seed, costs, epochs):
+    estimates, problem = FormulaEstimates(), problem_of(seed, workers=5, costs=costs, epochs=epochs)
+    unfit = infeasible(problem, estimates)
     feasible = [one for one in problem.candidates if one.name not in unfit]
     if not feasible:
         return
-    ours = schedule(problem, world).total_s
-    # Whole samples: a worker may have one more than its part.
-    slack_s = epochs * 0.5
-    assert ours <= deep_edge(problem, world).total_s + slack_s
-    assert ours <= 1.02 * best_by_trying_all(problem, world, feasible) + slack_s
+    found_s = schedule(problem, estimates).total_s
+    # Rounding to whole samples may add one sample to a shard.
+    tolerance_s = epochs * 0.5
+    assert found_s <= deep_edge(problem, estimates).total_s + tolerance_s
+    assert found_s <= 1.02 * shortest_total_s(problem, estimates, feasible) + tolerance_s
 
 
-def test_algorithm_1_gives_parts_in_proportion_to_speed(world):
-    candidates = [Candidate("quick", "tx2"), Candidate("slow", "nano")]
-    plan = deep_edge(Problem(1000, candidates), World(update_s=0.0, contention_s=0.0))
-    quick, slow = plan.assignments
-    assert quick.samples / slow.samples == pytest.approx(0.040 / 0.015, rel=0.01)
-    assert quick.epoch_s == pytest.approx(slow.epoch_s, rel=0.01)
+def test_algorithm_1_shards_are_proportional_to_speed(estimates):
+    candidates = [Candidate("fast", "tx2"), Candidate("slow", "nano")]
+    plan = deep_edge(Problem(1000, candidates), FormulaEstimates(update_s=0.0, contention_s=0.0))
+    fast, slow = plan.assignments
+    assert fast.samples / slow.samples == pytest.approx(0.040 / 0.015, rel=0.01)
+    assert fast.epoch_s == pytest.approx(slow.epoch_s, rel=0.01)
 
 
-def test_algorithm_1_removes_the_slowest_while_that_helps():
+def test_algorithm_1_removes_slowest_worker_while_that_helps():
     candidates = [Candidate(f"tx2-{number}", "tx2") for number in range(3)] + [Candidate("pi", "pi")]
-    plan = deep_edge(Problem(600, candidates), World(contention_s=0.8))
+    plan = deep_edge(Problem(600, candidates), FormulaEstimates(contention_s=0.8))
     assert [one.worker for one in plan.assignments] == ["tx2-2"] or "pi" in plan.left_out
-    assert "a sample: without it, the others are done sooner" in plan.left_out["pi"]
+    assert "ms per sample: the other workers finish sooner without it" in plan.left_out["pi"]
 
 
-def test_ours_goes_past_a_number_of_workers_that_is_no_better_than_one_more():
-    """Two alike: taking one of them away makes it worse, taking both makes it better."""
+def test_schedule_searches_beyond_number_of_workers_without_improvement():
+    """With equal workers, removing one makes the training slower, removing two makes it faster."""
 
-    class Steps(World):
+    class Steps(FormulaEstimates):
         def update_s(self, candidates, batch, server):
             return np.full(len(candidates), 6.0 if len(candidates) > 2 else 0.01)
 
@@ -160,19 +160,20 @@ def test_ours_goes_past_a_number_of_workers_that_is_no_better_than_one_more():
     assert schedule(problem, Steps()).total_s < 0.8 * deep_edge(problem, Steps()).total_s
 
 
-def test_a_worker_whose_application_would_suffer_is_left_out_with_the_reason(world):
+def test_worker_with_affected_application_is_left_out_with_reason(estimates):
     busy = Candidate("busy", "tx2", State(cpu=0.95), {"sift": 0.15})
     problem = Problem(100, [busy, Candidate("free", "pi")])
     for scheduler in (schedule, deep_edge):
-        assert scheduler(problem, world).left_out == {"busy": "sift would take 156 ms beside it, may take 150 ms"}
-    assert [one.worker for one in fair(problem, world).assignments] == ["busy", "free"]
+        reason = "sift would take 156 ms during training, the limit is 150 ms"
+        assert scheduler(problem, estimates).left_out == {"busy": reason}
+    assert [one.worker for one in fair(problem, estimates).assignments] == ["busy", "free"]
 
 
 @pytest.mark.parametrize("scheduler", ALL)
-def test_no_feasible_worker_says_why_for_each(scheduler, world):
+def test_no_feasible_worker_error_contains_reasons(scheduler, estimates):
     candidates = [Candidate("a", "pi", State(memory=1.0)), Candidate("b", "pi", State(memory=0.99))]
-    with pytest.raises(NoFeasibleWorkerError, match="no worker can train: a: not one sample fits into its memory"):
-        scheduler(Problem(10, candidates), world)
+    with pytest.raises(NoFeasibleWorkerError, match="no worker can train: a: a single sample exceeds its memory"):
+        scheduler(Problem(10, candidates), estimates)
 
 
 @pytest.mark.parametrize(
@@ -180,19 +181,19 @@ def test_no_feasible_worker_says_why_for_each(scheduler, world):
     [
         ({"samples": 2, "candidates": [Candidate(name, "pi") for name in "abc"]}, "samples: got 2, expected at least"),
         ({"samples": 2, "candidates": []}, "workers: got 'none', expected at least one worker"),
-        ({"samples": 5, "candidates": [Candidate("a", "pi")] * 2}, "workers: got 'a', expected a name for each"),
-        ({"samples": 5, "candidates": [Candidate("a", "pi")], "epochs": 0}, "epochs: got 0, expected a whole number"),
+        ({"samples": 5, "candidates": [Candidate("a", "pi")] * 2}, "workers: got 'a', expected unique names"),
+        ({"samples": 5, "candidates": [Candidate("a", "pi")], "epochs": 0}, "epochs: got 0, expected an integer"),
     ],
 )
-def test_a_problem_that_makes_no_sense_is_refused(arguments, message):
+def test_invalid_problem_is_rejected(arguments, message):
     with pytest.raises(InvalidInputError, match=message):
         Problem(**arguments)
 
 
-def test_a_worker_that_begins_late_or_is_far_from_the_data_gets_less(world):
+def test_worker_with_late_start_or_slow_transfer_gets_smaller_shard(estimates):
     near, far = Candidate("near", "tx2"), Candidate("far", "tx2", transfer_s=0.05, initialize_s=10.0)
-    plan = schedule(Problem(2000, [near, far]), world)
-    parts = {one.worker: one.samples for one in plan.assignments}
-    assert parts["near"] > 3 * parts["far"]
+    plan = schedule(Problem(2000, [near, far]), estimates)
+    shards = {one.worker: one.samples for one in plan.assignments}
+    assert shards["near"] > 3 * shards["far"]
     later = Candidate("far", "tx2", initialize_s=1e6)
-    assert "far" in schedule(Problem(2000, [near, later]), world).left_out
+    assert "far" in schedule(Problem(2000, [near, later]), estimates).left_out

@@ -1,4 +1,4 @@
-"""The sensor outside of a running Airflow: its settings, its templates, and where its reports are written."""
+"""``DriftSensor`` without a running Airflow: settings, templates and report folders."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from paceline.sensors.reports import run_folder, write_report
         ({"prediction": "predicted"}, "actual: got None, expected a column name"),
     ],
 )
-def test_wrong_settings_stop_the_dag_from_being_read(options: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_rejected_at_parsing(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInputError, match="^" + message):
         DriftSensor(task_id="drift", reference="a.csv", current="b.csv", **options)
 
 
-def test_windows_and_places_are_templated() -> None:
+def test_windows_and_report_dir_are_templated() -> None:
     with DAG("dag"):
         sensor = DriftSensor(
             task_id="drift",
@@ -46,7 +46,7 @@ def test_windows_and_places_are_templated() -> None:
     assert sensor.report_dir == "reports/2013-02-01"
 
 
-def test_a_retry_writes_the_same_two_files_and_a_mapped_task_to_a_folder_of_its_own(tmp_path: Path) -> None:
+def test_report_folder_is_equal_for_retries_and_distinct_for_mapped_tasks(tmp_path: Path) -> None:
     ti = SimpleNamespace(dag_id="retrain", run_id="manual__2026-01-01T00:00:00+00:00", task_id="drift", map_index=-1)
     places = [write_report(DriftReport("no drift", "", 5, 5), str(tmp_path), *run_folder(ti)) for _ in range(2)]
     assert places[0] == places[1]

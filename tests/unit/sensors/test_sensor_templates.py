@@ -1,4 +1,4 @@
-"""Every template field of ``DriftSensor`` takes what Airflow's own sensors take, and is checked once it is rendered."""
+"""Every template field of ``DriftSensor`` takes the same values as in Airflow's own sensors, checked once rendered."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from airflow.serialization.serialized_objects import DagSerialization
 from paceline.errors import InvalidInputError
 from paceline.sensors import DriftSensor
 
-GOOD = {"reference": "a.csv", "current": "b.csv"}
+VALID = {"reference": "a.csv", "current": "b.csv"}
 FIELDS = DriftSensor.template_fields
-WAITING: dict[str, Callable[[Any, Any], Any]] = {
+TEMPLATES: dict[str, Callable[[Any, Any], Any]] = {
     "an XComArg": lambda first, dag: first.output,
     "an XComArg with a key": lambda first, dag: first.output["key"],
     "a mapped XComArg": lambda first, dag: first.output.map(str),
@@ -32,31 +32,29 @@ WAITING: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def rendered(field: str, value: object, **options: Any) -> DriftSensor:
-    """A sensor whose ``field`` has become ``value``, by a DAG parameter that the run was started with."""
+    """Return a sensor whose ``field`` is rendered to ``value``, from a DAG parameter of the run."""
     with DAG("dag", schedule=None) as dag:
-        sensor = DriftSensor(task_id="drift", **{**GOOD, **options, field: dag.param("x")})
+        sensor = DriftSensor(task_id="drift", **{**VALID, **options, field: dag.param("x")})
     sensor.render_template_fields({"dag_run": SimpleNamespace(conf={"x": value})})  # type: ignore[typeddict-item]
     return sensor
 
 
-@pytest.mark.parametrize("waiting", WAITING)
+@pytest.mark.parametrize("template", TEMPLATES)
 @pytest.mark.parametrize("field", FIELDS)
-def test_what_only_a_run_knows_is_left_alone_when_the_dag_is_read_and_makes_dependencies(
-    field: str, waiting: str
-) -> None:
+def test_template_is_kept_at_parsing_and_sets_dependencies(field: str, template: str) -> None:
     with DAG("dag", schedule=None, params={"x": 1}) as dag:
-        value = WAITING[waiting](BaseOperator(task_id="first"), dag)
-        sensor = DriftSensor(task_id="drift", **{**GOOD, field: value})
+        value = TEMPLATES[template](BaseOperator(task_id="first"), dag)
+        sensor = DriftSensor(task_id="drift", **{**VALID, field: value})
     assert getattr(sensor, field) is value
-    assert sensor.upstream_task_ids == ({"first"} if "XComArg" in waiting else set())
+    assert sensor.upstream_task_ids == ({"first"} if "XComArg" in template else set())
     DagSerialization.to_dict(dag)
 
 
 @pytest.mark.parametrize("field", FIELDS)
-def test_a_mapped_sensor_takes_templates_too(field: str) -> None:
+def test_mapped_sensor_accepts_templates(field: str) -> None:
     with DAG("dag", schedule=None):
         value = BaseOperator(task_id="first").output
-        made = {**GOOD, field: value}
+        made = {**VALID, field: value}
         mapped = DriftSensor.partial(task_id="drift", **made).expand(doc_md=["a", "b"])
     assert mapped.upstream_task_ids == {"first"}
     assert getattr(mapped.unmap({"doc_md": "a"}), field) is value
@@ -64,7 +62,7 @@ def test_a_mapped_sensor_takes_templates_too(field: str) -> None:
 
 @pytest.mark.parametrize("deferrable", [False, True])
 @pytest.mark.parametrize("field", FIELDS)
-def test_a_wrong_value_is_refused_by_name_and_for_good_when_the_sensor_runs(field: str, deferrable: bool) -> None:
+def test_invalid_rendered_value_fails_the_task_by_name(field: str, deferrable: bool) -> None:
     sensor = rendered(field, 5, deferrable=deferrable, silent_fail=deferrable)
     with pytest.raises(AirflowFailException, match=f"^{field}: got 5, expected "):
         sensor.execute({})
@@ -72,21 +70,21 @@ def test_a_wrong_value_is_refused_by_name_and_for_good_when_the_sensor_runs(fiel
 
 @pytest.mark.parametrize("deferrable", [False, True])
 @pytest.mark.parametrize("option", ["soft_fail", "never_fail"])
-def test_a_sensor_that_skips_in_place_of_failing_skips_for_a_wrong_value(option: str, deferrable: bool) -> None:
+def test_soft_fail_and_never_fail_skip_for_an_invalid_value(option: str, deferrable: bool) -> None:
     with pytest.raises(AirflowSkipException):
         rendered("features", "temp", deferrable=deferrable, **{option: True}).execute({})
 
 
 @pytest.mark.parametrize("field", ["features", "categorical", "reference_parameters", "current_parameters"])
-def test_text_in_place_of_a_list_is_refused_when_the_dag_is_read_and_when_it_is_rendered(field: str) -> None:
+def test_text_instead_of_a_list_is_rejected_at_parsing_and_rendering(field: str) -> None:
     message = f"^{field}: got 'temp', expected a list"
     with pytest.raises(InvalidInputError, match=message):
-        DriftSensor(task_id="drift", **{**GOOD, field: "temp"})
+        DriftSensor(task_id="drift", **{**VALID, field: "temp"})
     with pytest.raises(AirflowFailException, match=message):
         rendered(field, "temp").poke({})
 
 
-def test_lists_and_paths_come_in_any_form_and_the_trigger_can_store_them(tmp_path: Path) -> None:
+def test_lists_and_paths_of_any_type_are_read_and_json_safe(tmp_path: Path) -> None:
     place = tmp_path / "a.csv"
     place.write_text("temp,kind,wind\n" + "1,a,3\n2,b,4\n" * 60)
     with DAG("dag", schedule=None):
@@ -110,8 +108,8 @@ def test_lists_and_paths_come_in_any_form_and_the_trigger_can_store_them(tmp_pat
     assert json.loads(json.dumps(sensor._check().to_dict()))["reference"] == f"file://{place}"
 
 
-def test_a_sensor_that_is_read_imports_no_operators(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That takes much longer than the sensors themselves."""
+def test_parsing_a_sensor_imports_no_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operators' import takes much longer than that of the sensors."""
     monkeypatch.setitem(sys.modules, "paceline.operators", None)
     DriftSensor(
         task_id="drift",

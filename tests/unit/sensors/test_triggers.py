@@ -1,4 +1,4 @@
-"""The triggers: one event for each new drift, a free event loop, and no error that ends the watch."""
+"""Drift triggers: one event per new drift, no blocked event loop, and checks that continue after errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def report(*drifted: str, rows: int = 500) -> DriftReport:
 
 
 class Store:
-    """The asset's state store, as a triggerer gives it to a trigger that watches one asset."""
+    """An asset's state store, as in a triggerer for a trigger of one asset."""
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
@@ -51,7 +51,7 @@ async def first(stream: AsyncIterator[TriggerEvent]) -> Any:
     return (await asyncio.wait_for(anext(stream), 30)).payload
 
 
-# --- what is news ----------------------------------------------------------------------------------------------
+# --- new drift -------------------------------------------------------------------------------------------------
 
 
 SHORT = DriftReport("not enough data", "", 500, 3)
@@ -60,31 +60,31 @@ SHORT = DriftReport("not enough data", "", 500, 3)
 @pytest.mark.parametrize(
     ("checks", "fire_on", "fired"),
     [
-        # Drift that goes on is news once, although the window slides; after a check without drift it is news again.
+        # Continuing drift fires once although the window slides; after a check without drift it fires again.
         ([report(), report("temp"), report("temp", rows=501), report(), report("temp")], "new_drift", [1, 4]),
-        # Another feature that drifts is news; one that comes and goes is not.
+        # Drift of another feature fires; a feature that stops drifting and drifts again does not.
         ([report("temp"), report("temp", "wind"), report("temp"), report("temp", "wind")], "new_drift", [0, 1]),
         # Too little data changes nothing.
         ([SHORT, report("temp"), SHORT, report("temp")], "new_drift", [1]),
-        # In batches, each window that drifts is news once.
+        # With batches, each window with drift fires once.
         ([report("temp"), report("temp"), report("temp", rows=501), report("temp", rows=501)], "new_window", [0, 2]),
     ],
 )
-def test_a_drift_fires_once(checks: list[DriftReport], fire_on: Any, fired: list[int]) -> None:
-    last, news = Fired(), []
-    for place, item in enumerate(checks):
+def test_drift_fires_once(checks: list[DriftReport], fire_on: Any, fired: list[int]) -> None:
+    last, fired_checks = Fired(), []
+    for number, item in enumerate(checks):
         fires, last = decide(item, last, "check", fire_on)
         if fires:
-            news.append(place)
-    assert news == fired
+            fired_checks.append(number)
+    assert fired_checks == fired
 
 
-def test_a_changed_check_starts_afresh() -> None:
+def test_changed_check_ignores_the_old_state() -> None:
     _, last = decide(report("temp"), Fired(), "old", "new_drift")
     assert decide(report("temp"), last, "new", "new_drift")[0]
 
 
-# --- what Airflow stores ---------------------------------------------------------------------------------------
+# --- serialization ---------------------------------------------------------------------------------------------
 
 PARAMETERS: Any = {"reference_parameters": {"month": "2013-01"}, "current_parameters": ("2013-02",)}
 
@@ -96,9 +96,8 @@ PARAMETERS: Any = {"reference_parameters": {"month": "2013-01"}, "current_parame
         DriftTrigger(DriftCheck("a.csv", "b.csv", reference_parameters=("x",)).to_dict(), 5.0, True),
     ],
 )
-def test_a_trigger_is_the_same_after_the_database_so_airflow_does_not_start_it_anew_at_each_parse(
-    trigger: Any,
-) -> None:
+def test_trigger_is_unchanged_by_serialization(trigger: Any) -> None:
+    """Otherwise Airflow would restart it at each parsing of its DAG."""
     path, kwargs = trigger.serialize()
     stored = Trigger(path, encode_trigger({"classpath": path, "kwargs": kwargs})["kwargs"])
     assert BaseEventTrigger.hash(path, stored.kwargs) == BaseEventTrigger.hash(path, kwargs)
@@ -114,15 +113,15 @@ def test_a_trigger_is_the_same_after_the_database_so_airflow_does_not_start_it_a
         ({"current": "b.csv", "minimum_samples": 1}, "minimum_samples: got 1, expected"),
     ],
 )
-def test_wrong_settings_stop_the_dag_from_being_read(options: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_rejected_at_parsing(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInputError, match="^" + message):
         DriftEventTrigger(reference="a.csv", **options)
 
 
-# --- running ---------------------------------------------------------------------------------------------------
+# --- runs ------------------------------------------------------------------------------------------------------
 
 
-def test_the_event_trigger_fires_once_for_one_drift_and_again_for_another_also_after_a_restart(
+def test_event_trigger_fires_once_per_drift_also_after_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(triggers, "HANDOVER_S", 0.0)
@@ -139,15 +138,15 @@ def test_the_event_trigger_fires_once_for_one_drift_and_again_for_another_also_a
         trigger.asset_state_store = store  # type: ignore[assignment]
         return trigger.run()
 
-    looks, check = [], DriftCheck.run
-    monkeypatch.setattr(DriftCheck, "run", lambda self: looks.append(self) or check(self))
+    checks_made, check = [], DriftCheck.run
+    monkeypatch.setattr(DriftCheck, "run", lambda self: checks_made.append(self) or check(self))
 
     async def scenario() -> None:
-        payload = await first(start_one := start())
+        payload = await first(stream := start())
         assert payload["drifted_features"] == ["temp"]
         assert Path(payload["report_html"].removeprefix("file://")).read_text().startswith("<!DOCTYPE html>")
-        before, another = len(looks), asyncio.ensure_future(anext(start_one))
-        while len(looks) < before + 3:  # it goes on looking, and finds nothing new
+        before, another = len(checks_made), asyncio.ensure_future(anext(stream))
+        while len(checks_made) < before + 3:  # further checks find no new drift
             await asyncio.sleep(0.01)
         assert not another.done()
         another.cancel()
@@ -159,7 +158,7 @@ def test_the_event_trigger_fires_once_for_one_drift_and_again_for_another_also_a
     asyncio.run(scenario())
 
 
-def test_an_error_does_not_end_the_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_event_trigger_continues_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reference, late = write(tmp_path / "reference.csv"), tmp_path / "late.csv"
     failed = threading.Event()
     check = DriftCheck.run
@@ -183,7 +182,7 @@ def test_an_error_does_not_end_the_watch(tmp_path: Path, monkeypatch: pytest.Mon
     assert asyncio.run(scenario())["drifted_features"] == ["temp"]
 
 
-def test_the_trigger_of_a_deferred_sensor_returns_the_report_and_fails_on_bad_data(tmp_path: Path) -> None:
+def test_drift_trigger_returns_the_report_and_fails_on_invalid_data(tmp_path: Path) -> None:
     reference = write(tmp_path / "a.csv")
     check = DriftCheck(reference, write(tmp_path / "b.csv", 1.0)).to_dict()
     payload = asyncio.run(first(DriftTrigger(check, 0.01).run()))
@@ -193,7 +192,7 @@ def test_the_trigger_of_a_deferred_sensor_returns_the_report_and_fails_on_bad_da
         asyncio.run(first(DriftTrigger(bad, 0.01).run()))
 
 
-def test_a_slow_check_leaves_the_event_loop_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_check_does_not_block_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
 
     def slow(self: DriftCheck) -> DriftReport:
@@ -204,7 +203,7 @@ def test_a_slow_check_leaves_the_event_loop_free(monkeypatch: pytest.MonkeyPatch
 
     async def scenario() -> None:
         event = asyncio.ensure_future(anext(DriftEventTrigger(reference="a.csv", current="b.csv").run()))
-        for _ in range(100):  # other triggers have their turns while the check hangs
+        for _ in range(100):  # other triggers run while the check blocks
             await asyncio.sleep(0)
         assert not event.done()
         release.set()

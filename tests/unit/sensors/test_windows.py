@@ -1,4 +1,4 @@
-"""Windows are read from real databases and files; what cannot be read is named with what is accepted."""
+"""Windows are read from real databases and files; errors name the field and what is accepted."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("s3://lake@bucket/from here/with.parquet", False),
     ],
 )
-def test_a_query_is_told_from_a_path(source: str, expected: bool) -> None:
+def test_query_is_distinguished_from_a_path(source: str, expected: bool) -> None:
     assert is_sql(source) is expected
 
 
-def test_a_query_is_run_through_its_airflow_connection_with_bound_parameters(store: str) -> None:
+def test_query_runs_through_its_connection_with_bound_parameters(store: str) -> None:
     named, in_order = (f"SELECT * FROM flights WHERE carrier = {mark}" for mark in (":c", "?"))
     found = read_window("current", named, conn_id=store, parameters={"c": "AA"})
     assert found["temp"].iloc[0] == 1.5
     assert len(found) == 2
     assert read_window("current", in_order, conn_id=store, parameters=["UA"])["temp"].tolist() == [2.5]
-    # A parameter is a value and never a part of the query.
+    # A parameter is a value, not a part of the query.
     found = read_window("current", named, conn_id=store, parameters={"c": "AA' OR '1'='1"})
     assert (len(found), list(found.columns)) == (0, ["temp", "carrier"])
 
@@ -76,7 +76,7 @@ def test_files_are_read_by_path_and_by_url(tmp_path: Path, name: str, scheme: st
         ("", None, "current: got '', expected a SQL query, or the path"),
     ],
 )
-def test_a_window_that_cannot_be_read_is_named(
+def test_unreadable_window_is_rejected_by_field(
     monkeypatch: pytest.MonkeyPatch, source: str, conn_id: str | None, message: str
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_FILES", json.dumps({"conn_type": "fs"}))
@@ -86,13 +86,13 @@ def test_a_window_that_cannot_be_read_is_named(
     assert str(caught.value).startswith(message)
 
 
-def test_a_file_without_a_header_line_is_refused(tmp_path: Path) -> None:
+def test_file_without_a_header_line_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "empty.csv"
     path.touch()
     with pytest.raises(InvalidInputError, match="expected a file with a header line of column names"):
         read_window("current", str(path))
 
 
-def test_a_window_is_described_on_one_line() -> None:
+def test_window_is_described_on_one_line() -> None:
     assert describe("SELECT *\n  FROM flights", {"month": 2}) == "SELECT * FROM flights with {'month': 2}"
     assert len(describe("SELECT " + "x, " * 1000, None)) <= 300

@@ -1,4 +1,4 @@
-"""The simulated cluster keeps its books: no device twice, no job lost, the work done is the work that was asked."""
+"""The simulated cluster conserves devices, jobs and work."""
 
 import random
 from math import inf
@@ -26,10 +26,10 @@ CURVE = {"device": Speeds.halving_efficiency(8)}
 POOL = [Node("pool", 8)]
 
 
-class Chaos:
-    """Gives anybody anything that is legal, always something else."""
+class RandomPolicy:
+    """Returns a random legal allocation at each decision."""
 
-    name = "chaos"
+    name = "random"
 
     def __init__(self, seed):
         self.draw = random.Random(seed)
@@ -40,30 +40,30 @@ class Chaos:
         for job in self.draw.sample(list(jobs), len(jobs)):
             node = self.draw.choice(list(nodes))
             if node.kind in job.speeds:
-                count = job.speeds[node.kind].most(self.draw.randint(0, free[node.name]))
+                count = job.speeds[node.kind].largest_count(self.draw.randint(0, free[node.name]))
                 if count:
                     free[node.name] -= count
                     placements[job.name] = Placement(node.name, count)
-        if not placements and jobs:  # somebody must run, or nothing ever happens again
+        if not placements and jobs:  # a job must run, or the simulation deadlocks
             node = nodes[0]
             placements[jobs[0].name] = Placement(node.name, jobs[0].speeds[node.kind].counts[0])
         return Allocation(placements)
 
 
-class Script:
-    """Does at each decision what was written down."""
+class ScriptedPolicy:
+    """Returns scripted allocations, then repeats the last one."""
 
     name = "script"
 
     def __init__(self, *steps):
         self.steps = list(steps)
-        self.asked_s = []
+        self.decided_s = []
 
     def allocate(self, jobs, nodes, now_s, *, rescale):
-        self.asked_s.append(now_s)
+        self.decided_s.append(now_s)
         step = self.steps.pop(0) if len(self.steps) > 1 else self.steps[0]
-        there = {job.name for job in jobs}
-        return Allocation({name: Placement("pool", count) for name, count in step.items() if name in there})
+        names = {job.name for job in jobs}
+        return Allocation({name: Placement("pool", count) for name, count in step.items() if name in names})
 
 
 def run(arrivals, policy, nodes=POOL, **options):
@@ -89,7 +89,7 @@ arrival_lists = st.lists(
 )
 
 
-def made(rows, curve=CURVE):
+def arrivals_of(rows, curve=CURVE):
     now_s, arrivals = 0.0, []
     for number, row in enumerate(rows):
         now_s += row["gap"]
@@ -110,15 +110,15 @@ frictions = st.builds(
 
 @settings(max_examples=80)
 @given(rows=arrival_lists, friction=frictions, seed=st.integers(0, 9), period_s=st.sampled_from([None, 11.0]))
-def test_no_device_is_given_twice_no_job_is_lost_and_work_is_neither_made_nor_forgotten(rows, friction, seed, period_s):
-    arrivals = made(rows)
+def test_devices_jobs_and_work_are_conserved(rows, friction, seed, period_s):
+    arrivals = arrivals_of(rows)
     nodes = [Node("pool", 8), Node("small", 3)]
-    spent = {}  # what each job has really done, added up here from one event to the next
+    spent = {}  # work done by each job, summed between events
     before = {}
 
-    def look(simulation):
+    def check_event(simulation):
         for node in nodes:
-            held = [job.shown.held for job in simulation.active.values() if job.shown.held is not None]
+            held = [job.view.held for job in simulation.active.values() if job.view.held is not None]
             used = sum(one.devices for one in held if one.node == node.name)
             assert used == simulation.used[node.name] <= node.devices
         for name, (at_s, speed) in before.items():
@@ -126,34 +126,35 @@ def test_no_device_is_given_twice_no_job_is_lost_and_work_is_neither_made_nor_fo
         before.clear()
         before.update({name: (simulation.now_s, job.speed) for name, job in simulation.active.items()})
         for job in simulation.active.values():
-            assert 0 <= job.left <= job.arrival.work * (1 + 1e-9)
+            assert 0 <= job.work_left <= job.arrival.work * (1 + 1e-9)
             assert job.speed <= job.target * (1 + 1e-9)
-            assert job.shown.left(simulation.now_s) == pytest.approx(
-                job.arrival.estimated * max(0.0, job.left - job.speed * (simulation.now_s - job.since_s)), abs=1e-6
+            assert job.view.work_left(simulation.now_s) == pytest.approx(
+                job.arrival.estimated * max(0.0, job.work_left - job.speed * (simulation.now_s - job.since_s)), abs=1e-6
             )
-        assert simulation.ledger.left + len(simulation.active) == simulation._came
+        assert simulation.ledger.departed + len(simulation.active) == simulation._arrived
 
-    result, outcomes = run(arrivals, Chaos(seed), nodes, friction=friction, period_s=period_s, on_event=look)
+    options = {"friction": friction, "period_s": period_s, "on_event": check_event}
+    result, outcomes = run(arrivals, RandomPolicy(seed), nodes, **options)
     assert set(outcomes) == {one.name for one in arrivals}
     assert result.jobs == len(arrivals) == result.done + result.broken + result.cancelled
     for one in arrivals:
-        if outcomes[one.name].how == "done":
+        if outcomes[one.name].status == "done":
             if friction.snapshot_every_s is None:
                 assert spent[one.name] == pytest.approx(one.work, rel=1e-6, abs=1e-6)
             else:
-                assert spent[one.name] >= one.work * (1 - 1e-6)  # what was lost was done twice
+                assert spent[one.name] >= one.work * (1 - 1e-6)  # lost work is repeated
             assert outcomes[one.name].met is (
-                None if one.deadline_s is None else outcomes[one.name].left_s <= one.deadline_s * (1 + 1e-6) + 1e-6
+                None if one.deadline_s is None else outcomes[one.name].departed_s <= one.deadline_s * (1 + 1e-6) + 1e-6
             )
 
 
-@pytest.mark.parametrize("make", [fifo, edf, priority, OnTime, lambda: Chaos(3)])
-def test_the_same_workload_gives_the_same_result_to_the_last_digit(make):
+@pytest.mark.parametrize("make", [fifo, edf, priority, OnTime, lambda: RandomPolicy(3)])
+def test_same_workload_gives_identical_result(make):
     rows = [
         {"gap": g % 13, "work": 1 + g * 7 % 90, "slack": g * 31 % 200, "estimated": 1, "breaks": inf, "cancelled": inf}
         for g in range(60)
     ]
-    first, second = (run(made(rows), make(), friction=Friction(pause_s=2.0))[0] for _ in range(2))
+    first, second = (run(arrivals_of(rows), make(), friction=Friction(pause_s=2.0))[0] for _ in range(2))
     assert first.to_dict() == second.to_dict()
     assert first.samples == second.samples
 
@@ -161,7 +162,7 @@ def test_the_same_workload_gives_the_same_result_to_the_last_digit(make):
 @settings(max_examples=30)
 @given(rows=arrival_lists)
 @example(rows=[{"gap": 0.0, "work": 1.0, "slack": 5e-324, "estimated": 1.0, "breaks": inf, "cancelled": inf}])
-def test_every_policy_gives_out_only_what_is_there(rows):
+def test_every_policy_returns_executable_allocations(rows):
     nodes = [Node("pool", 8)]
 
     class Checked:
@@ -174,104 +175,105 @@ def test_every_policy_gives_out_only_what_is_there(rows):
             return found
 
     for policy in (fifo(), edf(), priority(), OnTime(change_s=1.0)):
-        result, _ = run(made(rows), Checked(policy), nodes)
+        result, _ = run(arrivals_of(rows), Checked(policy), nodes)
         assert result.jobs == len(rows)
 
 
-def test_a_job_ends_when_its_work_is_done_and_a_pause_stops_it_first():
-    result, outcomes = run([Arrival("a", 5.0, 10.24, CURVE)], Script({"a": 4}))
-    assert outcomes["a"].left_s == pytest.approx(5.0 + 10.24 / 2.56)
-    assert (result.mean_queue_s, result.mean_total_s) == pytest.approx((0.0, 4.0)), "counted from its arrival"
+def test_job_ends_with_its_work_and_pause_delays_it():
+    result, outcomes = run([Arrival("a", 5.0, 10.24, CURVE)], ScriptedPolicy({"a": 4}))
+    assert outcomes["a"].departed_s == pytest.approx(5.0 + 10.24 / 2.56)
+    assert (result.mean_queue_s, result.mean_total_s) == pytest.approx((0.0, 4.0)), "times count from the arrival"
     assert result.device_s == pytest.approx(16.0)
-    _, outcomes = run([Arrival("a", 0.0, 16.0, CURVE)], Script({"a": 2}), friction=Friction(pause_s=30.0))
-    assert outcomes["a"].left_s == pytest.approx(40.0)
+    _, outcomes = run([Arrival("a", 0.0, 16.0, CURVE)], ScriptedPolicy({"a": 2}), friction=Friction(pause_s=30.0))
+    assert outcomes["a"].departed_s == pytest.approx(40.0)
 
 
-def test_a_resize_takes_its_delay_at_the_old_speed_and_giving_back_takes_none():
+def test_growth_takes_effect_after_delay_and_shrinking_at_once():
     arrivals = [Arrival("a", 0.0, 200.0, CURVE), Arrival("b", 20.0, 1.0, CURVE), Arrival("c", 50.0, 1.0, CURVE)]
     speeds = {}
 
-    def look(simulation):
+    def record(simulation):
         if "a" in simulation.active:
             speeds[simulation.now_s] = simulation.active["a"].speed
 
-    script = Script({"a": 1}, {"a": 4, "b": 1}, {"a": 4}, {"a": 2, "c": 1}, {"a": 2})
-    run(arrivals, script, friction=Friction(delay_s=15.0), on_event=look)
-    assert speeds[0.0] == 0.0  # it starts: nothing was there before
+    script = ScriptedPolicy({"a": 1}, {"a": 4, "b": 1}, {"a": 4}, {"a": 2, "c": 1}, {"a": 2})
+    run(arrivals, script, friction=Friction(delay_s=15.0), on_event=record)
+    assert speeds[0.0] == 0.0  # no speed before the start
     assert speeds[15.0] == 1.0
-    assert speeds[20.0] == 1.0  # four devices, and not yet as fast
+    assert speeds[20.0] == 1.0  # four devices, still at the old speed
     assert speeds[35.0] == pytest.approx(2.56)
-    assert speeds[50.0] == pytest.approx(1.6)  # fewer at once
+    assert speeds[50.0] == pytest.approx(1.6)  # shrinking takes effect at once
 
 
-def test_who_is_stopped_begins_again_at_its_last_snapshot():
+def test_stopped_job_resumes_from_last_snapshot():
     arrivals = [Arrival("a", 0.0, 100.0, CURVE), Arrival("b", 17.0, 5.0, CURVE)]
-    policy = Script({"a": 1}, {"b": 1}, {"a": 1})
+    policy = ScriptedPolicy({"a": 1}, {"b": 1}, {"a": 1})
     _, outcomes = run(arrivals, policy, friction=Friction(snapshot_every_s=10.0))
-    # 17 s done, 7 of them lost, 5 s beside; 90 left.
-    assert outcomes["a"].left_s == pytest.approx(17 + 5 + 90)
-    _, saved = run(arrivals, Script({"a": 1}, {"b": 1}, {"a": 1}))
-    assert saved["a"].left_s == pytest.approx(17 + 5 + 83)
+    # After 17 s of training, 7 s are lost; b takes 5 s; 90 s remain.
+    assert outcomes["a"].departed_s == pytest.approx(17 + 5 + 90)
+    _, saved = run(arrivals, ScriptedPolicy({"a": 1}, {"b": 1}, {"a": 1}))
+    assert saved["a"].departed_s == pytest.approx(17 + 5 + 83)
 
 
-def test_a_bug_ends_a_job_after_so_much_training_and_a_user_after_so_much_time():
+def test_bug_counts_training_time_and_cancellation_counts_from_arrival():
     arrivals = [
         Arrival("bug", 0.0, 100.0, CURVE, breaks_after_s=12.0),
-        Arrival("left", 0.0, 100.0, CURVE, cancelled_after_s=20.0),
+        Arrival("runs", 0.0, 100.0, CURVE, cancelled_after_s=20.0),
         Arrival("waits", 0.0, 100.0, CURVE, cancelled_after_s=3.0),
     ]
-    result, outcomes = run(arrivals, Script({"left": 8}, {"bug": 8}, {"bug": 1}))
-    assert (outcomes["waits"].how, outcomes["waits"].left_s, outcomes["waits"].started_s) == ("cancelled", 3.0, None)
-    assert outcomes["bug"].how == "broken"
-    assert outcomes["bug"].left_s == pytest.approx(15.0)  # from 3.0, twelve seconds
-    assert (outcomes["left"].how, outcomes["left"].left_s) == ("cancelled", 20.0)
+    result, outcomes = run(arrivals, ScriptedPolicy({"runs": 8}, {"bug": 8}, {"bug": 1}))
+    waits, runs, bug = outcomes["waits"], outcomes["runs"], outcomes["bug"]
+    assert (waits.status, waits.departed_s, waits.started_s) == ("cancelled", 3.0, None)
+    assert bug.status == "broken"
+    assert bug.departed_s == pytest.approx(15.0)  # 12 s of training from 3 s on
+    assert (runs.status, runs.departed_s) == ("cancelled", 20.0)
     assert (result.done, result.broken, result.cancelled) == (0, 1, 2)
 
 
-def test_energy_is_the_cost_of_the_devices_in_use_and_tardiness_costs_the_weight_for_each_second():
+def test_energy_and_tardiness_costs_are_accounted():
     nodes = [Node("pool", 2, cost_per_s=(0.5, 2.0, 3.0))]
     curve = {"device": Speeds.linear(2)}
     arrivals = [Arrival("a", 0.0, 10.0, curve), Arrival("b", 0.0, 4.0, curve)]
-    result, _ = run(arrivals, Script({"a": 1, "b": 1}), nodes, pue=1.5)
-    assert result.energy_cost == pytest.approx(1.5 * (4 * 3.0 + 6 * 2.0)), "with what the data centre adds"
+    result, _ = run(arrivals, ScriptedPolicy({"a": 1, "b": 1}), nodes, pue=1.5)
+    assert result.energy_cost == pytest.approx(1.5 * (4 * 3.0 + 6 * 2.0)), "includes the PUE"
     curve = {"device": Speeds.linear(1)}
     arrivals = [
         Arrival("late", 0.0, 10.0, curve, deadline_s=4.0, weight=3.0),
         Arrival("in time", 0.0, 10.0, curve, deadline_s=10.0, weight=9.0),
-        Arrival("any time", 0.0, 10.0, curve),
+        Arrival("no deadline", 0.0, 10.0, curve),
     ]
     result, _ = run(arrivals, fifo(), [Node("pool", 3)])
     assert result.tardiness_cost == pytest.approx(18.0)
     assert (result.with_deadline, result.deadlines_met, result.deadlines_met_pct) == (2, 1, 50.0)
 
 
-def test_regular_moments_come_on_the_clock_and_only_while_there_is_somebody():
-    script = Script({"a": 1, "b": 1})
+def test_regular_decisions_are_periodic_while_jobs_are_active():
+    script = ScriptedPolicy({"a": 1, "b": 1})
     run([Arrival("a", 130.0, 250.0, CURVE), Arrival("b", 2000.0, 10.0, CURVE)], script, period_s=100.0)
-    assert script.asked_s == [130.0, 200.0, 300.0, 2000.0]
+    assert script.decided_s == [130.0, 200.0, 300.0, 2000.0]
 
 
-def test_memory_does_not_grow_with_those_who_have_left():
+def test_memory_does_not_grow_with_departed_jobs():
     arrivals = (Arrival(f"j{n}", 10.0 * n, 5.0, CURVE) for n in range(5_000))
-    most = [0]
+    largest = [0]
 
-    def look(simulation):
-        most[0] = max(most[0], len(simulation._due) + len(simulation._versions) + len(simulation.active))
+    def record(simulation):
+        largest[0] = max(largest[0], len(simulation._events) + len(simulation._versions) + len(simulation.active))
 
-    result = Simulation(arrivals, POOL, fifo(), on_event=look).run()
+    result = Simulation(arrivals, POOL, fifo(), on_event=record).run()
     assert result.done == 5_000
-    assert most[0] < 20
+    assert largest[0] < 20
     assert len(result.samples) <= 2000
 
 
 @pytest.mark.parametrize(
-    ("step", "says"),
-    [({"a": 4, "b": 8}, "12 of 8 devices"), ({"a": 3}, "devices: got 3"), ({}, "nothing runs")],
+    ("step", "message"),
+    [({"a": 4, "b": 8}, "12 of 8 devices"), ({"a": 3}, "devices: got 3"), ({}, "no job runs")],
 )
-def test_a_policy_that_gives_out_what_is_not_there_is_told(step, says):
+def test_impossible_allocation_is_rejected(step, message):
     arrivals = [Arrival("a", 0.0, 10.0, CURVE), Arrival("b", 0.0, 10.0, CURVE)]
-    with pytest.raises((ImpossibleAllocationError, InvalidInputError), match=says):
-        run(arrivals, Script(step))
+    with pytest.raises((ImpossibleAllocationError, InvalidInputError), match=message):
+        run(arrivals, ScriptedPolicy(step))
 
 
 @pytest.mark.parametrize(
@@ -291,7 +293,7 @@ def test_a_policy_that_gives_out_what_is_not_there_is_told(step, says):
         (lambda: Speeds((1, 2), (1.0,)), "per_s"),
     ],
 )
-def test_bad_input_names_the_field(make, field):
+def test_invalid_input_error_names_field(make, field):
     with pytest.raises(InvalidInputError) as raised:
         make()
     assert field in raised.value.field

@@ -1,4 +1,4 @@
-"""``paceline simulate`` compares policies on a workload, the same each time, and says what it cannot read."""
+"""``paceline simulate`` compares policies on a workload reproducibly, and reports invalid input."""
 
 import json
 
@@ -11,29 +11,29 @@ def simulate(*arguments):
     return main(["simulate", *arguments])
 
 
-def test_policies_are_compared_on_a_workload_that_is_made(tmp_path, capsys):
+def test_policies_are_compared_on_generated_workload(tmp_path, capsys):
     figures, picture = tmp_path / "figures.json", tmp_path / "pictures" / "queue.png"
-    asked = ("modelarts", "--jobs", "30", "--nodes", "8", "--policy", "fifo", "--policy", "greedy", "--policy", "milp")
-    assert simulate(*asked, "--json", str(figures), "--picture", str(picture)) == 0
+    args = ("modelarts", "--jobs", "30", "--nodes", "8", "--policy", "fifo", "--policy", "greedy", "--policy", "milp")
+    assert simulate(*args, "--json", str(figures), "--picture", str(picture)) == 0
     heading, *rows, last = capsys.readouterr().out.splitlines()
     assert heading.startswith("POLICY")
     assert [row.split()[:4] for row in rows] == [[name, "30", "of", "30"] for name in ("fifo", "greedy", "milp")]
     assert last == str(picture)
     assert picture.read_bytes().startswith(b"\x89PNG")
     fifo, greedy, milp = json.loads(figures.read_text())
-    assert fifo["mean_queue_s"] > greedy["mean_queue_s"]  # who never shrinks keeps others waiting
+    assert fifo["mean_queue_s"] > greedy["mean_queue_s"]  # without shrinking, other jobs wait longer
     assert milp["done"] == 30
-    assert simulate(*asked, "--json", str(tmp_path / "again.json")) == 0
+    assert simulate(*args, "--json", str(tmp_path / "again.json")) == 0
     assert (tmp_path / "again.json").read_text() == figures.read_text()
 
 
-def test_nodes_of_several_kinds_have_an_energy_bill(capsys):
+def test_heterogeneous_nodes_have_energy_cost(capsys):
     assert simulate("andreas-small", "--nodes", "4", "--jobs", "12", "--policy", "edf", "--policy", "rg") == 0
     edf, rg = (line.split() for line in capsys.readouterr().out.splitlines()[1:3])
     assert 0 < float(rg[-3]) < 0.7 * float(edf[-3])
 
 
-def test_a_published_trace_is_read_with_its_throughputs(tmp_path, capsys):
+def test_published_trace_is_read_with_its_throughputs(tmp_path, capsys):
     (tmp_path / "resnet50.csv").write_text("global_batch_size,1,2\n64,10,18\n")
     trace = tmp_path / "trace"
     trace.write_text(
@@ -48,7 +48,7 @@ def test_a_published_trace_is_read_with_its_throughputs(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["nothing.csv"], "TRACE: got 'nothing.csv'"),
         (["modelarts", "--policy", "best"], "--policy: got 'best'"),
@@ -57,7 +57,7 @@ def test_a_published_trace_is_read_with_its_throughputs(tmp_path, capsys):
         (["modelarts", "--jobs", "0"], "--jobs: got 0"),
     ],
 )
-def test_bad_input_is_one_line_that_names_it(arguments, says, capsys):
+def test_invalid_input_is_reported_in_one_line(arguments, message, capsys):
     assert simulate(*arguments) == 1
     (line,) = capsys.readouterr().err.strip().splitlines()
-    assert says in line
+    assert message in line

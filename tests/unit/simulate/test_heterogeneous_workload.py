@@ -1,4 +1,4 @@
-"""The workload of ANDREAS has the shape that the paper gives, and a load that the cluster can just carry."""
+"""The ANDREAS workload has the published shape, and a mean load equal to the capacity of the cluster."""
 
 from statistics import mean
 
@@ -9,7 +9,7 @@ from paceline.simulate.cluster.heterogeneous import EUR_PER_KWH, T4, V100, heter
 
 
 @pytest.mark.parametrize(("mix", "gpus"), [("small", {V100: 2, T4: 1}), ("large", {V100: 4, T4: 2})])
-def test_half_of_the_nodes_have_each_kind_of_gpu_and_ten_jobs_come_for_each_node(mix, gpus):
+def test_half_of_nodes_have_each_gpu_kind_and_each_node_has_ten_jobs(mix, gpus):
     arrivals, nodes = heterogeneous(12, mix=mix)
     assert [node.kind for node in nodes] == [V100] * 6 + [T4] * 6
     assert all(node.devices == gpus[node.kind] for node in nodes)
@@ -19,7 +19,7 @@ def test_half_of_the_nodes_have_each_kind_of_gpu_and_ten_jobs_come_for_each_node
 
 
 @pytest.mark.parametrize("mix", ["small", "large"])
-def test_a_node_costs_nothing_while_idle_and_linearly_more_with_each_gpu(mix):
+def test_node_cost_is_zero_while_idle_and_linear_in_gpus(mix):
     _, nodes = heterogeneous(2, mix=mix)
     for node in nodes:
         assert node.cost(0) == 0.0
@@ -28,7 +28,7 @@ def test_a_node_costs_nothing_while_idle_and_linearly_more_with_each_gpu(mix):
     assert 3600 * nodes[0].cost(2) == pytest.approx(0.7 * EUR_PER_KWH)  # 200 W, and 250 W for each GPU
 
 
-def test_jobs_take_minutes_to_hours_longer_on_a_t4_and_have_due_dates_that_can_be_met():
+def test_job_durations_and_due_dates_are_in_range():
     arrivals, _ = heterogeneous(100, mix="large", seed=1)
     for one in arrivals:
         v100, t4 = one.speeds[V100], one.speeds[T4]
@@ -43,7 +43,7 @@ def test_jobs_take_minutes_to_hours_longer_on_a_t4_and_have_due_dates_that_can_b
 
 
 @pytest.mark.parametrize("mix", ["small", "large"])
-def test_as_much_comes_as_the_cluster_can_do(mix):
+def test_mean_load_equals_capacity_of_cluster(mix):
     loads = []
     for seed in range(10):
         arrivals, nodes = heterogeneous(40, mix=mix, seed=seed)
@@ -53,14 +53,14 @@ def test_as_much_comes_as_the_cluster_can_do(mix):
     assert mean(loads) == pytest.approx(1.0, rel=0.2)
 
 
-def test_busy_phases_and_calm_ones_alternate():
+def test_busy_and_calm_phases_alternate():
     arrivals, _ = heterogeneous(200, seed=3)
     phases = [sum(7200.0 * n <= one.arrives_s < 7200.0 * (n + 1) for one in arrivals) for n in range(4)]
     busy, calm = sorted((phases[0] + phases[2], phases[1] + phases[3]), reverse=True)
     assert 2.5 < busy / calm < 3.5
 
 
-def test_the_same_seed_draws_the_same_jobs_in_order_and_what_cannot_be_drawn_is_refused():
+def test_workload_is_ordered_and_reproducible_and_invalid_options_are_rejected():
     arrivals, _ = heterogeneous(10, 50, seed=5)
     assert [one.arrives_s for one in arrivals] == sorted(one.arrives_s for one in arrivals)
     assert heterogeneous(10, 50, seed=5)[0] == arrivals

@@ -1,4 +1,4 @@
-"""The drawn workload has the statistics that ModelArts published, and the disturbances that are asked for."""
+"""The ModelArts workload has the published statistics and the requested disturbances."""
 
 from itertools import pairwise
 from math import exp, inf
@@ -16,7 +16,7 @@ def minutes(jobs):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_jobs_have_the_published_number_mean_and_share_of_short_ones(seed):
+def test_jobs_have_published_number_mean_and_share_of_short_jobs(seed):
     times = minutes(modelarts(seed))
     assert len(times) == 447
     assert times[0] >= 5
@@ -29,7 +29,7 @@ def test_jobs_have_the_published_number_mean_and_share_of_short_ones(seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_jobs_come_in_order_within_two_days_and_more_by_day_than_by_night(seed):
+def test_arrivals_are_ordered_within_two_days_and_denser_by_day(seed):
     jobs = modelarts(seed, jobs=4000)
     times = [job.arrives_s for job in jobs]
     assert times == sorted(times)
@@ -40,20 +40,20 @@ def test_jobs_come_in_order_within_two_days_and_more_by_day_than_by_night(seed):
     assert by_day > 1.8 * by_night
 
 
-def test_jobs_come_in_bursts():
+def test_arrivals_are_bursty():
     times = [job.arrives_s for job in modelarts(0)]
     close = sum(later - time < 60 for time, later in pairwise(times))
-    assert close > 2 * len(times) * (1 - exp(-60 * len(times) / SPAN_S))  # twice as many as if each came by itself
+    assert close > 2 * len(times) * (1 - exp(-60 * len(times) / SPAN_S))  # twice as many as with independent arrivals
 
 
-def test_the_same_seed_draws_the_same_jobs_which_disturbances_do_not_change():
-    plain, harsh = modelarts(3), modelarts(3, eta_error=0.1, bugs=0.15, cancelled=0.10)
+def test_workload_is_reproducible_and_independent_of_disturbances():
+    plain, disturbed = modelarts(3), modelarts(3, eta_error=0.1, bugs=0.15, cancelled=0.10)
     assert modelarts(4) != plain == modelarts(3)
     assert all((job.estimated, job.breaks_after_s, job.cancelled_after_s) == (1.0, inf, inf) for job in plain)
-    assert [(job.arrives_s, job.work) for job in plain] == [(job.arrives_s, job.work) for job in harsh]
+    assert [(job.arrives_s, job.work) for job in plain] == [(job.arrives_s, job.work) for job in disturbed]
 
 
-def test_three_quarters_are_misjudged_by_the_error_asked_for_and_the_rest_break_or_are_cancelled():
+def test_jobs_break_are_cancelled_or_have_estimation_errors_as_requested():
     jobs = modelarts(0, jobs=4000, eta_error=0.1, bugs=0.15, cancelled=0.10)
     broken = [job for job in jobs if job.breaks_after_s < inf]
     cancelled = [job for job in jobs if job.cancelled_after_s < inf]
@@ -71,7 +71,7 @@ def test_three_quarters_are_misjudged_by_the_error_asked_for_and_the_rest_break_
     "options",
     [{"jobs": 0}, {"eta_error": 1.0}, {"bugs": -0.1}, {"bugs": 0.6, "cancelled": 0.6}, {"most_nodes": 4}],
 )
-def test_wrong_options_are_refused_by_name(options):
+def test_invalid_option_error_names_field(options):
     with pytest.raises(InvalidInputError) as caught:
         modelarts(0, **options)
     assert caught.value.field == [*options][-1]

@@ -1,4 +1,4 @@
-"""Traces of either format are read with the speeds that were measured, and anything else is refused by name."""
+"""Traces of both formats are read with measured speeds, and invalid values are rejected by name."""
 
 from itertools import pairwise
 
@@ -32,26 +32,26 @@ def trace(tmp_path, text):
     return file
 
 
-def test_throughputs_are_by_model_and_batch_size_and_empty_cells_are_not_legal(tables):
+def test_throughputs_are_by_model_and_batch_size_without_empty_cells(tables):
     assert tables["resnet50", 64].counts == (1, 2, 4)
     assert tables["resnet50", 128].at(8) == 28
 
 
-def test_jobs_come_in_order_the_first_at_zero_with_their_deadlines_on_that_clock(tmp_path, tables):
+def test_arrivals_and_deadlines_are_ordered_and_relative_to_first_job(tmp_path, tables):
     first, second = read(trace(tmp_path, ELASTICFLOW), tables)
     assert (first.arrives_s, first.deadline_s, first.work, first.requested) == (0.0, 50.0, 50.0, 2)
     assert (second.arrives_s, second.deadline_s) == (100.0, 160.0)
     assert second.speeds["device"] is tables["resnet50", 128]
 
 
-def test_other_column_names_are_known_and_without_deadlines_the_application_gives_the_work(tmp_path, tables):
+def test_philly_columns_and_pollux_applications_are_read(tmp_path, tables):
     (only,) = read(trace(tmp_path, PHILLY), tables)
     assert (only.work, only.deadline_s) == (1200.0, 83.0)
     (only,) = read(trace(tmp_path, POLLUX), tables)
     assert (only.work, only.deadline_s) == (pytest.approx(0.5 * 3600 * 10), None)
 
 
-def test_a_trace_is_drawn_again_to_any_length_the_same_for_the_same_seed(tmp_path, tables):
+def test_resampled_trace_has_any_length_and_is_reproducible(tmp_path, tables):
     original = list(read(trace(tmp_path, ELASTICFLOW), tables))
     many = list(resampled(original, 50, seed=3))
     assert many == list(resampled(original, 50, seed=3)) != list(resampled(original, 50, seed=4))
@@ -61,7 +61,7 @@ def test_a_trace_is_drawn_again_to_any_length_the_same_for_the_same_seed(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         (ELASTICFLOW.replace("resnet50,260,128", "resnet50,260,99"), "line 2, model and batch size"),
         (ELASTICFLOW.replace("resnet50,150", "alexnet,150"), "alexnet 64"),
@@ -71,13 +71,13 @@ def test_a_trace_is_drawn_again_to_any_length_the_same_for_the_same_seed(tmp_pat
         ("name,time\n", "at least one job"),
     ],
 )
-def test_what_cannot_be_read_is_named(tmp_path, tables, text, says):
-    with pytest.raises(InvalidInputError, match=says):
+def test_invalid_trace_error_names_value(tmp_path, tables, text, message):
+    with pytest.raises(InvalidInputError, match=message):
         list(read(trace(tmp_path, text), tables))
 
 
 @pytest.mark.parametrize("tables", [{}, {"x.csv": "batch,1\n64,2\n"}])
-def test_a_folder_without_tables_is_refused(tmp_path, tables):
+def test_folder_without_tables_is_rejected(tmp_path, tables):
     for name, text in tables.items():
         (tmp_path / name).write_text(text)
     with pytest.raises(InvalidInputError):

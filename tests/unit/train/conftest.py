@@ -1,4 +1,4 @@
-"""A clock that tests move, and a training session of their own for each test."""
+"""Fixtures: a manual clock, a separate training session for each test, and trainings on several machines."""
 
 import signal
 
@@ -10,7 +10,7 @@ from .machines import TrainingOfMachines
 
 
 class ManualClock:
-    """Seconds that pass only when told to; ``step_s`` pass with each look at it."""
+    """A clock that tests set; each reading advances it by ``step_s``."""
 
     def __init__(self):
         self.now_s = 1000.0
@@ -22,7 +22,7 @@ class ManualClock:
 
 
 class Recorder:
-    """A display that keeps what it is shown."""
+    """A display that records the progress."""
 
     def __init__(self, interval_s=0.2):
         self.interval_s = interval_s
@@ -51,31 +51,31 @@ def recorder():
 
 
 @pytest.fixture
-def new_life(monkeypatch, clock):
-    """Return what makes the process forget its training, as a restart does."""
+def new_process(monkeypatch, clock):
+    """Return a function that resets the process's training, as a restart does."""
 
     def begin():
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        made = _session.Session(clock)
-        monkeypatch.setattr(_session, "current", made)
-        return made
+        fresh = _session.Session(clock)
+        monkeypatch.setattr(_session, "current", fresh)
+        return fresh
 
     return begin
 
 
 @pytest.fixture(autouse=True)
-def session(monkeypatch, new_life):
-    """Each test has a process's training of its own, outside of a job."""
+def session(monkeypatch, new_process):
+    """Give each test a separate session, outside a job."""
     for name in ("PACELINE_OUTPUT", "PACELINE_INPUT", "PACELINE_CHECKPOINT", "PACELINE_CONTROL"):
         monkeypatch.delenv(name, raising=False)
-    before = signal.getsignal(signal.SIGTERM)  # an Airflow of other tests may have set it
-    yield new_life()
+    before = signal.getsignal(signal.SIGTERM)  # Airflow in other tests may have set it
+    yield new_process()
     signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture
 def train(tmp_path, fork):
-    """Begin a training on several machines; called with the names of its workers."""
+    """Return a function that begins a training on several machines, given the names of its workers."""
     trainings = []
 
     def begin(*names, **options):

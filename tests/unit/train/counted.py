@@ -1,12 +1,11 @@
-"""A training whose state counts how often each sample was trained on. Started by ``machines.Training``.
+"""A training whose state counts how often each sample was trained on. Started by ``machines.TrainingOfMachines``.
 
-``python counted.py SAMPLES EPOCHS OPTIONS``; the options are JSON: ``workers`` of the loader, the ``step`` to count by,
-and ``stop_after`` so many batches; if that is negative, it leaves the loop at once as well. With a ``gain`` it ends
-when its accuracy, which levels off, gains less than that.
+``python counted.py SAMPLES EPOCHS OPTIONS``. The options are JSON: ``workers`` of the loader, the count's ``step``, and
+``stop_after`` a number of batches (negative: also leave the loop). With ``gain`` the training ends when its accuracy,
+which levels off, gains less.
 
-While there is a file ``hold`` in the folder of its output, the batch after as many as the file says (0 if it is empty)
-does not end, and the file ``held`` says after how many that is: so both sides of a race meet, however slow the machine
-is.
+While its output folder contains a file ``hold``, the batch after as many as the file says (0 if empty) does not end,
+and the file ``held`` contains that number. So tests meet both sides of a race at any speed of the machine.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""One life of a small training, at whose end there may be a signal. Started by ``test_resume_after_death``.
+"""One process of a small training, which may end by a signal. Started by ``test_resume_after_death``.
 
-``python lives.py SCENARIO LIFE`` leaves which batches it has seen, and a digest of all that it has become.
+``python lives.py SCENARIO LIFE`` writes the batches that it trained on, and a digest of its final state.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ AFTER_THE_LOOP = 0
 
 
 class Noisy(Dataset):
-    """Samples whose features change whenever they are read, by all three libraries' generators."""
+    """Samples whose features change with each read, by the generators of all three libraries."""
 
     def __init__(self, samples):
         self.samples = samples
@@ -34,7 +34,7 @@ class Noisy(Dataset):
 
 
 class Plain(Noisy):
-    """Without noise: workers that live through all epochs keep generators that nobody can put back."""
+    """Samples without noise: the generators of persistent loader workers cannot be restored."""
 
     def __getitem__(self, index):
         return index, torch.full((4,), index / self.samples)
@@ -78,7 +78,7 @@ def train(scenario, life, seen):
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.7)
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
     if checkpoint(**parts, every_s=scenario["every_s"]):
-        torch.rand(7)  # what else a script draws before the loop must not matter
+        torch.rand(7)  # draws before the loop must not matter
     kill = dict([scenario["kills"][life]]) if life < len(scenario["kills"]) else {}
     for number in range(scenario.get("loops", 1)):
         loop = track(loader, epochs=scenario["epochs"], total=scenario.get("total"))

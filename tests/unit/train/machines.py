@@ -1,7 +1,7 @@
-"""A training on several machines, with processes for machines: a parameter server, workers, holders of parts.
+"""A training on several machines, emulated by processes: a parameter server, workers, and holders of the state.
 
-Used by ``test_asynchronous`` and ``test_parts``; what the workers train is in ``counted.py``. A worker that is held
-ends no batch beyond a number until it may: what a test does meanwhile is in time on the slowest machine.
+Used by ``test_asynchronous`` and ``test_parts``; the workers run ``counted.py``. A held worker completes no further
+batch until it is resumed, so tests do not depend on the speed of the machine.
 """
 
 import json
@@ -16,17 +16,17 @@ from pathlib import Path
 import torch
 
 from paceline.train.asynchronous.shards import SampleShare
-from paceline.train.asynchronous.training import SharedTraining as Kept
+from paceline.train.asynchronous.training import SharedTraining
 from paceline.train.progress import parse_line
 
 HERE = Path(__file__).parent
 INCLUDE = HERE.parents[2] / "include"
 SAMPLES, BATCH_SIZE = 60, 3
-LIMIT_S = 120  # of what takes seconds
+LIMIT_S = 120  # for operations that take seconds
 
 
 def free_port():
-    """A port that is free, and stays so: those from 32768 on may be given to who connects to somewhere."""
+    """Return a free port below 32768: the system assigns higher ones to outgoing connections."""
     while True:
         port = random.randrange(20_000, 32_000)
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
@@ -34,31 +34,29 @@ def free_port():
 
 
 class Machine:
-    """A process of the training, and what it says."""
+    """A process of the training, and its log."""
 
     def __init__(self, fork, folder, command, environment):
         self.output = folder / "output"
         self.output.mkdir(parents=True, exist_ok=True)
-        self._said = folder / "said.txt"
+        self._log_path = folder / "log.txt"
         own = {"PYTHONPATH": str(INCLUDE), "PACELINE_OUTPUT": str(self.output)}
-        with self._said.open("w") as said:
-            self.process = fork(
-                command, env={**os.environ, **own, **environment}, stdout=said, stderr=subprocess.STDOUT
-            )
+        with self._log_path.open("w") as log:
+            self.process = fork(command, env={**os.environ, **own, **environment}, stdout=log, stderr=subprocess.STDOUT)
 
     @property
-    def said(self):
-        return self._said.read_text()
+    def log(self):
+        return self._log_path.read_text()
 
     @property
-    def all_said(self):
-        """What each machine of the training has said; of one that was started again, since then."""
-        every = sorted(self._said.parent.parent.glob("*/said.txt"))
-        return "\n".join(f"--- {said.parent.name}\n{said.read_text()}" for said in every)
+    def all_logs(self):
+        """The logs of all machines; of a restarted one, since its restart."""
+        every = sorted(self._log_path.parent.parent.glob("*/log.txt"))
+        return "\n".join(f"--- {log.parent.name}\n{log.read_text()}" for log in every)
 
     @property
     def progress(self):
-        return [parsed for line in self.said.splitlines() if (parsed := parse_line(line))]
+        return [parsed for line in self.log.splitlines() if (parsed := parse_line(line))]
 
     @property
     def newest(self):
@@ -66,48 +64,48 @@ class Machine:
 
     @property
     def model(self):
-        """The model that a worker leaves."""
+        """The model that a worker has written."""
         return torch.load(self.output / "model.pt", weights_only=True)
 
-    def until(self, true):
+    def until(self, condition):
         give_up = time.monotonic() + LIMIT_S
-        while not true(self):
-            assert self.process.poll() is None, self.all_said
-            assert time.monotonic() < give_up, self.all_said
+        while not condition(self):
+            assert self.process.poll() is None, self.all_logs
+            assert time.monotonic() < give_up, self.all_logs
             time.sleep(0.01)
 
-    def until_said(self, text):
-        self.until(lambda machine: text in machine.said)
+    def until_logged(self, text):
+        self.until(lambda machine: text in machine.log)
 
     def until_done(self, samples):
-        """Wait for so many samples of a parameter server."""
+        """Wait until the parameter server has done this many samples."""
         self.until(lambda machine: machine.progress and machine.newest.done >= samples)
 
     def until_held(self, after):
-        """Wait until a worker is held after so many batches."""
+        """Wait until a worker is held after this many batches."""
         held = self.output / "held"
         self.until(lambda machine: held.exists() and held.read_text() == str(after))
 
     def end(self):
         with suppress(subprocess.TimeoutExpired):
             return self.process.wait(LIMIT_S)
-        raise AssertionError(f"{self._said.parent.name} does not end\n{self.all_said}")
+        raise AssertionError(f"{self._log_path.parent.name} does not end\n{self.all_logs}")
 
     def kill(self):
         self.process.kill()
         return self.end()
 
     def hold(self, after):
-        """Let the worker end so many batches."""
+        """Hold the worker after this many batches."""
         (self.output / "hold.new").write_text(str(after))
         (self.output / "hold.new").rename(self.output / "hold")
 
-    def go_on(self):
+    def resume(self):
         (self.output / "hold").unlink(missing_ok=True)
 
 
 class TrainingOfMachines:
-    """The machines of a training; none starts by itself but the parameter server."""
+    """The machines of a training; only the parameter server starts automatically."""
 
     def __init__(self, fork, folder, names, epochs=4, options=()):
         self._fork, self._folder = fork, folder
@@ -121,11 +119,11 @@ class TrainingOfMachines:
         self.serve(*options)
 
     def serve(self, *options):
-        """Start the parameter server, also in place of one that has ended."""
+        """Start the parameter server, or restart it."""
         command = ["-m", "paceline.train.asynchronous", self.plan, "--port", self.port, *options]
         checkpoint = str(self._folder / "checkpoint")
         self.server = self._start(self._folder / "server", command, PACELINE_CHECKPOINT=checkpoint)
-        self.server.until_said("listens on")
+        self.server.until_logged("listens on")
 
     def work(self, name, options=None, epochs=None, samples=SAMPLES, hold=None, **environment):
         """Start a worker; for ``options`` see ``counted.py``."""
@@ -137,28 +135,28 @@ class TrainingOfMachines:
         return self._start(self._folder / name, command, **environment)
 
     def work_together(self, names, options=None, hold=0):
-        """Start workers and wait until all train; none gets further than ``hold`` batches."""
+        """Start workers and wait until all train; hold each after ``hold`` batches."""
         workers = [self.work(name, options, hold=hold) for name in names]
         for name in names:
-            self.server.until_said(f"{name} trains")
+            self.server.until_logged(f"{name} trains")
         return workers
 
-    def hold_part(self, name):
-        """Start a process that holds a part of the state."""
+    def start_holder(self, name):
+        """Start a process that holds a shard of the state."""
         command = ["-m", "paceline.train.asynchronous.part"]
         own = {"PACELINE_SERVER": self.address, "PACELINE_WORKER": name}
         return self._start(self._folder / name, command, **own)
 
     def let_end(self, workers):
-        """Let the workers go on, and wait for the good end of all."""
+        """Resume the workers, and wait until all processes succeed."""
         for worker in workers:
-            worker.go_on()
+            worker.resume()
         for worker in workers:
-            assert worker.end() == 0, worker.all_said
-        assert self.server.end() == 0, self.server.all_said
+            assert worker.end() == 0, worker.all_logs
+        assert self.server.end() == 0, self.server.all_logs
 
     def finish(self, workers):
-        """Let the workers end; each sample has counted once in every epoch."""
+        """Let the workers end, and check that each sample counted once in every epoch."""
         self.let_end(workers)
         for worker in workers:
             assert worker.model["counts"].tolist() == [self.epochs] * SAMPLES
@@ -172,11 +170,11 @@ class TrainingOfMachines:
             machine.kill()
 
 
-def joined(names, batch_size, numbers=3, epochs=1):
-    """Return the state that a server keeps, of ``numbers`` numbers; workers have joined it as its guests 0, 1, 2."""
-    training = Kept({name: SampleShare(1, batch_size) for name in names}, stuck_s=60.0)
-    training.begin_with(torch.zeros(numbers))
-    for guest, name in enumerate(names):
-        assert training.why_not(name, epochs, numbers) is None
-        training.join(name, guest)
+def joined_training(names, batch_size, numbers=3, epochs=1):
+    """Return a server's training with a state of ``numbers`` numbers and workers on connections 0, 1, 2."""
+    training = SharedTraining({name: SampleShare(1, batch_size) for name in names}, stuck_s=60.0)
+    training.set_initial_state(torch.zeros(numbers))
+    for connection_id, name in enumerate(names):
+        assert training.rejection_reason(name, epochs, numbers) is None
+        training.join(name, connection_id)
     return training

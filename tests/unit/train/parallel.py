@@ -1,7 +1,7 @@
-"""A data-parallel training whose number of processes changes as planned. Started by ``test_data_parallel``.
+"""A data-parallel training whose number of processes changes by a plan. Started by ``test_data_parallel``.
 
-``python parallel.py PLAN.json``; the plan maps batches done to processes wanted from there on. What it starts is forked
-from the same Python as it.
+``python parallel.py PLAN.json``; the plan maps batches done to the number of processes from then on. Followers are
+forked from the same Python process.
 """
 
 import itertools
@@ -42,8 +42,8 @@ def fork(command, *, env, pass_fds, stdin, stdout):
 plan = json.loads(Path(sys.argv[1]).read_text())
 _lead.subprocess = SimpleNamespace(**vars(subprocess) | {"Popen": fork})
 torch.manual_seed(0)
-torch.set_default_dtype(torch.float64)  # sums in another order differ by less than any mistake would
-# A second passes with every look, so that each boundary between two batches is one where the share is looked at.
+torch.set_default_dtype(torch.float64)  # the order of additions changes less than any error would
+# Each reading advances the clock by a second, so the loop reads the share between any two batches.
 _session.current.clock = itertools.count().__next__
 workers = plan["workers"]
 loader = DataLoader(Squares(), BATCH_SIZE, shuffle=True, num_workers=workers, persistent_workers=workers > 0)
@@ -51,8 +51,8 @@ model = torch.nn.Sequential(torch.nn.Linear(4, 32), torch.nn.Tanh(), torch.nn.Li
 model = data_parallel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 checkpoint(model=model, optimizer=optimizer, every_s=1e9)
-team = _session.current.team
-lead = team if isinstance(team, Lead) else None
+role = _session.current.role
+lead = role if isinstance(role, Lead) else None
 if lead is None and plan.get("followers_fail"):
     sys.exit(3)
 wanted = {int(done): devices for done, devices in plan["wanted"].items()}
@@ -62,7 +62,7 @@ for indices, x, y in loop:
     if lead is not None and loop.done in wanted:
         Path(os.environ["PACELINE_CONTROL"]).write_text(json.dumps({"devices": wanted[loop.done]}))
         while not lead.follow(wanted[loop.done]) and not plan.get("followers_fail"):
-            time.sleep(0.005)  # until processes that take seconds to start are there
+            time.sleep(0.005)  # processes take seconds to start
     loss = torch.nn.functional.mse_loss(model(x).squeeze(1), y)
     optimizer.zero_grad()
     loss.backward()

@@ -1,4 +1,4 @@
-"""The package stands alone: nothing but the standard library to import, torch only where training code uses it."""
+"""``paceline.train`` needs only the standard library, and torch only if the training code uses it."""
 
 import ast
 import shutil
@@ -15,15 +15,15 @@ SOURCES = sorted((INCLUDE / "paceline" / "train").rglob("*.py"))
 
 
 def python_versions():
-    """This Python, and the oldest one promised where the machine has it."""
+    """Return this Python, and the oldest supported one if the machine has it."""
     oldest = shutil.which("python3.10")
     works = oldest and subprocess.run([oldest, "-c", ""], capture_output=True).returncode == 0
     return [sys.executable, *([oldest] if works else [])]
 
 
 @pytest.mark.parametrize("python", python_versions())
-def test_it_trains_with_nothing_but_the_standard_library(tmp_path, python):
-    # What a runtime puts into a job: this package below an empty ``paceline``.
+def test_train_runs_with_only_the_standard_library(tmp_path, python):
+    # As a runtime copies it into a job: this package below an empty ``paceline``.
     shutil.copytree(INCLUDE / "paceline" / "train", tmp_path / "paceline" / "train")
     (tmp_path / "paceline" / "__init__.py").touch()
     code = f"""
@@ -46,7 +46,7 @@ assert foreign <= {{"paceline", "__main__"}}, foreign
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_it_imports_nothing_else_of_ours(source):
+def test_train_imports_no_other_package_of_paceline(source):
     in_a_folder = source.parent.name != "train"
     for node in ast.walk(ast.parse(source.read_text())):
         if isinstance(node, ast.ImportFrom):
@@ -58,7 +58,7 @@ def test_it_imports_nothing_else_of_ours(source):
             assert not any(alias.name.startswith("paceline") for alias in node.names)
 
 
-def test_the_public_face_is_small_and_sorted():
+def test_public_names_are_pinned_and_sorted():
     names = ["Converged", "Loop", "checkpoint", "data_parallel", "device"]
     names += ["input_dir", "output_dir", "report", "stop_early", "track"]
     assert paceline.train.__all__ == names == sorted(names)
@@ -66,8 +66,8 @@ def test_the_public_face_is_small_and_sorted():
 
 
 @pytest.mark.parametrize("in_a_job", [True, False])
-def test_a_jobs_process_ends_without_a_search_for_garbage(tmp_path, in_a_job):
-    # Registered first, so asked last: torch's objects would be searched after that.
+def test_job_process_exits_without_garbage_collection(tmp_path, in_a_job):
+    # Registered first, so it runs last; the interpreter collects garbage after that.
     code = """
 import atexit, gc
 atexit.register(lambda: print(gc.get_freeze_count() > 1000))

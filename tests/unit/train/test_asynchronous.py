@@ -1,6 +1,6 @@
-"""Training on several machines: whatever becomes of workers and server, each sample counts once in every epoch.
+"""Training on several machines: each sample counts once in every epoch, even if workers and server die.
 
-Every process is a real one. The model counts on which samples it was trained: see ``counted.py``.
+All processes are real. The model counts the samples that it was trained on: see ``counted.py``.
 """
 
 import signal
@@ -19,13 +19,13 @@ from paceline.train.asynchronous.peer import reach
 from paceline.train.asynchronous.plan import read_plan
 from paceline.train.asynchronous.vector import StateVector
 
-from .machines import LIMIT_S, SAMPLES, joined
+from .machines import LIMIT_S, SAMPLES, joined_training
 
 EPOCHS = 4
 
 
 @pytest.mark.parametrize("loader_workers", [0, 2])
-def test_workers_share_the_samples_and_end_with_the_same_model(train, loader_workers):
+def test_workers_share_samples_and_end_with_the_same_model(train, loader_workers):
     training = train("a", "b", "c")
     workers = training.work_together("abc", {"workers": loader_workers})
     training.finish(workers)
@@ -37,9 +37,9 @@ def test_workers_share_the_samples_and_end_with_the_same_model(train, loader_wor
     assert (last.loss, last.spent) == (1.0, {})
 
 
-def test_a_worker_sees_where_epochs_end_and_tells_where_its_time_has_gone(train, monkeypatch, clock):
+def test_worker_marks_epoch_ends_and_reports_time_spent(train, monkeypatch, clock):
     training = train("a", "b")
-    for name, value in (("SERVER", training.address), ("WORKER", "a"), ("EPOCHS", "2")):  # not the four of the script
+    for name, value in (("SERVER", training.address), ("WORKER", "a"), ("EPOCHS", "2")):  # the script has four
         monkeypatch.setenv(f"PACELINE_{name}", value)
     monkeypatch.setattr(worker_module, "time", SimpleNamespace(monotonic=clock))
     checkpoint(model=torch.nn.Linear(1, 1))
@@ -54,37 +54,37 @@ def test_a_worker_sees_where_epochs_end_and_tells_where_its_time_has_gone(train,
     assert training.server.end() == 0
 
 
-def test_a_worker_that_is_killed_loses_nothing_and_may_come_again(train):
+def test_killed_worker_loses_no_samples_and_may_rejoin(train):
     training = train("a", "b", "c")
     workers = training.work_together("abc")
     killed = workers[1]
     killed.hold(after=5)
     killed.until_held(5)
     killed.kill()
-    training.server.until_said("b is lost")
+    training.server.until_logged("b is lost")
     workers[1] = training.work("b")
-    training.server.until_said("b trains (failures so far: 1)")
+    training.server.until_logged("b trains (failures so far: 1)")
     training.finish(workers)
-    assert "samples go to the others; failure 1" in training.server.said
+    assert "samples go to the others, failure 1" in training.server.log
     assert training.server.newest.metrics["failures"] == 1
 
 
-def test_three_failures_exclude_a_worker_and_the_training_ends_without_it(train):
+def test_worker_is_left_out_after_three_failures(train):
     training = train("a", "b")
     (other,) = training.work_together("a")
     for failure in (1, 2, 3):
         worker = training.work("b", hold=failure)
         worker.until_held(failure)
         worker.kill()
-        training.server.until_said(f"failure {failure}")
-    assert "leaves it out for the rest of this training" in training.server.said
+        training.server.until_logged(f"failure {failure}")
+    assert "left out for the rest of this training" in training.server.log
     worker = training.work("b")
     assert worker.end() == 5
-    assert "b has failed 3 times and is left out" in worker.said
+    assert "b has failed 3 times and is left out" in worker.log
     training.finish([other])
 
 
-def test_a_server_that_is_killed_goes_on_from_what_it_has_saved(train):
+def test_killed_server_resumes_from_its_checkpoint(train):
     training = train("a", "b")
     workers = training.work_together("ab", hold=4)
     training.server.until_done(24)
@@ -94,50 +94,50 @@ def test_a_server_that_is_killed_goes_on_from_what_it_has_saved(train):
     for worker in workers:
         worker.hold(after=8)
     training.server.until_done(48)
-    training.server.kill()  # without a word
+    training.server.kill()  # without a final checkpoint
     training.serve()
     training.finish(workers)
-    assert "going on from checkpoint" in training.server.said
-    assert all("looking for it" in worker.said for worker in workers)
+    assert "resuming from checkpoint" in training.server.log
+    assert all("reconnecting" in worker.log for worker in workers)
 
 
-def test_a_restarted_server_ends_after_the_slowest_worker_has_come_back(train):
+def test_restarted_server_ends_after_the_last_worker_has_reconnected(train):
     training = train("a", "b")
     late, other = training.work_together("ab", hold=4)
     training.server.until_done(24)
     training.server.process.terminate()
     assert training.server.end() == 143
     training.serve()
-    training.server.until(lambda server: len(server.progress) > 1)  # it has saved, without a worker
+    training.server.until(lambda server: len(server.progress) > 1)  # it has saved without workers
     training.server.kill()
     training.serve()
-    other.go_on()
-    assert other.end() == 0, other.all_said
+    other.resume()
+    assert other.end() == 0, other.all_logs
     training.server.until_done(EPOCHS * SAMPLES)
     training.finish([other, late])
 
 
-def test_a_worker_that_is_asked_to_end_does_so_without_blame(train):
+def test_worker_ended_by_sigterm_counts_no_failure(train):
     training = train("a", "b")
     leaving, staying = training.work_together("ab")
     leaving.hold(after=3)
     leaving.until_held(3)
     leaving.process.terminate()
-    leaving.go_on()
+    leaving.resume()
     assert leaving.end() == 143
     training.finish([staying])
     assert training.server.newest.metrics["failures"] == 0
 
 
-def test_a_worker_that_hangs_is_waited_for_no_longer_than_is_reasonable(train):
+def test_batch_of_hanging_worker_is_reassigned(train):
     training = train("a", "b", options=("--stuck-s", "1"))
     hanging, other = training.work_together("ab")
     hanging.until_held(0)  # it has a batch
     hanging.process.send_signal(signal.SIGSTOP)
-    hanging.go_on()
-    other.go_on()
+    hanging.resume()
+    other.resume()
     training.server.until_done(EPOCHS * SAMPLES)
-    assert "a has not come back with a batch" in training.server.said
+    assert "a has not returned a batch" in training.server.log
     hanging.process.send_signal(signal.SIGCONT)
     training.finish([hanging, other])
 
@@ -149,26 +149,26 @@ def server_clock(monkeypatch, clock):
     return clock
 
 
-def test_who_hangs_when_asked_for_the_order_of_samples_keeps_nobody_from_it(server_clock):
-    training = joined("ab", batch_size=4)
+def test_order_request_to_hanging_worker_is_reassigned(server_clock):
+    training = joined_training("ab", batch_size=4)
     assert training.lend("a", 0)["kind"] == "order"
     server_clock.now_s += 61.0
-    training.take_back_stuck()
+    training.reassign_stuck()
     assert training.lend("b", 1)["kind"] == "order"
     training.begin_epoch("a", 0, [0, 1])  # too late
     training.begin_epoch("b", 1, [3, 2])
     assert sorted(training.lend("b", 1)["indices"]) == [2, 3]
 
 
-def test_a_batch_that_takes_longer_than_is_reasonable_counts_in_the_end(server_clock):
-    training = joined("a", batch_size=4)
+def test_batch_of_slow_worker_counts_after_a_reassignment(server_clock):
+    training = joined_training("a", batch_size=4)
     assert training.lend("a", 0)["kind"] == "order"
     training.begin_epoch("a", 0, [0, 1, 2, 3])
     for counts in (False, True):
         number = training.lend("a", 0)["number"]
         server_clock.now_s += 100.0
-        training.take_back_stuck()
-        assert training.take_in("a", 0, number, training._spread.version, torch.ones(3), {}) is counts
+        training.reassign_stuck()
+        assert training.apply_change("a", 0, number, training._spread.version, torch.ones(3), {}) is counts
 
 
 BUFFERS = {
@@ -180,7 +180,7 @@ BUFFERS = {
 
 
 @pytest.mark.parametrize("buffer", BUFFERS.values(), ids=BUFFERS)
-def test_buffers_of_any_kind_come_back_as_they_were(buffer):
+def test_state_vector_preserves_buffers_of_any_dtype(buffer):
     module = torch.nn.Linear(1, 1)
     module.register_buffer("kept", buffer.clone())
     vector = StateVector({"model": module})
@@ -196,7 +196,7 @@ def test_buffers_of_any_kind_come_back_as_they_were(buffer):
 
 
 @pytest.mark.parametrize("stop_after", [20, -20])
-def test_an_early_stop_of_one_ends_the_training_of_all_with_the_same_model(train, stop_after):
+def test_early_stop_of_one_worker_ends_all_with_the_same_model(train, stop_after):
     training = train("a", "b")
     workers = training.work_together("ab", {"stop_after": stop_after})
     training.let_end(workers)
@@ -206,58 +206,60 @@ def test_an_early_stop_of_one_ends_the_training_of_all_with_the_same_model(train
     assert training.server.newest.percent == 100
 
 
-def test_what_is_not_finite_spoils_nothing(train):
+def test_non_finite_change_is_rejected(train):
     training = train("a", "b")
     (other,) = training.work_together("a")
     spoiling = training.work("b", {"step": float("nan")})
     assert spoiling.end() == 5
-    assert "b is lost (what it has learned is not finite" in training.server.said
-    assert "b has failed 3 times and is left out" in spoiling.said
+    assert "b is lost (its change is not finite" in training.server.log
+    assert "b has failed 3 times and is left out" in spoiling.log
     training.finish([other])
 
 
-def test_who_does_not_belong_is_sent_away_and_told_why(train):
+def test_mismatched_worker_is_rejected_with_the_reason(train):
     training = train("a", "b")
     training.work_together("a")
-    for name, other, why in (
-        ("stranger", {}, "the schedule gives nothing to stranger"),
+    for name, other, reason in (
+        ("stranger", {}, "the schedule has no share for stranger"),
         ("b", {"samples": SAMPLES + 1}, f"the model of b has {SAMPLES + 2} numbers, that of the others {SAMPLES + 1}"),
-        ("b", {"epochs": EPOCHS + 1}, f"b is to train {EPOCHS + 1} epochs, the others {EPOCHS}"),
+        ("b", {"epochs": EPOCHS + 1}, f"b has {EPOCHS + 1} epochs, the others {EPOCHS}"),
     ):
         worker = training.work(name, **other)
         assert worker.end() == 7
-        assert why in worker.said
+        assert reason in worker.log
 
 
-def test_who_has_not_the_key_is_not_let_in_and_who_talks_nonsense_harms_nobody(train, monkeypatch):
+def test_wrong_keys_and_malformed_messages_are_rejected(train, monkeypatch):
     monkeypatch.setenv("PACELINE_SERVER_KEY", "the right one")
     training = train("a")
     stranger = training.work("a", PACELINE_SERVER_KEY="a wrong one")
-    training.server.until_said("it does not have the key of this training")
+    training.server.until_logged("the peer does not have the key of this training")
     stranger.kill()
     for nonsense in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100, b"\x00\x00\x00\x02{}", b"\x7f\xff\xff\xff"):
         with socket.create_connection(("127.0.0.1", training.port)) as connection:
             connection.sendall(nonsense)
-    training.server.until(lambda server: server.said.count("a connection has ended") >= 5)
+    training.server.until(lambda server: server.log.count("connection closed") >= 5)
     training.finish([training.work("a")])
 
 
-def test_strangers_who_say_nothing_are_waited_for_though_not_for_long(monkeypatch):
-    monkeypatch.setattr(handshake, "_INTRODUCTION_S", 0.5)
-    desk = handshake.Handshake("127.0.0.1", 0, b"", lambda peer, words, guest: peer.send({"kind": "welcome"}))
-    desk.open()
+def test_silent_connections_are_closed_after_the_handshake_timeout(monkeypatch):
+    monkeypatch.setattr(handshake, "_HANDSHAKE_TIMEOUT_S", 0.5)
+    server = handshake.Handshake(
+        "127.0.0.1", 0, b"", lambda peer, message, connection_id: peer.send({"kind": "welcome"})
+    )
+    server.open()
     with ExitStack() as closing:
-        silent = [  # more than may come at the same time
-            closing.enter_context(socket.create_connection(("127.0.0.1", desk.port), timeout=LIMIT_S))
+        silent = [  # more than the limit of handshakes at the same time
+            closing.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=LIMIT_S))
             for _ in range(100)
         ]
         answer = None
         while answer is None:
             try:
-                peer = reach("127.0.0.1", desk.port, b"")
+                peer = reach("127.0.0.1", server.port, b"")
                 peer.send({"worker": "a"})
                 answer = peer.receive()
-            except handshake.GoneError:  # there is no room yet: a worker tries again, too
+            except handshake.GoneError:  # the limit is reached: retry, as workers do
                 continue
         for connection in silent:
             while connection.recv(1000):
@@ -265,14 +267,14 @@ def test_strangers_who_say_nothing_are_waited_for_though_not_for_long(monkeypatc
     assert answer == {"kind": "welcome"}
 
 
-def test_a_server_that_nobody_comes_to_gives_up(train):
+def test_server_without_workers_ends_after_its_patience(train):
     training = train("a", options=("--patience-s", "0.5"))
     assert training.server.end() == 4
-    assert "nobody is there to train" in training.server.said
+    assert "no worker for 0.5 s: giving up" in training.server.log
 
 
-def test_workers_that_learn_from_what_others_have_changed_meanwhile_learn_as_well_as_one_alone():
-    """Three workers in turn: each trains a batch on the state that it was sent before the others' last two changes."""
+def test_asynchronous_updates_reach_the_accuracy_of_one_worker():
+    """Three workers in turn each train a batch on a state that lacks the last two changes of the others."""
     random = torch.Generator().manual_seed(3)
     inputs = torch.randn(500, 8, generator=random)
     wanted = (inputs @ torch.randn(8, generator=random) > 0).float()
@@ -280,13 +282,13 @@ def test_workers_that_learn_from_what_others_have_changed_meanwhile_learn_as_wel
     def accuracy(names):
         model = torch.nn.Linear(8, 1)
         vector = StateVector({"model": model})
-        training = joined(names, batch_size=5, numbers=vector.size, epochs=2)
+        training = joined_training(names, batch_size=5, numbers=vector.size, epochs=2)
         seen = dict.fromkeys(names, training.snapshot())
         while not training.ended:
-            for guest, name in enumerate(names):
-                lease = training.lend(name, guest)
+            for connection_id, name in enumerate(names):
+                lease = training.lend(name, connection_id)
                 if lease["kind"] == "order":
-                    training.begin_epoch(name, guest, torch.randperm(500, generator=random).tolist())
+                    training.begin_epoch(name, connection_id, torch.randperm(500, generator=random).tolist())
                 if lease["kind"] != "lease":
                     continue
                 vector.write(seen[name])
@@ -296,8 +298,8 @@ def test_workers_that_learn_from_what_others_have_changed_meanwhile_learn_as_wel
                 with torch.no_grad():
                     for parameter in model.parameters():
                         parameter -= 0.2 * parameter.grad
-                version, change = training.own()[0]["version"], vector.change_since(seen[name])
-                assert training.take_in(name, guest, lease["number"], version, change, {})
+                version, change = training.own_range()[0]["version"], vector.change_since(seen[name])
+                assert training.apply_change(name, connection_id, lease["number"], version, change, {})
                 seen[name] = training.snapshot()
         vector.write(training.snapshot())
         return float(((model(inputs).squeeze(1) > 0) == (wanted > 0)).float().mean())
@@ -307,18 +309,18 @@ def test_workers_that_learn_from_what_others_have_changed_meanwhile_learn_as_wel
     assert accuracy("abc") >= alone - 0.01
 
 
-def test_the_server_ends_what_has_levelled_off_and_a_restarted_one_remembers_the_curve(train):
+def test_server_ends_a_levelled_off_training_also_after_a_restart(train):
     training = train("a", "b", epochs=200)
     (worker,) = training.work_together("a", {"gain": 0.005}, hold=120)
     training.server.until_done(6 * SAMPLES)
-    training.server.process.terminate()  # it saves what it has; killed, it would have an older curve
+    training.server.process.terminate()  # SIGTERM saves the curve; after SIGKILL it would be older
     assert training.server.end() == 143
     training.serve()
     training.let_end([worker])
     counts = worker.model["counts"].tolist()
-    assert set(counts) == {counts[0]}  # every epoch that has begun is done
-    assert 9 <= counts[0] <= 16  # half of what is missing after 10 epochs is a gain of 0.005 in one
-    assert "the training ends after" in training.server.said
+    assert set(counts) == {counts[0]}  # all epochs are complete
+    assert 9 <= counts[0] <= 16  # after 10 epochs, one epoch gains 0.005
+    assert "the training ends after" in training.server.log
     first, last = training.server.progress[0], training.server.newest
     assert first.epochs < 200
     assert (last.epochs, last.percent) == (counts[0], 100)
@@ -329,6 +331,6 @@ NO_WHOLE_NUMBERS = ['{"samples": 1, "batch_size": 1.5}', '{"samples": 0, "batch_
 
 
 @pytest.mark.parametrize("plan", [*NO_WORKERS, *(f'{{"workers": {{"a": {part}}}}}' for part in NO_WHOLE_NUMBERS)])
-def test_a_plan_that_is_none_is_refused(plan):
+def test_invalid_plan_is_rejected(plan):
     with pytest.raises(ValueError, match=r"^plan: got .*, expected \{\"workers\""):
         read_plan(plan)

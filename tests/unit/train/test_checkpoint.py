@@ -16,7 +16,7 @@ from .machines import INCLUDE
 
 
 class Counter:
-    """The smallest thing that can be saved."""
+    """The smallest object that can be saved."""
 
     def __init__(self, value=0):
         self.value = value
@@ -45,7 +45,7 @@ def train(counter, **path):
 
 
 def interrupted(folder, after, batches=10, epochs=1):
-    """Train until the body of batch ``after`` raises; what is saved by then is ``after`` batches."""
+    """Train until the loop is left in the body of batch ``after``; ``after`` batches are saved."""
     checkpoint(counter=(counter := Counter()), path=folder, every_s=0)
     for done, _ in enumerate(track(range(batches), epochs=epochs)):
         if done == after:
@@ -54,11 +54,11 @@ def interrupted(folder, after, batches=10, epochs=1):
 
 
 @pytest.fixture
-def restart(new_life, tmp_path):
-    """Restart the training; called with its parts, a counter unless others are named. Returns the counter."""
+def restart(new_process, tmp_path):
+    """Return a function that restarts the training with its parts, by default a counter, and returns the counter."""
 
     def begin(**parts):
-        new_life()
+        new_process()
         counter = Counter()
         checkpoint(**(parts or {"counter": counter}), path=tmp_path)
         return counter
@@ -66,16 +66,16 @@ def restart(new_life, tmp_path):
     return begin
 
 
-def test_nothing_is_saved_where_no_folder_is_named(tmp_path, monkeypatch):
+def test_nothing_is_saved_without_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert train(Counter()) is False
     assert files(tmp_path) == []
 
 
 @pytest.mark.parametrize(("batches", "saved_at"), [(25, [10, 20]), (21, [10])])
-def test_right_before_the_final_save_there_is_no_other(tmp_path, clock, recorder, batches, saved_at):
-    """It would hold up the last batches, which a deadline controller cannot make up for any more."""
-    recorder.interval_s = 3600  # saves are told all the same
+def test_no_checkpoint_is_written_right_before_the_final_one(tmp_path, clock, recorder, batches, saved_at):
+    """It would delay the last batches, and a deadline controller could no longer compensate."""
+    recorder.interval_s = 3600  # checkpoints are reported regardless
     checkpoint(counter=Counter(), path=tmp_path, every_s=10)
     for _ in Loop(range(batches), display=recorder):
         clock.now_s += 1.0
@@ -85,30 +85,30 @@ def test_right_before_the_final_save_there_is_no_other(tmp_path, clock, recorder
 
 
 @pytest.mark.parametrize("named_by", ["argument", "environment"])
-def test_the_end_of_a_loop_is_saved(tmp_path, monkeypatch, new_life, named_by):
+def test_checkpoint_is_written_at_the_end_of_the_loop(tmp_path, monkeypatch, new_process, named_by):
     folder = tmp_path / "made" / "as needed"
     monkeypatch.setenv("PACELINE_CHECKPOINT", str(folder if named_by == "environment" else tmp_path))
     path = {"path": folder} if named_by == "argument" else {}
     assert train(Counter(), **path) is False
     assert len(files(folder)) == 1
-    new_life()
+    new_process()
     again = Counter()
     assert train(again, **path) is True
     assert again.value == 3
 
 
 @pytest.mark.parametrize("epochs", [2, 1])
-def test_a_training_that_had_ended_goes_on_after_the_loop(tmp_path, restart, recorder, capsys, epochs):
+def test_ended_training_skips_its_loop_after_a_restart(tmp_path, restart, recorder, capsys, epochs):
     interrupted(tmp_path, after=99, batches=5, epochs=2)
     restart()
     saved = files(tmp_path)
     assert list(Loop(range(5), epochs=epochs, display=recorder)) == []
     assert recorder.events == [("start", 10, 10), ("finish", 10, 10)]
-    assert "there is nothing left to do" in capsys.readouterr().err
+    assert "nothing left to do" in capsys.readouterr().err
     assert files(tmp_path) == saved
 
 
-def test_a_restart_says_where_it_goes_on(tmp_path, restart, recorder, capsys):
+def test_restart_reports_where_it_resumes(tmp_path, restart, recorder, capsys):
     interrupted(tmp_path, after=4)
     restart()
     assert list(Loop(range(10), display=recorder)) == [4, 5, 6, 7, 8, 9]
@@ -116,7 +116,7 @@ def test_a_restart_says_where_it_goes_on(tmp_path, restart, recorder, capsys):
     assert "4 of 10 batches were done" in capsys.readouterr().err
 
 
-def test_what_was_reported_outlives_a_restart(tmp_path, restart, recorder):
+def test_reported_values_survive_a_restart(tmp_path, restart, recorder):
     checkpoint(counter=Counter(), path=tmp_path)
     for _ in track("ab"):
         report(loss=0.5, accuracy=0.75)
@@ -139,7 +139,7 @@ def saves_at(clock, monkeypatch, folder, *, cost_s, batch_s, batches, every_s=No
     checkpoint(counter=Counter(), path=folder, every_s=every_s)
     for _ in track(range(batches)):
         clock.now_s += batch_s
-    return moments[:-1]  # the last is the end
+    return moments[:-1]  # without the final one
 
 
 def test_progress_lines_report_the_duration_of_the_last_checkpoint(clock, monkeypatch, tmp_path, recorder):
@@ -152,19 +152,19 @@ def test_progress_lines_report_the_duration_of_the_last_checkpoint(clock, monkey
     checkpoint(counter=Counter(), path=tmp_path, every_s=10)
     for _ in Loop(range(25), display=recorder):
         clock.now_s += 1.0
-    told = [(shown.event, shown.save_s) for shown in recorder.shown if shown.event != "progress"]
-    assert told[:3] == [("start", None), ("checkpoint", 2.0), ("checkpoint", 3.0)]
-    assert told[-1] == ("finish", 4.0)
+    reported = [(shown.event, shown.save_s) for shown in recorder.shown if shown.event != "progress"]
+    assert reported[:3] == [("start", None), ("checkpoint", 2.0), ("checkpoint", 3.0)]
+    assert reported[-1] == ("finish", 4.0)
 
 
 @pytest.mark.parametrize("cost_s", [0.2, 0.5, 1.0])
-def test_saves_cost_at_most_two_percent_of_the_time(clock, monkeypatch, tmp_path, cost_s):
+def test_checkpoints_take_at_most_two_percent_of_the_time(clock, monkeypatch, tmp_path, cost_s):
     moments = saves_at(clock, monkeypatch, tmp_path, cost_s=cost_s, batch_s=0.5, batches=2000)
     assert len(moments) > 10
     assert cost_s * (len(moments) - 1) / (moments[-1] - moments[0]) <= 0.02
 
 
-def test_saves_are_at_most_a_minute_and_a_batch_apart_whatever_they_cost(clock, monkeypatch, tmp_path):
+def test_checkpoints_are_at_most_a_minute_and_a_batch_apart(clock, monkeypatch, tmp_path):
     moments = saves_at(clock, monkeypatch, tmp_path, cost_s=10, batch_s=7, batches=100)
     gaps = [b - a - 10 for a, b in itertools.pairwise(moments)]
     assert max(gaps) <= 67
@@ -177,17 +177,17 @@ def test_saves_are_at_most_a_minute_and_a_batch_apart_whatever_they_cost(clock, 
         ({"cost_s": 0.25, "batch_s": 0.5, "batches": 20, "every_s": 3}, [3.25, 6.5, 9.75]),
     ],
 )
-def test_saves_are_five_seconds_apart_if_they_cost_nothing_or_every_s(clock, monkeypatch, tmp_path, timing, moments):
+def test_checkpoints_are_five_seconds_or_every_s_apart(clock, monkeypatch, tmp_path, timing, moments):
     assert saves_at(clock, monkeypatch, tmp_path, **timing) == moments
 
 
-# Bad input
+# Invalid input
 
 
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({}, "checkpoint: got 'nothing', expected what to save"),
+        ({}, "checkpoint: got 'nothing', expected at least one part"),
         ({"model": object()}, r"model: got 'object', expected an object with state_dict\(\) and load_state_dict\(\)"),
         ({"model": None}, "model: got 'NoneType'"),
         ({"c": Counter(), "every_s": -1}, "every_s: got -1, expected a number of seconds, 0 or more"),
@@ -198,19 +198,19 @@ def test_saves_are_five_seconds_apart_if_they_cost_nothing_or_every_s(clock, mon
         ({"c": Counter(lambda: 1)}, "c: got a state with .*, expected tensors, numbers"),
     ],
 )
-def test_bad_input_is_refused_before_the_training_starts(tmp_path, parts, message):
+def test_invalid_checkpoint_argument_is_rejected(tmp_path, parts, message):
     with pytest.raises(ValueError, match=message):
         checkpoint(**{"path": tmp_path, **parts})
 
 
-def test_a_state_that_turns_unloadable_later_is_found_when_it_is_saved_not_when_it_is_needed(tmp_path):
+def test_state_that_becomes_unloadable_is_rejected_at_the_save(tmp_path):
     checkpoint(counter=(counter := Counter()), path=tmp_path, every_s=0)
     with pytest.raises(ValueError, match="counter: got a state with pathlib"):  # noqa: PT012
         for _ in track("ab"):
             counter.value = Path("x")
 
 
-def test_other_parts_than_in_the_checkpoint_are_refused(tmp_path, restart):
+def test_parts_that_differ_from_the_checkpoint_are_rejected(tmp_path, restart):
     checkpoint(model=torch.nn.Linear(2, 2), path=tmp_path)
     list(track("a"))
     with pytest.raises(ValueError, match=r"checkpoint: got \['counter', 'model'\], expected \['model'\] as in"):
@@ -227,7 +227,7 @@ def test_other_parts_than_in_the_checkpoint_are_refused(tmp_path, restart):
     ],
     ids=["with a length", "without"],
 )
-def test_a_loader_that_has_become_shorter_is_refused(tmp_path, restart, before, now, message):
+def test_shorter_loader_than_in_the_checkpoint_is_rejected(tmp_path, restart, before, now, message):
     checkpoint(counter=Counter(), path=tmp_path, every_s=0)
     for batch in track(before, total=9):
         if batch == 6:
@@ -237,27 +237,27 @@ def test_a_loader_that_has_become_shorter_is_refused(tmp_path, restart, before, 
         list(track(now, total=9))
 
 
-# Inside of the loop
+# Inside the loop
 
 
-def test_inside_of_the_loop_it_saves_and_says_what_it_cannot_do(tmp_path, restart, capsys):
+def test_checkpoint_inside_the_loop_saves_and_logs_its_limit(tmp_path, restart, capsys):
     counter = Counter()
     for _ in track(range(4)):
         counter.value += 1
         checkpoint(counter=counter, path=tmp_path)
-    assert capsys.readouterr().err.count("inside of the loop saves, but cannot restore") == 1
+    assert capsys.readouterr().err.count("inside the loop saves but cannot restore") == 1
     assert restart().value == 4
 
 
-def test_inside_of_the_loop_it_is_too_late_to_restore(tmp_path, new_life):
+def test_checkpoint_inside_the_loop_cannot_restore(tmp_path, new_process):
     interrupted(tmp_path, after=2)
-    new_life()
+    new_process()
     with pytest.raises(RuntimeError, match=r"too late to restore .*: call it before the `for"):  # noqa: PT012
         for _ in track(range(10)):
             checkpoint(counter=Counter(), path=tmp_path)
 
 
-def test_called_before_the_loop_it_may_be_called_inside_as_well(tmp_path, restart):
+def test_checkpoint_inside_the_loop_may_follow_one_before_it(tmp_path, restart):
     interrupted(tmp_path, after=2)
     counter = restart()
     for _ in track(range(10)):
@@ -269,8 +269,8 @@ def test_called_before_the_loop_it_may_be_called_inside_as_well(tmp_path, restar
 # Files
 
 
-def test_the_two_newest_files_are_kept_and_no_temporary_one(tmp_path):
-    (tmp_path / ".checkpoint-77.tmp").write_bytes(b"of a process that was killed")
+def test_two_newest_files_are_kept(tmp_path):
+    (tmp_path / ".checkpoint-77.tmp").write_bytes(b"of a killed process")
     (tmp_path / "notes.txt").write_text("not ours")
     interrupted(tmp_path, after=5)
     *kept, notes = files(tmp_path)
@@ -278,8 +278,8 @@ def test_the_two_newest_files_are_kept_and_no_temporary_one(tmp_path):
     assert [name[:17] for name in kept] == ["checkpoint-000004", "checkpoint-000005"]
 
 
-def test_the_content_is_on_disk_before_the_name_is(tmp_path, monkeypatch):
-    """Else a power cut could leave an empty file with a good name. Only the order of the calls can be seen here."""
+def test_content_is_synced_before_the_rename(tmp_path, monkeypatch):
+    """Else a power cut could leave an empty file with a valid name. The test sees only the order of the calls."""
     calls = []
     for name in ("fsync", "replace"):
         real = getattr(os, name)
@@ -290,7 +290,7 @@ def test_the_content_is_on_disk_before_the_name_is(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("damage", ["cut short", "emptied", "one bit"])
-def test_a_damaged_newest_file_falls_back_to_the_one_before(tmp_path, restart, capsys, damage):
+def test_damaged_newest_file_falls_back_to_the_one_before(tmp_path, restart, capsys, damage):
     interrupted(tmp_path, after=5)
     path = newest(tmp_path)
     content = bytearray(path.read_bytes())
@@ -298,12 +298,12 @@ def test_a_damaged_newest_file_falls_back_to_the_one_before(tmp_path, restart, c
         content[len(content) // 2] ^= 1
     path.write_bytes({"cut short": content[:-100], "emptied": b""}.get(damage, content))
     assert restart().value == 4
-    said = capsys.readouterr().err
-    assert f"checkpoint {path} cannot be used, trying the one before it: its content does not match" in said
+    log = capsys.readouterr().err
+    assert f"checkpoint {path} is unusable, trying the one before: its content does not match" in log
 
 
 class Malicious:
-    """Does harm when it is unpickled."""
+    """Runs code when it is unpickled."""
 
     def __init__(self, target):
         self.target = target
@@ -313,7 +313,7 @@ class Malicious:
 
 
 @pytest.mark.parametrize("how", ["torch.save", "pickle"])
-def test_a_file_that_would_run_code_is_refused(tmp_path, restart, capsys, how):
+def test_file_that_contains_code_is_rejected(tmp_path, restart, capsys, how):
     interrupted(tmp_path, after=5)
     victim, evil = tmp_path / "victim", tmp_path / "evil"
     if how == "pickle":
@@ -321,32 +321,32 @@ def test_a_file_that_would_run_code_is_refused(tmp_path, restart, capsys, how):
     else:
         torch.save({"format": 1, "parts": {"counter": Malicious(victim)}}, evil)
     checksum = zlib.crc32(evil.read_bytes())
-    evil.rename(tmp_path / f"checkpoint-000099-{checksum:08x}.pt")  # the name fits: only the content is to blame
+    evil.rename(tmp_path / f"checkpoint-000099-{checksum:08x}.pt")  # the name is valid: only the content is wrong
     assert restart().value == 5
     assert not victim.exists()
     assert "checkpoint-000099" in capsys.readouterr().err
 
 
-def test_when_no_file_can_be_used_the_training_starts_from_the_beginning_and_says_so(tmp_path, new_life, capsys):
+def test_training_starts_from_the_beginning_without_a_usable_file(tmp_path, new_process, capsys):
     interrupted(tmp_path, after=2)
     for path in tmp_path.iterdir():
         path.write_bytes(b"")
-    new_life()
+    new_process()
     assert checkpoint(counter=Counter(), path=tmp_path) is False
-    said = capsys.readouterr().err
-    assert said.count("cannot be used") == 2
-    assert "no checkpoint in" in said
+    log = capsys.readouterr().err
+    assert log.count("is unusable") == 2
+    assert "no usable checkpoint in" in log
     assert list(track(range(3))) == [0, 1, 2]
 
 
-def test_a_disk_that_is_full_costs_the_checkpoint_and_not_the_training(tmp_path, fork):
+def test_training_continues_on_a_full_disk(tmp_path, fork):
     code = """
 import os, resource, sys, torch
 from paceline.train import checkpoint, track
 model = torch.nn.Linear(10, 10)
 checkpoint(model=model, every_s=0)
 for batch in track(range(6)):
-    if batch == 2:  # from here on no file may grow beyond 1 kB
+    if batch == 2:  # from here on, files are limited to 1 kB
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
     if batch == 4:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
@@ -358,9 +358,9 @@ print("trained to the end")
     lines = process.stdout.read().splitlines()
     assert process.wait() == 0, lines
     assert "trained to the end" in lines
-    said = [line for line in lines if "no checkpoint was written" in line]
-    assert len(said) == 2
-    assert "File too large" in said[0]
+    log = [line for line in lines if "cannot write a checkpoint" in line]
+    assert len(log) == 2
+    assert "File too large" in log[0]
     (kept,) = [line for line in lines if line.startswith("[")]
     assert kept.count("checkpoint-") == 2
     assert ".tmp" not in kept
@@ -370,7 +370,7 @@ print("trained to the end")
 # SIGTERM
 
 
-def test_sigterm_without_anything_to_save_ends_the_process_at_once():
+def test_sigterm_without_a_checkpoint_ends_the_process_at_once():
     seen = []
     with pytest.raises(SystemExit, match="143"):  # noqa: PT012
         for batch in track("ab"):
@@ -379,7 +379,7 @@ def test_sigterm_without_anything_to_save_ends_the_process_at_once():
     assert seen == []
 
 
-def test_a_handler_of_the_training_codes_own_is_left_in_place(tmp_path):
+def test_sigterm_handler_of_the_training_code_is_kept(tmp_path):
     caught = []
     before = signal.signal(signal.SIGTERM, lambda *_: caught.append(1))
     try:
@@ -391,7 +391,7 @@ def test_a_handler_of_the_training_codes_own_is_left_in_place(tmp_path):
     assert caught == [1, 1]
 
 
-def test_sigterm_during_the_last_save_ends_the_process_once_the_save_is_done(tmp_path, monkeypatch):
+def test_sigterm_during_the_last_save_ends_the_process_after_it(tmp_path, monkeypatch):
     real_save = _checkpoint.Store.save
 
     def save(self, content):
@@ -406,15 +406,15 @@ def test_sigterm_during_the_last_save_ends_the_process_once_the_save_is_done(tmp
 
 
 @pytest.mark.parametrize("saved", [True, False])
-def test_after_a_loop_outside_of_a_job_sigterm_is_given_back(tmp_path, saved):
+def test_sigterm_handler_is_restored_after_a_loop_outside_a_job(tmp_path, saved):
     if saved:
         checkpoint(counter=Counter(), path=tmp_path)
     list(track("a"))
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_in_a_job_sigterm_is_answered_after_the_loop_as_well(monkeypatch, tmp_path):
-    """The first process of a container gets no SIGTERM at all unless it has a handler."""
+def test_sigterm_is_handled_after_the_loop_in_a_job(monkeypatch, tmp_path):
+    """The first process of a container ignores SIGTERM unless it has a handler."""
     monkeypatch.setenv("PACELINE_OUTPUT", str(tmp_path))
     list(track("a"))
     with pytest.raises(SystemExit, match="143"):
@@ -422,7 +422,7 @@ def test_in_a_job_sigterm_is_answered_after_the_loop_as_well(monkeypatch, tmp_pa
 
 
 @pytest.mark.parametrize("when", ["during its batch", "while it is closed"])
-def test_sigterm_is_not_lost_by_a_loop_that_is_left(tmp_path, fork, when):
+def test_sigterm_is_not_lost_when_a_loop_is_left(tmp_path, fork, when):
     code = f"""
 import os, signal, time
 from paceline.train import _session, checkpoint, track
@@ -431,7 +431,7 @@ class C:
     state_dict = dict
     load_state_dict = print
 class Closing(_session.Session):
-    def stop_listening(self):
+    def restore_sigterm(self):
         os.kill(os.getpid(), signal.SIGTERM)
 if when == "while it is closed":
     _session.current.__class__ = Closing
@@ -446,7 +446,7 @@ time.sleep(300)
     assert fork(["-c", code], env=environment).wait() == 143
 
 
-def test_worker_processes_of_a_loader_still_end_by_sigterm(tmp_path):
+def test_loader_workers_end_by_sigterm(tmp_path):
     checkpoint(counter=Counter(), path=tmp_path)
     loader = DataLoader(list(range(8)), num_workers=1, persistent_workers=True)
     for _ in track(loader):

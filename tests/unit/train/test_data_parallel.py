@@ -1,6 +1,6 @@
-"""Data-parallel training whose processes join and leave is the training that one process does: see ``parallel.py``.
+"""Data-parallel training with joining and leaving processes equals training in one process: see ``parallel.py``.
 
-Every process is a real one, with real sockets and torch's real collectives.
+All processes are real, with real sockets and torch's real collectives.
 """
 
 import json
@@ -21,8 +21,8 @@ from .machines import HERE, INCLUDE, LIMIT_S
 ROOT = HERE.parents[2]
 
 
-class Ended:
-    """What is left of a training that was run with a plan."""
+class Finished:
+    """The results of a training that was run with a plan."""
 
     def __init__(self, folder, output, errors):
         self.errors = errors
@@ -39,7 +39,7 @@ class Ended:
 
     @property
     def learned(self):
-        """How often each sample was learned from, in each of the epochs."""
+        """How often each epoch trained on each sample."""
         counts = [Counter() for _ in range(4)]
         for epoch, share, indices in self.seen:
             counts[int(epoch)].update(json.loads(indices) if float(share) > 0 else [])
@@ -63,13 +63,13 @@ def run(tmp_path_factory, fork):
             "PACELINE_CONTROL": str(folder / "control.json"),
             "TMPDIR": str(folder / "tmp"),
         }
-        said, errors = folder / "said.txt", folder / "errors.txt"
-        with said.open("w") as out, errors.open("w") as err:
+        output, errors = folder / "log.txt", folder / "errors.txt"
+        with output.open("w") as out, errors.open("w") as err:
             command = [HERE / "parallel.py", folder / "plan.json"]
             process = fork(command, env=environment, stdout=out, stderr=err, process_group=0)
             assert process.wait(LIMIT_S) == ends_with, errors.read_text()
-        assert not list((folder / "tmp").glob("paceline-*")), "what was put aside for the others is left"
-        return Ended(folder, said.read_text(), errors.read_text())
+        assert not list((folder / "tmp").glob("paceline-*")), "temporary folders are left"
+        return Finished(folder, output.read_text(), errors.read_text())
 
     return train
 
@@ -83,16 +83,16 @@ def is_like(weights, others):
     return all(torch.allclose(weights[name], others[name], rtol=1e-9, atol=1e-9) for name in weights)
 
 
-def test_processes_that_join_and_leave_change_nothing_but_the_speed(run, alone):
+def test_joining_and_leaving_processes_do_not_change_the_result(run, alone):
     resized = run(wanted={"2": 3, "9": 1, "16": 2})
     assert resized.resizes == [(3, 3), (10, 1), (17, 2)]
-    assert resized.processes == 4  # the lead, two that joined and left, and one that joined later
+    assert resized.processes == 4  # the lead, two that join and leave, and one that joins later
     assert is_like(resized.weights, alone.weights)
     assert resized.learned == alone.learned == [Counter(range(50))] * 4
-    assert resized.text == ["ended on 28"]  # what comes after the loop is done once
+    assert resized.text == ["ended on 28"]  # only the lead runs the code after the loop
 
 
-def test_the_order_is_kept_where_the_loader_reads_ahead_in_workers_that_live_on(run):
+def test_order_is_kept_with_persistent_loader_workers(run):
     resized = run(wanted={"9": 2}, workers=2)
     assert resized.resizes == [(10, 2)]
     assert is_like(resized.weights, run(workers=2).weights)
@@ -104,22 +104,22 @@ def test_sigterm_to_all_saves_a_checkpoint_that_any_number_of_processes_resumes(
     assert stopped.resizes == [(3, 2)]
     resumed = run(tmp_path)
     assert resumed.progress[0].event == "start"
-    assert resumed.progress[0].done in (11, 12)  # the first process may have been a batch further
+    assert resumed.progress[0].done in (11, 12)  # the lead may be a batch ahead
     assert is_like(resumed.weights, alone.weights)
 
 
-def test_a_process_that_dies_ends_the_training_with_an_error(run):
+def test_death_of_a_process_ends_the_training_with_an_error(run):
     broken = run(wanted={"2": 2}, killed="follower", killed_at=9, ends_with=1)
     assert "data_parallel: the process of device 1" in broken.errors or "peer" in broken.errors
 
 
-def test_a_process_that_never_gets_to_the_loop_is_done_without(run, alone):
+def test_training_continues_without_a_process_that_fails_to_start(run, alone):
     single = run(wanted={"2": 2}, followers_fail=True)
     assert is_like(single.weights, alone.weights)
     assert [line.devices for line in single.progress] == [1] * len(single.progress)
 
 
-def test_stop_early_in_all_processes_ends_all(run):
+def test_stop_early_in_all_processes_ends_the_training(run):
     stopped = run(wanted={"2": 2}, stop_after=12)
     assert stopped.text == ["ended on 12"]
     assert (stopped.progress[-1].event, stopped.progress[-1].done, stopped.progress[-1].total) == ("finish", 12, 12)
@@ -143,19 +143,19 @@ class Stream(IterableDataset):
         (DataLoader(TensorDataset(torch.ones(3)), batch_size=None), "without batches', expected a torch DataLoader"),
     ],
 )
-def test_a_loader_that_cannot_be_divided_is_refused_before_the_first_batch(model, loader, message):
+def test_indivisible_loader_is_rejected_before_the_first_batch(model, loader, message):
     checkpoint(model=data_parallel(model))
     with pytest.raises(ValueError, match=message):
         next(iter(track(loader, total=3)))
 
 
-def test_without_a_checkpoint_there_is_nothing_to_give_to_a_new_process(model):
+def test_data_parallel_requires_a_checkpoint(model):
     data_parallel(model)
     with pytest.raises(ValueError, match=r"checkpoint: got 'nothing', expected checkpoint\(model=model, optimizer="):
         next(iter(track(DataLoader(TensorDataset(torch.ones(3))))))
 
 
-def test_it_is_called_once_before_the_loop_with_a_model_that_learns(model, session):
+def test_data_parallel_rejects_invalid_models_and_late_calls(model, session):
     with pytest.raises(ValueError, match=r"model: got 'int', expected a torch\.nn\.Module"):
         data_parallel(3)
     with pytest.raises(ValueError, match=r"model: got 'ReLU', expected a torch\.nn\.Module with parameters to train"):
@@ -163,16 +163,16 @@ def test_it_is_called_once_before_the_loop_with_a_model_that_learns(model, sessi
     with pytest.raises(ValueError, match="most: got 0, expected a whole number of at least 1"):
         data_parallel(model, most=0)
     data_parallel(model)
-    with pytest.raises(RuntimeError, match="is to be called once, before"):
+    with pytest.raises(RuntimeError, match="must be called once, before"):
         data_parallel(model)
-    session.team = None
+    session.role = None
     loop = iter(track([1, 2]))
     next(loop)
-    with pytest.raises(RuntimeError, match="is to be called once, before"):
+    with pytest.raises(RuntimeError, match="must be called once, before"):
         data_parallel(model)
 
 
-def test_alone_it_is_the_model_itself(model):
+def test_replica_of_a_single_process_is_the_model_itself(model):
     wrapped = data_parallel(model)
     x = torch.ones(1, 2)
     assert torch.equal(wrapped(x), model(x))
@@ -181,15 +181,15 @@ def test_alone_it_is_the_model_itself(model):
     with wrapped.no_sync():
         wrapped(x).sum().backward()
     assert model.weight.grad is not None
-    assert _session.current.team.world == 1
+    assert _session.current.role.world_size == 1
 
 
-def test_sigterm_is_left_to_the_lead(monkeypatch, model):
+def test_follower_ignores_sigterm_and_ends_with_the_lead(monkeypatch, model):
     here, there = socket.socketpair()
     monkeypatch.setenv("PACELINE_LEAD_SOCKET", str(there.detach()))
     data_parallel(model)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
     here.close()
-    with pytest.raises(SystemExit) as ended:  # the lead has gone: so does this process
+    with pytest.raises(SystemExit) as ended:  # the follower ends with the lead
         next(iter(track(DataLoader(TensorDataset(torch.ones(3))))))
     assert ended.value.code == 0

@@ -19,7 +19,7 @@ HALF = Progress(done=5, total=10, loss=0.5)
 
 
 def run(code, *, job=True, terminal=False):
-    """Run training code as a process of its own; return what it wrote, both streams of a terminal together."""
+    """Run training code in a separate process; return its output, on a terminal with both streams together."""
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(INCLUDE), "PYTHONUNBUFFERED": "1"}
     if job:
         environment["PACELINE_OUTPUT"] = "/tmp"
@@ -27,14 +27,14 @@ def run(code, *, job=True, terminal=False):
     if not terminal:
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
     here, there = pty.openpty()
-    fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))  # a window of some size
+    fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))  # a window size
     with subprocess.Popen(command, env=environment, stdout=there, stderr=there, stdin=there) as process:
         os.close(there)
         output = b""
         try:
             while piece := os.read(here, 4096):
                 output += piece
-        except OSError:  # a terminal ends so
+        except OSError:  # the end of a terminal
             pass
     os.close(here)
     assert process.returncode == 0
@@ -44,7 +44,7 @@ def run(code, *, job=True, terminal=False):
 LOOP = "from paceline.train import track, report\n"
 
 
-def test_lines_stay_whole_among_prints_that_leave_a_line_open():
+def test_lines_stay_whole_after_prints_without_a_line_end():
     code = (
         LOOP + "for b in track(range(3), epochs=2): print(f'batch {b}', end=' ')\nprint('end', end=' ')\nreport(mae=1)"
     )
@@ -54,12 +54,12 @@ def test_lines_stay_whole_among_prints_that_leave_a_line_open():
     assert "".join(line for line in lines if MARKER not in line) == "batch 0 batch 1 batch 2 " * 2 + "end "
 
 
-def test_no_empty_line_is_put_between_whole_lines():
+def test_no_empty_lines_are_printed():
     code = LOOP + "for b in track(range(3)): print(b)"
     assert [line[:3] for line in run(code).stdout.splitlines()] == ["@pa", "0", "1", "2", "@pa"]
 
 
-def test_a_line_is_written_in_one_piece_and_flushed_even_where_a_stream_allows_no_attributes():
+def test_line_is_written_at_once_to_a_stream_without_attributes():
     class Stream:
         __slots__ = ("flushed", "pieces")
 
@@ -75,23 +75,23 @@ def test_a_line_is_written_in_one_piece_and_flushed_even_where_a_stream_allows_n
     stream = Stream()
     Lines(stream).show(HALF)
     (line,) = stream.pieces
-    said = parse_line(line)
-    assert (replace(HALF, source=said.source, number=said.number), stream.flushed) == (said, 1)
+    parsed = parse_line(line)
+    assert (replace(HALF, source=parsed.source, number=parsed.number), stream.flushed) == (parsed, 1)
 
 
-def test_metrics_that_make_a_line_too_long_for_one_write_to_a_pipe_are_left_out(capsys):
+def test_metrics_are_omitted_from_too_long_lines(capsys):
     stream = io.StringIO()
     lines = Lines(stream)
     for _ in range(2):
         lines.show(Progress(done=1, total=2, loss=0.5, metrics={f"accuracy of class {k}": 0.5 for k in range(500)}))
     first, second = (parse_line(line) for line in stream.getvalue().splitlines())
     assert first == Progress(done=1, total=2, loss=0.5, source=first.source, number=first.number)
-    assert second == replace(first, number=first.number + 1), "each line has a number of its own"
-    assert capsys.readouterr().err.count("metrics are left out") == 1
+    assert second == replace(first, number=first.number + 1), "each line has a different number"
+    assert capsys.readouterr().err.count("metrics omitted") == 1
 
 
 @pytest.mark.parametrize("display", [Lines, Text, Bar])
-def test_a_reader_that_is_gone_does_not_end_the_training(display):
+def test_closed_reader_does_not_end_the_training(display):
     read, write = os.pipe()
     stream = os.fdopen(write, "w", buffering=1)
     shown = display(stream)
@@ -104,11 +104,11 @@ def test_a_reader_that_is_gone_does_not_end_the_training(display):
         stream.close()
 
 
-def test_in_a_job_there_are_lines_even_on_a_terminal():
+def test_job_prints_lines_even_on_a_terminal():
     assert run(LOOP + "list(track('ab'))", terminal=True).count(MARKER) == 2
 
 
-def test_outside_of_a_job_standard_output_belongs_to_the_training_code():
+def test_standard_output_is_the_training_codes_outside_a_job():
     done = run(LOOP + "for b in track('ab'): print(b)\nreport(mae=0.5)", job=False)
     assert done.stdout == "a\nb\n"
     assert MARKER not in done.stderr
@@ -116,7 +116,7 @@ def test_outside_of_a_job_standard_output_belongs_to_the_training_code():
 
 
 @pytest.mark.parametrize("tqdm", ["import sys; sys.modules['tqdm.auto'] = None\n", ""], ids=["own", "tqdm"])
-def test_on_a_terminal_outside_of_a_job_there_is_a_bar(tqdm):
+def test_bar_is_shown_on_a_terminal_outside_a_job(tqdm):
     if not tqdm:
         pytest.importorskip("tqdm")
     output = run(tqdm + LOOP + "for b in track('ab', epochs=2): report(loss=0.5)", job=False, terminal=True)
@@ -129,7 +129,7 @@ def test_on_a_terminal_outside_of_a_job_there_is_a_bar(tqdm):
     assert output.endswith("\n")
 
 
-def test_the_own_bar_tells_the_speed_and_writes_over_all_of_the_line_before(monkeypatch):
+def test_own_bar_shows_speed_and_overwrites_the_whole_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     stream = io.StringIO()
     bar = Bar(stream)

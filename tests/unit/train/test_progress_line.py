@@ -33,7 +33,7 @@ def progresses(draw):
 
 
 @given(progresses())
-def test_what_is_written_is_what_is_read_on_one_line_of_ascii(progress):
+def test_progress_line_round_trips_as_one_line_of_ascii(progress):
     line = progress.to_line()
     assert parse_line(line) == progress
     assert line.isascii()
@@ -48,7 +48,7 @@ fields = st.sampled_from(list(json.loads(Progress(1, 1).to_line()[len(MARKER) :]
 
 
 @given(st.text() | json_values.map(json.dumps) | st.dictionaries(fields, json_values).map(json.dumps))
-def test_garbage_behind_the_marker_is_a_value_error_and_nothing_else(garbage):
+def test_garbage_after_the_marker_raises_only_value_error(garbage):
     try:
         progress = parse_line(MARKER + garbage)
     except ValueError:
@@ -72,12 +72,12 @@ def test_garbage_behind_the_marker_is_a_value_error_and_nothing_else(garbage):
         ('{"done": 0, "tot', "Unterminated string"),
     ],
 )
-def test_the_error_says_what_is_wrong(garbage, message):
+def test_parse_error_names_the_reason(garbage, message):
     with pytest.raises(ValueError, match=message):
         parse_line(MARKER + garbage)
 
 
-def test_a_number_too_large_for_a_float_is_left_out():
+def test_number_too_large_for_a_float_is_left_out():
     huge = "1" + "0" * 400
     read = parse_line(MARKER + f'{{"done": 1, "total": 2, "loss": {huge}, "metrics": {{"mae": {huge}}}}}')
     assert (read.loss, read.metrics) == (None, {})

@@ -1,6 +1,6 @@
-"""The promise: a training that is killed and started again ends with the same weights, bit for bit, as one that is not.
+"""A killed and restarted training ends with the same weights, bit for bit, as an uninterrupted one.
 
-Every life is a real process that gets a real signal; see ``lives.py`` for the training.
+All processes and signals are real; see ``lives.py`` for the training.
 """
 
 import json
@@ -13,28 +13,28 @@ from .machines import HERE, INCLUDE
 
 
 def scenario(loader, workers, samples, kills=(), **more):
-    own = {"loader": loader, "workers": workers, "samples": samples, "kills": list(kills)}
-    return {"every_s": 0, "epochs": 3, **own, **more}
+    settings = {"loader": loader, "workers": workers, "samples": samples, "kills": list(kills)}
+    return {"every_s": 0, "epochs": 3, **settings, **more}
 
 
 # Four batches in an epoch: 4 and 8 are ends of epochs, 12 is the last of all. With 10 samples an epoch's last batch is
-# smaller, with 12 it is whole (a sampler is then at its end only when it is asked for one more).
-SOME, MORE = [("SIGTERM", 4), ("SIGKILL", 5)], [("SIGTERM", 1), ("SIGTERM", 12), ("SIGKILL", 12)]
+# smaller, with 12 it is full (a sampler then notices its end only at the next request).
+SOME_KILLS, MORE_KILLS = [("SIGTERM", 4), ("SIGKILL", 5)], [("SIGTERM", 1), ("SIGTERM", 12), ("SIGKILL", 12)]
 SCENARIOS = {}
 for loader, samples, workers, kills in (
-    ("shuffle", 10, 0, SOME + MORE),
-    ("shuffle", 12, 0, SOME + MORE),
-    ("generator", 12, 0, SOME),
-    ("replacement", 10, 0, SOME),
-    ("weighted", 10, 0, SOME),
-    ("stream", 10, 0, SOME + MORE),
-    ("shuffle", 10, 2, SOME),
-    ("generator", 12, 2, SOME),
-    ("persistent", 10, 2, SOME),
-    ("stream", 10, 2, SOME),
+    ("shuffle", 10, 0, SOME_KILLS + MORE_KILLS),
+    ("shuffle", 12, 0, SOME_KILLS + MORE_KILLS),
+    ("generator", 12, 0, SOME_KILLS),
+    ("replacement", 10, 0, SOME_KILLS),
+    ("weighted", 10, 0, SOME_KILLS),
+    ("stream", 10, 0, SOME_KILLS + MORE_KILLS),
+    ("shuffle", 10, 2, SOME_KILLS),
+    ("generator", 12, 2, SOME_KILLS),
+    ("persistent", 10, 2, SOME_KILLS),
+    ("stream", 10, 2, SOME_KILLS),
 ):
     name = f"{loader}-{samples}-workers-{workers}"
-    # A stream has no length; with two workers each reads all of it.
+    # A stream has no length; each of two workers reads all of it.
     more = {"total": 12 * max(workers, 1)} if loader == "stream" else {}
     SCENARIOS[name] = scenario(loader, workers, samples, **more)
     for kill in kills:
@@ -53,64 +53,64 @@ SCENARIOS |= {
     f"{STOPPED}-SIGKILL": scenario("shuffle", 0, 10, [("SIGKILL", 6)], stop_after=6),
     f"{STOPPED}-after": scenario("shuffle", 0, 10, [("SIGKILL", 0)], stop_after=6),
     LOOPS: scenario("shuffle", 0, 12, loops=2),
-    # 13 is the first batch of the second loop: the last save is then of the end of the first.
+    # 13 is the first batch of the second loop: the last checkpoint is then that of the end of the first.
     f"{LOOPS}-SIGKILL": scenario("shuffle", 0, 12, [("SIGKILL", 5), ("SIGKILL", 13), ("SIGTERM", 17)], loops=2),
 }
 
 
-def without_death(name):
-    """The scenario that ``name`` must end like."""
-    return max((base for base, one in SCENARIOS.items() if not one["kills"] and name.startswith(base)), key=len)
+def uninterrupted(name):
+    """Return the scenario that ``name`` must end like."""
+    return max((base for base, item in SCENARIOS.items() if not item["kills"] and name.startswith(base)), key=len)
 
 
 @pytest.fixture(scope="module")
-def lived(tmp_path_factory, fork):
-    """Return what is left of a scenario that was lived through; each is lived through once."""
-    known = {}
+def run_scenario(tmp_path_factory, fork):
+    """Return the result of a scenario; each runs once."""
+    finished = {}
 
-    def live(name):
-        if name not in known:
+    def run(name):
+        if name not in finished:
             folder = tmp_path_factory.mktemp("lives")
-            own = {"PACELINE_OUTPUT": str(folder), "PACELINE_CHECKPOINT": str(folder / "checkpoint")}
+            environment = {"PACELINE_OUTPUT": str(folder), "PACELINE_CHECKPOINT": str(folder / "checkpoint")}
             codes = []
             for life in range(len(SCENARIOS[name]["kills"]) + 1):
                 command = [HERE / "lives.py", json.dumps(SCENARIOS[name]), life]
-                codes.append(fork(command, env=os.environ | own | {"PYTHONPATH": str(INCLUDE)}).wait())
+                codes.append(fork(command, env=os.environ | environment | {"PYTHONPATH": str(INCLUDE)}).wait())
             seen = [(folder / f"seen-{life}").read_text().splitlines() for life in range(len(codes))]
-            known[name] = SimpleNamespace(codes=codes, digest=(folder / "digest").read_text(), seen=seen)
-        return known[name]
+            finished[name] = SimpleNamespace(codes=codes, digest=(folder / "digest").read_text(), seen=seen)
+        return finished[name]
 
-    return live
+    return run
 
 
 CODES = {"SIGTERM": 143, "SIGKILL": -9}
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_training_that_was_killed_ends_like_one_that_was_not(lived, name):
+def test_killed_training_ends_with_the_same_state(run_scenario, name):
     expected_codes = [CODES[signal] for signal, _ in SCENARIOS[name]["kills"]] + [0]
-    assert lived(name).codes == expected_codes
-    assert lived(name).digest == lived(without_death(name)).digest is not None
+    assert run_scenario(name).codes == expected_codes
+    assert run_scenario(name).digest == run_scenario(uninterrupted(name)).digest is not None
 
 
-def test_the_trainings_differ_from_each_other(lived):
-    """Else equal weights would say nothing."""
-    digests = [lived(name).digest for name, life in SCENARIOS.items() if not life["kills"]]
+def test_scenarios_end_with_different_states(run_scenario):
+    """Else equal weights would prove nothing."""
+    digests = [run_scenario(name).digest for name, life in SCENARIOS.items() if not life["kills"]]
     assert len(set(digests)) == len(digests)
 
 
-def test_after_sigterm_no_batch_is_done_twice_and_none_is_left_out(lived):
-    once = lived("shuffle-10-workers-0").seen[0]
-    first, second = lived("shuffle-10-workers-0-SIGTERM-4").seen
+def test_no_batch_is_repeated_or_skipped_after_sigterm(run_scenario):
+    once = run_scenario("shuffle-10-workers-0").seen[0]
+    first, second = run_scenario("shuffle-10-workers-0-SIGTERM-4").seen
     assert len(first) == 4
     assert first + second == once
 
 
-def test_after_sigkill_only_what_came_after_the_last_save_is_done_again(lived):
-    once = lived("shuffle-10-workers-0").seen[0]
-    first, second = lived("shuffle-10-workers-0-SIGKILL-5").seen
+def test_only_batches_after_the_last_save_are_repeated_after_sigkill(run_scenario):
+    once = run_scenario("shuffle-10-workers-0").seen[0]
+    first, second = run_scenario("shuffle-10-workers-0-SIGKILL-5").seen
     assert first[:4] + second == once
-    before, redone, last = lived(OLD_SAVE).seen
+    before, redone, last = run_scenario(OLD_SAVE).seen
     assert before == once[:7]
     assert redone == once[7:11]
     assert last == once[7:]

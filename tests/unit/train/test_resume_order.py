@@ -1,4 +1,4 @@
-"""Which batches a loader gives after a restart, for any loader, at any place. No process dies here: see the sibling."""
+"""The batches of a loader after a restart, for any loader and position, without killing processes."""
 
 import random
 import tempfile
@@ -13,7 +13,7 @@ from paceline.train import _session, checkpoint, track
 
 
 class Samples(Dataset):
-    """Counts how often it is read, and gives what a random augmentation would."""
+    """Samples with random augmentation that count their reads."""
 
     def __init__(self, count):
         self.count = count
@@ -29,8 +29,8 @@ class Samples(Dataset):
         return index, torch.rand(()).item(), random.random()
 
 
-def life(make_loader, folder, *, epochs, stop_after=None):
-    """Run a training's data; return what it saw, and the generators' next values."""
+def train_until(make_loader, folder, *, epochs, stop_after=None):
+    """Run the data of a training; return its batches, and the generators' next values."""
     _session.current = _session.Session()
     seen = []
     torch.manual_seed(3)
@@ -48,7 +48,7 @@ def life(make_loader, folder, *, epochs, stop_after=None):
 @st.composite
 def loaders(draw):
     samples, batch_size = draw(st.integers(1, 12)), draw(st.integers(1, 5))
-    own = draw(st.booleans())  # a generator of its own, or the global one
+    own = draw(st.booleans())  # a separate generator, or the global one
     kind = draw(
         st.sampled_from(["in order", "shuffle", "replacement", "more than there are", "batch sampler", "whole batches"])
     )
@@ -75,45 +75,45 @@ def loaders(draw):
 
 @settings(max_examples=60)
 @given(make_loader=loaders(), epochs=st.integers(1, 3), more=st.integers(0, 2), place=st.none() | st.floats(0, 1))
-def test_interrupted_anywhere_or_given_more_epochs_the_batches_are_those_of_one_run(make_loader, epochs, more, place):
+def test_interrupted_run_yields_the_batches_of_an_uninterrupted_run(make_loader, epochs, more, place):
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as two:
-        whole, after_whole = life(make_loader, one, epochs=epochs + more)
+        whole, after_whole = train_until(make_loader, one, epochs=epochs + more)
         before = len(whole) // (epochs + more) * epochs
         stop_after = None if place is None else min(int(place * before), before - 1)
-        first, _ = life(make_loader, two, epochs=epochs, stop_after=stop_after)
-        second, after_second = life(make_loader, two, epochs=epochs + more)
+        first, _ = train_until(make_loader, two, epochs=epochs, stop_after=stop_after)
+        second, after_second = train_until(make_loader, two, epochs=epochs + more)
     assert first + second == whole
     assert after_second == after_whole
 
 
 @settings(max_examples=30)
 @given(batches=st.integers(1, 6), epochs=st.integers(1, 4), place=st.floats(0, 1))
-def test_anything_that_can_be_iterated_over_goes_on_in_the_middle(batches, epochs, place):
+def test_any_iterable_resumes_in_the_middle(batches, epochs, place):
     stop_after = int(place * (batches * epochs - 1))
     loader = [[torch.tensor(k)] for k in range(batches)]
     with tempfile.TemporaryDirectory() as folder:
-        first, _ = life(lambda: loader, folder, epochs=epochs, stop_after=stop_after)
-        second, _ = life(lambda: loader, folder, epochs=epochs)
+        first, _ = train_until(lambda: loader, folder, epochs=epochs, stop_after=stop_after)
+        second, _ = train_until(lambda: loader, folder, epochs=epochs)
     assert first + second == [[k] for k in range(batches)] * epochs
 
 
-@pytest.mark.parametrize("torch_is_as_known", [True, False])
-def test_samples_that_were_seen_are_not_read_again(tmp_path, monkeypatch, torch_is_as_known):
-    """If torch's insides change, they are read and thrown away: slower, and the same batches."""
-    if not torch_is_as_known:
+@pytest.mark.parametrize("torch_internals_match", [True, False])
+def test_completed_samples_are_not_read_again(tmp_path, monkeypatch, torch_internals_match):
+    """If torch's internals change, samples are read and discarded: slower, with the same batches."""
+    if not torch_internals_match:
         known = torch.utils.data.dataloader._SingleProcessDataLoaderIter
         renamed = type("_InProcessIter", (known,), {})
         monkeypatch.setattr(DataLoader, "_get_iterator", lambda self: renamed(self))
     data = Samples(100)
     make = lambda: DataLoader(data, batch_size=1, shuffle=True)  # noqa: E731
-    first, _ = life(make, tmp_path, epochs=1, stop_after=90)
+    first, _ = train_until(make, tmp_path, epochs=1, stop_after=90)
     data.reads = 0
-    second, _ = life(make, tmp_path, epochs=1)
+    second, _ = train_until(make, tmp_path, epochs=1)
     assert sorted(batch[0][0] for batch in first + second) == list(range(100))
-    assert data.reads == (10 if torch_is_as_known else 100)
+    assert data.reads == (10 if torch_internals_match else 100)
 
 
-def test_a_sampler_with_its_own_idea_of_epochs_is_told_the_epoch(tmp_path):
+def test_set_epoch_of_the_sampler_is_called(tmp_path):
     class ByEpoch(SequentialSampler):
         epoch = 0
 
@@ -124,7 +124,7 @@ def test_a_sampler_with_its_own_idea_of_epochs_is_told_the_epoch(tmp_path):
             return iter([(index + self.epoch) % 5 for index in range(5)])
 
     make = lambda: DataLoader(Samples(5), batch_size=1, sampler=ByEpoch(range(5)))  # noqa: E731
-    first, _ = life(make, tmp_path, epochs=3, stop_after=7)
-    second, _ = life(make, tmp_path, epochs=3)
+    first, _ = train_until(make, tmp_path, epochs=3, stop_after=7)
+    second, _ = train_until(make, tmp_path, epochs=3)
     order = [batch[0][0] for batch in first + second]
     assert order == [0, 1, 2, 3, 4, 1, 2, 3, 4, 0, 2, 3, 4, 0, 1]

@@ -1,4 +1,4 @@
-"""Every sample is done once in every epoch, whoever comes, goes, lags or hangs meanwhile."""
+"""Every sample is done once in every epoch, even if workers join, leave, lag or hang."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def test_no_sample_is_lost_or_done_twice(samples, epochs, weights, sizes, moves)
     def move(kind: str, which: int) -> None:
         nonlocal shards, saved, saved_done, done
         name = NAMES[which % 3]
-        if shards.wants_order and shards.present:
+        if shards.needs_order and shards.present:
             shards.begin_epoch(list(range(samples)))
         if kind == "join" and name not in shards.present:
             shards.join(name)
         elif kind == "lose" and name in shards.present:
-            assert shards.lose(name, strike=False) == sum(len(lease.indices) for lease in held[name])
+            assert shards.leave(name, failed=False) == sum(len(lease.indices) for lease in held[name])
             held[name] = []
         elif kind == "lease" and name in shards.present and (lease := shards.lease(name)):
             assert 0 < len(lease.indices) <= parts[name].batch_size
@@ -83,7 +83,7 @@ def test_no_sample_is_lost_or_done_twice(samples, epochs, weights, sizes, moves)
 
 
 def begun(parts: dict[str, SampleShare], samples: int, epochs: int, *, fixed: bool = False) -> Shards:
-    """Shards that all workers have joined, in their first epoch."""
+    """Return shards in their first epoch, after all workers have joined."""
     shards = Shards(parts, epochs, fixed=fixed)
     for name in parts:
         shards.join(name)
@@ -91,12 +91,12 @@ def begun(parts: dict[str, SampleShare], samples: int, epochs: int, *, fixed: bo
     return shards
 
 
-def test_parts_are_in_proportion_to_what_the_schedule_gives():
+def test_shards_are_proportional_to_the_schedule():
     shards = begun({"a": SampleShare(30, 1), "b": SampleShare(10, 1)}, samples=8, epochs=3)
     assert (shards.total("a"), shards.total("b")) == (18, 6)
 
 
-def test_who_is_through_takes_over_from_who_has_most_left_and_the_straggler_gets_less_in_the_next_epoch():
+def test_fast_worker_takes_over_and_the_straggler_gets_less_next():
     shards = begun({"quick": SampleShare(1, 1), "slow": SampleShare(1, 1)}, samples=100, epochs=2)
     held = shards.lease("slow")
     for _ in range(99):
@@ -121,35 +121,35 @@ def test_all_batches_of_an_epoch_but_the_last_are_full(samples):
 
 
 @pytest.mark.parametrize(("fixed", "each"), [(False, 47), (True, 60)])
-def test_what_a_worker_will_have_done_counts_its_batches_as_they_will_be(fixed, each):
+def test_forecast_total_counts_a_workers_batches(fixed, each):
     shards = begun(dict.fromkeys("abc", SampleShare(1, 16)), samples=100, epochs=20, fixed=fixed)
     assert [shards.total(name) for name in "abc"] == pytest.approx([each] * 3, abs=1)
 
 
-def test_the_part_of_who_is_lost_goes_to_the_others_at_once_and_some_of_it_back_when_it_comes_again():
+def test_shard_of_a_lost_worker_goes_to_the_others_and_back():
     shards = begun(dict.fromkeys("ab", SampleShare(1, 1)), samples=10, epochs=1)
     shards.lease("b")
-    assert shards.lose("b") == 1
+    assert shards.leave("b") == 1
     assert shards.total("a") == 10
     shards.join("b")
     assert (shards.total("a"), shards.total("b")) == (5, 5)
 
 
-def test_the_next_epoch_begins_while_the_last_batches_of_one_are_under_way_but_not_the_one_after():
+def test_only_the_next_epoch_begins_before_one_is_done():
     shards = begun({"a": SampleShare(1, 2)}, samples=2, epochs=3)
     first = shards.lease("a")
-    assert shards.wants_order
+    assert shards.needs_order
     shards.begin_epoch([1, 0])
     assert list(shards.lease("a").indices) == [1, 0]
-    assert not shards.wants_order
+    assert not shards.needs_order
     shards.finish("a", first.number)
-    assert shards.wants_order
+    assert shards.needs_order
 
 
-def test_an_epoch_that_is_not_wanted_any_more_does_not_begin():
+def test_cancelled_epoch_does_not_begin():
     shards = begun({"a": SampleShare(1, batch_size=2)}, samples=2, epochs=9)
     lease = shards.lease("a")
-    assert shards.wants_order  # somebody draws the next order
+    assert shards.needs_order  # a worker draws the next order
     shards.set_epochs(1)
     shards.begin_epoch([1, 0])
     assert shards.finish("a", lease.number)
@@ -157,10 +157,10 @@ def test_an_epoch_that_is_not_wanted_any_more_does_not_begin():
     assert (shards.samples_done, shards.samples) == (2, 2)
 
 
-def test_with_fixed_parts_nobody_takes_over_but_from_who_is_lost():
+def test_fixed_shards_are_taken_over_only_from_lost_workers():
     shards = begun(dict.fromkeys("ab", SampleShare(2, batch_size=2)), samples=4, epochs=2, fixed=True)
     mine = shards.lease("a")
     assert shards.finish("a", mine.number)
     assert shards.lease("a") is None, "what is left is b's"
-    shards.lose("b")
+    shards.leave("b")
     assert sorted([*mine.indices, *shards.lease("a").indices]) == [0, 1, 2, 3]

@@ -37,9 +37,9 @@ NESTED_V1 = {"cpu,cpuacct": -1, "cpu,cpuacct/b": 25_000}
 
 
 def share_of(root, cgroup, mounts, quotas, control=None):
-    """The share of a process, on a machine that shows its control groups below ``root`` as a kernel does.
+    """Return the share of a process on a machine whose control groups are emulated below ``root``.
 
-    A quota is "quota period" of version 2, or of version 1 the microseconds of a period of 100 ms.
+    A quota is "quota period" of version 2, or of version 1 the microseconds in a period of 100 ms.
     """
     proc = root / "proc/self"
     proc.mkdir(parents=True)
@@ -78,7 +78,7 @@ for nonsense in ("", "nonsense", "0 100000", "100000 0", "-5 100000"):
 
 
 @pytest.mark.parametrize(("cgroup", "mounts", "quotas", "share"), GROUPS.values(), ids=GROUPS)
-def test_the_share_is_the_quota_of_the_control_groups_of_the_process(tmp_path, cgroup, mounts, quotas, share):
+def test_share_is_the_quota_of_the_control_groups(tmp_path, cgroup, mounts, quotas, share):
     assert share_of(tmp_path, cgroup, mounts, quotas) == share
 
 
@@ -94,7 +94,7 @@ def test_the_share_is_the_quota_of_the_control_groups_of_the_process(tmp_path, c
         ('{"dev', None),
     ],
 )
-def test_the_control_file_of_the_runtime_comes_first(tmp_path, content, share):
+def test_control_file_takes_precedence_over_control_groups(tmp_path, content, share):
     control = tmp_path / "control.json"
     control.write_text(content)
     assert share_of(tmp_path, "0::/", V2_MOUNT, {"": "150000 100000"}, control) == share
@@ -102,19 +102,19 @@ def test_the_control_file_of_the_runtime_comes_first(tmp_path, content, share):
 
 @pytest.fixture
 def group():
-    """A control group of the machine."""
+    """A real control group."""
     made = cgroups.create(f"paceline-test-{os.getpid()}")
     if made is None:
-        pytest.skip("no control group may be made here")
+        pytest.skip("control groups cannot be made here")
     yield made
-    assert made.remove(patience_s=60)
+    assert made.remove(timeout_s=60)
 
 
-def test_a_real_control_group_is_read_and_its_change_seen(group):
+def test_change_of_a_real_control_group_is_read(group):
     code = """
 import sys
 from paceline.train._share import CpuShare
-share = CpuShare() if sys.stdin.readline() else None  # once it is in the group
+share = CpuShare() if sys.stdin.readline() else None  # after the process has joined the group
 for _ in sys.stdin:
     print(share.read(), flush=True)
 """
@@ -140,7 +140,7 @@ def two_threads():
 
 
 class Model:
-    """A training as physics: with so many threads, batches for each CPU second and cores that they keep busy."""
+    """A model of a training: by thread count, batches per CPU second and cores kept busy."""
 
     def __init__(self, batches_per_cpu_s, cores):
         self.batches_per_cpu_s = dict(enumerate(batches_per_cpu_s, start=1))
@@ -150,21 +150,21 @@ class Model:
         return self.batches_per_cpu_s[threads] * min(share, self.cores[threads])
 
     def train(self, choice, share_at, for_s):
-        """Returns the batches done and the thread counts used, looked at twice a second as the loop does."""
-        now_s = cpu_s = look_s = 0.0
+        """Return the batches done and the thread counts used, with two choices a second as in the loop."""
+        now_s = cpu_s = next_read_s = 0.0
         done, threads = 0, choice.choose(share_at(0.0), 0, 0.0, 0.0)
         used = [threads]
         while now_s < for_s:
             share = share_at(now_s)
             batch_s = 1 / self.speed(threads, share)
             now_s, cpu_s, done = now_s + batch_s, cpu_s + batch_s * min(share, self.cores[threads]), done + 1
-            if now_s >= look_s:
-                threads, look_s = choice.choose(share, done, cpu_s, now_s), now_s + 0.5
+            if now_s >= next_read_s:
+                threads, next_read_s = choice.choose(share, done, cpu_s, now_s), now_s + 0.5
                 used.append(threads)
         return done, used
 
 
-# Measured: a network whose threads wait for each other, one that a second thread slows down, and a tiny one.
+# Measured on a network whose threads wait for each other, one that a second thread slows down, and a tiny one.
 WAITS = Model([2.85, 3.86], [1.0, 1.37])
 SLOWED = Model([4.6, 3.4], [1.0, 1.65])
 TINY = Model([100.0, 45.0], [1.0, 2.0])
@@ -173,14 +173,14 @@ WIDE = Model([1 / (1 + 0.05 * threads) for threads in range(16)], [0.8 * threads
 
 @pytest.mark.parametrize("share", [0.5, 1.0, 1.2, 1.6, 2.0])
 @pytest.mark.parametrize("model", [WAITS, SLOWED, TINY], ids=["waits", "slowed", "tiny"])
-def test_the_best_thread_count_for_a_share_is_found_in_seconds(model, share):
+def test_best_thread_count_for_a_share_is_found(model, share):
     done, used = model.train(ThreadChoice(cores=2), lambda now_s: share, for_s=120)
     best = max((1, 2), key=lambda threads: model.speed(threads, share))
     assert used[-1] == best
     assert done >= 0.985 * 120 * model.speed(best, share)
 
 
-def test_no_more_threads_than_cores_and_the_first_guess_is_the_share_rounded_up():
+def test_thread_count_starts_at_the_rounded_up_share_within_cores():
     assert ThreadChoice(cores=8).choose(0.05, 0, 0.0, 0.0) == 1
     assert ThreadChoice(cores=8).choose(110_000 / 100_000 - 0.1, 0, 0.0, 0.0) == 1
     assert ThreadChoice(cores=8).choose(3.2, 0, 0.0, 0.0) == 4
@@ -189,7 +189,7 @@ def test_no_more_threads_than_cores_and_the_first_guess_is_the_share_rounded_up(
     assert max(used) == 4
 
 
-def test_on_many_cores_it_climbs_to_the_best_count_and_follows_a_share_that_jumps():
+def test_thread_count_climbs_on_many_cores_and_follows_jumps():
     for share in (4.0, 8.0, 15.0):
         done, _ = WIDE.train(ThreadChoice(cores=16), lambda now_s, share=share: share, for_s=600)
         best = max(WIDE.speed(threads, share) for threads in range(1, 17))
@@ -198,13 +198,13 @@ def test_on_many_cores_it_climbs_to_the_best_count_and_follows_a_share_that_jump
     assert used[-1] >= 6  # at once, not thread by thread
 
 
-def test_a_share_that_changes_every_second_does_not_keep_it_from_learning():
+def test_thread_choice_learns_under_a_changing_share():
     _, used = TINY.train(ThreadChoice(cores=2), lambda now_s: 1.4 + 0.1 * (int(now_s) % 3), for_s=20)
     assert used[-1] == 1
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_threads_follow_the_share_and_are_left_alone_without_a_limit():
+def test_threads_follow_the_share_and_are_kept_without_a_limit():
     share = SimpleNamespace()
     share.read = lambda: share.cores
     threads = Threads(None, share)
@@ -216,7 +216,7 @@ def test_threads_follow_the_share_and_are_left_alone_without_a_limit():
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_a_change_of_the_share_is_seen_at_the_next_batch_half_a_second_on(monkeypatch, tmp_path, clock, recorder):
+def test_share_is_read_every_half_second_between_batches(monkeypatch, tmp_path, clock, recorder):
     control = tmp_path / "control.json"
     monkeypatch.setenv("PACELINE_CONTROL", str(control))
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
@@ -232,7 +232,7 @@ def test_a_change_of_the_share_is_seen_at_the_next_batch_half_a_second_on(monkey
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_a_fixed_thread_count_stays_whatever_the_share_is(monkeypatch, tmp_path):
+def test_fixed_thread_count_ignores_the_share(monkeypatch, tmp_path):
     control = tmp_path / "control.json"
     control.write_text('{"devices": 2}')
     monkeypatch.setenv("PACELINE_CONTROL", str(control))

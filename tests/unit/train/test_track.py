@@ -13,13 +13,13 @@ from paceline.train.progress import parse_line
 
 @pytest.fixture
 def job(monkeypatch, tmp_path, capsys):
-    """Run as in a job; return what reads the progress lines so far."""
+    """Run as in a job; return a function that reads the progress lines so far."""
     monkeypatch.setenv("PACELINE_OUTPUT", str(tmp_path))
     return lambda: [line for text in capsys.readouterr().out.splitlines() if (line := parse_line(text))]
 
 
 def test_total_is_epochs_times_batches_in_an_epoch(recorder):
-    """Equation (2); the last batch of an epoch may be smaller and counts as well."""
+    """Equation (2); the last batch of an epoch may be smaller and counts as a whole."""
     loader = DataLoader(TensorDataset(torch.arange(10)), batch_size=4)
     loop = Loop(loader, epochs=5, display=recorder)
     assert loop.total == len(loop) == 15
@@ -31,20 +31,20 @@ def test_total_is_epochs_times_batches_in_an_epoch(recorder):
     assert recorder.closed
 
 
-def test_a_batch_counts_when_the_body_is_done_with_it(recorder, clock):
+def test_batch_counts_after_the_loop_body(recorder, clock):
     recorder.interval_s = 0.0
     for _ in (loop := Loop("abc", display=recorder)):
         assert recorder.shown[-1].done == loop.done
     assert [done for _, done, _ in recorder.events] == [0, 1, 2, 3, 3]
 
 
-def test_a_loop_knows_its_epoch_and_where_it_ends():
+def test_loop_has_epoch_batch_and_epoch_end():
     loop = track("ab", epochs=2)
     seen = [(batch, loop.epoch, loop.batch, loop.epoch_end) for batch in loop]
     assert seen == [("a", 0, 0, False), ("b", 0, 1, True), ("a", 1, 0, False), ("b", 1, 1, True)]
 
 
-def test_lines_leave_at_most_five_times_a_second_at_100_000_batches_a_second(job, clock):
+def test_at_most_five_lines_are_written_a_second(job, clock):
     clock.step_s = 1e-5
     for _ in track(range(300_000)):
         report(loss=1.0)
@@ -55,10 +55,10 @@ def test_lines_leave_at_most_five_times_a_second_at_100_000_batches_a_second(job
     assert min(b - a for a, b in itertools.pairwise(moments_s)) >= 0.2 - 1e-9
 
 
-def test_slow_batches_have_a_line_each(job, clock):
+def test_slow_batches_have_one_line_each(job, clock):
     for _ in track(range(4)):
         clock.now_s += 30.0
-    assert [line.done for line in job()] == [0, 1, 2, 3, 3, 4, 4]  # the fourth begins, and may be followed by a pause
+    assert [line.done for line in job()] == [0, 1, 2, 3, 3, 4, 4]  # the fourth begins; a pause may follow
 
 
 def test_progress_lines_forecast_the_validation(job, clock):
@@ -66,14 +66,14 @@ def test_progress_lines_forecast_the_validation(job, clock):
     training, validation = DataLoader(range(40), batch_size=4), DataLoader(range(120), batch_size=8)
     for _ in track(training, epochs=2, validation=validation):
         clock.now_s += 0.5
-    told = [line.validation_s for line in job()]
-    assert told[0] is None, "no batch is done yet"
-    assert set(told[1:]) == {15 * 0.4 * 2 * 0.5}
+    reported = [line.validation_s for line in job()]
+    assert reported[0] is None, "no batch is done yet"
+    assert set(reported[1:]) == {15 * 0.4 * 2 * 0.5}
     list(track(range(3)))
     assert {line.validation_s for line in job()} == {None}
 
 
-def test_a_validation_counts_by_its_length_where_batch_sizes_are_unknown(job, clock):
+def test_validation_without_batch_sizes_is_forecast_by_its_length(job, clock):
     sampler = torch.utils.data.BatchSampler(torch.utils.data.SequentialSampler(range(40)), 4, drop_last=False)
     loader = DataLoader(range(40), batch_sampler=sampler)
     for _ in track(loader, validation=DataLoader(range(120), batch_size=8)):
@@ -81,20 +81,20 @@ def test_a_validation_counts_by_its_length_where_batch_sizes_are_unknown(job, cl
     assert job()[-1].validation_s == 15 * 0.4 * 0.5
 
 
-def test_validations_of_epochs_whose_end_is_not_reported_are_not_forecast(job, clock):
+def test_validations_of_unreported_epoch_ends_are_not_forecast(job, clock):
     for _ in track(range(2), epochs=4, validation=range(10)):
         clock.now_s += 0.3
-    told = [(line.epoch, line.validation_s) for line in job() if line.done]
-    assert told[0] == (0, 10 * 0.4 * 0.3)
-    assert {seconds for epoch, seconds in told if epoch} == {None}
+    reported = [(line.epoch, line.validation_s) for line in job() if line.done]
+    assert reported[0] == (0, 10 * 0.4 * 0.3)
+    assert {seconds for epoch, seconds in reported if epoch} == {None}
 
 
-def test_a_validation_without_a_length_is_rejected(job):
+def test_validation_without_a_length_is_rejected(job):
     with pytest.raises(ValueError, match="validation: got 'generator', expected a loader that has a length"):
         track(range(3), validation=(n for n in range(3)))
 
 
-def test_a_line_tells_the_device_the_threads_and_both_clocks(job, clock):
+def test_line_has_device_threads_and_both_clocks(job, clock):
     list(track(range(2), device=torch.device("cuda", 1), threads=torch.get_num_threads()))
     line = job()[-1]
     assert line.device == "cuda:1"
@@ -109,8 +109,8 @@ def test_a_line_tells_the_device_the_threads_and_both_clocks(job, clock):
         ([], {}, "loader: got '0 batches', expected at least 1 batch"),
         (DataLoader(TensorDataset(torch.arange(3)), batch_size=4, drop_last=True), {}, "loader: got '0 batches'"),
         (iter([1, 2]), {}, "total: got None, expected the number of batches in all epochs"),
-        (iter([1, 2]), {"total": 2, "epochs": 2}, "loader: got 'list_iterator', expected something to iterate"),
-        (5, {"total": 3}, "loader: got 5, expected a DataLoader or anything else to iterate over"),
+        (iter([1, 2]), {"total": 2, "epochs": 2}, "loader: got 'list_iterator', expected an iterable"),
+        (5, {"total": 3}, "loader: got 5, expected a DataLoader or another iterable"),
         ("ab", {"epochs": 0}, "epochs: got 0, expected a whole number of at least 1"),
         ("ab", {"epochs": 1.5}, "epochs: got 1.5"),
         ("ab", {"epochs": True}, "epochs: got True"),
@@ -118,26 +118,26 @@ def test_a_line_tells_the_device_the_threads_and_both_clocks(job, clock):
         ("ab", {"threads": 0}, "threads: got 0"),
     ],
 )
-def test_bad_input_is_refused_before_the_first_batch(loader, options, message):
+def test_invalid_argument_is_rejected_before_the_first_batch(loader, options, message):
     with pytest.raises(ValueError, match=message):
         track(loader, **options)
 
 
-def test_a_loader_without_length_that_gives_nothing_is_an_error():
+def test_empty_loader_without_length_is_rejected():
     with pytest.raises(ValueError, match="loader: got '0 batches in epoch 0'"):
         list(track(iter([]), total=5))
 
 
-@pytest.mark.parametrize(("given", "there_are"), [(10, 4), (2, 4), (4, 4)])
-def test_a_total_that_was_only_a_guess_is_put_right_at_the_end(recorder, given, there_are):
+@pytest.mark.parametrize(("given", "actual"), [(10, 4), (2, 4), (4, 4)])
+def test_estimated_total_is_corrected_at_the_end(recorder, given, actual):
     recorder.interval_s = 0.0
-    list(Loop(iter(range(there_are)), total=given, display=recorder))
-    assert recorder.events[-1] == ("finish", there_are, there_are)
+    list(Loop(iter(range(actual)), total=given, display=recorder))
+    assert recorder.events[-1] == ("finish", actual, actual)
     assert all(done <= total for _, done, total in recorder.events)
 
 
-class TellsTooMuch:
-    """As an IterableDataset does whose workers drop their last batches."""
+class OverstatedLength:
+    """A loader with too large a length, such as an IterableDataset whose workers drop their last batches."""
 
     def __len__(self):
         return 10
@@ -146,29 +146,29 @@ class TellsTooMuch:
         return iter(range(6))
 
 
-def test_a_loader_that_told_a_wrong_length_is_believed_for_one_epoch_only(recorder, clock):
+def test_wrong_loader_length_is_corrected_after_one_epoch(recorder, clock):
     recorder.interval_s = 0.0
-    list(Loop(TellsTooMuch(), epochs=3, display=recorder))
+    list(Loop(OverstatedLength(), epochs=3, display=recorder))
     assert recorder.events[1][2] == 30
     assert recorder.events[8][2] == 18
     assert recorder.events[-1] == ("finish", 18, 18)
 
 
-@pytest.mark.parametrize("leaves", [False, True])
-def test_stop_early_ends_after_this_batch_and_the_last_line_says_so(recorder, leaves):
+@pytest.mark.parametrize("breaks", [False, True])
+def test_stop_early_ends_the_loop_after_this_batch(recorder, breaks):
     seen = []
     for batch in Loop(range(100), epochs=3, display=recorder):
         seen.append(batch)
         if batch == 6:
             stop_early()
-            if leaves:
+            if breaks:
                 break
     assert seen == list(range(7))
     assert recorder.events[-1] == ("finish", 7, 7)
 
 
 @pytest.mark.parametrize("error", [None, KeyError("oops")], ids=["break", "error"])
-def test_a_loop_that_is_left_is_no_finish_and_frees_the_way_for_another(recorder, error):
+def test_left_loop_reports_no_finish_and_allows_another(recorder, error):
     def train():
         for batch in Loop(range(100), display=recorder):
             if batch == 6 and error:
@@ -182,34 +182,34 @@ def test_a_loop_that_is_left_is_no_finish_and_frees_the_way_for_another(recorder
     assert list(track("ab")) == ["a", "b"]
 
 
-def test_stop_early_outside_of_a_loop_is_an_error():
-    with pytest.raises(RuntimeError, match="none is under way"):
+def test_stop_early_outside_a_loop_is_rejected():
+    with pytest.raises(RuntimeError, match="outside a `for"):
         stop_early()
 
 
-def test_a_loop_is_iterated_over_once():
+def test_loop_cannot_be_iterated_over_twice():
     list(loop := track("ab"))
     with pytest.raises(RuntimeError, match="iterated over before"):
         iter(loop)
 
 
-def test_a_loop_inside_of_a_loop_is_silent(recorder, capsys):
+def test_nested_loop_reports_no_progress(recorder, capsys):
     inner = Loop("xy", display=(inner_recorder := type(recorder)()))
     pairs = [(a, b) for a in Loop("ab", display=recorder) for b in (inner if a == "a" else "xy")]
     assert pairs == [("a", "x"), ("a", "y"), ("b", "x"), ("b", "y")]
     assert inner_recorder.shown == []
     assert recorder.events[-1] == ("finish", 2, 2)
-    assert "inside of another is a plain loop" in capsys.readouterr().err
+    assert "inside another runs as a plain loop" in capsys.readouterr().err
 
 
-def test_a_second_loop_in_a_job_starts_again_and_is_told_off(job, capsys):
+def test_second_loop_in_a_job_logs_a_warning(job, capsys):
     list(track("ab"))
     assert capsys.readouterr().err == ""
     list(track("ab"))
-    assert "begins from 0 % again" in capsys.readouterr().err
+    assert "restarts progress at 0 %" in capsys.readouterr().err
 
 
-def test_reports_leave_with_the_next_line_and_stay(recorder, clock):
+def test_reported_values_appear_in_the_next_and_later_lines(recorder, clock):
     recorder.interval_s = 0.0
     for batch in Loop(range(3), display=recorder):
         if batch == 0:
@@ -220,7 +220,7 @@ def test_reports_leave_with_the_next_line_and_stay(recorder, clock):
     assert [shown.metrics for shown in recorder.shown[1:4]] == [{"accuracy": 0.25}] * 3
 
 
-def test_a_loss_that_is_nan_does_not_end_the_training(job):
+def test_nan_loss_does_not_end_the_training(job):
     for _ in track(range(2)):
         report(loss=float("nan"), mae=torch.tensor(float("inf")))
     assert [(line.event, line.loss, line.metrics) for line in job()][-1] == ("finish", None, {})
@@ -236,13 +236,13 @@ def test_a_loss_that_is_nan_does_not_end_the_training(job):
         (torch.zeros(3), r"'a torch.float32 tensor of shape \(3,\)'"),
     ],
 )
-def test_what_is_not_one_number_is_refused_where_it_is_reported(value, got):
+def test_report_rejects_values_that_are_not_one_number(value, got):
     with pytest.raises(ValueError, match=f"accuracy: got {got}, expected one number"):
         report(accuracy=value)
 
 
 @pytest.mark.parametrize(("loop", "done"), [("", 1), ("abcd", 4)])
-def test_a_report_outside_of_a_loop_is_a_line_of_its_own_with_how_far_the_last_loop_was(job, loop, done):
+def test_report_outside_a_loop_is_a_line_with_the_last_progress(job, loop, done):
     if loop:
         list(track(loop))
     report(accuracy=0.93)
@@ -250,7 +250,7 @@ def test_a_report_outside_of_a_loop_is_a_line_of_its_own_with_how_far_the_last_l
     assert (line.event, line.done, line.total, line.metrics) == ("report", done, done, {"accuracy": 0.93})
 
 
-def test_many_reports_without_a_loop_keep_to_the_rate_and_the_last_is_not_lost(job, clock, session):
+def test_reports_outside_a_loop_are_limited_and_the_last_is_kept(job, clock, session):
     clock.step_s = 1e-4
     for k in range(10_000):  # one second
         report(mae=k)
@@ -261,7 +261,7 @@ def test_many_reports_without_a_loop_keep_to_the_rate_and_the_last_is_not_lost(j
     assert len(values) <= 7
 
 
-def test_an_accelerator_is_not_waited_for_until_a_line_is_written(recorder):
+def test_tensors_are_read_only_when_a_line_is_written(recorder):
     class Slow(torch.Tensor):
         reads = 0
 
@@ -270,12 +270,12 @@ def test_an_accelerator_is_not_waited_for_until_a_line_is_written(recorder):
             return 1.0
 
     value = torch.zeros(()).as_subclass(Slow)
-    for _ in Loop(range(1000), display=recorder):  # the clock stands still: start and finish only
+    for _ in Loop(range(1000), display=recorder):  # the clock does not advance: start and finish only
         report(loss=value)
     assert Slow.reads <= 2
 
 
-def test_a_job_without_standard_output_trains_all_the_same(monkeypatch, tmp_path):
+def test_job_without_standard_output_trains(monkeypatch, tmp_path):
     monkeypatch.setenv("PACELINE_OUTPUT", str(tmp_path))
     closed = io.StringIO()
     closed.close()

@@ -1,4 +1,4 @@
-"""``python -m paceline.airflow.demo``: run the story once. ``edge``: on a fleet. ``up``: keep an Airflow running."""
+"""``python -m paceline.airflow.demo``: run the demo once. ``edge``: on a fleet. ``up``: keep an Airflow running."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from paceline.airflow.demo.airflow_process import free_port
 from paceline.airflow.demo.screen import Screen
-from paceline.airflow.demo.story import Demo, alone, check_machine, give_up_runs, run
+from paceline.airflow.demo.story import Demo, abort_runs, check_machine, lock_folder, run
 from paceline.airflow.demo.watch import EDGE_TASKS
 from paceline.errors import PacelineError
 
@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.what == "edge" and options.runtime == "process":
-        parser.error("--runtime: got 'process', expected 'docker': machines of a fleet are containers")
+        parser.error("--runtime: got 'process', expected 'docker': a fleet needs containers")
     demo = Demo(
         folder=(options.folder or Path("build/demo-edge" if options.what == "edge" else "build/demo")).absolute(),
         dags=options.dags.absolute(),
@@ -33,18 +33,18 @@ def main(arguments: list[str] | None = None) -> int:
     )
     screen = Screen()
     try:
-        with alone(demo.folder):
+        with lock_folder(demo.folder):
             if options.what == "up":
                 return _up(demo, screen, options.port)
             return _edge(demo, screen) if options.what == "edge" else _run(demo, screen)
     except KeyboardInterrupt:
         if options.what == "up":
-            screen.step("Stopped", "nothing is left running; `make up` goes on from here")
+            screen.step("Stopped", "no process is left running; `make up` continues from here")
             return 0
-        screen.failed("Stopped", "as asked; nothing is left running")
+        screen.failed("Stopped", "by Ctrl-C; no process is left running")
         return 130
     except (PacelineError, TimeoutError) as error:
-        screen.failed("The demo ended early", str(error))
+        screen.failed("The demo failed", str(error))
         if (demo.home / "logs").exists():
             screen.plain(f"  logs: {_short(demo.home / 'logs')}")
         return 1
@@ -52,11 +52,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(demo: Demo, screen: Screen) -> int:
     screen.title(
-        "Paceline: retrain a model that drifts, by the time you need it",
+        "Paceline: retrain a drifted model by a deadline",
         "A real Airflow, real flights of 2013, one run of the DAG retrain_on_drift.",
     )
     summary = run(demo, screen)
-    _tell(demo, screen, summary, "`make up` opens this run in Airflow; trigger it with a deadline of yours")
+    _print_files(demo, screen, summary, "`make up` opens this run in Airflow; trigger it with another deadline")
     return 0 if summary["dag_run_state"] == "success" else 1
 
 
@@ -64,56 +64,57 @@ def _edge(demo: Demo, screen: Screen) -> int:
     from paceline.airflow.demo import edge
 
     screen.title(
-        "Paceline: retrain a model on the machines at the edge, beside what they are there for",
+        "Paceline: retrain a model on edge machines, beside their normal workload",
         f"A real Airflow, real containers on parts of this machine, one run of the DAG {edge.DAG}.",
     )
     demo = replace(demo, dag=edge.DAG, tasks=EDGE_TASKS, training=edge.TRAINING)
     summary = edge.run_edge(demo, screen)
-    _tell(demo, screen, summary, "docs/fleet.md, to describe machines of yours")
+    _print_files(demo, screen, summary, "docs/fleet.md, to describe your own machines")
     return 0 if summary["dag_run_state"] == "success" else 1
 
 
-def _tell(demo: Demo, screen: Screen, summary: dict[str, Any], following: str) -> None:
+def _print_files(demo: Demo, screen: Screen, summary: dict[str, Any], next_step: str) -> None:
     screen.plain("")
     for name in ("summary.json", "pace.png"):
         if (demo.folder / name).exists():
             screen.plain(f"  {_short(demo.folder / name)}")
     if summary["dag_run_state"] == "success":
-        screen.plain(f"  next: {following}")
+        screen.plain(f"  next: {next_step}")
     else:
         screen.plain(f"  logs: {_short(demo.home / 'logs')}")
 
 
 def _up(demo: Demo, screen: Screen, port: int | None) -> int:
     screen.title(
-        "Paceline: an Airflow with the example DAGs", "It stays up until Ctrl-C, and goes on where it was next time."
+        "Paceline: an Airflow with the example DAGs", "It runs until Ctrl-C. The next start keeps its runs and models."
     )
     check_machine(demo)
-    seeding = None if demo.store.exists() else demo.begin()
-    airflow = demo.airflow(port or _usual_port())
+    seeding = None if demo.store.exists() else demo.start_seeding()
+    airflow = demo.airflow(port or _default_port())
     with screen.waiting():
         try:
             screen.now("starting Airflow")
             airflow.start()
             if seeding is not None:
                 screen.now("filling the store and training the first champion")
-                made = seeding.result()
-                screen.step("Store", f"{made.flights:,} flights, champion with AUC {made.champion_auc:.3f} in March")
-            screen.step("Airflow", "is up")
+                created = seeding.result()
+                text = f"{created.flights:,} flights, champion with AUC {created.champion_auc:.3f} in March"
+                screen.step("Store", text)
+            screen.step("Airflow", "running")
             screen.plain(f"\n  open      {airflow.url}/dags/retrain_on_drift\n  user      admin")
             screen.plain(f"  password  in {_short(airflow.home / 'passwords.json')}")
             screen.plain(f"  logs      {_short(airflow.home / 'logs')}\n")
-            screen.now("running; Ctrl-C ends it")
+            screen.now("running; stop with Ctrl-C")
             threading.Event().wait()
         finally:
             screen.now("stopping Airflow")
-            give_up_runs(airflow)
+            abort_runs(airflow)
             airflow.stop()
     return 0
 
 
-def _usual_port() -> int:
-    """8080 where it is free, as everybody expects of Airflow."""
+def _default_port() -> int:
+    """Return 8080, Airflow's default, if it is free; otherwise any free port."""
     import socket
 
     with socket.socket() as probe:
@@ -131,17 +132,17 @@ def _short(path: Path) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m paceline.airflow.demo", description=__doc__)
-    parser.add_argument("what", nargs="?", choices=["run", "edge", "up"], default="run", help="what to run")
+    parser.add_argument("what", nargs="?", choices=["run", "edge", "up"], default="run", help="demo to run")
     parser.add_argument("--runtime", choices=["auto", "docker", "process"], default="auto", help="where to train")
     parser.add_argument(
         "--deadline",
         default="60s",
-        help="from the start of the run, or of the training on a fleet (default %(default)s)",
+        help="counted from the start of the run, or with `edge` of the training (default %(default)s)",
     )
     parser.add_argument("--epochs", type=int, help="passes over the training data (default: the DAG's)")
-    parser.add_argument("--folder", type=Path, help="for all files (default build/demo, or build/demo-edge)")
+    parser.add_argument("--folder", type=Path, help="folder for all files (default build/demo, or build/demo-edge)")
     parser.add_argument("--dags", type=Path, default=_REPOSITORY / "dags", help=argparse.SUPPRESS)
-    parser.add_argument("--port", type=int, help="of the page, with `up` (default 8080, or a free one)")
+    parser.add_argument("--port", type=int, help="port of Airflow with `up` (default 8080, or a free one)")
     return parser
 
 

@@ -1,6 +1,6 @@
-"""A real Airflow of one's own: scheduler, DAG processor, triggerer and API server as child processes on loopback.
+"""Runs a private Airflow: scheduler, DAG processor, triggerer and API server as child processes on loopback.
 
-Called by ``make demo``, ``make up`` and the integration tests; each gets its own home folder, database and ports.
+Used by ``make demo``, ``make up`` and the integration tests; each has its own home folder, database and port.
 """
 
 from __future__ import annotations
@@ -24,59 +24,57 @@ from types import TracebackType
 import httpx
 
 from paceline.airflow.api import AirflowApi
-from paceline.airflow.demo.signals import end_on_sigterm, signals_held
+from paceline.airflow.demo.signals import end_on_sigterm, signals_deferred
 from paceline.errors import PacelineError
 
-# The serving of logs over the network is left out: every process here reads the same folder, and Airflow's
-# log server would listen on all interfaces.
+# Airflow's log server would listen on all interfaces. It is not needed: all processes read the same log folder.
 _COMPONENTS: Mapping[str, Sequence[str]] = {
     "api-server": ("api-server",),
     "scheduler": ("scheduler", "--skip-serve-logs"),
     "dag-processor": ("dag-processor",),
     "triggerer": ("triggerer", "--skip-serve-logs"),
 }
-# Not `python -m airflow`: that puts the current folder first on the path, and home/ may hold a folder named like a
-# package of somebody's.
+# Not `python -m airflow`: that puts the current folder first on the path, and a folder in home/ could shadow a package.
 _AIRFLOW = (sys.executable, str(Path(sysconfig.get_path("scripts")) / "airflow"))
 _USERS = {"admin": "admin", "viewer": "viewer"}
 _DATABASE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
-# How many seconds a component waits for SQLite's lock. Airflow's API server commits its audit log on its event loop. If
-# another of its requests holds the lock, that request needs the event loop to commit: both wait until the first times
-# out. So the API server times out soon and its clients retry; the scheduler, which ends if it times out, waits longer.
+# Seconds that a component waits for SQLite's lock. Airflow's API server commits its audit log on its event loop. If
+# another request holds the lock, that request needs the event loop to commit, so both wait until the first times out.
+# So the API server has a short timeout and its clients retry. The scheduler exits on a timeout, so it waits longer.
 _LOCK_TIMEOUT = "timeout=60"
 _API_SERVER_LOCK_TIMEOUT = "timeout=2"
 
 
 class AirflowStartError(PacelineError):
-    """Airflow did not come up. The message ends with the last lines of the component that failed."""
+    """Airflow did not start. The message ends with the last log lines of the failed component."""
 
 
 class AirflowProcess(AirflowApi):
-    """A real Airflow below one folder, for as long as a ``with`` block lasts.
+    """A real Airflow in one folder, running for the duration of a ``with`` block.
 
     Parameters
     ----------
     home:
-        Folder for everything (created): database, logs, passwords, and ``dags/`` unless ``dags_folder`` says otherwise.
+        Folder for all files (created): database, logs, passwords, and ``dags/`` if ``dags_folder`` is not given.
     dags_folder:
-        Where DAG files are read from.
+        Folder with the DAG files.
     config:
-        More Airflow settings or changed ones, as ``{"section.key": value}``.
+        Additional or changed Airflow settings, as ``{"section.key": value}``.
     environment:
-        More environment variables for every process. Inherited ``AIRFLOW_*`` variables are dropped.
+        Additional environment variables for every process. Inherited ``AIRFLOW_*`` variables are dropped.
     port:
         Port of the API server on 127.0.0.1; a free one by default.
     users:
-        Further ``{name: role}`` of the simple auth manager beside ``admin`` and ``viewer``.
+        Additional users of the simple auth manager, as ``{name: role}``, besides ``admin`` and ``viewer``.
 
     Attributes
     ----------
     env:
-        The environment of every component: what an ``airflow`` command needs to talk to the same database.
+        The environment of every component, and of an ``airflow`` command that uses the same database.
     passwords:
-        User name to password. Also in ``home/passwords.json``, which only its owner can read.
+        User name to password. Also in ``home/passwords.json``, readable only by its owner.
     processes:
-        Component name to its running process.
+        Component name to running process.
 
     Examples
     --------
@@ -109,8 +107,8 @@ class AirflowProcess(AirflowApi):
     def start(self, timeout_s: float = 600.0) -> AirflowProcess:
         """Migrate the database, start every component and wait until all are healthy.
 
-        Raises ``AirflowStartError`` (and leaves nothing running) if that does not happen within ``timeout_s``, or
-        immediately if a component exits. The limit is long because a busy machine needs minutes.
+        Stops all components and raises ``AirflowStartError`` after ``timeout_s``, or at once if a component exits. The
+        limit is long because a busy machine needs minutes.
         """
         (self.home / "logs").mkdir(exist_ok=True)
         atexit.register(self.stop)
@@ -130,15 +128,15 @@ class AirflowProcess(AirflowApi):
     def start_component(
         self, name: str, arguments: Sequence[str] | None = None, environment: Mapping[str, str] | None = None
     ) -> None:
-        """Start a component: again after a test has killed it, or one more, such as an edge worker.
+        """Start one component: restart one that a test has killed, or add one, such as an edge worker.
 
-        What is none of the four is told what to do by ``arguments``, and by more ``environment`` where it needs it.
+        An additional component needs ``arguments``, and may get its own ``environment``.
         """
         own = {}
         if name == "api-server":
             own[_DATABASE] = self.env[_DATABASE].replace(_LOCK_TIMEOUT, _API_SERVER_LOCK_TIMEOUT)
-        with self.log_path(name).open("ab") as log, signals_held():
-            # A session of its own: Ctrl-C reaches this process alone, which then stops them in order.
+        with self.log_path(name).open("ab") as log, signals_deferred():
+            # In its own session the component gets no SIGINT from Ctrl-C; this process stops the components in order.
             self.processes[name] = subprocess.Popen(
                 [*_AIRFLOW, *(arguments or _COMPONENTS[name])],
                 env={**self.env, **own, **(environment or {})},
@@ -150,7 +148,7 @@ class AirflowProcess(AirflowApi):
             )
 
     def stop(self, grace_s: float = 5.0) -> None:
-        """End every component: SIGTERM, after ``grace_s`` seconds SIGKILL to its process group. Safe to call again."""
+        """Stop every component: SIGTERM, after ``grace_s`` seconds SIGKILL to its process group. Idempotent."""
         atexit.unregister(self.stop)
         running = [process for process in self.processes.values() if process.poll() is None]
         for process in running:
@@ -160,28 +158,28 @@ class AirflowProcess(AirflowApi):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, end - time.monotonic()))
         for process in self.processes.values():
-            # The group may outlive its leader (an executor's children), so it is ended in every case.
+            # The group may outlive its leader (an executor's children), so it is killed in every case.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         self.processes.clear()
         end = time.monotonic() + grace_s
-        while (left := list(self._tasks())) and time.monotonic() < end:  # to end a job takes a moment
+        while (left := list(self._task_pids())) and time.monotonic() < end:  # tasks need a moment to stop their jobs
             time.sleep(0.05)
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    def _tasks(self) -> Iterator[int]:
-        """Processes of tasks: each leads a group of its own, so what ends a component's does not reach it."""
+    def _task_pids(self) -> Iterator[int]:
+        """Yield the task processes. Each leads its own process group, so signals to the components miss it."""
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                here = (process / "cwd").readlink().is_relative_to(self.home.resolve())
-                if here and (process / "cmdline").read_bytes().startswith(b"airflow worker"):
+                is_ours = (process / "cwd").readlink().is_relative_to(self.home.resolve())
+                if is_ours and (process / "cmdline").read_bytes().startswith(b"airflow worker"):
                     yield int(process.name)
 
     def cli(self, *arguments: str, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
-        """Run an ``airflow`` command against this Airflow; standard output and error come back together."""
+        """Run an ``airflow`` command against this Airflow. ``stdout`` of the result contains both output streams."""
         return subprocess.run(
             [*_AIRFLOW, *arguments],
             env=self.env,
@@ -195,7 +193,7 @@ class AirflowProcess(AirflowApi):
         )
 
     def log_path(self, component: str) -> Path:
-        """Where the output of a component goes."""
+        """Return the log file of a component."""
         return self.home / "logs" / f"{component}.log"
 
     def __enter__(self) -> AirflowProcess:
@@ -213,8 +211,8 @@ class AirflowProcess(AirflowApi):
         _write_private(path, json.dumps(passwords))
         return passwords
 
-    def _kept(self, name: str, make: Callable[[], str]) -> str:
-        """A secret made at the first start and used again at the next ones: the database depends on it."""
+    def _secret(self, name: str, make: Callable[[], str]) -> str:
+        """Return a secret. The first start creates it; later starts need the same one for the same database."""
         path = self.home / f"{name}.secret"
         if not path.exists():
             _write_private(path, make())
@@ -231,7 +229,7 @@ class AirflowProcess(AirflowApi):
             "core.execution_api_server_url": f"{self.url}/execution/",
             "core.simple_auth_manager_users": ",".join(f"{name}:{role}" for name, role in roles.items()),
             "core.simple_auth_manager_passwords_file": self.home / "passwords.json",
-            "core.fernet_key": self._kept("fernet_key", lambda: urlsafe_b64encode(secrets.token_bytes(32)).decode()),
+            "core.fernet_key": self._secret("fernet_key", lambda: urlsafe_b64encode(secrets.token_bytes(32)).decode()),
             "core.min_serialized_dag_update_interval": 0,
             "database.sql_alchemy_conn": f"sqlite:///{self.home / 'airflow.db'}?{_LOCK_TIMEOUT}",
             "workers.execution_api_timeout": 30,
@@ -239,9 +237,9 @@ class AirflowProcess(AirflowApi):
             "api.port": self.port,
             "api.base_url": self.url,
             "api.workers": 1,
-            "api.secret_key": self._kept("secret_key", lambda: secrets.token_urlsafe(64)),
-            "api_auth.jwt_secret": self._kept("jwt_secret", lambda: secrets.token_urlsafe(64)),
-            # One machine and one user: what a large installation saves by looking rarely is only waiting here.
+            "api.secret_key": self._secret("secret_key", lambda: secrets.token_urlsafe(64)),
+            "api_auth.jwt_secret": self._secret("jwt_secret", lambda: secrets.token_urlsafe(64)),
+            # Poll often: with one machine and one user, the defaults of a large installation only add latency.
             "scheduler.scheduler_idle_sleep_time": 0.5,
             "scheduler.job_heartbeat_sec": 2,
             "scheduler.scheduler_heartbeat_sec": 1,
@@ -259,7 +257,7 @@ class AirflowProcess(AirflowApi):
         for name, value in settings.items():
             section, key = name.split(".", 1)
             env[f"AIRFLOW__{section.upper()}__{key.upper()}"] = str(value)
-        # Airflow's own children look for `airflow` and `python` on the path.
+        # Airflow's child processes look up `airflow` and `python` on the path.
         env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
         env["NO_PROXY"] = env["no_proxy"] = "127.0.0.1,localhost"
         env["PYTHONUNBUFFERED"] = "1"
@@ -267,18 +265,18 @@ class AirflowProcess(AirflowApi):
 
     def _wait_healthy(self, timeout_s: float) -> None:
         end = time.monotonic() + timeout_s
-        while late := [name for name, state in self.health().items() if state != "healthy"]:
+        while unhealthy := [name for name, state in self.health().items() if state != "healthy"]:
             for name, process in self.processes.items():
                 if process.poll() is not None:
-                    raise AirflowStartError(f"{name} ended with {process.returncode}:\n{self._tail(name)}")
+                    raise AirflowStartError(f"{name} exited with code {process.returncode}:\n{self._tail(name)}")
             if time.monotonic() > end:
-                # One that failed may hang while it ends, and then only its log tells.
-                logs = dict.fromkeys([*(name.replace("_", "-") for name in late), "api-server"])
-                said = "\n".join(self._tail(name) for name in logs if name in self.processes)
-                raise AirflowStartError(f"after {timeout_s:g} s not healthy: {', '.join(late)}\n{said}")
+                # A failed component may hang while it exits; then only its log shows the failure.
+                logs = dict.fromkeys([*(name.replace("_", "-") for name in unhealthy), "api-server"])
+                tails = "\n".join(self._tail(name) for name in logs if name in self.processes)
+                raise AirflowStartError(f"not healthy after {timeout_s:g} s: {', '.join(unhealthy)}\n{tails}")
             time.sleep(0.2)
-        # Airflow builds its execution API at the first call, for longer than a task waits for an answer; that
-        # would cost the first task a time-out and a retry.
+        # Airflow builds its execution API at the first call, which takes longer than a task's request timeout. This
+        # call saves the first task a timeout and a retry.
         httpx.get(f"{self.url}/execution/health", timeout=timeout_s, trust_env=False)
 
     def _tail(self, component: str, lines: int = 30) -> str:
@@ -291,7 +289,7 @@ def _write_private(path: Path, text: str) -> None:
 
 
 def free_port() -> int:
-    """Return a TCP port on 127.0.0.1 that nobody listens on now."""
+    """Return a free TCP port on 127.0.0.1."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

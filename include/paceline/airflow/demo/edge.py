@@ -1,4 +1,4 @@
-"""The demo of a fleet: one run of ``retrain_on_edge`` on machines that are parts of this one, cameras at work on them.
+"""The fleet demo: one run of ``retrain_on_edge`` on machines emulated on this one, with camera applications running.
 
 Called by ``python -m paceline.airflow.demo edge``.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 from paceline.airflow.demo.screen import Screen
 from paceline.airflow.demo.signals import end_on_sigterm
-from paceline.airflow.demo.story import IMAGE, Demo, check_machine, docker_host, docker_runtime, play
+from paceline.airflow.demo.story import IMAGE, Demo, check_machine, docker_host, docker_runtime, run_dag
 from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
 from paceline.fleet import Fleet, Machine, load
 from paceline.profiles.neighbours import BACKGROUND
@@ -29,20 +29,20 @@ TRAINING = "train.result"
 
 
 def run_edge(demo: Demo, screen: Screen) -> dict[str, Any]:
-    """Run the demo and return its summary, also in ``summary.json``. Stops what it started, whatever happens."""
+    """Run the demo, write ``summary.json`` and return the summary. Always stops everything that it started."""
     check_machine(demo)
     _check_engine()
-    end_on_sigterm()  # from here on there is something to be removed
+    end_on_sigterm()  # from here on, containers and control groups have to be removed
     fleet = load(demo.dags / "edge" / "fleet.yaml")
-    for left in ({LABEL: "edge"}, {"paceline.dag": DAG}):  # by a demo that was killed
-        _remove(left)
-    with emulate(fleet), emulate_links(_client(), fleet), _cameras(fleet, demo) as started:
+    for labels in ({LABEL: "edge"}, {"paceline.dag": DAG}):  # leftovers of a killed demo
+        _remove(labels)
+    with emulate(fleet), emulate_links(_client(), fleet), _cameras(fleet, demo) as number:
         machines = ", ".join(f"{one.name} ({one.cores:g} of a core)" for one in fleet.machines)
-        screen.step("Machines", f"{machines}; on each a camera's pictures are put together ({started} applications)")
+        screen.step("Machines", f"{machines}; an image-stitching application runs on each ({number} containers)")
         try:
-            return play(demo, screen, {})
+            return run_dag(demo, screen, {})
         finally:
-            _remove({"paceline.dag": DAG})  # what tasks have left that were killed with Airflow
+            _remove({"paceline.dag": DAG})  # leftovers of tasks that were killed with Airflow
 
 
 def _check_engine() -> None:
@@ -51,22 +51,22 @@ def _check_engine() -> None:
         try:
             runtime.check(JobSpec(name="check", command=["python"], devices=0.1, image=image))
         except RuntimeUnavailableError:
-            accepted = "an engine that answers; `docker/engine start DIR` starts a private one"
+            accepted = "a reachable engine; `docker/engine start DIR` starts a private one"
             raise InvalidInputError("DOCKER_HOST", docker_host(), accepted) from None
         except InvalidInputError:
             raise PacelineError(f"the engine has no image {image}: `make {target}` builds it") from None
-    with engine_call("ask the engine what it is"):
+    with engine_call("query the engine"):
         driver = _client().info()["CgroupDriver"]
     if os.geteuid() != 0 or driver != "cgroupfs":
         raise PacelineError(
-            "machines are made as control groups of this one: that needs root and an engine with the driver cgroupfs "
+            "the demo emulates machines with control groups, which needs root and an engine with the driver cgroupfs "
             f"(this is user {os.geteuid()}, driver {driver}); as root, `docker/engine start DIR` starts such an engine"
         )
 
 
 @contextlib.contextmanager
 def _cameras(fleet: Fleet, demo: Demo) -> Iterator[int]:
-    """What the machines are there for, at work until the block ends."""
+    """Run the machines' normal workload until the block ends; yield the number of containers."""
     runtime = DockerRuntime(_client)
     started: list[DockerJob] = []
     try:
@@ -95,7 +95,7 @@ def _applications(machine: Machine, demo: Demo) -> Iterator[JobSpec]:
 
 
 def _remove(labels: Mapping[str, str]) -> None:
-    """Remove the containers with these labels, if there are any left."""
+    """Remove the containers with these labels, if there are any."""
     runtime = DockerRuntime(_client)
     with contextlib.suppress(PacelineError):
         runtime.remove_all(labels)

@@ -1,6 +1,6 @@
-"""What the demo says: one line for each step with the time it came, and one live line while the model trains.
+"""Console output of the demo: one line per step with its time, and a live line during training.
 
-Called by the demo only. Without a terminal the live line becomes an ordinary one every few seconds.
+Used by the demo only. Without a terminal, the live line is printed as a normal line every few seconds.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from rich.table import Table
 from rich.text import Text
 
 _BAR = 28
-_NARROW = 110  # columns; below, the bar is short and the demo's own clock is left out of the live line
+_NARROW = 110  # columns; on a narrower terminal, the live line has a short bar and no time
 _PLAIN_EVERY_S = 5.0
 _INDENT = 12
 
 
 class Screen:
-    """Steps with times, a spinner for what is under way, a progress line for training."""
+    """Prints steps with times, a spinner for the current activity, and a progress line for training."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
@@ -34,17 +34,17 @@ class Screen:
         self._live: Live | None = None
 
     def title(self, text: str, explanation: str) -> None:
-        """Print what this is."""
+        """Print the demo's title."""
         self.console.print(f"\n[bold]{text}[/]\n[dim]{explanation}[/]\n")
 
     def step(self, name: str, text: str, more: str = "") -> None:
-        """Print a step that is done, with what came out of it."""
+        """Print a finished step with its result."""
         self._line("[green]✓[/]", name, text)
         if more:
             self.note(more)
 
     def note(self, text: str) -> None:
-        """Print a line that belongs to the step above."""
+        """Print an indented line below the last step."""
         dim = f"[dim]{escape(text)}[/]"
         if self.console.is_terminal:
             self.console.print(Padding(dim, (0, 0, 0, _INDENT)))
@@ -52,11 +52,11 @@ class Screen:
             self.console.print(" " * _INDENT + dim, soft_wrap=True)
 
     def failed(self, name: str, text: str) -> None:
-        """Print a step that went wrong."""
+        """Print a failed step."""
         self._line("[red]✗[/]", name, text)
 
     def plain(self, text: str) -> None:
-        """Print text as it is."""
+        """Print text without markup."""
         self.console.print(escape(text), soft_wrap=True)
 
     @contextmanager
@@ -73,12 +73,12 @@ class Screen:
                 self._live = None
 
     def now(self, text: str) -> None:
-        """Say what is under way."""
+        """Show the current activity."""
         if self._live is not None:
             self._live.update(Spinner("dots", Text(f"{self._elapsed_s():6.1f} s  {text}", style="dim")))
 
     def training(self, pace: Mapping[str, Any]) -> None:
-        """Show the newest sample of a training under way."""
+        """Show the newest sample of the running training."""
         if self._live is not None:
             narrow = self.console.width < _NARROW
             self._live.update(pace_line(pace, None if narrow else self._elapsed_s(), bar=5 if narrow else _BAR))
@@ -87,14 +87,14 @@ class Screen:
             self.console.print(pace_line(pace, self._elapsed_s()), soft_wrap=True)
 
     def _line(self, mark: str, name: str, text: str) -> None:
-        when, what = f"{mark} {self._elapsed_s():6.1f} s", f"[bold]{escape(name)}[/]: {escape(text)}"
-        if not self.console.is_terminal:  # a log: one line is one line
-            self.console.print(f"{when}  {what}", soft_wrap=True)
+        prefix, message = f"{mark} {self._elapsed_s():6.1f} s", f"[bold]{escape(name)}[/]: {escape(text)}"
+        if not self.console.is_terminal:  # lines in a log are not wrapped
+            self.console.print(f"{prefix}  {message}", soft_wrap=True)
             return
         row = Table.grid(padding=(0, 2, 0, 0))
         row.add_column(no_wrap=True)
         row.add_column()
-        row.add_row(when, what)
+        row.add_row(prefix, message)
         self.console.print(row)
 
     def _elapsed_s(self) -> float:
@@ -102,40 +102,40 @@ class Screen:
 
 
 def pace_line(pace: Mapping[str, Any], elapsed_s: float | None = None, bar: int = _BAR) -> Text:
-    """Progress against the setpoint, cores, and when it will be done, on one line.
+    """Return one line with progress, setpoint, cores and forecast.
 
     >>> pace = {"progress_pct": 50, "setpoint_pct": 52.3, "devices": 0.85, "forecast_s": 59.2, "deadline_s": 60}
     >>> pace_line(pace).plain.split("━ ")[1]
-    ' 50.0 %, setpoint  52.3 %, 0.85 cores, done at 59.2 s of 60 s'
+    ' 50.0 %, setpoint  52.3 %, 0.85 cores, ends at 59.2 s of 60 s'
     """
-    done, due = float(pace.get("progress_pct") or 0), float(pace.get("setpoint_pct") or 0)
+    progress, setpoint = float(pace.get("progress_pct") or 0), float(pace.get("setpoint_pct") or 0)
     forecast_s, deadline_s = pace.get("forecast_s"), pace.get("deadline_s")
     line = Text.assemble(
         ("▸ ", "cyan"),
         "" if elapsed_s is None else f"{elapsed_s:6.1f} s  ",
         ("Training ", "bold"),
-        _bar(done, due, bar),
-        f" {done:5.1f} %",
-        (f", setpoint {due:5.1f} %, ", "dim"),
+        _bar(progress, setpoint, bar),
+        f" {progress:5.1f} %",
+        (f", setpoint {setpoint:5.1f} %, ", "dim"),
         (f"{float(pace.get('devices') or 0):.2f} cores", "cyan"),
         no_wrap=True,
         overflow="ellipsis",
     )
     if pace.get("state") == "starting":
-        line.append(", reading its data", "dim")
+        line.append(", reading the data", "dim")
     elif pace.get("state") == "finishing":
         line.append(", saving the model", "dim")
     elif forecast_s is not None:
         late = deadline_s is not None and forecast_s > deadline_s
-        by = "" if deadline_s is None else f" of {deadline_s:g} s"
-        line.append(f", done at {forecast_s:.1f} s{by}", "yellow" if late else "green")
+        deadline = "" if deadline_s is None else f" of {deadline_s:g} s"
+        line.append(f", ends at {forecast_s:.1f} s{deadline}", "yellow" if late else "green")
     return line
 
 
-def _bar(done_pct: float, due_pct: float, width: int) -> Text:
-    """A bar of the progress, with a mark where the setpoint is."""
-    full = width if done_pct >= 100 else int(done_pct / 100 * width)
-    mark = min(width - 1, int(due_pct / 100 * width))
+def _bar(progress_pct: float, setpoint_pct: float, width: int) -> Text:
+    """Return a progress bar with a mark at the setpoint."""
+    full = width if progress_pct >= 100 else int(progress_pct / 100 * width)
+    mark = min(width - 1, int(setpoint_pct / 100 * width))
     bar = Text("━" * full, style="green") + Text("━" * (width - full), style="bright_black")
     bar.stylize("bold white", mark, mark + 1)
     return bar

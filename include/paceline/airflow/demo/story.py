@@ -1,4 +1,4 @@
-"""A demo from beginning to end: an Airflow, a store, a champion, and one run of an example DAG that is watched.
+"""Runs a demo: start an Airflow, create store and champion, run an example DAG and show its progress.
 
 Called by ``python -m paceline.airflow.demo``.
 """
@@ -28,16 +28,15 @@ from paceline.runtime.base import JobSpec, Runtime
 
 DAG = "retrain_on_drift"
 IMAGE = "paceline-trainer:latest"
-_NOT_OURS_PCT = 3.0  # later than that is not the controller's doing when the machine is overloaded
+_OVERLOAD_ERROR_PCT = 3.0  # a larger error on an overloaded machine is blamed on the machine
 
 
 @dataclass(frozen=True)
 class Demo:
-    """Where a demo lives and how it is to run.
+    """Settings of a demo.
 
-    ``folder`` is for everything it writes, ``dags`` has the example DAGs, ``dag`` is the one that is run, and ``tasks``
-    those of its tasks that are told of, of which ``training`` returns the training's result; ``runtime``, ``deadline``
-    and ``params`` are handed to it.
+    The demo writes all files to ``folder`` and runs the DAG ``dag`` from ``dags`` with ``runtime``, ``deadline`` and
+    ``params``. It shows the progress of ``tasks``; the task ``training`` returns the training's result.
     """
 
     folder: Path
@@ -51,7 +50,7 @@ class Demo:
 
     @property
     def home(self) -> Path:
-        """Airflow's own folder."""
+        """Airflow's home folder."""
         return self.folder / "airflow"
 
     @property
@@ -61,28 +60,28 @@ class Demo:
 
     @property
     def storage(self) -> Path:
-        """Where the DAG keeps runs, reports and models."""
+        """Folder in which the DAG stores runs, reports and models."""
         return self.folder / "storage"
 
     def registry(self) -> Registry:
-        """The model registry of the DAG."""
+        """Return the DAG's model registry."""
         return Registry(self.storage / "registry")
 
     def airflow(self, port: int | None = None) -> AirflowProcess:
-        """An Airflow that knows the store and the example DAGs; not started yet."""
+        """Return an Airflow with the store and the example DAGs, not started yet."""
         store = {"conn_type": "sqlite", "host": str(self.store)}
         environment = {
             "AIRFLOW_CONN_PACELINE_STORE": json.dumps(store),
             "PACELINE_STORAGE": f"file://{self.storage}",
-            "PACELINE_FLEET": "",  # not that of whoever runs the demo
+            "PACELINE_FLEET": "",  # ignore the user's own fleet
         }
         airflow = AirflowProcess(self.home, dags_folder=self.dags, environment=environment, port=port)
         login = {"host": "127.0.0.1", "port": airflow.port, "login": "admin", "password": airflow.passwords["admin"]}
         airflow.env["AIRFLOW_CONN_AIRFLOW_API"] = json.dumps({"conn_type": "http", **login})
         return airflow
 
-    def begin(self) -> Future[Seed]:
-        """Make store and champion in the background: Airflow needs its time to start anyway."""
+    def start_seeding(self) -> Future[Seed]:
+        """Create store and champion in the background, while Airflow starts."""
         pool = ThreadPoolExecutor(1, "paceline-seed")
         future = pool.submit(seed, self.store, self.registry(), self.dags / "training", self.folder / "scratch")
         pool.shutdown(wait=False)
@@ -90,7 +89,7 @@ class Demo:
 
 
 def check_machine(demo: Demo) -> None:
-    """Say what is missing before anything is started."""
+    """Raise an error if the example DAGs or a package is missing."""
     if not (demo.dags / f"{demo.dag}.py").exists():
         raise InvalidInputError(
             "dags", str(demo.dags), f"a folder with {demo.dag}.py: run the demo in a clone of the project"
@@ -101,9 +100,9 @@ def check_machine(demo: Demo) -> None:
 
 
 def choose_runtime(wanted: str) -> tuple[str, str]:
-    """Return the runtime to use and why, in words."""
+    """Return the runtime to use, and a description with the reason."""
     if wanted == "process":
-        return wanted, "a local process, as asked for"
+        return wanted, "a local process, by --runtime"
     try:
         docker_runtime().check(JobSpec(name="check", command=["python"], devices=0.1, image=IMAGE))
     except (RuntimeUnavailableError, InvalidInputError) as error:
@@ -112,17 +111,17 @@ def choose_runtime(wanted: str) -> tuple[str, str]:
         if wanted == "docker":
             accepted = f"'process', or a Docker engine with the image: {reason}; `make image` builds it"
             raise InvalidInputError("--runtime", wanted, accepted) from error
-        return "process", f"a local process, as {reason}"
+        return "process", f"a local process, because {reason}"
     return "docker", f"a container of the image {IMAGE}"
 
 
 def docker_host() -> str:
-    """Where the engine listens."""
+    """Return the address of the Docker engine."""
     return os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
 
 
 def docker_runtime() -> Runtime:
-    """The engine that Docker's own environment variables name, else the default one."""
+    """Return a runtime on the engine of ``DOCKER_HOST``, or on the local one."""
     from docker import APIClient
 
     from paceline.runtime import DockerRuntime
@@ -131,19 +130,19 @@ def docker_runtime() -> Runtime:
 
 
 @contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Hold the demo's folder: two demos in one folder would take away each other's files."""
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Lock the demo's folder: two demos in one folder would delete each other's files."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise PacelineError(f"another demo is running in {folder}; end it, or use --folder") from None
+            raise PacelineError(f"another demo is running in {folder}; stop it, or use --folder") from None
         yield
 
 
-def forget(demo: Demo) -> None:
-    """Remove what an earlier demo left, so that the story begins at its beginning."""
+def remove_files(demo: Demo) -> None:
+    """Remove the files of an earlier demo in the same folder."""
     for folder in (demo.home, demo.storage, demo.folder / "scratch"):
         shutil.rmtree(folder, ignore_errors=True)
     for name in ("flights.db", "summary.json", "pace.png"):
@@ -151,46 +150,46 @@ def forget(demo: Demo) -> None:
 
 
 def run(demo: Demo, screen: Screen) -> dict[str, Any]:
-    """Run the demo and return its summary, also in ``summary.json``. Stops what it started, whatever happens."""
+    """Run the demo, write ``summary.json`` and return the summary. Always stops everything that it started."""
     check_machine(demo)
     runtime, why = choose_runtime(demo.runtime)
     screen.step("Runtime", why)
-    return play(demo, screen, {"runtime": runtime})
+    return run_dag(demo, screen, {"runtime": runtime})
 
 
-def play(demo: Demo, screen: Screen, params: Mapping[str, object]) -> dict[str, Any]:
-    """Run the demo's DAG from nothing, with ``params`` besides the demo's own, on a machine that was found fit."""
-    forget(demo)
-    seeding = demo.begin()
+def run_dag(demo: Demo, screen: Screen, params: Mapping[str, object]) -> dict[str, Any]:
+    """Run the demo's DAG from a clean folder, with ``params`` besides the demo's own. Call ``check_machine`` first."""
+    remove_files(demo)
+    seeding = demo.start_seeding()
     airflow = demo.airflow()
     with screen.waiting():
         try:
-            screen.now("starting Airflow; making the store and a first model beside it")
+            screen.now("starting Airflow; creating the store and a first model")
             airflow.start()
-            screen.step("Airflow", f"is up at {airflow.url} (user admin, password in {demo.home}/passwords.json)")
+            screen.step("Airflow", f"running at {airflow.url} (user admin, password in {demo.home}/passwords.json)")
             screen.now("training the first champion on January and February")
-            _tell_seed(screen, seeding.result())
+            _show_seed(screen, seeding.result())
             run_id = airflow.run_dag(demo.dag, {"deadline": demo.deadline, **params, **(demo.params or {})})
-            from_here = "here" if demo.training == "train" else "the training's start"
-            screen.step("Run", f"{demo.dag} is triggered; its deadline, {demo.deadline}, counts from {from_here}")
-            Watch(airflow, demo.dag, run_id, screen, demo.tasks).to_the_end()
+            origin = "now" if demo.training == "train" else "the start of the training"
+            screen.step("Run", f"{demo.dag} is triggered; its deadline, {demo.deadline}, counts from {origin}")
+            Watch(airflow, demo.dag, run_id, screen, demo.tasks).follow()
             return _finish(demo, airflow, run_id, screen)
         except BaseException:
             # A thread that waits for a child process would keep this process alive.
             seeding.cancel()
-            give_up_runs(airflow, demo.dag)
+            abort_runs(airflow, demo.dag)
             raise
         finally:
             screen.now("stopping Airflow")
             airflow.stop()
 
 
-def _tell_seed(screen: Screen, made: Seed) -> None:
-    screen.step("Store", f"{made.flights:,} real flights from New York, January to July 2013, with the weather")
+def _show_seed(screen: Screen, created: Seed) -> None:
+    screen.step("Store", f"{created.flights:,} real flights from New York, January to July 2013, with the weather")
     screen.step(
         "Champion",
-        f"{MODEL} version 1 learned from January and February which flights arrive late; in March it was "
-        f"still good (AUC {made.champion_auc:.3f})",
+        f"{MODEL} version 1, trained on January and February, predicts late arrivals; "
+        f"its AUC in March is {created.champion_auc:.3f}",
     )
 
 
@@ -216,15 +215,15 @@ def _finish(demo: Demo, airflow: AirflowProcess, run_id: str, screen: Screen) ->
 
         draw(history, demo.folder / "pace.png")
     load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
-    if (summary["error_pct"] or 0) > _NOT_OURS_PCT and load > 1.5 * cores:
+    if (summary["error_pct"] or 0) > _OVERLOAD_ERROR_PCT and load > 1.5 * cores:
         screen.note(
-            f"Late: other programs want this machine too (load {load:.1f} on {cores} cores). Try again when it is idle."
+            f"Late: other programs also use this machine (load {load:.1f} on {cores} cores). Try again when it is idle."
         )
     return summary
 
 
 def summarise(results: Mapping[str, Mapping[str, Any]], dag_run_state: str) -> dict[str, Any]:
-    """Put the summary together from what the tasks returned (``{}`` for one that did not run to its end)."""
+    """Build the summary from the tasks' return values (``{}`` for a task that did not finish)."""
     drift, train, evaluation, promotion = (results[task] for task in ("drift", "train", "evaluate", "promote"))
     return {
         "runtime": train.get("runtime"),
@@ -241,17 +240,17 @@ def summarise(results: Mapping[str, Mapping[str, Any]], dag_run_state: str) -> d
     }
 
 
-def give_up_runs(airflow: AirflowProcess, dag: str = DAG) -> None:
-    """End the runs under way and remove their training jobs, which outlive Airflow's processes on purpose."""
+def abort_runs(airflow: AirflowProcess, dag: str = DAG) -> None:
+    """Mark the running DAG runs as failed and remove their training jobs, which outlive Airflow by design."""
     from paceline.runtime import ProcessRuntime
 
-    # Best effort: this runs when something has gone wrong already, perhaps Airflow itself.
+    # Best effort: this runs after a failure, perhaps of Airflow itself.
     with contextlib.suppress(Exception):
         for run in airflow.api("GET", f"/dags/{dag}/dagRuns", state="running")["dag_runs"]:
             tasks = airflow.task_states(dag, run["dag_run_id"])
             training = [task for task in tasks if task.split(".")[0] == "train"]
-            held = [airflow.task_state(dag, run["dag_run_id"], task, "container") for task in training]
+            jobs = [airflow.task_state(dag, run["dag_run_id"], task, "container") for task in training]
             airflow.api("PATCH", f"/dags/{dag}/dagRuns/{quote(run['dag_run_id'])}", {"state": "failed"})
-            for job in filter(None, held):
+            for job in filter(None, jobs):
                 runtime: Runtime = docker_runtime() if job["runtime"] == "docker" else ProcessRuntime()
                 runtime.reattach(job["id"]).remove()

@@ -1,6 +1,6 @@
-"""Follows a run of a demo's DAG: a line for each task that is done, one live line while the model trains.
+"""Shows the progress of a demo's DAG run: a line for each finished task, and a live line during training.
 
-Called by the demos with a run that they have triggered.
+Used by the demos for the run that they have triggered.
 """
 
 from __future__ import annotations
@@ -15,70 +15,70 @@ from paceline.airflow.demo.screen import Screen
 
 @dataclass(frozen=True)
 class TaskText:
-    """What is told of a task: what it is doing, in words; its result, as a title and a sentence; its live line, if any.
+    """The texts for a task: ``activity`` while it runs; ``describe`` returns a title and a sentence for its result.
 
-    ``pace`` is the task whose training is shown meanwhile.
+    ``pace`` is the task whose training is shown in the live line.
     """
 
-    doing: str
+    activity: str
     describe: Callable[[Any], tuple[str, str]]
     pace: str | None = None
 
 
 class Watch:
-    """Follows a run: a line for each of ``tasks`` that is done, in their order, and the live line while training."""
+    """Follows a run: prints a line for each finished task of ``tasks``, and a live line during training."""
 
     def __init__(
         self, airflow: AirflowApi, dag: str, run_id: str, screen: Screen, tasks: Mapping[str, TaskText]
     ) -> None:
         self._airflow, self._dag, self._run_id, self._screen = airflow, dag, run_id, screen
         self._tasks = tasks
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
-    def to_the_end(self) -> None:
-        """Return when the run has ended, having told why if that was not a success."""
-        state = self._airflow.wait(self._dag, self._run_id, timeout_s=3600, each=self._look)
-        self._look()
+    def follow(self) -> None:
+        """Show the run's progress until it ends, and then the errors of failed tasks."""
+        state = self._airflow.wait(self._dag, self._run_id, timeout_s=3600, each=self._poll)
+        self._poll()
         if state != "success":
-            self._explain()
+            self._show_errors()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         states = self._airflow.task_states(self._dag, self._run_id)
-        for task, told in self._tasks.items():
+        for task, text in self._tasks.items():
             state = states.get(task)
-            if state == "success" and task not in self._told:
-                self._told.add(task)
+            if state == "success" and task not in self._reported:
+                self._reported.add(task)
                 result = self._airflow.xcom(self._dag, self._run_id, task)
-                self._screen.step(*told.describe(result))
-            elif "running" in (state, states.get(told.pace or "")):
-                pace = self._airflow.task_state(self._dag, self._run_id, told.pace, "pace") if told.pace else None
+                self._screen.step(*text.describe(result))
+            elif "running" in (state, states.get(text.pace or "")):
+                pace = self._airflow.task_state(self._dag, self._run_id, text.pace, "pace") if text.pace else None
                 if pace:
                     self._screen.training(pace)
                 else:
-                    self._screen.now(told.doing)
+                    self._screen.now(text.activity)
 
-    def _explain(self) -> None:
+    def _show_errors(self) -> None:
         for task, state in self._airflow.task_states(self._dag, self._run_id).items():
             if state == "failed":
                 tries = self._airflow.task_instance(self._dag, self._run_id, task)["try_number"]
                 path = f"/dags/{self._dag}/dagRuns/{self._run_id}/taskInstances/{task}/logs/{tries}"
-                self._screen.failed(task, "failed, as its log says:")
-                for line in last_words(self._airflow.api("GET", path)["content"]):
+                self._screen.failed(task, "failed. The end of its log:")
+                for line in last_errors(self._airflow.api("GET", path)["content"]):
                     self._screen.note(line)
 
 
-def last_words(log: Iterable[Any], most: int = 12) -> list[str]:
-    """Pick what a person needs from a task's log: warnings, errors and what was raised, the newest last.
+def last_errors(log: Iterable[Any], most: int = 12) -> list[str]:
+    """Return the last warnings, errors and exceptions of a task's log, newest last, at most ``most`` lines.
 
-    >>> last_words([{"event": "start", "level": "info"}, {"event": "Task failed", "level": "error",
-    ...              "error_detail": [{"exc_type": "InvalidInputError", "exc_value": "alpha: got 2"}]}])
+    >>> last_errors([{"event": "start", "level": "info"}, {"event": "Task failed", "level": "error",
+    ...               "error_detail": [{"exc_type": "InvalidInputError", "exc_value": "alpha: got 2"}]}])
     ['Task failed', 'InvalidInputError: alpha: got 2']
     """
     lines: list[str] = []
     for event in log:
         if isinstance(event, dict) and event.get("level") in ("warning", "error", "critical"):
             lines += str(event.get("event", "")).splitlines()
-            # An error and what caused it often say the same; the cause comes last and has the better name.
+            # An exception and its cause often have the same text. The cause comes last and has the better type name.
             causes = {str(one.get("exc_value")): str(one.get("exc_type")) for one in event.get("error_detail") or ()}
             lines += [f"{kind}: {value}" for value, kind in causes.items()]
     return lines[-most:]
@@ -89,7 +89,7 @@ def _describe_drift(summary: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _describe_data(days: Mapping[str, Any]) -> tuple[str, str]:
-    return "Data", f"all flights until {days['until']} for training, the days until {days['hold_out_until']} held out"
+    return "Data", f"flights until {days['until']} for training, held-out flights until {days['hold_out_until']}"
 
 
 def _describe_training(result: Mapping[str, Any]) -> tuple[str, str]:
@@ -102,31 +102,31 @@ def _describe_training(result: Mapping[str, Any]) -> tuple[str, str]:
 def _describe_evaluation(result: Mapping[str, Any]) -> tuple[str, str]:
     champion = result["champion"]
     return "Evaluation", (
-        f"AUC on the days held out: champion {'none' if champion is None else format(champion, '.3f')}, "
+        f"AUC on the held-out days: champion {'none' if champion is None else format(champion, '.3f')}, "
         f"challenger {result['challenger']:.3f}"
     )
 
 
 def _describe_promotion(result: Mapping[str, Any]) -> tuple[str, str]:
     if result["promoted"]:
-        return "Promotion", f"version {result['version']} is the champion now, in place of {result['previous_version']}"
+        return "Promotion", f"version {result['version']} replaces version {result['previous_version']} as champion"
     return "Promotion", f"none: {result['reason']}"
 
 
 def _describe_profile(result: Mapping[str, Any]) -> tuple[str, str]:
     if not result["profiled"]:
-        return "Profiles", "all machines are known from an earlier run"
+        return "Profiles", "all machines have profiles from an earlier run"
     errors = [float(row["mape_pct"]) for row in result["report"]]
     return "Profiles", (
-        f"{len(errors)} functions learned of {' and '.join(result['profiled'])}, "
-        f"{sum(errors) / len(errors):.1f} % off on average"
+        f"{len(errors)} functions learned for {' and '.join(result['profiled'])}, "
+        f"mean error {sum(errors) / len(errors):.1f} %"
     )
 
 
 def _describe_schedule(plan: Mapping[str, Any]) -> tuple[str, str]:
-    parts = [f"{name} {part['samples']:,} flights" for name, part in plan["workers"].items()]
-    left = [f"{name} is left out, {why}" for name, why in plan["left_out"].items()]
-    return "Schedule", "; ".join([", ".join(parts), *left])
+    shards = [f"{name} {one['samples']:,} flights" for name, one in plan["workers"].items()]
+    left_out = [f"{name} is left out, {why}" for name, why in plan["left_out"].items()]
+    return "Schedule", "; ".join([", ".join(shards), *left_out])
 
 
 def _describe_team(result: Mapping[str, Any]) -> tuple[str, str]:
@@ -137,10 +137,10 @@ def _describe_team(result: Mapping[str, Any]) -> tuple[str, str]:
 
 _DRIFT = TaskText("comparing the weather of July with that of February", _describe_drift)
 _DATA = TaskText("reading the training data from the store", _describe_data)
-_EVALUATION = TaskText("scoring champion and challenger on the days held out", _describe_evaluation)
-_PROMOTION = TaskText("deciding", _describe_promotion)
+_EVALUATION = TaskText("scoring champion and challenger on the held-out days", _describe_evaluation)
+_PROMOTION = TaskText("deciding on the promotion", _describe_promotion)
 
-# The tasks of the example DAGs that are told of, in order.
+# The tasks of the example DAGs whose results are shown, in order.
 TASKS = {
     "drift": _DRIFT,
     "prepare": _DATA,
@@ -151,8 +151,8 @@ TASKS = {
 EDGE_TASKS = {
     "drift": _DRIFT,
     "prepare": _DATA,
-    "profile": TaskText("measuring machines that nobody knows yet, beside their cameras", _describe_profile),
-    "schedule": TaskText("looking how busy each machine is", _describe_schedule),
+    "profile": TaskText("profiling new machines while their cameras run", _describe_profile),
+    "schedule": TaskText("measuring the load of each machine", _describe_schedule),
     "train.result": TaskText("starting the training", _describe_team, pace="train.ewr"),
     "evaluate": _EVALUATION,
     "promote": _PROMOTION,

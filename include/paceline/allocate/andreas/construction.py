@@ -1,7 +1,7 @@
-"""One schedule, built greedily: jobs in a given order, each on the best configuration that is still free.
+"""Greedy construction of one schedule: jobs in a given order, each on the best configuration that is still free.
 
-The inner step of :mod:`~paceline.allocate.andreas.randomized_greedy`: lines 5 to 17 of algorithm 1 of ANDREAS.
-Nodes that are equal are bits of one integer, so that one is found among a thousand as fast as among ten.
+The inner step of :mod:`~paceline.allocate.andreas.randomized_greedy`: lines 5 to 17 of algorithm 1 of ANDREAS. Equal
+nodes are bits of one integer, so the search among a thousand of them is as fast as among ten.
 """
 
 from __future__ import annotations
@@ -14,52 +14,52 @@ from paceline.allocate.model import ClusterJob, Node
 
 
 class Choice(NamedTuple):
-    """A job on so many devices of a node of a group, or of the node on which it already is."""
+    """A configuration of a job: a number of devices on any node of a group, or on the present node of the job."""
 
     group: int
     devices: int
-    seconds: float  # until it ends; what a move loses is done again
+    seconds: float  # until the job ends, including the work that a move loses
     cost: float  # of the node in that time
     late: bool
     tardiness: float  # omega · tau
-    stays: bool
+    stays: bool  # on its present node
 
 
 class PendingJob(NamedTuple):
-    """A job as the construction sees it."""
+    """A job and its configurations."""
 
     number: int
     job: ClusterJob
     choices: tuple[Choice, ...]  # in time, the cheapest first; then late, the fastest first
-    in_time: int  # how many of them are
+    in_time: int  # number of choices in time
     due_in_s: float
     fastest_s: float
     postponed: float  # rho · omega · tau_hat
-    node: int  # on which it is now; -1 if it waits
-    held: int  # devices that it has there
+    node: int  # present node; -1 while the job waits
+    held: int  # present devices there
 
     @property
     def pressure_s(self) -> float:
-        """Delta of equation (2): how late it is, alone on the fastest configuration."""
+        """Delta of equation (2): lateness in seconds on the fastest configuration."""
         return self.fastest_s - self.due_in_s
 
 
 class Placed(NamedTuple):
-    """What a job got: a choice, and the node for it."""
+    """The choice for a job, and its node."""
 
     choice: Choice
     node: int
 
 
 class Schedule(NamedTuple):
-    """Who runs on which node, in the order in which they chose, and f_OBJ."""
+    """Placements by job number, in the order of choice, and f_OBJ."""
 
     value: float
     placed: dict[int, Placed]
 
 
 class Construction:
-    """What one decision is about, made ready for many constructions.
+    """The jobs and nodes of one decision, prepared for many constructions.
 
     Parameters
     ----------
@@ -67,9 +67,9 @@ class Construction:
         As in :func:`paceline.allocate.andreas.objective.objective`.
     move_s:
         Seconds of training that a job loses if it leaves its node.
-    considerate:
-        Whether devices that a running job has are offered to others last, as long as its turn has not come, and not at
-        all to jobs that would still be in time if they waited for ``period_s``.
+    protect_running:
+        Whether other jobs get the devices of a running job, before its turn, only as a last resort, and not at all if
+        they would still be in time after waiting for ``period_s``.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Construction:
         period_s: float,
         *,
         move_s: float,
-        considerate: bool,
+        protect_running: bool,
     ) -> None:
         self.nodes = nodes
         groups: dict[tuple[object, ...], list[int]] = {}
@@ -90,30 +90,30 @@ class Construction:
         self.groups = list(groups.values())
         self.group_of = {number: group for group, members in enumerate(self.groups) for number in members}
         self._numbers = {node.name: number for number, node in enumerate(nodes)}
-        self.tasks: list[PendingJob] = []
-        self._never = 0.0  # what those cost for whom there is no node
+        self.jobs: list[PendingJob] = []
+        self._unplaceable_cost = 0.0  # of jobs that no node can run
         for job in jobs:
-            task = self._task(len(self.tasks), job, now_s, rho, period_s, move_s)
-            if task.choices:
-                self.tasks.append(task)
+            pending = self._pending_job(len(self.jobs), job, now_s, rho, period_s, move_s)
+            if pending.choices:
+                self.jobs.append(pending)
             else:
-                self._never += task.postponed
-        self._considerate = considerate
+                self._unplaceable_cost += pending.postponed
+        self._protect_running = protect_running
         self._period_s = period_s
         self._held = [0] * len(nodes)
-        for task in self.tasks if considerate else ():
-            if task.held:
-                self._held[task.node] += task.held
+        for pending in self.jobs if protect_running else ():
+            if pending.held:
+                self._held[pending.node] += pending.held
 
-    def _task(
+    def _pending_job(
         self, number: int, job: ClusterJob, now_s: float, rho: float, period_s: float, move_s: float
     ) -> PendingJob:
-        """All configurations of a job: one for each group of equal nodes, and those of the node on which it is."""
+        """Return the job with its configurations for each group of equal nodes and for its present node."""
         due_s = due_in_s(job, now_s)
         held, node, lost = 0, -1, 0.0
         if job.held is not None:
             held, node = job.held.devices, self._numbers[job.held.node]
-            lost = move_s * job.speeds[self.nodes[node].kind].at(held)  # work that is done again after a move
+            lost = move_s * job.speeds[self.nodes[node].kind].at(held)  # work that a move loses
         drafts: list[tuple[int, int, float, float, bool]] = []
         slowest_s = 0.0
         for group, members in enumerate(self.groups):
@@ -136,54 +136,54 @@ class Construction:
         fastest_s = min((one.seconds for one in choices), default=0.0)
         return PendingJob(number, job, tuple(choices), in_time, due_s, fastest_s, postponed, node, held)
 
-    def build(self, order: Sequence[PendingJob], wishes: Mapping[int, Placed] | None = None) -> Schedule:
+    def build(self, order: Sequence[PendingJob], preferences: Mapping[int, Placed] | None = None) -> Schedule:
         """Build a schedule.
 
         Parameters
         ----------
         order:
-            Who chooses first.
-        wishes:
-            What some of the tasks try first, by their numbers; node -1 is any node of the group.
+            Jobs in the order in which they choose.
+        preferences:
+            Placements that jobs try first, by job number; node -1 stands for any node of the group.
         """
-        value = self._never
+        value = self._unplaceable_cost
         free = [node.devices for node in self.nodes]
         held = self._held.copy()  # by jobs that have not yet chosen
         left = sum(free)
-        whole = self._masks(free)
-        spare = self._masks([max(0, devices - kept) for devices, kept in zip(free, held, strict=True)])
+        all_free = self._masks(free)
+        unheld = self._masks([max(0, devices - kept) for devices, kept in zip(free, held, strict=True)])
         first: dict[int, tuple[float, float]] = {}
         placed: dict[int, Placed] = {}
         queue = list(order)
-        for place, task in enumerate(queue):
+        for index, pending in enumerate(queue):
             if not left:
                 break
-            again = place >= len(order)
-            if not again and task.held and self._considerate:
-                node = task.node
+            deferred = index >= len(order)
+            if not deferred and pending.held and self._protect_running:
+                node = pending.node
                 before = max(0, free[node] - held[node])
-                held[node] -= task.held
-                spare[self.group_of[node]].shift(node, before, max(0, free[node] - held[node]))
+                held[node] -= pending.held
+                unheld[self.group_of[node]].shift(node, before, max(0, free[node] - held[node]))
             found = None
-            if wishes:
-                wish = wishes.get(task.number)
-                if wish is not None and (wish.node < 0 or free[wish.node] >= wish.choice.devices):
-                    found = wish if wish.node >= 0 else self._fit((wish.choice,), spare, whole, task.node)
-            if found is None and self._considerate and not again and task.pressure_s < -self._period_s:
-                found = _fitting(task.choices[: task.in_time], spare, task.node)
+            if preferences:
+                hint = preferences.get(pending.number)
+                if hint is not None and (hint.node < 0 or free[hint.node] >= hint.choice.devices):
+                    found = hint if hint.node >= 0 else self._fit((hint.choice,), unheld, all_free, pending.node)
+            if found is None and self._protect_running and not deferred and pending.pressure_s < -self._period_s:
+                found = _fitting(pending.choices[: pending.in_time], unheld, pending.node)
                 if found is None:
-                    queue.append(task)
+                    queue.append(pending)
                     continue
             if found is None:
-                found = self._fit(task.choices[: task.in_time], spare, whole, task.node)
+                found = self._fit(pending.choices[: pending.in_time], unheld, all_free, pending.node)
             if found is None:
-                found = self._fit(task.choices[task.in_time :], spare, whole, task.node)
+                found = self._fit(pending.choices[pending.in_time :], unheld, all_free, pending.node)
             if found is None:
                 continue
             (group, devices, seconds, cost, _, tardiness, _), node = found
             now_free = free[node] - devices
-            whole[group].shift(node, free[node], now_free)
-            spare[group].shift(node, max(0, free[node] - held[node]), max(0, now_free - held[node]))
+            all_free[group].shift(node, free[node], now_free)
+            unheld[group].shift(node, max(0, free[node] - held[node]), max(0, now_free - held[node]))
             free[node] = now_free
             left -= devices
             value += tardiness
@@ -194,34 +194,34 @@ class Construction:
             elif (seconds, cost) < earlier:
                 first[node] = (seconds, cost)
                 value += cost - earlier[1]
-            placed[task.number] = found
-        value += sum(task.postponed for task in self.tasks if task.number not in placed)
+            placed[pending.number] = found
+        value += sum(pending.postponed for pending in self.jobs if pending.number not in placed)
         return Schedule(value, placed)
 
     def _fit(
-        self, choices: Sequence[Choice], spare: Sequence[_Free], whole: Sequence[_Free], now_on: int
+        self, choices: Sequence[Choice], unheld: Sequence[_Free], all_free: Sequence[_Free], current: int
     ) -> Placed | None:
-        """The first of the choices that fits: where it disturbs nobody, if there is such a place."""
-        if self._considerate:
-            found = _fitting(choices, spare, now_on)
+        """Return the first choice that fits, if possible on devices that no running job has."""
+        if self._protect_running:
+            found = _fitting(choices, unheld, current)
             if found is not None:
                 return found
-        return _fitting(choices, whole, now_on)
+        return _fitting(choices, all_free, current)
 
     def _masks(self, free: Sequence[int]) -> list[_Free]:
-        """For each group: which of its nodes have how many devices left."""
+        """Return the free devices of the nodes of each group."""
         return [
             _Free(self.nodes[members[0]].devices, {node: free[node] for node in members}) for members in self.groups
         ]
 
 
 class _Free:
-    """Equal nodes by how many devices they have left: a set of nodes for each number, as bits, and a set of numbers."""
+    """Equal nodes by number of free devices: a bit set of nodes for each number, and a bit set of the numbers."""
 
     __slots__ = ("nodes", "numbers")
 
-    def __init__(self, most: int, free: Mapping[int, int]) -> None:
-        self.nodes = [0] * (most + 1)
+    def __init__(self, size: int, free: Mapping[int, int]) -> None:
+        self.nodes = [0] * (size + 1)
         self.numbers = 0
         for node, count in free.items():
             self.nodes[count] |= 1 << node
@@ -242,8 +242,8 @@ def _rank(choice: Choice) -> tuple[bool, float, float, bool]:
     return False, choice.cost, choice.seconds, not choice.stays
 
 
-def _fitting(choices: Sequence[Choice], free: Sequence[_Free], now_on: int) -> Placed | None:
-    """The first of the choices for which a node has enough, and of such nodes the fullest."""
+def _fitting(choices: Sequence[Choice], free: Sequence[_Free], current: int) -> Placed | None:
+    """Return the first choice that fits on a node, and of such nodes the one with the fewest free devices."""
     for choice in choices:
         of_group = free[choice.group]
         numbers = of_group.numbers >> choice.devices
@@ -252,7 +252,7 @@ def _fitting(choices: Sequence[Choice], free: Sequence[_Free], now_on: int) -> P
             nodes = of_group.nodes[count]
             if not choice.stays:
                 return Placed(choice, (nodes & -nodes).bit_length() - 1)
-            if nodes >> now_on & 1:
-                return Placed(choice, now_on)
+            if nodes >> current & 1:
+                return Placed(choice, current)
             numbers &= numbers - 1
     return None

@@ -1,8 +1,8 @@
-"""Neighbours of a known schedule, which the randomized greedy search tries in order to improve it.
+"""Neighbours of a schedule for the local search of :mod:`~paceline.allocate.andreas.randomized_greedy`.
 
-Each is an order of the jobs and what some of them try first, for
-:class:`~paceline.allocate.andreas.construction.Construction` to build: a displaced job gets another place, and no job
-waits while there are devices for it.
+A neighbour is an order of the jobs and preferred placements, from which
+:class:`~paceline.allocate.andreas.construction.Construction` builds a schedule: displaced jobs get other placements,
+and no job waits while usable devices are free.
 """
 
 from __future__ import annotations
@@ -15,96 +15,98 @@ from paceline.allocate.andreas.construction import Choice, Construction, Pending
 
 
 class SearchStart(NamedTuple):
-    """Who chooses first, and what some of the jobs try first, by their numbers."""
+    """Jobs in the order in which they choose, and the placements that they try first, by job number."""
 
     order: list[PendingJob]
-    wishes: dict[int, Placed]
+    preferences: dict[int, Placed]
 
 
 def neighbour(
-    known: Schedule, work: Construction, order: Sequence[PendingJob], bound: Mapping[int, Placed], draw: Random
+    known: Schedule, problem: Construction, order: Sequence[PendingJob], pinned: Mapping[int, Placed], rng: Random
 ) -> SearchStart:
-    """A schedule with a few differences: nodes filled anew, or jobs put elsewhere.
+    """Return a variation of a schedule: some nodes filled anew, or some jobs with other configurations.
 
     Parameters
     ----------
     known:
-        The schedule that is to be improved.
-    work:
-        What the decision is about.
+        The schedule to improve.
+    problem:
+        Jobs and nodes of the decision.
     order:
-        Who chooses first among those that have no place in ``known``.
-    bound:
-        Running jobs that must not lose anything: what they have in the first schedule, by their numbers.
-    draw:
-        The source of chance.
+        Order of choice of the jobs without a placement in ``known``.
+    pinned:
+        Minimum placements of running jobs, from the first schedule, by job number.
+    rng:
+        Random number generator.
     """
-    if draw.random() < _REFILL:
-        chosen, postponed = _refilled(work, bound, draw), set[int]()
+    if rng.random() < _REFILL:
+        chosen, postponed = _refilled(problem, pinned, rng), set[int]()
     else:
-        chosen, postponed = _reconfigured(work, bound, draw)
-    first = [work.tasks[number] for number in chosen]
-    keep = [work.tasks[number] for number in known.placed if number not in chosen and number not in postponed]
-    rest = [
-        task for task in order if not (task.number in chosen or task.number in postponed or task.number in known.placed)
-    ]
-    last = [work.tasks[number] for number in sorted(postponed)]
-    return SearchStart(first + keep + rest + last, {task.number: known.placed[task.number] for task in keep} | chosen)
+        chosen, postponed = _reconfigured(problem, pinned, rng)
+    first = [problem.jobs[number] for number in chosen]
+    keep = [problem.jobs[number] for number in known.placed if number not in chosen and number not in postponed]
+    rest = [job for job in order if not (job.number in chosen or job.number in postponed or job.number in known.placed)]
+    last = [problem.jobs[number] for number in sorted(postponed)]
+    return SearchStart(first + keep + rest + last, {job.number: known.placed[job.number] for job in keep} | chosen)
 
 
-_REFILL = 0.7  # of the neighbours; the others are reconfigured
+_REFILL = 0.7  # share of refilled neighbours; the others are reconfigured
 
 
-def _some(most: int, more: float, draw: Random) -> int:
-    """One, often; two, less often; and so on."""
+def _geometric(limit: int, probability: float, rng: Random) -> int:
+    """Return a number from 1 to ``limit``; each increment happens with ``probability``."""
     number = 1
-    while number < most and draw.random() < more:
+    while number < limit and rng.random() < probability:
         number += 1
     return number
 
 
-def _refilled(work: Construction, bound: Mapping[int, Placed], draw: Random) -> dict[int, Placed]:
-    """A node, or a few, filled with jobs drawn at random; half of the time with as many as possible.
+def _refilled(problem: Construction, pinned: Mapping[int, Placed], rng: Random) -> dict[int, Placed]:
+    """Fill one or a few nodes with random jobs, in half of the cases with as many jobs as possible.
 
-    No series of single steps leads from jobs that are each alone on a node to all of them on one node, each with few
-    devices, as all steps between cost more.
+    Single-job changes do not lead from jobs that are alone on their nodes to all of them on one node with few devices
+    each, as all intermediate schedules cost more.
     """
     chosen: dict[int, Placed] = {}
-    few = draw.random() < 0.5
-    for node in draw.sample(range(len(work.nodes)), _some(len(work.nodes), 0.3, draw)):
-        stay = [number for number, given in bound.items() if given.node == node]
-        room = work.nodes[node].devices - sum(bound[number].choice.devices for number in stay)
-        drawn = draw.sample(range(len(work.tasks)), min(len(work.tasks), work.nodes[node].devices))
-        for number in [*stay, *(each for each in drawn if each not in bound and each not in chosen)]:
-            least = bound[number].choice.devices if number in bound else 0
-            fits = [one for one in _choices(work.tasks[number], node, work) if least <= one.devices <= room + least]
+    fewest = rng.random() < 0.5
+    for node in rng.sample(range(len(problem.nodes)), _geometric(len(problem.nodes), 0.3, rng)):
+        stay = [number for number, given in pinned.items() if given.node == node]
+        room = problem.nodes[node].devices - sum(pinned[number].choice.devices for number in stay)
+        drawn = rng.sample(range(len(problem.jobs)), min(len(problem.jobs), problem.nodes[node].devices))
+        for number in [*stay, *(each for each in drawn if each not in pinned and each not in chosen)]:
+            minimum = pinned[number].choice.devices if number in pinned else 0
+            fits = [
+                one for one in _choices(problem.jobs[number], node, problem) if minimum <= one.devices <= room + minimum
+            ]
             if fits:
-                choice = min(fits, key=lambda one: one.devices) if few else draw.choice(fits)
+                choice = min(fits, key=lambda one: one.devices) if fewest else rng.choice(fits)
                 chosen[number] = Placed(choice, node)
-                room -= choice.devices - least
+                room -= choice.devices - minimum
     return chosen
 
 
-def _reconfigured(work: Construction, bound: Mapping[int, Placed], draw: Random) -> tuple[dict[int, Placed], set[int]]:
-    """A job, or a few, with any other configuration, or postponed."""
+def _reconfigured(
+    problem: Construction, pinned: Mapping[int, Placed], rng: Random
+) -> tuple[dict[int, Placed], set[int]]:
+    """Give one or a few jobs a random configuration, or postpone them."""
     chosen: dict[int, Placed] = {}
     postponed: set[int] = set()
-    for number in draw.sample(range(len(work.tasks)), _some(len(work.tasks), 0.5, draw)):
-        task = work.tasks[number]
-        if number in bound:
-            least = bound[number].choice.devices
-            choices = [one for one in task.choices if one.stays and one.devices >= least]
+    for number in rng.sample(range(len(problem.jobs)), _geometric(len(problem.jobs), 0.5, rng)):
+        job = problem.jobs[number]
+        if number in pinned:
+            minimum = pinned[number].choice.devices
+            choices = [one for one in job.choices if one.stays and one.devices >= minimum]
         else:
-            choices = list(task.choices)
-            if draw.random() * (len(choices) + 1) < 1:
+            choices = list(job.choices)
+            if rng.random() * (len(choices) + 1) < 1:
                 postponed.add(number)
                 continue
-        choice = draw.choice(choices)
-        chosen[number] = Placed(choice, task.node if choice.stays else draw.choice(work.groups[choice.group]))
+        choice = rng.choice(choices)
+        chosen[number] = Placed(choice, job.node if choice.stays else rng.choice(problem.groups[choice.group]))
     return chosen, postponed
 
 
-def _choices(task: PendingJob, node: int, work: Construction) -> list[Choice]:
-    """The configurations of a job on a node."""
-    group, here = work.group_of[node], task.node == node
-    return [one for one in task.choices if one.group == group and one.stays == here]
+def _choices(job: PendingJob, node: int, problem: Construction) -> list[Choice]:
+    """Return the configurations of a job on a node."""
+    group, here = problem.group_of[node], job.node == node
+    return [one for one in job.choices if one.group == group and one.stays == here]

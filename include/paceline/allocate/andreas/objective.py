@@ -1,7 +1,7 @@
-"""What a schedule of this moment is worth, by the proxy that ANDREAS minimises each time it decides (equation 1).
+"""The proxy objective that ANDREAS minimises at each decision (equation 1).
 
-Called by :mod:`paceline.allocate.andreas.randomized_greedy`, which searches for a small value, and by
-:mod:`paceline.allocate.andreas.optimum`, which finds the smallest.
+Used by :mod:`paceline.allocate.andreas.randomized_greedy`, a heuristic, and by
+:mod:`paceline.allocate.andreas.optimum`, which finds the minimum.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ PERIOD_S = 300.0  # scheduling interval H, appendix B
 
 
 class JobConfiguration(NamedTuple):
-    """A job on so many devices of a node (or of any of its equals)."""
+    """A job on a number of devices of a node, or of any equal node."""
 
     devices: int
-    seconds: float  # t_jng: how long the rest of the job takes
-    cost: float  # pi_jn: what the node costs in that time
+    seconds: float  # t_jng: time for the remaining work
+    cost: float  # pi_jn: cost of the node in that time
 
 
 def configurations(job: ClusterJob, node: Node, now_s: float) -> list[JobConfiguration]:
-    """All configurations of a job on an empty node; more devices than make it faster are not among them.
+    """Return all configurations of a job on an empty node, without numbers of devices that bring no speed.
 
     Parameters
     ----------
     job, node:
-        What runs, and where.
+        The job and the node.
     now_s:
-        The time: what is left of the job is counted from here.
+        The time from which the remaining work counts.
 
     Examples
     --------
@@ -44,8 +44,8 @@ def configurations(job: ClusterJob, node: Node, now_s: float) -> list[JobConfigu
     speeds = job.speeds.get(node.kind)
     if speeds is None:
         return []
-    left = job.left(now_s)
-    # (4k) multiplies by what the node costs with the job's own number of devices in use, whoever else is there.
+    left = job.work_left(now_s)
+    # (4k) uses the cost of the node with the devices of this job alone, even if other jobs run there.
     return [
         JobConfiguration(count, left / speeds.at(count), left / speeds.at(count) * node.cost(count))
         for count in speeds.useful
@@ -54,12 +54,12 @@ def configurations(job: ClusterJob, node: Node, now_s: float) -> list[JobConfigu
 
 
 def due_in_s(job: ClusterJob, now_s: float) -> float:
-    """Seconds until its due date, negative if that has passed; infinite without one."""
+    """Return the seconds until the due date of a job: negative if it has passed, infinite without one."""
     return inf if job.deadline_s is None else job.deadline_s - now_s
 
 
 def tardiness_cost(job: ClusterJob, seconds: float, now_s: float) -> float:
-    """omega · tau: what it costs that a job is late if it ends in so many seconds, constraint (4i)."""
+    """Return omega · tau: the tardiness cost of a job that ends ``seconds`` from now, constraint (4i)."""
     late_s = seconds - due_in_s(job, now_s)
     return job.weight * late_s if late_s > 0 else 0.0
 
@@ -67,16 +67,16 @@ def tardiness_cost(job: ClusterJob, seconds: float, now_s: float) -> float:
 def postponement_cost(
     job: ClusterJob, nodes: Iterable[Node], now_s: float, rho: float = RHO, period_s: float = PERIOD_S
 ) -> float:
-    """rho · omega · tau_hat: what it costs not to run a job now, constraint (4j).
+    """Return rho · omega · tau_hat: the cost of not running a job now, constraint (4j).
 
-    It could then begin one scheduling interval from now and get the slowest configuration that there is.
+    It assumes that the job starts one scheduling interval from now, on its slowest configuration.
 
     Parameters
     ----------
     job, nodes:
-        Who is postponed, and all nodes.
+        The postponed job, and all nodes.
     now_s:
-        The time; due dates are relative to it.
+        The time in seconds.
     rho:
         The weight of postponed jobs.
     period_s:
@@ -96,28 +96,28 @@ def objective(
     rho: float = RHO,
     period_s: float = PERIOD_S,
 ) -> float:
-    """f_OBJ of ANDREAS: tardiness, postponements, and the cost of each node until its first job ends.
+    """Return f_OBJ of ANDREAS: tardiness, postponements, and the cost of each node until its first job ends.
 
-    Jobs without a deadline are never late, so they add nothing but the cost of the nodes on which they end first.
-    Among jobs that end at the same time, the cheapest is the first.
+    Jobs without a deadline add only the cost of the nodes on which they end first. Among jobs that end at the same
+    time, the cheapest counts as the first.
 
     Parameters
     ----------
     placements:
-        Who runs, where and on how many devices, by name; the others are postponed.
+        Placements of the running jobs, by name; all others are postponed.
     jobs, nodes:
-        All of them.
+        All jobs and all nodes.
     now_s:
-        The time; due dates are relative to it.
+        The time in seconds.
     rho:
         The weight of postponed jobs.
     period_s:
-        The scheduling interval H: seconds after which a postponed job may begin, in the worst case.
+        The scheduling interval H: seconds until a postponed job starts, in the worst case.
 
     Returns
     -------
     float
-        In the unit of ``Node.cost_per_s`` and of ``ClusterJob.weight``, in seconds.
+        Cost, in the unit of ``Node.cost_per_s`` and ``ClusterJob.weight`` times seconds.
 
     References
     ----------
@@ -131,7 +131,7 @@ def objective(
     >>> node = Node("n", 2, cost_per_s=(0.0, 3.0, 4.0))
     >>> objective({"a": Placement("n", 1), "b": Placement("n", 1)}, jobs, [node], 0.0)  # each 20 s late, and 100 s · 3
     340.0
-    >>> objective({"a": Placement("n", 2)}, jobs, [node], 0.0)  # 50 s · 4, and the other 300 + 100 - 80 s, 100 times
+    >>> objective({"a": Placement("n", 2)}, jobs, [node], 0.0)  # 50 s · 4, and b: 100 · (300 + 100 - 80) s
     32200.0
     """
     where = {node.name: node for node in nodes}

@@ -1,6 +1,6 @@
-"""The best schedule of this moment, exactly: appendix A of ANDREAS as a mixed-integer linear program.
+"""The optimal schedule at one time: appendix A of ANDREAS as a mixed-integer linear program.
 
-For a handful of jobs and nodes: the yardstick of the randomized greedy search. Needs SciPy (HiGHS).
+For a handful of jobs and nodes, as a reference for the randomized greedy search. Needs SciPy (HiGHS).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 class Optimum(NamedTuple):
-    """A schedule than which none is better, and its f_OBJ."""
+    """An optimal schedule, and its f_OBJ."""
 
     allocation: Allocation
     value: float
 
 
 class _Option(NamedTuple):
-    """x_jng: a job on so many devices of a node."""
+    """x_jng: a job on a number of devices of a node."""
 
     job: int
     node: int
@@ -48,36 +48,36 @@ def optimum(
     *,
     every_node: bool = False,
 ) -> Optimum:
-    """Find the schedule with the smallest f_OBJ.
+    """Return the schedule with the smallest f_OBJ.
 
-    One binary for each job, node and number of devices (x of the paper), and one for each of them that says whether it
-    is the first to end there (alpha). With these, the product alpha · pi of the objective is linear: each alpha has
-    the cost of its own configuration. The paper only asks for exactly one first-ending job on each node in use, (4l);
-    alone, this would pick the cheapest job instead. Here no job can be the first if another one on the node ends
-    before it. The paper's w, y, z, tau and tau_hat follow from x, and so are left out.
+    The model has one binary for each job, node and number of devices (x of the paper), and one more for each of them:
+    whether it is the first to end on the node (alpha). With these, the product alpha · pi of the objective is linear,
+    as each alpha has the cost of its own configuration. The paper requires only that each node in use has exactly one
+    first-ending job, (4l), which alone would select the cheapest job. Here a job is not the first if another one on
+    the node ends before it. The paper's w, y, z, tau and tau_hat follow from x and are omitted.
 
-    The paper wants jobs to run as soon as there are devices for them, and demands that min(N, J) nodes be used, (4n).
-    This makes jobs slow and late where some nodes are slow and few jobs are there, and has no solution where a job
-    cannot use a node. By default the aim itself is demanded instead: nobody waits who could have run on devices that
-    nobody has. It also makes jobs run that have no deadline, for which f_OBJ offers nothing.
+    To run jobs as soon as devices are free, the paper requires that min(N, J) nodes are in use, (4n). With few jobs
+    and some slow nodes, this makes jobs slow and late; with a node that no job can use, it is infeasible. By default,
+    the model requires instead that no job waits while free devices could run it. This also runs jobs without a
+    deadline, from which f_OBJ gains nothing.
 
     Parameters
     ----------
     jobs, nodes:
-        Who wants to run, and where.
+        All jobs and all nodes.
     now_s:
-        The time; due dates are relative to it.
+        The time in seconds.
     rho:
         The weight of postponed jobs.
     period_s:
         The scheduling interval H.
     every_node:
-        Demand (4n) as it is printed.
+        Require (4n) as published.
 
     Raises
     ------
     ImpossibleAllocationError
-        If ``every_node`` is asked for and jobs cannot use as many nodes.
+        If ``every_node`` is set and the jobs cannot use that many nodes.
 
     References
     ----------
@@ -118,7 +118,7 @@ def _solve(
     postponed = [postponement_cost(job, nodes, now_s, rho, period_s) for job in jobs]
     runs = [
         tardiness_cost(jobs[one.job], one.configuration.seconds, now_s) - postponed[one.job] for one in options
-    ]  # beside being postponed: a constant less in the objective
+    ]  # relative to being postponed; this changes the objective by a constant
     first = [one.configuration.cost for one in options]
     rows = _Rows(2 * len(options))
     _capacity(rows, options, jobs, nodes)
@@ -127,7 +127,7 @@ def _solve(
         used = min(len(nodes), len(jobs))
         rows.add({len(options) + o: 1.0 for o in range(len(options))}, used, used)  # (4n)
     else:
-        _nobody_waits_in_vain(rows, options, jobs, nodes)
+        _no_needless_waiting(rows, options, jobs, nodes)
     found = milp(
         np.array(runs + first),
         integrality=np.ones(2 * len(options), dtype=np.int64),
@@ -141,7 +141,7 @@ def _solve(
 
 
 class _Rows:
-    """Linear constraints, one by one."""
+    """Linear constraints, added row by row."""
 
     def __init__(self, columns: int) -> None:
         self.lower: list[float] = []
@@ -164,7 +164,7 @@ class _Rows:
 
 
 def _capacity(rows: _Rows, options: Sequence[_Option], jobs: Sequence[ClusterJob], nodes: Sequence[Node]) -> None:
-    """A job has one configuration at most (4a)-(4e), a node gives out what it has (4f)-(4h)."""
+    """Require at most one configuration for each job (4a)-(4e), and the capacity of each node (4f)-(4h)."""
     for j in range(len(jobs)):
         rows.add({o: 1.0 for o, one in enumerate(options) if one.job == j}, 0, 1)
     for n, node in enumerate(nodes):
@@ -174,7 +174,7 @@ def _capacity(rows: _Rows, options: Sequence[_Option], jobs: Sequence[ClusterJob
 
 
 def _first_ending(rows: _Rows, options: Sequence[_Option], nodes: int) -> None:
-    """One job is the first on a node in use, (4l) and (4m), and none that runs there ends before it."""
+    """Require one first-ending job on each node in use, (4l) and (4m), and that no job there ends before it."""
     inf, alpha = float("inf"), len(options)
     for n in range(nodes):
         here = [o for o, one in enumerate(options) if one.node == n]
@@ -193,19 +193,19 @@ def _first_ending(rows: _Rows, options: Sequence[_Option], nodes: int) -> None:
                     rows.add({alpha + o: 1.0, **before}, 0, 1)
 
 
-def _nobody_waits_in_vain(
+def _no_needless_waiting(
     rows: _Rows, options: Sequence[_Option], jobs: Sequence[ClusterJob], nodes: Sequence[Node]
 ) -> None:
-    """Where a job that is postponed could run, too few devices are left."""
+    """Require that no node has enough free devices for a postponed job."""
     inf = float("inf")
     for n, node in enumerate(nodes):
         given = {o: float(one.configuration.devices) for o, one in enumerate(options) if one.node == n}
         for j in range(len(jobs)):
-            least = min((options[o].configuration.devices for o in given if options[o].job == j), default=0)
-            if least:
-                needed = node.devices - least + 1
+            smallest = min((options[o].configuration.devices for o in given if options[o].job == j), default=0)
+            if smallest:
+                needed = node.devices - smallest + 1
                 row = dict(given)
                 for o, one in enumerate(options):
-                    if one.job == j:  # it runs, here or elsewhere: nothing is demanded
+                    if one.job == j:  # the constraint is void if the job runs, here or elsewhere
                         row[o] = row.get(o, 0.0) + needed
                 rows.add(row, needed, inf)

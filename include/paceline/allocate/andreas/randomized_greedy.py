@@ -1,6 +1,6 @@
-"""Randomized Greedy, the allocator of ANDREAS: the best of many schedules, each built greedily with a little chance.
+"""Randomized Greedy, the allocator of ANDREAS: the best of many schedules, each built greedily with some randomness.
 
-It weighs what it costs that jobs are late against what nodes of several kinds cost while they run.
+It weighs the tardiness cost of jobs against the energy cost of nodes of several kinds.
 """
 
 from __future__ import annotations
@@ -16,47 +16,47 @@ from paceline.allocate.andreas.objective import PERIOD_S, RHO
 from paceline.allocate.model import Allocation, ClusterJob, Node, Placement
 from paceline.errors import InvalidInputError
 
-_PLACEMENTS = 3000  # of jobs, in all schedules of one decision: some ten milliseconds
-_PATIENCE = 40  # neighbours without success, until another schedule is built from scratch
-_LOOKAHEAD = 0.3  # of urgency, in mean times of jobs
+_PLACEMENTS = 3000  # of jobs, over all schedules of one decision: about ten milliseconds
+_PATIENCE = 40  # neighbours without improvement before the search builds a schedule from scratch
+_LOOKAHEAD = 0.3  # of the urgency, in mean durations of jobs
 
 
 class RandomizedGreedy:
-    """Decides anew, each time it is asked, who runs where: the best of many schedules by f_OBJ.
+    """Places all jobs anew at each decision, by the best of many schedules according to f_OBJ.
 
-    In each schedule, jobs choose one after the other, the most urgent first: the cheapest configuration that meets the
-    due date, the fastest if none does, or the next best of those that are still free. The first schedule is built by
-    these rules alone; in the others, some jobs change places in the queue and some try another configuration first.
-    A job without a due date comes last, but runs wherever there are devices that nobody else can use.
+    In each schedule, jobs choose in order of urgency, among the free configurations: the cheapest that meets the due
+    date, else the fastest. The first schedule follows these rules exactly; in the others, some jobs swap places in the
+    order, and some try another configuration first. A job without a due date comes last, but runs on any devices that
+    no other job can use.
 
-    As published, running jobs move about freely, and the paper's simulator lets them do so at no cost. Where they begin
-    again at their last snapshot, much work is done twice. So by default
+    As published, running jobs move freely, at no cost in the paper's simulator. If a moved job resumes from its last
+    snapshot, this repeats much problem. So by default
 
-    - devices that a running job has are offered to others last, as long as its turn has not come,
-    - configurations on other nodes take longer by what a move loses,
-    - no schedule is taken in which a job leaves its node that stays there in the first one,
-    - jobs choose by their *urgency*, omega / t · exp(-slack / (0.3 · mean t)), as in the rule of apparent tardiness
-      costs: among jobs that will be late, short and important ones go first.
+    - other jobs get the devices of a running job, before its turn, only as a last resort,
+    - configurations on other nodes include the time that a move loses,
+    - a job that stays on its node in the first schedule stays there in the selected one,
+    - jobs choose by their *urgency*, omega / t · exp(-slack / (0.3 · mean t)), the rule of apparent tardiness costs:
+      among late jobs, short and important ones come first.
 
     Parameters
     ----------
     iterations:
-        Schedules to choose from. Fewer where many jobs run, as many as place 3,000 jobs in all, so that a decision
-        takes about as long in a large cluster as in a small one.
+        Number of schedules. All schedules together place at most 3,000 jobs, so that a decision in a large cluster
+        takes about as long as in a small one.
     period_s:
-        The scheduling interval H: so much later, at worst, a job begins that is postponed.
+        The scheduling interval H: seconds until a postponed job starts, in the worst case.
     rho:
         The weight of postponed jobs.
     seed:
-        Of the chance. The same question gets the same answer.
+        Seed of the search; decisions are deterministic.
     improve:
         ``False``: as published, without the changes above.
     local_search:
-        Improve schedules by small changes, too, that take nothing from running jobs. It finds the smallest f_OBJ for a
-        few jobs nearly always, but costs more over time: f_OBJ has no price for using up the slack of jobs that are
-        still in time, and prefers jobs that take long to those that would soon make room.
+        Also improve schedules by small changes that take no devices from running jobs. For a few jobs this nearly
+        always finds the smallest f_OBJ. Over time it costs more: f_OBJ does not price the slack that jobs lose, and
+        prefers long jobs to short ones that would soon release their devices.
     move_s:
-        Seconds of training that a job loses if it leaves its node: half of the time between two snapshots.
+        Seconds of training that a job loses if it leaves its node: half of the snapshot interval.
 
     References
     ----------
@@ -73,7 +73,7 @@ class RandomizedGreedy:
     >>> found.placements
     {'soon': Placement(node='n', devices=2)}
     >>> found.reasons["later"]
-    'waits: the devices that it can use went to jobs for which it is more expensive to wait'
+    'waits: waiting costs less for this job than for the jobs that got the devices'
     """
 
     name = "rg"
@@ -103,45 +103,45 @@ class RandomizedGreedy:
         self._move_s = move_s if improve else 0.0
 
     def allocate(self, jobs: Sequence[ClusterJob], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
-        """See ``Policy``; all jobs are decided anew at every moment, a regular one or not."""
-        work = Construction(
+        """See ``Policy``; ``rescale`` has no effect, as every decision places all jobs anew."""
+        problem = Construction(
             jobs,
             nodes,
             now_s,
             self._rho,
             self._period_s,
             move_s=self._move_s,
-            considerate=self._improve,
+            protect_running=self._improve,
         )
-        found = self._search(work)
+        found = self._search(problem)
         placements = {
-            work.tasks[number].job.name: Placement(nodes[given.node].name, given.choice.devices)
+            problem.jobs[number].job.name: Placement(nodes[given.node].name, given.choice.devices)
             for number, given in found.placed.items()
         }
-        reasons = {job.name: "waits: no node has devices that it can use" for job in jobs}
+        reasons = {job.name: "waits: no node has devices that the job can use" for job in jobs}
         late = set()
-        for task in work.tasks:
-            given = found.placed.get(task.number)
-            reasons[task.job.name] = _reason(task, given)
-            if given.choice.late if given is not None else task.pressure_s > 0:
-                late.add(task.job.name)
+        for pending in problem.jobs:
+            given = found.placed.get(pending.number)
+            reasons[pending.job.name] = _reason(pending, given)
+            if given.choice.late if given is not None else pending.pressure_s > 0:
+                late.add(pending.job.name)
         return Allocation(placements, reasons, frozenset(late))
 
-    def _search(self, work: Construction) -> Schedule:
-        order = sorted(work.tasks, key=_urgency(work.tasks) if self._improve else _pressure)
-        best = current = work.build(order)
+    def _search(self, problem: Construction) -> Schedule:
+        order = sorted(problem.jobs, key=_urgency(problem.jobs) if self._improve else _pressure)
+        best = current = problem.build(order)
         if not order:
             return best
-        bound = _bound(work.tasks, best) if self._improve else {}
-        draw = Random(self._seed)  # noqa: S311 - a heuristic, no secret
-        shares = [_shares(task) for task in work.tasks]
+        pinned = _pinned(problem.jobs, best) if self._improve else {}
+        rng = Random(self._seed)  # noqa: S311 - a heuristic, no secret
+        shares = [_shares(pending) for pending in problem.jobs]
         failed = 0
         for _ in range(min(self._iterations, _PLACEMENTS // (len(best.placed) + 1)) - 1):
             local = self._local_search and failed < _PATIENCE
-            plan = neighbour(current, work, order, bound, draw) if local else _randomized(order, shares, draw)
-            schedule = work.build(*plan)
+            plan = neighbour(current, problem, order, pinned, rng) if local else _randomized(order, shares, rng)
+            schedule = problem.build(*plan)
             failed = failed + 1 if local and schedule.value >= current.value else 0
-            if not _respects(schedule, bound, devices=self._local_search):
+            if not _respects(schedule, pinned, devices=self._local_search):
                 continue
             if not local or schedule.value <= current.value:
                 current = schedule
@@ -150,79 +150,83 @@ class RandomizedGreedy:
         return best
 
 
-def _bound(tasks: Sequence[PendingJob], first: Schedule) -> dict[int, Placed]:
-    """The running jobs that keep their nodes in the first schedule, and what they have there."""
-    given = ((task, first.placed.get(task.number)) for task in tasks if task.held)
-    return {task.number: placed for task, placed in given if placed is not None and placed.node == task.node}
+def _pinned(pending_jobs: Sequence[PendingJob], first: Schedule) -> dict[int, Placed]:
+    """Return the placements of the running jobs that keep their nodes in the first schedule."""
+    given = ((pending, first.placed.get(pending.number)) for pending in pending_jobs if pending.held)
+    return {pending.number: placed for pending, placed in given if placed is not None and placed.node == pending.node}
 
 
-def _respects(schedule: Schedule, bound: Mapping[int, Placed], *, devices: bool) -> bool:
-    """Whether they keep their nodes in this one too, and as many devices if that is asked for."""
-    for number, before in bound.items():
+def _respects(schedule: Schedule, pinned: Mapping[int, Placed], *, devices: bool) -> bool:
+    """Return whether the pinned jobs keep their nodes and, with ``devices``, at least as many devices."""
+    for number, before in pinned.items():
         now = schedule.placed.get(number)
         if now is None or now.node != before.node or (devices and now.choice.devices < before.choice.devices):
             return False
     return True
 
 
-def _pressure(task: PendingJob) -> float:
-    """Line 6 of algorithm 1: those first that are closest to their due date, equation (2)."""
-    return -task.pressure_s
+def _pressure(pending: PendingJob) -> float:
+    """Return the sort key of line 6 of algorithm 1: jobs closest to their due date first, equation (2)."""
+    return -pending.pressure_s
 
 
-def _urgency(tasks: Sequence[PendingJob]) -> Callable[[PendingJob], tuple[float, float]]:
-    """Those first for which each second of waiting costs most, by the time that they need."""
-    mean_s = sum(task.fastest_s for task in tasks) / max(1, len(tasks)) or 1.0
+def _urgency(pending_jobs: Sequence[PendingJob]) -> Callable[[PendingJob], tuple[float, float]]:
+    """Return a sort key by which jobs with the highest apparent tardiness cost for their duration come first."""
+    mean_s = sum(pending.fastest_s for pending in pending_jobs) / max(1, len(pending_jobs)) or 1.0
 
-    def key(task: PendingJob) -> tuple[float, float]:
-        slack_s = max(0.0, -task.pressure_s)
-        return -task.job.weight / max(task.fastest_s, 1e-9) * exp(-slack_s / (_LOOKAHEAD * mean_s)), -task.pressure_s
+    def key(pending: PendingJob) -> tuple[float, float]:
+        slack_s = max(0.0, -pending.pressure_s)
+        return -pending.job.weight / max(pending.fastest_s, 1e-9) * exp(
+            -slack_s / (_LOOKAHEAD * mean_s)
+        ), -pending.pressure_s
 
     return key
 
 
-def _shares(task: PendingJob) -> list[float]:
-    """Running sums of what is proportional to the chance of a configuration: the inverse of its cost.
+def _shares(pending: PendingJob) -> list[float]:
+    """Return cumulative weights of the configurations of a job: the inverse of their costs.
 
-    Only those that meet the due date are drawn; if none does, all of them, by their times.
+    Only configurations that meet the due date count; if none does, all count, by the inverse of their times.
     """
-    shown = task.choices[: task.in_time] or task.choices
-    return list(accumulate(1.0 / max(one.cost if task.in_time else one.seconds, 1e-12) for one in shown))
+    shown = pending.choices[: pending.in_time] or pending.choices
+    return list(accumulate(1.0 / max(one.cost if pending.in_time else one.seconds, 1e-12) for one in shown))
 
 
-def _randomized(order: Sequence[PendingJob], shares: Sequence[Sequence[float]], draw: Random) -> SearchStart:
-    """Jobs change places with the next, and try another configuration first; how many of them is drawn, too.
+def _randomized(order: Sequence[PendingJob], shares: Sequence[Sequence[float]], rng: Random) -> SearchStart:
+    """Swap some neighbouring jobs in the order, and prefer random configurations; their share is random, too.
 
-    The paper does not say how many. In a large cluster, a schedule in which many of them do is never the best; in a
-    small one, those in which few do are soon all known.
+    The paper does not give the share. In a large cluster, schedules with many changes are never the best; in a small
+    one, the search soon exhausts those with few.
     """
-    share = max(1, len(order)) ** -draw.random()
-    lightest = min((task.job.weight for task in order if task.job.weight > 0), default=1.0)
+    share = max(1, len(order)) ** -rng.random()
+    lightest = min((pending.job.weight for pending in order if pending.job.weight > 0), default=1.0)
     swapped = list(order)
     for place in range(len(swapped) - 1):
-        # with a probability inversely proportional to the weight
-        if draw.random() * max(lightest, swapped[place].job.weight) < share * lightest:
+        # The probability is inversely proportional to the weight.
+        if rng.random() * max(lightest, swapped[place].job.weight) < share * lightest:
             swapped[place], swapped[place + 1] = swapped[place + 1], swapped[place]
-    wishes = {}
-    for task in order:
-        if draw.random() < share:
-            sums = shares[task.number]
-            point = draw.random() * sums[-1]
-            wishes[task.number] = Placed(task.choices[next(n for n, each in enumerate(sums) if each >= point)], -1)
-    return SearchStart(swapped, wishes)
+    preferences = {}
+    for pending in order:
+        if rng.random() < share:
+            sums = shares[pending.number]
+            point = rng.random() * sums[-1]
+            preferences[pending.number] = Placed(
+                pending.choices[next(n for n, each in enumerate(sums) if each >= point)], -1
+            )
+    return SearchStart(swapped, preferences)
 
 
-def _reason(task: PendingJob, given: Placed | None) -> str:
+def _reason(pending: PendingJob, given: Placed | None) -> str:
     if given is None:
-        return ("waits" if not task.held else "is stopped") + (
-            ": the devices that it can use went to jobs for which it is more expensive to wait"
+        return ("waits" if not pending.held else "preempted") + (
+            ": waiting costs less for this job than for the jobs that got the devices"
         )
     choice = given.choice
     if choice.late:
-        late_s = choice.seconds - task.due_in_s
-        missed = "no node is fast enough" if not task.in_time else "what would be in time is given to others"
+        late_s = choice.seconds - pending.due_in_s
+        missed = "no node is fast enough" if not pending.in_time else "other jobs have the nodes that are fast enough"
         return f"will be {late_s:.0f} s late: {missed}"
-    cheapest = "the cheapest place" if choice == task.choices[0] else "the cheapest place that others leave"
-    if task.due_in_s == inf:
-        return f"{cheapest}; it has no due date"
-    return f"{cheapest} that meets the due date, {task.due_in_s - choice.seconds:.0f} s before it"
+    cheapest = "cheapest placement" if choice == pending.choices[0] else "cheapest free placement"
+    if pending.due_in_s == inf:
+        return f"{cheapest}; the job has no due date"
+    return f"{cheapest} that meets the due date, {pending.due_in_s - choice.seconds:.0f} s before it"

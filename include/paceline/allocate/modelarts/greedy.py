@@ -1,4 +1,4 @@
-"""The greedy allocator of elastic jobs: no node stays idle, by four rules and without a look ahead."""
+"""The greedy allocator of elastic jobs: four rules without lookahead that leave no node idle."""
 
 from __future__ import annotations
 
@@ -13,31 +13,30 @@ from paceline.errors import InvalidInputError
 class Greedy:
     """The rule-based allocator that ModelArts used before its optimal one (Hu et al. 2021, section 3).
 
-    1. Nodes are idle and jobs wait: the first in the queue gets as many as possible, then the next.
-    2. Nodes are idle and nobody waits: the job with the shortest training time gets as many more as possible, then the
-       next shortest.
-    3. No node is idle and jobs wait: the job with the longest training time is halved, and the head of the queue gets
-       what it gives back.
-    4. No node is idle and nobody waits: nothing changes.
+    1. Idle nodes, waiting jobs: the head of the queue gets as many nodes as possible, then the next job.
+    2. Idle nodes, no waiting jobs: the job with the shortest training time grows as far as possible, then the next
+       shortest.
+    3. No idle nodes, waiting jobs: the allocation of the job with the longest training time is halved, and the head of
+       the queue gets the released nodes.
+    4. No idle nodes, no waiting jobs: nothing changes.
 
-    Between the regular moments (``rescale=False``) only the first happens, as in section 5.1. It knows one pool of
-    nodes that are as good as each other.
+    Between the regular times (``rescale=False``) only rule 1 applies, as in section 5.1. Accepts one pool of equal
+    nodes.
 
     Parameters
     ----------
     training_time:
-        What rules 2 and 3 compare. ``"so_far"``: how long a job has been training. The paper names no other input of
-        this allocator than the state of queue and pool, presents estimates of what is left as the novelty of the
-        other one, and objects that the shortest may have little work, which a rule that knew the work would not be
-        surprised by. ``"left"``: how long the rest would take on what the job holds now: a stronger rule, given
-        estimates.
+        The time that rules 2 and 3 compare. ``"so_far"``: time in training. The paper names only the state of queue
+        and pool as inputs of this allocator, and presents estimates of the remaining time as new in the other one. It
+        also objects that the shortest job may have little work, which does not apply to a rule that knows the work.
+        ``"left"``: estimated remaining time on the present allocation, a stronger rule.
     repeat:
-        Whether rule 3 goes on until nobody waits or nobody can be halved. The paper says it of rules 1 and 2 only, but
-        also that jobs are halved repeatedly; ``False`` halves for the head of the queue only, at each regular moment.
+        Whether rule 3 repeats until no job waits or none can be halved. The paper says so of rules 1 and 2 only, but
+        also that jobs are halved repeatedly; ``False`` serves only the head of the queue at each regular time.
 
     Examples
     --------
-    The second example of figure 4: job 5 has trained the longest and gives half of its nodes to job 8.
+    The second example of figure 4: job 5 has the longest training time, and half of its nodes go to job 8.
 
     >>> from paceline.allocate import ClusterJob, Node, Placement, Speeds
     >>> speeds = {"device": Speeds.halving_efficiency(16)}
@@ -61,10 +60,10 @@ class Greedy:
 
     def allocate(self, jobs: Sequence[ClusterJob], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
         """See ``Policy``."""
-        pool = the_pool(nodes)
+        pool = single_pool(nodes)
         held = {job.name: job.held.devices for job in jobs if job.held is not None}
         reasons: dict[str, str] = {}
-        waiting = let_in(jobs, pool, held, reasons)
+        waiting = start_waiting(jobs, pool, held, reasons)
         if rescale:
             training_s = {job.name: self._training_s(job, pool, now_s) for job in jobs if job.held is not None}
             if waiting:
@@ -88,26 +87,26 @@ class Greedy:
         training_s: Mapping[str, float],
         reasons: dict[str, str],
     ) -> None:
-        """Rule 3."""
-        # Of those that have trained equally long, the one that came last gives first.
+        """Apply rule 3."""
+        # Among equal training times, the job that arrived last is halved first.
         longest = [job for job in reversed(jobs) if job.name in training_s]
         longest.sort(key=lambda job: training_s[job.name], reverse=True)
-        given_back = False
+        released = False
         for job in waiting:
-            then = dict(held)
+            trial = dict(held)
             halved: set[str] = set()
-            while (count := most(job.speeds[pool.kind], pool.devices - sum(then.values()))) == 0:
-                one = next((one for one in longest if _half(one.speeds[pool.kind], then[one.name])), None)
-                if one is None or (given_back and not self._repeat):
-                    return  # what was tried in vain is not done
-                then[one.name] = _half(one.speeds[pool.kind], then[one.name])
+            while (count := largest_useful(job.speeds[pool.kind], pool.devices - sum(trial.values()))) == 0:
+                one = next((one for one in longest if _half(one.speeds[pool.kind], trial[one.name])), None)
+                if one is None or (released and not self._repeat):
+                    return  # discard the trial
+                trial[one.name] = _half(one.speeds[pool.kind], trial[one.name])
                 halved.add(one.name)
-            given_back = True
-            held.update(then)
+            released = True
+            held.update(trial)
             held[job.name] = count
-            reasons[job.name] = f"it was the first in the queue: it gets {count} that a longer training gave back"
+            reasons[job.name] = f"head of the queue: gets {count} devices released by longer training jobs"
             for name in halved:
-                reasons[name] = f"its training is the longest, and others wait: it keeps {held[name]}"
+                reasons[name] = f"longest training time while jobs wait: keeps {held[name]} devices"
 
     def _scale_up(
         self,
@@ -117,41 +116,43 @@ class Greedy:
         training_s: Mapping[str, float],
         reasons: dict[str, str],
     ) -> None:
-        """Rule 2. Those that were let in just now have as many as there were."""
+        """Apply rule 2. Jobs that rule 1 has just started already have all devices that they could get."""
         free = pool.devices - sum(held.values())
         shortest = sorted((job for job in jobs if job.name in training_s), key=lambda job: training_s[job.name])
         for job in shortest:
             if not free:
                 break
-            count = most(job.speeds[pool.kind], held[job.name] + free)
+            count = largest_useful(job.speeds[pool.kind], held[job.name] + free)
             if count > held[job.name]:
                 free -= count - held[job.name]
                 held[job.name] = count
-                reasons[job.name] = f"nobody waits, and its training is the shortest: it goes up to {count}"
+                reasons[job.name] = f"shortest training time while no job waits: grows to {count} devices"
 
 
 def _half(speeds: Speeds, count: int) -> int:
-    """The largest legal number that is at most half; 0 if there is none."""
-    return speeds.most(count // 2)
+    """Return the largest legal number up to half of ``count``; 0 if there is none."""
+    return speeds.largest_count(count // 2)
 
 
-def most(speeds: Speeds, devices: int) -> int:
-    """The largest number that a job can use of so many, and that makes it faster than any smaller one."""
-    place = bisect_right(speeds.useful, devices)
-    return speeds.useful[place - 1] if place else 0
+def largest_useful(speeds: Speeds, devices: int) -> int:
+    """Return the largest useful number of devices up to ``devices``; 0 if there is none."""
+    index = bisect_right(speeds.useful, devices)
+    return speeds.useful[index - 1] if index else 0
 
 
-def the_pool(nodes: Sequence[Node]) -> Node:
-    """The only node, for policies that know one pool of nodes that are as good as each other."""
+def single_pool(nodes: Sequence[Node]) -> Node:
+    """Return the only node; raise InvalidInputError if there are several."""
     if len(nodes) != 1:
         raise InvalidInputError("nodes", [node.name for node in nodes], "one node: a pool of equal devices")
     return nodes[0]
 
 
-def let_in(jobs: Sequence[ClusterJob], pool: Node, held: dict[str, int], reasons: dict[str, str]) -> list[ClusterJob]:
-    """Give what is idle to the queue: to its head as many as possible, then to the next. Returns who still waits.
+def start_waiting(
+    jobs: Sequence[ClusterJob], pool: Node, held: dict[str, int], reasons: dict[str, str]
+) -> list[ClusterJob]:
+    """Start queued jobs in order, each on as many idle devices as possible; return the jobs that still wait.
 
-    Nobody overtakes. Those that can never run here are not in the queue.
+    No job overtakes another. Jobs that cannot run on the pool are not in the queue.
     """
     free = pool.devices - sum(held.values())
     waiting: list[ClusterJob] = []
@@ -160,11 +161,11 @@ def let_in(jobs: Sequence[ClusterJob], pool: Node, held: dict[str, int], reasons
             continue
         speeds = job.speeds.get(pool.kind)
         if speeds is None or speeds.counts[0] > pool.devices:
-            reasons[job.name] = f"it cannot run on {pool.name}"
-        elif waiting or (count := most(speeds, free)) == 0:
+            reasons[job.name] = f"the job cannot run on {pool.name}"
+        elif waiting or (count := largest_useful(speeds, free)) == 0:
             waiting.append(job)
         else:
             held[job.name] = count
             free -= count
-            reasons[job.name] = f"it was the first in the queue: it gets {count} of the idle devices"
+            reasons[job.name] = f"head of the queue: gets {count} idle devices"
     return waiting

@@ -1,4 +1,4 @@
-"""The rolling horizon's plan by the mixed-integer solver HiGHS; :mod:`paceline.allocate.modelarts.solver` calls it."""
+"""Rolling-horizon plans by the mixed-integer solver HiGHS; called by :mod:`paceline.allocate.modelarts.solver`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from paceline.allocate.modelarts.horizon import HorizonProblem, Ints
 
 
 def by_highs(problem: HorizonProblem, gap: float, time_limit_s: float) -> tuple[Ints | None, float]:
-    """The plan of HiGHS, if it found one in time, and its bound.
+    """Return the plan of HiGHS (``None`` if it found none in time) and its bound.
 
-    One binary for each (job, step, legal number): the delta- + delta+ - 1 of the paper, of which for each (job, step)
-    exactly one is 1. That says the same as constraints (16) to (18) without their big M. The progress of jobs that
-    cannot end within the horizon is linear in them; the others have a variable for what is done after each step.
+    The model has one binary for each (job, step, legal number), which is the paper's delta- + delta+ - 1; for each
+    (job, step) exactly one of them is 1. This is equivalent to constraints (16) to (18) without their big M. The
+    progress of jobs that cannot end within the horizon is linear in the binaries; the other jobs have a variable for
+    the progress after each step.
     """
     from scipy import sparse
     from scipy.optimize import Bounds, LinearConstraint, milp
@@ -44,7 +45,7 @@ def by_highs(problem: HorizonProblem, gap: float, time_limit_s: float) -> tuple[
     )
     constraints = [LinearConstraint(one, 1.0, 1.0), LinearConstraint(pool, -np.inf, float(problem.capacity))]
     if len(near):
-        # (19) and (20): done after this step - done after the last one - progress in this step <= 0
+        # (19) and (20): progress after this step - progress after the last step - progress in this step <= 0
         row = np.arange(shares).reshape(len(near), steps)
         share = chosen + row
         by_count = np.broadcast_to(row[:, :, None], (len(near), steps, widest))

@@ -1,4 +1,4 @@
-"""The planning problem of the rolling horizon: who has how many devices in each of the next steps.
+"""The planning problem of the rolling horizon: the allocation of each job in each of the next steps.
 
 ``rolling_horizon`` builds it; ``solver`` solves it, by prices or with HiGHS.
 """
@@ -23,21 +23,21 @@ Ints: TypeAlias = NDArray[np.int64]
 class HorizonProblem:
     """Formulation 4.4 of Hu et al. 2021, with demands scaled to 1.
 
-    A plan gives job i in step t the count ``counts[i, choice[i, t]]``. Its value is the sum over jobs and steps of the
-    share that is done of what a job has left, at the end of the step: s_i^t / d_i.
+    A plan allocates ``counts[i, choice[i, t]]`` devices to job i in step t. Its value is the sum, over jobs and steps,
+    of the fraction of the job's remaining work that is done by the end of the step: s_i^t / d_i.
 
     Parameters
     ----------
     counts:
-        Legal numbers of devices, a row for each job, ascending; shorter rows repeat their last.
+        Legal numbers of devices, a row for each job, ascending; shorter rows repeat their last number.
     progress:
-        The share of what the job has left that one step on so many does, at most 1.
+        Fraction of the job's remaining work that one step does on each of ``counts``, at most 1.
     sizes:
-        How many legal numbers each job has.
+        Number of legal numbers of each job.
     capacity:
-        Devices in the pool, at least the sum of the smallest numbers.
+        Devices in the pool, at least the sum of the smallest legal numbers.
     steps:
-        How many steps are planned.
+        Number of planned steps.
     """
 
     counts: Ints
@@ -50,7 +50,7 @@ class HorizonProblem:
     def of(
         cls, jobs: Sequence[ClusterJob], kind: str, capacity: int, now_s: float, steps: int, period_s: float
     ) -> HorizonProblem:
-        """The problem of these jobs, each of which can use at least its smallest number."""
+        """Return the problem for jobs whose smallest legal numbers fit into ``capacity``."""
         legal: dict[int, tuple[int, ...]] = {}
         for job in jobs:
             speeds = job.speeds[kind]
@@ -66,49 +66,49 @@ class HorizonProblem:
         rows = {id(job.speeds[kind]): padded(job.speeds[kind]) for job in jobs}
         counts = np.array([rows[id(job.speeds[kind])][0] for job in jobs], dtype=np.int64).reshape(len(jobs), widest)
         work = np.array([rows[id(job.speeds[kind])][1] for job in jobs], dtype=np.float64).reshape(len(jobs), widest)
-        left = np.array([job.left(now_s) for job in jobs], dtype=np.float64)[:, None]
-        # A job of which nothing is left, as estimated, but which has not ended, is done with the next step.
+        left = np.array([job.work_left(now_s) for job in jobs], dtype=np.float64)[:, None]
+        # A running job without estimated remaining work ends with the next step.
         progress = np.minimum(1.0, np.divide(work, left, out=np.ones_like(work), where=left > 0))
         sizes = np.array([len(legal[id(job.speeds[kind])]) for job in jobs], dtype=np.int64)
         return cls(counts, progress, sizes, capacity, steps)
 
     @cached_property
     def near(self) -> NDArray[np.bool_]:
-        """Which jobs can end within the horizon. For all others the steps are independent of each other."""
+        """Mask of the jobs that can end within the horizon; for all others the steps are independent."""
         return np.asarray(self.progress[:, -1] * self.steps > 1.0) if len(self.sizes) else np.zeros(0, dtype=np.bool_)
 
     @cached_property
     def weights(self) -> Floats:
-        """How often progress in a step is counted: in this step and in all after it."""
+        """Weight of progress in each step: it counts in this step and in all later ones."""
         return np.arange(self.steps, 0, -1, dtype=np.float64)
 
     def devices(self, choice: Ints) -> Ints:
-        """The numbers of devices that a plan gives out, job by step."""
+        """Return the devices of a plan, job by step."""
         return np.take_along_axis(self.counts, choice, axis=1)
 
     def done(self, choice: Ints) -> Floats:
-        """The share of each job that is done after each step."""
+        """Return the fraction of each job's remaining work that is done after each step."""
         return np.minimum(np.cumsum(np.take_along_axis(self.progress, choice, axis=1), axis=1), 1.0)
 
     def value(self, choice: Ints) -> float:
-        """The objective (1)."""
+        """Return the objective (1) of a plan."""
         return float(self.done(choice).sum())
 
 
 @dataclass(frozen=True)
 class HorizonPlan:
-    """A plan, what it is worth, and what no plan can be worth more than.
+    """A plan, its value, and an upper bound on the value of every plan.
 
     Parameters
     ----------
     devices:
-        So many for each job (row) in each step (column).
+        Devices of each job (row) in each step (column).
     done:
-        The share of each job that is done after each step.
+        Fraction of each job's remaining work that is done after each step.
     value, bound:
-        The objective of this plan, and a proven upper bound on that of every plan.
+        The objective of this plan, and a proven upper bound on the objective of every plan.
     solver:
-        Who found it.
+        ``"prices"`` or ``"highs"``, the solver that found the plan.
     """
 
     devices: Ints
@@ -119,5 +119,5 @@ class HorizonPlan:
 
     @property
     def gap(self) -> float:
-        """By how much the best plan may be better, as a share of the value of this one."""
+        """Largest possible improvement by another plan, as a fraction of ``value``."""
         return 0.0 if self.bound <= self.value else (self.bound - self.value) / self.value

@@ -1,7 +1,7 @@
-"""Plans by prices: the pool becomes a market with one price for a device in each step (Lagrangian relaxation).
+"""Rolling-horizon plans by Lagrangian relaxation, with one price for a device in each step.
 
-At given prices every job chooses its plan by itself, and what all of them gain together bounds every plan from above.
-Prices that make the bound small make the choices nearly fit; ``marginal_gains`` does the rest.
+At given prices every job chooses its plan independently, and their total gain is an upper bound on the value of every
+plan. At prices with a small bound the choices nearly fit the capacity; ``marginal_gains`` repairs them.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import numpy as np
 from paceline.allocate.modelarts.horizon import Floats, HorizonProblem, Ints
 from paceline.allocate.modelarts.marginal_gains import MarginalGains
 
-_PLANS = 20_000  # of one job, at most: all that seven legal numbers allow in five steps
+_MAX_PLANS = 20_000  # of one job: enough for seven legal numbers in five steps
 _HALVINGS, _ROUNDS = 14, 100
 
 
 def by_prices(problem: HorizonProblem, gap: float) -> tuple[Ints, float]:
-    """A plan and a bound on the value of every plan, infinite if none was found.
+    """Return a plan and an upper bound on the value of every plan; infinite if no bound is proven.
 
-    Prices are sought with steps of Polyak's length along the subgradient (what is free in each step). It ends when the
-    bound is within ``gap`` of the plan, or when the bound does not get smaller any more.
+    The search moves the prices along the subgradient (the free devices in each step) with Polyak's step length. It
+    ends when the bound is within ``gap`` of the plan, or stops decreasing.
     """
     jobs, capacity, weights = Jobs(problem), problem.capacity, problem.weights
     best: Ints = np.zeros((len(problem.sizes), problem.steps), dtype=np.int64)
@@ -29,7 +29,7 @@ def by_prices(problem: HorizonProblem, gap: float) -> tuple[Ints, float]:
     if not best.size:
         return best, 0.0
 
-    # To begin with, prices in proportion to how often progress counts: one number, found by halving.
+    # Initial prices are proportional to the weights of the steps; bisection finds the factor.
     bound, prices = inf, np.zeros(problem.steps)
     low, high = 0.0, float((problem.progress[:, 0] / problem.counts[:, 0]).max())
     for _ in range(_HALVINGS):
@@ -67,11 +67,11 @@ def _improved(problem: HorizonProblem, choice: Ints) -> tuple[Ints, float]:
 
 
 class Jobs:
-    """What each job chooses at given prices.
+    """The best plan of each job at given prices.
 
-    Those that cannot end within the horizon choose in each step for itself. For those that can, all plans are listed
-    that could ever be best: once a job has ended it keeps its smallest number, and the number with which it ends is
-    the smallest that does it.
+    For jobs that cannot end within the horizon, each step is chosen independently. For the others, all plans that can
+    be optimal are enumerated: a job keeps its smallest number of devices after its end, and the last number before it
+    is the smallest with which it ends.
     """
 
     def __init__(self, problem: HorizonProblem) -> None:
@@ -80,21 +80,21 @@ class Jobs:
         self._gains = problem.weights[None, :, None] * problem.progress[self._far][:, None, :]
         self._needs = problem.counts[self._far][:, None, :].astype(np.float64)
         columns, self.exact = self._columns()
-        self._list(columns)
+        self._enumerate(columns)
 
     def _columns(self) -> tuple[Ints, bool]:
-        """Which of the legal numbers are planned with: all, or as many as can be listed, from small to large."""
+        """Return the legal numbers to plan with, ascending, and whether these are all; enumeration limits them."""
         problem = self._problem
-        most = max(2, int(_PLANS ** (1 / problem.steps) + 1e-9))
+        limit = max(2, int(_MAX_PLANS ** (1 / problem.steps) + 1e-9))
         sizes = problem.sizes[self._near]
-        widest = int(min(most, sizes.max(initial=1)))
+        widest = int(min(limit, sizes.max(initial=1)))
         columns = np.minimum(np.arange(widest)[None, :], sizes[:, None] - 1)
-        for row in np.flatnonzero(sizes > most):
-            some = np.unique(np.geomspace(1, sizes[row], widest).round().astype(np.int64)) - 1
-            columns[row] = some[np.minimum(np.arange(widest), len(some) - 1)]
-        return columns, bool((sizes <= most).all())
+        for row in np.flatnonzero(sizes > limit):
+            selected = np.unique(np.geomspace(1, sizes[row], widest).round().astype(np.int64)) - 1
+            columns[row] = selected[np.minimum(np.arange(widest), len(selected) - 1)]
+        return columns, bool((sizes <= limit).all())
 
-    def _list(self, columns: Ints) -> None:
+    def _enumerate(self, columns: Ints) -> None:
         problem, steps, widest = self._problem, self._problem.steps, columns.shape[1]
         progress = np.take_along_axis(problem.progress[self._near], columns, axis=1)
         fresh = np.ones(columns.shape, dtype=np.bool_)
@@ -104,17 +104,17 @@ class Jobs:
         ended: list[tuple[Ints, Floats, Ints]] = []
         for step in range(steps):
             before, size = np.repeat(np.arange(len(job)), widest), np.tile(np.arange(widest), len(job))
-            who = job[before]
-            then = done[before] + progress[who, size]
-            less = done[before] + progress[who, np.maximum(size - 1, 0)]
-            kept = fresh[who, size] & ((size == 0) | (less < 1.0))
-            before, size, who, then = before[kept], size[kept], who[kept], then[kept]
+            owner = job[before]
+            then = done[before] + progress[owner, size]
+            smaller = done[before] + progress[owner, np.maximum(size - 1, 0)]
+            kept = fresh[owner, size] & ((size == 0) | (smaller < 1.0))
+            before, size, owner, then = before[kept], size[kept], owner[kept], then[kept]
             worth = value[before] + np.minimum(then, 1.0)
-            path = np.concatenate([plan[before], columns[who, size][:, None]], axis=1)
+            path = np.concatenate([plan[before], columns[owner, size][:, None]], axis=1)
             over = then >= 1.0
             rest = np.zeros((int(over.sum()), steps - step - 1), dtype=np.int64)
-            ended.append((who[over], worth[over] + rest.shape[1], np.concatenate([path[over], rest], axis=1)))
-            job, done, value, plan = who[~over], then[~over], worth[~over], path[~over]
+            ended.append((owner[over], worth[over] + rest.shape[1], np.concatenate([path[over], rest], axis=1)))
+            job, done, value, plan = owner[~over], then[~over], worth[~over], path[~over]
         ended.append((job, value, plan))
         owner = np.concatenate([each[0] for each in ended])
         order = np.argsort(owner, kind="stable")
@@ -126,18 +126,18 @@ class Jobs:
         self._number = np.diff(self._start, append=len(owner))
 
     def choose(self, prices: Floats) -> tuple[float, Ints]:
-        """The bound at these prices, and the plans with which the jobs reach it."""
+        """Return the bound at these prices and the choices of the jobs that attain it."""
         problem = self._problem
         choice = np.zeros((len(problem.sizes), problem.steps), dtype=np.int64)
         bound = problem.capacity * float(prices.sum())
         if len(self._far):
-            left = self._gains - prices[None, :, None] * self._needs
-            choice[self._far] = left.argmax(axis=2)
-            bound += float(left.max(axis=2).sum())
+            net = self._gains - prices[None, :, None] * self._needs
+            choice[self._far] = net.argmax(axis=2)
+            bound += float(net.max(axis=2).sum())
         if len(self._near):
-            left = self._value - self._cost @ prices
-            most = np.maximum.reduceat(left, self._start)
-            bound += float(most.sum())
-            reached = np.flatnonzero(left >= np.repeat(most, self._number))
+            net = self._value - self._cost @ prices
+            best = np.maximum.reduceat(net, self._start)
+            bound += float(best.sum())
+            reached = np.flatnonzero(net >= np.repeat(best, self._number))
             choice[self._near] = self._plan[reached[np.searchsorted(reached, self._start)]]
         return bound, choice

@@ -1,4 +1,4 @@
-"""The optimal allocator of elastic jobs: plans the next steps for all of them, does the first, and plans again."""
+"""The optimal allocator of elastic jobs: plans the next steps, executes the first of them, and plans again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from paceline.allocate.model import Allocation, ClusterJob, Node, Placement
-from paceline.allocate.modelarts.greedy import let_in, the_pool
+from paceline.allocate.modelarts.greedy import single_pool, start_waiting
 from paceline.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -18,45 +18,45 @@ if TYPE_CHECKING:
 class RollingHorizon:
     """Maximises the training progress of all jobs over the next steps (Hu et al. 2021, sections 4.3 and 4.4).
 
-    The objective is the sum, over jobs and steps, of the share s_i^t / d_i that is done at the end of a step of what
-    the job has left now. Every job has at least its smallest legal number in every step, so nobody waits while the pool
-    has room for that; if even this is too much, those that came first run and the others wait. A job that ends within
-    the horizon keeps its smallest number until the horizon ends, as in the paper.
+    The objective is the sum, over jobs and steps, of s_i^t / d_i: the fraction of the job's present remaining work that
+    is done by the end of the step. Every job has at least its smallest legal number of devices in every step, so jobs
+    wait only if the pool is too small for that; then the jobs that arrived first run. A job that ends within the
+    horizon keeps its smallest number until the horizon ends, as in the paper.
 
-    Where the paper selects a number of nodes with two binaries and a big M for each (job, step, number), here is one:
-    delta- + delta+ - 1, which is 1 for the number that is selected and 0 for all others. It is the same problem, with
+    The paper selects a number of nodes with two binaries and a big M for each (job, step, number). This model has one
+    binary instead, delta- + delta+ - 1, which is 1 for the selected number and 0 for all others: the same problem with
     half of the variables and a tighter relaxation.
 
-    Between the regular moments (``rescale=False``) running jobs keep what they have, and idle nodes go to the queue, as
-    many as possible to its head (section 5.1). It knows one pool of nodes that are as good as each other.
+    Between the regular times (``rescale=False``) running jobs keep their allocations, and queued jobs start in order,
+    each on as many idle nodes as possible (section 5.1). Accepts one pool of equal nodes.
 
     Parameters
     ----------
     period_s:
-        Seconds between two regular moments, and the length of a step.
+        Seconds between two regular times, and the length of a step.
     steps:
-        How many steps are planned; the first is carried out.
+        Number of planned steps; only the first is executed.
     gap:
-        How far below the best plan one may be, as a share.
+        Accepted relative distance to the best plan.
     solver:
-        ``"prices"``: one price for a device in each step (Lagrangian relaxation), then gains of single devices: fast,
-        with a bound. ``"highs"``: the mixed-integer solver HiGHS. ``"auto"``: prices, and HiGHS when they leave more
-        than ``gap``; seldom, unless some jobs that are about to end have more than seven legal numbers.
+        ``"prices"``: Lagrangian relaxation with one price for a device in each step, then marginal gains; fast, with a
+        bound. ``"highs"``: the mixed-integer solver HiGHS. ``"auto"``: prices, then HiGHS if they leave more than
+        ``gap``, which is rare unless jobs close to their end have more than seven legal numbers.
     time_limit_s:
-        For HiGHS; the best plan found by then counts.
+        Time limit of HiGHS, which then returns its best plan so far.
     spare:
-        Devices that plans leave idle, as far as running jobs can do without, for jobs that come before the next regular
-        moment. The paper has none: a plan uses every node that does any good, so that who comes then mostly waits.
+        Devices that plans keep idle, beyond the smallest numbers of running jobs, for jobs that arrive before the next
+        regular time. The paper has none: its plans use every useful node, so new jobs mostly wait.
 
     Attributes
     ----------
     last:
-        The plan of the last regular moment: its value, the bound on what any plan is worth, and its gap.
+        The plan of the last regular time, with its value, bound and gap.
 
     Examples
     --------
-    Ten nodes, a job of 10 hours and one of 25 minutes (on one node each): for the first step 4 and 4 would be the
-    fastest together, but the plan gets the short one out of the way and has 8 for the long one from then on.
+    Ten nodes, a job of 10 hours and one of 25 minutes (each on one node). In the first step 4 + 4 has the highest total
+    speed, but the plan finishes the short job first and then has 8 nodes for the long one.
 
     >>> from paceline.allocate import ClusterJob, Node, Speeds
     >>> speeds = {"device": Speeds.halving_efficiency(8)}
@@ -86,29 +86,29 @@ class RollingHorizon:
         if not 0 < period_s < inf:
             raise InvalidInputError("period_s", period_s, "more than 0 seconds")
         if not isinstance(steps, int) or steps < 1:
-            raise InvalidInputError("steps", steps, "a whole number from 1")
+            raise InvalidInputError("steps", steps, "an integer from 1")
         if not 0 <= gap < 1:
-            raise InvalidInputError("gap", gap, "a share in [0, 1)")
+            raise InvalidInputError("gap", gap, "a fraction in [0, 1)")
         if solver not in ("auto", "prices", "highs"):
             raise InvalidInputError("solver", solver, "'auto', 'prices' or 'highs'")
         if not time_limit_s > 0:
             raise InvalidInputError("time_limit_s", time_limit_s, "more than 0 seconds")
         if not isinstance(spare, int) or spare < 0:
-            raise InvalidInputError("spare", spare, "a whole number from 0")
+            raise InvalidInputError("spare", spare, "an integer from 0")
         self._period_s, self._steps, self._spare = period_s, steps, spare
         self._gap, self._solver, self._time_limit_s = gap, solver, time_limit_s
         self.last: HorizonPlan | None = None
 
     def allocate(self, jobs: Sequence[ClusterJob], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
         """See ``Policy``."""
-        pool = the_pool(nodes)
+        pool = single_pool(nodes)
         held: dict[str, int] = {}
         reasons: dict[str, str] = {}
         if rescale:
             self._plan(jobs, pool, now_s, held, reasons)
         else:
             held.update({job.name: job.held.devices for job in jobs if job.held is not None})
-            let_in(jobs, pool, held, reasons)
+            start_waiting(jobs, pool, held, reasons)
         return Allocation({name: Placement(pool.name, count) for name, count in held.items()}, reasons)
 
     def _plan(
@@ -117,29 +117,33 @@ class RollingHorizon:
         from paceline.allocate.modelarts.horizon import HorizonProblem
         from paceline.allocate.modelarts.solver import solve
 
-        running = self._who_runs(jobs, pool, reasons)
-        least = sum(job.speeds[pool.kind].counts[0] for job in running)
-        capacity = max(least, pool.devices - self._spare)
+        running = self._running_jobs(jobs, pool, reasons)
+        smallest = sum(job.speeds[pool.kind].counts[0] for job in running)
+        capacity = max(smallest, pool.devices - self._spare)
         problem = HorizonProblem.of(running, pool.kind, capacity, now_s, self._steps, self._period_s)
         self.last = solve(problem, self._solver, self._gap, self._time_limit_s)
         minutes = self._steps * self._period_s / 60
         for job, counts, done in zip(running, self.last.devices.tolist(), self.last.done.tolist(), strict=True):
             held[job.name] = counts[0]
-            then = "it is done by then" if done[-1] >= 1 else f"{done[-1]:.0%} of what it has left is done by then"
-            reasons[job.name] = f"the plan for the next {minutes:g} minutes gives it {counts[0]} now: {then}"
+            progress = "it ends" if done[-1] >= 1 else f"{done[-1]:.0%} of its remaining work is done"
+            reasons[job.name] = (
+                f"{counts[0]} devices now, by the plan for the next {minutes:g} min, in which {progress}"
+            )
 
     @staticmethod
-    def _who_runs(jobs: Sequence[ClusterJob], pool: Node, reasons: dict[str, str]) -> list[ClusterJob]:
-        """Those that came first, as long as the pool has their smallest numbers; nobody overtakes."""
+    def _running_jobs(jobs: Sequence[ClusterJob], pool: Node, reasons: dict[str, str]) -> list[ClusterJob]:
+        """Return the first jobs whose smallest numbers of devices fit into the pool; no job overtakes another."""
         running: list[ClusterJob] = []
         free, full = pool.devices, False
         for job in jobs:
             speeds = job.speeds.get(pool.kind)
             if speeds is None or speeds.counts[0] > pool.devices:
-                reasons[job.name] = f"it cannot run on {pool.name}"
+                reasons[job.name] = f"the job cannot run on {pool.name}"
             elif full or speeds.counts[0] > free:
                 full = True
-                reasons[job.name] = "it waits: those that came before it need the whole pool, on their smallest numbers"
+                reasons[job.name] = (
+                    "waits: jobs that arrived earlier need the whole pool for their smallest allocations"
+                )
             else:
                 free -= speeds.counts[0]
                 running.append(job)

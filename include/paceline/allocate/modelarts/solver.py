@@ -1,4 +1,4 @@
-"""The best plan of the rolling horizon: by prices where these settle it, by HiGHS where they do not."""
+"""The best plan of the rolling horizon: by prices if their gap is small enough, else by HiGHS."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Solver: TypeAlias = Literal["auto", "prices", "highs"]
 
 
 def solve(problem: HorizonProblem, solver: Solver = "auto", gap: float = 0.0, time_limit_s: float = inf) -> HorizonPlan:
-    """The best plan, or one that is proven to be within ``gap`` of it.
+    """Return a plan that is proven to be within ``gap`` of the best.
 
-    ``"auto"`` asks for prices first and HiGHS only when these leave a wider gap; then the better plan counts, and the
-    lower bound on top. Either may end with a wider gap: prices because there is none smaller, HiGHS at its time limit.
+    ``"auto"`` runs HiGHS only if prices leave a wider gap, and returns the better plan with the lower bound. Both may
+    leave a wider gap: prices because the relaxation has one, HiGHS at its time limit.
     """
     choice: Ints | None = None
     value, bound, found = -inf, inf, "prices"
@@ -28,7 +28,7 @@ def solve(problem: HorizonProblem, solver: Solver = "auto", gap: float = 0.0, ti
         bound = min(bound, other_bound)
         if other is not None and (choice is None or problem.value(other) > value):
             choice, value, found = other, problem.value(other), "highs"
-    if choice is None:  # HiGHS had too little time for any plan
+    if choice is None:  # HiGHS found no plan in time
         choice, other_bound = by_prices(problem, gap)
         value, bound = problem.value(choice), min(bound, other_bound)
     return HorizonPlan(problem.devices(choice), problem.done(choice), value, max(bound, value), found)

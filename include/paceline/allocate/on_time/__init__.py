@@ -1,4 +1,4 @@
-"""Paceline's own allocator: meets as many deadlines as possible, each on as few devices as it takes."""
+"""Paceline's own allocator: meets as many deadlines as possible, each with the fewest devices."""
 
 from paceline.allocate.on_time.bound import most_on_time
 from paceline.allocate.on_time.policy import OnTime

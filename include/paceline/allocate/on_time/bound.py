@@ -1,4 +1,4 @@
-"""Which jobs can be on time at best: a bound that no policy can beat, and a choice of jobs when not all can be."""
+"""Upper bound on the jobs that any policy can finish on time, and the choice of jobs when not all of them can."""
 
 from __future__ import annotations
 
@@ -14,46 +14,46 @@ _ROUNDING = 1e-9
 
 
 class Need(NamedTuple):
-    """What a job needs at least: so many device seconds, within so many seconds from now."""
+    """Lower bound on the device seconds that a job needs before its deadline."""
 
-    within_s: float
+    within_s: float  # seconds from now to the deadline
     device_s: float
-    place: int  # of the job, in whatever list it is from
+    number: int  # index of the job in the caller's list
 
 
 def moore_hodgson(needs: Iterable[Need], devices: float) -> list[int]:
-    """Choose the most jobs of which each gets what it needs in time, if devices were one divisible machine.
+    """Return the largest set of jobs that are on time if the devices are one divisible machine.
 
-    By deadline, dropping the largest whenever one is late: exact for one machine (J. M. Moore, 1968).
+    Adds jobs by deadline and drops the largest whenever one is late: exact for one machine (J. M. Moore, 1968).
 
     Returns
     -------
     list of int
-        The places of the chosen.
+        The indices of the chosen jobs.
 
     Examples
     --------
     >>> sorted(moore_hodgson([Need(10.0, 8.0, 0), Need(10.0, 4.0, 1), Need(20.0, 15.0, 2)], devices=1))
     [1, 2]
     """
-    kept: list[tuple[float, int]] = []  # the largest first
+    chosen: list[tuple[float, int]] = []  # heap with the largest first
     total = 0.0
-    for within_s, device_s, place in sorted(needs):
+    for within_s, device_s, number in sorted(needs):
         if device_s == inf:
             continue
-        heappush(kept, (-device_s, place))
+        heappush(chosen, (-device_s, number))
         total += device_s
         if total > devices * within_s * (1 + _ROUNDING):
-            total += heappop(kept)[0]
-    return [place for _, place in kept]
+            total += heappop(chosen)[0]
+    return [number for _, number in chosen]
 
 
 def most_on_time(jobs: Sequence[ClusterJob], node: Node, now_s: float) -> int:
-    """An upper bound on how many of the jobs that are there can meet their deadlines on a pool.
+    """Return an upper bound on the number of present jobs that can meet their deadlines on a pool.
 
-    Every job needs a certain number of device seconds before its deadline: those of the most economical mix of device
-    counts that is fast enough. Were that all, the pool would be one machine and each job so much time on it. What is
-    left out (whole devices, and that a job cannot use all of them at once) only makes it harder.
+    Every job needs a minimum of device seconds before its deadline: those of the most economical mix of device counts
+    that is fast enough. The bound treats the pool as one divisible machine. It ignores that devices are whole and that
+    a job cannot use all of them at once; both only lower the number.
 
     Examples
     --------
@@ -65,10 +65,10 @@ def most_on_time(jobs: Sequence[ClusterJob], node: Node, now_s: float) -> int:
     """
     curves: dict[int, SpeedUpCurve] = {}
     needs = []
-    for place, job in enumerate(jobs):
+    for index, job in enumerate(jobs):
         speeds = job.speeds.get(node.kind)
         if job.deadline_s is not None and speeds is not None:
             curve = curves.setdefault(id(speeds), SpeedUpCurve(speeds))
             within_s = job.deadline_s - now_s
-            needs.append(Need(within_s, curve.least_device_s(job.left(now_s), within_s), place))
+            needs.append(Need(within_s, curve.min_device_s(job.work_left(now_s), within_s), index))
     return len(moore_hodgson(needs, node.devices))

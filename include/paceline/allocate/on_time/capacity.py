@@ -1,4 +1,4 @@
-"""The devices of a pool that nobody has been given yet, from now to the last deadline, and what fits into them."""
+"""Free devices of a pool over time, from now to the last deadline, and reservations of them."""
 
 from __future__ import annotations
 
@@ -14,38 +14,39 @@ from paceline.allocate.model import Speeds
 Whole = NDArray[np.int64]
 Real = NDArray[np.float64]
 
-_FINE = 256  # so many deadlines are told apart exactly; beyond, the rest is put into as many groups
-_LEAST = 64  # spans of time, however few deadlines there are
+_FINE = 256  # the earliest deadlines have spans of their own; the later ones are merged into as many groups
+_MIN_SPANS = 64  # however few deadlines there are
 _ROUNDING = 1e-9
 
 
 class SpeedUpCurve:
-    """The speeds of a job as arrays, from none at all to the number of devices that makes it fastest."""
+    """The speeds of a job as arrays, from 0 devices to its fastest number."""
 
     def __init__(self, speeds: Speeds) -> None:
         self.counts: Whole = np.array((0, *speeds.useful), dtype=np.int64)
         self.per_s: Real = np.array([0.0, *(speeds.at(count) for count in speeds.useful)])
-        # Plain copies: one number of an array costs ten times as much as one of a list.
+        # Plain copies: reading one element of an array takes ten times as long as one of a list.
         self.options = list(zip(self.counts.tolist()[1:], self.per_s.tolist()[1:], strict=True))
         self.speed_of = dict([(0, 0.0), *self.options])
-        corners = [(0.0, 0.0)]  # of the lower hull of devices over speed: mixing two counts in time beats one between
+        # Corners of the lower hull of devices over speed: alternating two counts may cost less than one between them.
+        corners = [(0.0, 0.0)]
         for count, speed in self.options:
             while len(corners) > 1 and _above(corners[-2], corners[-1], (speed, count)):
                 corners.pop()
             corners.append((speed, float(count)))
         self._hull_speeds, self._hull_counts = zip(*corners, strict=True)
 
-    def least_device_s(self, work: float, within_s: float) -> float:
-        """Device seconds without which the work cannot be done in that time; infinite if it cannot at all."""
+    def min_device_s(self, work: float, within_s: float) -> float:
+        """Return the fewest device seconds that do the work within that time; infinite if it is impossible."""
         rate = work / within_s if within_s > 0 else float("inf")
         if rate > self._hull_speeds[-1] * (1 + _ROUNDING):
             return float("inf")
         return within_s * float(np.interp(rate, self._hull_speeds, self._hull_counts))
 
     def next_count(self, count: int) -> int | None:
-        """The next larger number of devices that is worth having."""
-        place = int(np.searchsorted(self.counts, count, side="right"))
-        return int(self.counts[place]) if place < len(self.counts) else None
+        """Return the next larger useful number of devices."""
+        index = int(np.searchsorted(self.counts, count, side="right"))
+        return int(self.counts[index]) if index < len(self.counts) else None
 
 
 def _above(first: tuple[float, float], middle: tuple[float, float], last: tuple[float, float]) -> bool:
@@ -55,33 +56,33 @@ def _above(first: tuple[float, float], middle: tuple[float, float], last: tuple[
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Devices for one job, in each span of time from now on until it is done.
+    """Devices reserved for one job in each span from now until its end.
 
-    ``most``: what it has where so many are free; ``changes_s``: when it first has another number of them.
+    ``max_devices`` applies in spans where that many are free; ``changes_s`` is the time of the first change.
     """
 
     devices: Whole
     device_s: float
-    most: int
+    max_devices: int
     changes_s: float
 
     @property
     def now(self) -> int:
-        """How many it has at once."""
+        """Devices in the first span."""
         return int(self.devices[0])
 
 
 class Capacity:
-    """What is free in each span of time between now and the deadlines of all jobs.
+    """Free devices in each span between now and the deadlines of all jobs.
 
     Parameters
     ----------
     devices:
-        Of the whole pool.
+        Number of devices of the pool.
     now_s:
-        The time.
+        The time in seconds.
     deadlines_s:
-        Of all jobs; those that have passed do not count.
+        Deadlines of all jobs; past ones are ignored.
 
     Examples
     --------
@@ -90,8 +91,8 @@ class Capacity:
     >>> first = capacity.fit(curve, work=30.0, deadline_s=10.0)
     >>> first.now, round(first.device_s, 3)
     (3, 30.0)
-    >>> capacity.take(first)
-    >>> second = capacity.fit(curve, work=45.0, deadline_s=20.0)   # one now, and all of them later
+    >>> capacity.reserve(first)
+    >>> second = capacity.fit(curve, work=45.0, deadline_s=20.0)   # one device now, all four later
     >>> second.now, int(second.devices[-1])
     (1, 4)
     >>> capacity.fit(curve, work=51.0, deadline_s=20.0) is None
@@ -103,9 +104,9 @@ class Capacity:
         if len(ends) > 2 * _FINE:
             late = ends[_FINE:]
             ends = ends[:_FINE] + late[:: -(-len(late) // _FINE)]
-        elif ends and (step := (ends[-1] - now_s) / _LEAST):  # zero if the last deadline is a rounding error ahead
-            # Jobs can follow each other on the same devices only from one span to the next: so there are enough. On the
-            # clock, and in steps that halve, so that what was planned to end with a span can still do so later.
+        elif ends and (step := (ends[-1] - now_s) / _MIN_SPANS):  # zero if the last deadline is a rounding error ahead
+            # Devices change jobs only between spans, so add spans. Their ends lie on multiples of a power of two, so
+            # that later plans have the same ends.
             step_s = 2.0 ** floor(log2(step))
             first, last = floor(now_s / step_s) + 1, ceil(ends[-1] / step_s)
             ends = sorted({*ends, *(step_s * number for number in range(first, last))})
@@ -116,13 +117,19 @@ class Capacity:
         self._devices = devices
 
     def fit(
-        self, curve: SpeedUpCurve, work: float, deadline_s: float, held: int = 0, change_s: float = 0.0, least: int = 0
+        self,
+        curve: SpeedUpCurve,
+        work: float,
+        deadline_s: float,
+        held: int = 0,
+        change_s: float = 0.0,
+        min_devices: int = 0,
     ) -> Reservation | None:
-        """The fewest devices with which a job is done in time, in what is free; ``None`` if it cannot be.
+        """Return the smallest reservation that meets the deadline; ``None`` if none does.
 
-        A job keeps to that number, or to the largest below it that is free. The last span that it needs is its own to
-        the end. ``change_s`` is how long it stands still to get another number than ``held``. Fewer than ``least`` are
-        not considered.
+        In each span the job uses ``Reservation.max_devices``, or the largest useful number below it that is free. The
+        last span counts as a whole. Every number other than ``held`` costs ``change_s`` seconds without progress.
+        Numbers below ``min_devices`` are skipped.
         """
         spans = int(np.searchsorted(self._ends, deadline_s * (1 + _ROUNDING), side="right"))
         if spans == 0:
@@ -131,13 +138,13 @@ class Capacity:
         room_s = float(self._ends[spans - 1]) - self._now_s
         for count, speed in curve.options:
             wanted = (work + (speed * change_s if count != held else 0.0)) * (1 - _ROUNDING)
-            if speed * room_s < wanted or count < least:
+            if speed * room_s < wanted or count < min_devices:
                 continue
-            places = np.searchsorted(curve.counts, np.minimum(free, count), side="right") - 1
-            done = np.cumsum(curve.per_s[places] * lengths)
+            sizes = np.searchsorted(curve.counts, np.minimum(free, count), side="right") - 1
+            done = np.cumsum(curve.per_s[sizes] * lengths)
             if done[-1] >= wanted:
                 needed = int(np.searchsorted(done, wanted)) + 1
-                devices = curve.counts[places[:needed]]
+                devices = curve.counts[sizes[:needed]]
                 return Reservation(devices, float(devices @ lengths[:needed]), count, self._changes_s(devices))
         return None
 
@@ -146,14 +153,14 @@ class Capacity:
         return float(self._ends[other[0] - 1]) if len(other) else inf
 
     def ends_s(self, curve: SpeedUpCurve, work: float, change_s: float = 0.0) -> dict[int, float]:
-        """When a job would be done on up to so many devices, in what is free; after the last deadline, all are."""
+        """Return the end of a job for each maximum number of devices; after the last deadline all devices are free."""
         found = {}
         for count, speed in curve.options:
             if count > self._devices:
                 break
             wanted = work + speed * change_s
-            places = np.searchsorted(curve.counts, np.minimum(self._free, count), side="right") - 1
-            speeds = curve.per_s[places]
+            sizes = np.searchsorted(curve.counts, np.minimum(self._free, count), side="right") - 1
+            speeds = curve.per_s[sizes]
             done = np.cumsum(speeds * self._lengths)
             span = int(np.searchsorted(done, wanted * (1 - _ROUNDING)))
             if span < len(done):
@@ -163,10 +170,10 @@ class Capacity:
                 found[count] = last_s + (wanted - done_by_then) / speed
         return found
 
-    def take(self, reservation: Reservation) -> None:
-        """Reserve these devices."""
+    def reserve(self, reservation: Reservation) -> None:
+        """Reserve the devices of a reservation."""
         self._free[: len(reservation.devices)] -= reservation.devices
 
-    def give_back(self, reservation: Reservation) -> None:
-        """They are free again."""
+    def release(self, reservation: Reservation) -> None:
+        """Free the devices of a reservation."""
         self._free[: len(reservation.devices)] += reservation.devices

@@ -1,4 +1,4 @@
-"""As many jobs on time as can be, each on as few devices as that takes; what is left makes the others quick."""
+"""On-time policy: as many jobs on time as possible, each on the fewest devices; the rest speeds up other jobs."""
 
 from __future__ import annotations
 
@@ -12,62 +12,60 @@ from paceline.allocate.on_time.bound import Need, moore_hodgson
 from paceline.allocate.on_time.capacity import Capacity, Reservation, SpeedUpCurve
 from paceline.errors import InvalidInputError
 
-_SWAPS = 1000  # jobs, up to which each is tried in the place of a larger one
-_TRIES = 4  # of the largest jobs that are planned, to drop one for a smaller one
-# Of the pool that chosen jobs may fill: whole devices, and jobs that cannot use all at once, leave some of it idle.
+_MAX_SWAP_JOBS = 1000  # with more jobs, replacing larger jobs by smaller ones takes too long
+_SWAP_TRIES = 4  # largest planned jobs that are candidates for replacement
+# Fractions of the pool that chosen jobs may fill. Whole devices, and jobs that cannot use all of them, leave some idle.
 _EFFICIENCIES = (0.8, 0.6)
-_WORTH = 2.0  # a change must save so many times what it costs
-# Of the time from arrival to deadline: so much later those who were promised theirs may be, if that is what it takes to
-# keep all of them, before one has to make room for the others.
+_MIN_BENEFIT = 2.0  # time saved by a change, relative to its cost
+# Delays of promised jobs, as fractions of the time from arrival to deadline, that are tried before one is dropped.
 STRETCHES = (0.01, 0.02, 0.05, 0.1)
 
 
 @dataclass(slots=True)
 class _JobCase:
-    """A job, and what has been planned for it."""
+    """A job and its reservation."""
 
     job: ClusterJob
     curve: SpeedUpCurve
-    left: float
+    work_left: float
     held: int
-    needed: float  # device seconds, at least; infinite if it cannot be on time
+    needed: float  # fewest device seconds; infinite if the deadline is infeasible
     planned: Reservation | None = None
     stretch: float = 0.0
 
     @property
     def deadline_s(self) -> float:
-        """What it is planned for."""
+        """Deadline with the stretch added; infinite without a deadline."""
         deadline_s = self.job.deadline_s
         return inf if deadline_s is None else deadline_s + self.stretch * (deadline_s - self.job.arrived_s)
 
-    def fit(self, capacity: Capacity, change_s: float, least: int = 0) -> Reservation | None:
-        """The fewest devices with which it is on time, in what is free."""
-        return capacity.fit(self.curve, self.left, self.deadline_s, self.held, change_s, least)
+    def fit(self, capacity: Capacity, change_s: float, min_devices: int = 0) -> Reservation | None:
+        """Return the smallest reservation that meets the deadline."""
+        return capacity.fit(self.curve, self.work_left, self.deadline_s, self.held, change_s, min_devices)
 
 
 class OnTime:
     """Deadline-aware elastic sharing of one pool.
 
-    Jobs are planned by deadline, each on the fewest devices with which it is done in time beside those before it, in
-    whatever is free until then: few devices for long use less than many for short. A job that does not fit takes the
-    place of the largest one planned, if it is smaller; where many do not fit, the smaller ones are chosen beforehand,
-    as Moore and Hodgson do for one machine (:func:`~paceline.allocate.most_on_time` says what no choice can beat).
-    Who is not planned is
-    late: late jobs, and those without a deadline, run on what is left, the shortest first, and what is still free goes
-    where it brings the most speed, as long as that is worth a change.
+    Plans jobs by deadline, each on the fewest devices that meet it beside the jobs planned before: with sublinear
+    speed-up, few devices for long use less capacity than many for a short time. A job that does not fit replaces the
+    largest planned job if it is smaller. Where many do not fit, the policy selects the smaller ones first, as Moore and
+    Hodgson do for one machine (:func:`~paceline.allocate.most_on_time` is the upper bound). All other jobs with a
+    deadline are late. Late jobs, and jobs without a deadline, run on the remaining devices, the shortest first. Free
+    devices go where they add the most speed, if that outweighs the cost of a change.
 
     Parameters
     ----------
     change_s:
-        Seconds for which a job stands still when it gets another number of devices.
+        Seconds without progress when the allocation of a job changes.
     keep_promises:
-        Whether a job that was once planned on time keeps its place, whoever comes later. Fewer are on time in all.
-        Where those cannot all be on time after all, as they take longer than they seemed to, all may be a little late
-        (a tenth of their time at most) before one is given up.
+        Whether a job that was once planned on time has precedence over later jobs; fewer jobs are on time in total.
+        If the promised jobs need more work than estimated, all may be late by up to a tenth of their time before one
+        is dropped.
 
     Examples
     --------
-    Two jobs fit if one takes three devices and the other one; the third comes too late.
+    Two jobs fit, on three devices and on one; the third does not.
 
     >>> from paceline.allocate import Speeds
     >>> curve = {"device": Speeds.linear(4)}
@@ -85,24 +83,23 @@ class OnTime:
             raise InvalidInputError("change_s", change_s, "0 or more seconds")
         self._change_s = change_s
         self._keep_promises = keep_promises
-        # Who was on time when they were looked at last, one after the other as they were planned, and on how many.
-        self._planned: dict[str, int] = {}
+        self._planned: dict[str, int] = {}  # jobs on time in the last plan, in planning order, with their devices
         self._curves: dict[int, tuple[object, SpeedUpCurve]] = {}
 
     def allocate(self, jobs: Sequence[ClusterJob], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
-        """See ``Policy``. One pool only."""
+        """See ``Policy``; accepts one pool only."""
         if len(nodes) != 1:
             raise InvalidInputError("nodes", [node.name for node in nodes], "one pool of equal devices")
         node = nodes[0]
         known, self._curves = self._curves, {}
         cases = [self._case(job, node, now_s, known) for job in jobs]
         planned, late = self._plan(cases, node, now_s)
-        given = self._share_out(planned, late, node.devices)
+        given = self._distribute(planned, late, node.devices)
         return Allocation(
             placements={name: Placement(node.name, count) for name, count in given.items() if count},
             reasons={case.job.name: self._reason(case, given.get(case.job.name, 0), now_s) for case in cases},
             late=frozenset(case.job.name for case in late if case.job.deadline_s is not None),
-            again_s=min((case.planned.changes_s for case in planned if case.planned), default=inf)
+            replan_s=min((case.planned.changes_s for case in planned if case.planned), default=inf)
             if self._keep_promises
             else inf,
         )
@@ -112,58 +109,58 @@ class OnTime:
     ) -> _JobCase:
         speeds = job.speeds.get(node.kind)
         if speeds is None:
-            raise InvalidInputError(f"{job.name}.speeds", sorted(job.speeds), f"the pool's kind of device, {node.kind}")
+            raise InvalidInputError(f"{job.name}.speeds", sorted(job.speeds), f"the pool's device kind, {node.kind}")
         known = curves.get(id(speeds)) or self._curves.get(id(speeds))
         if known is None or known[0] is not speeds:
             known = (speeds, SpeedUpCurve(speeds))
         self._curves[id(speeds)] = known
-        left, held = job.left(now_s), job.held.devices if job.held else 0
-        needed = inf if job.deadline_s is None else known[1].least_device_s(left, job.deadline_s - now_s)
+        left, held = job.work_left(now_s), job.held.devices if job.held else 0
+        needed = inf if job.deadline_s is None else known[1].min_device_s(left, job.deadline_s - now_s)
         return _JobCase(job, known[1], left, held, needed)
 
     def _plan(self, cases: Sequence[_JobCase], node: Node, now_s: float) -> tuple[list[_JobCase], list[_JobCase]]:
-        """Who is on time, and who is not."""
+        """Return the jobs that are on time, and all others."""
         due = [case for case in cases if case.job.deadline_s is not None]
         due.sort(key=lambda case: (case.deadline_s, case.job.arrived_s))
-        possible = [place for place, case in enumerate(due) if case.needed < inf]
+        feasible = [index for index, case in enumerate(due) if case.needed < inf]
         rank = {name: number for number, name in enumerate(self._planned)}
-        before = sorted(possible, key=lambda place: rank.get(due[place].job.name, len(rank)))
-        # A plan in which one has taken another's place is not found again, and promises would be lost with it.
-        plan = self._fit(due, possible, node, now_s, swap=len(due) <= _SWAPS and not self._keep_promises)
-        if len(plan) < len(possible):
-            needs = [Need(due[place].deadline_s - now_s, due[place].needed, place) for place in possible]
+        last_order = sorted(feasible, key=lambda index: rank.get(due[index].job.name, len(rank)))
+        # A later decision would not find a plan with swaps again and would break its promises.
+        plan = self._fit(due, feasible, node, now_s, swap=len(due) <= _MAX_SWAP_JOBS and not self._keep_promises)
+        if len(plan) < len(feasible):
+            needs = [Need(due[index].deadline_s - now_s, due[index].needed, index) for index in feasible]
             others = [sorted(moore_hodgson(needs, node.devices * share)) for share in _EFFICIENCIES]
-            # Who was on time a moment ago still can be: another way to choose must not lose what has been won.
-            # On as many devices as then, for others are planned for what it leaves free after its end.
-            kept = self._fit(due, before, node, now_s, least=self._planned)
-            plans = [plan, kept, *(self._fit(due, chosen, node, now_s) for chosen in others)]
+            # The last plan is still feasible, so another selection must not be worse. Each job keeps its number of
+            # devices, because other jobs are planned for the devices that are free after its end.
+            repeated = self._fit(due, last_order, node, now_s, min_devices=self._planned)
+            plans = [plan, repeated, *(self._fit(due, chosen, node, now_s) for chosen in others)]
             if self._keep_promises:
-                promised = {place for place in kept if due[place].job.name in self._planned}
+                promised = {index for index in repeated if due[index].job.name in self._planned}
                 plans = [plan for plan in plans if promised <= plan.keys()]
-            plan = max(plans, key=lambda plan: sum(due[place].job.weight for place in plan))
+            plan = max(plans, key=lambda plan: sum(due[index].job.weight for index in plan))
         if self._keep_promises:
-            plan = self._a_little_late(due, plan, before, node, now_s)
-        for place, reservation in plan.items():
-            due[place].planned = reservation
-        planned = [due[place] for place in sorted(plan)]
-        self._planned = {due[place].job.name: reservation.most for place, reservation in plan.items()}
+            plan = self._stretch_deadlines(due, plan, last_order, node, now_s)
+        for index, reservation in plan.items():
+            due[index].planned = reservation
+        planned = [due[index] for index in sorted(plan)]
+        self._planned = {due[index].job.name: reservation.max_devices for index, reservation in plan.items()}
         return planned, [case for case in cases if case.planned is None]
 
-    def _a_little_late(
-        self, due: Sequence[_JobCase], plan: dict[int, Reservation], before: Sequence[int], node: Node, now_s: float
+    def _stretch_deadlines(
+        self, due: Sequence[_JobCase], plan: dict[int, Reservation], last_order: Sequence[int], node: Node, now_s: float
     ) -> dict[int, Reservation]:
-        """A plan that keeps all who were promised their deadline, if there is one; with as little delay as it takes."""
-        promised = {place for place, case in enumerate(due) if case.job.name in self._planned}
+        """Return a plan with all promised jobs at the smallest stretch of their deadlines, else ``plan``."""
+        promised = {index for index, case in enumerate(due) if case.job.name in self._planned}
         if promised <= plan.keys():
             return plan
         for stretch in STRETCHES:
-            for place in promised:
-                due[place].stretch = stretch
-            later = self._fit(due, [*sorted(promised), *before], node, now_s)
-            if promised <= later.keys():
-                return later
-        for place in promised:
-            due[place].stretch = 0.0
+            for index in promised:
+                due[index].stretch = stretch
+            stretched = self._fit(due, [*sorted(promised), *last_order], node, now_s)
+            if promised <= stretched.keys():
+                return stretched
+        for index in promised:
+            due[index].stretch = 0.0
         return plan
 
     def _fit(
@@ -174,24 +171,24 @@ class OnTime:
         now_s: float,
         *,
         swap: bool = False,
-        least: Mapping[str, int] | None = None,
+        min_devices: Mapping[str, int] | None = None,
     ) -> dict[int, Reservation]:
-        """Plan the chosen, one after the other, by their places in ``due``."""
+        """Reserve devices for the chosen indices of ``due``, in that order."""
         capacity = Capacity(node.devices, now_s, (case.deadline_s for case in due))
         plan: dict[int, Reservation] = {}
-        largest: list[tuple[float, int]] = []  # of those planned, by device seconds
-        for place in dict.fromkeys(chosen):
-            case = due[place]
-            found = case.fit(capacity, self._change_s, (least or {}).get(case.job.name, 0))
+        largest: list[tuple[float, int]] = []  # heap of planned jobs, the most device seconds for their weight first
+        for index in dict.fromkeys(chosen):
+            case = due[index]
+            found = case.fit(capacity, self._change_s, (min_devices or {}).get(case.job.name, 0))
             if found is None and swap:
-                found = self._instead_of_a_larger_one(case, due, plan, largest, capacity)
+                found = self._replace_larger_job(case, due, plan, largest, capacity)
             if found is not None:
-                capacity.take(found)
-                plan[place] = found
-                heappush(largest, (-found.device_s / case.job.weight, place))
+                capacity.reserve(found)
+                plan[index] = found
+                heappush(largest, (-found.device_s / case.job.weight, index))
         return plan
 
-    def _instead_of_a_larger_one(
+    def _replace_larger_job(
         self,
         case: _JobCase,
         due: Sequence[_JobCase],
@@ -199,84 +196,86 @@ class OnTime:
         largest: list[tuple[float, int]],
         capacity: Capacity,
     ) -> Reservation | None:
-        """Plan a job that did not fit, in the place of a larger one if there is one that makes room for it."""
+        """Drop a larger job from the plan if that makes room for ``case``; return the reservation of ``case``."""
         needed, found = case.needed / case.job.weight, None
         tried: list[tuple[float, int]] = []
-        while found is None and len(tried) < _TRIES and largest and -largest[0][0] > needed:
+        while found is None and len(tried) < _SWAP_TRIES and largest and -largest[0][0] > needed:
             entry = heappop(largest)
-            capacity.give_back(plan[entry[1]])
+            capacity.release(plan[entry[1]])
             found = case.fit(capacity, self._change_s)
             if found is not None and found.device_s / case.job.weight < -entry[0]:
                 del plan[entry[1]]
             else:
                 found = None
-                capacity.take(plan[entry[1]])
+                capacity.reserve(plan[entry[1]])
                 tried.append(entry)
         for entry in tried:
             heappush(largest, entry)
         return found
 
-    def _share_out(self, planned: Sequence[_JobCase], late: Sequence[_JobCase], devices: int) -> dict[str, int]:
-        """What each has now: what was planned, then what is left over."""
+    def _distribute(self, planned: Sequence[_JobCase], late: Sequence[_JobCase], devices: int) -> dict[str, int]:
+        """Return the devices of each job now: its reservation, then a share of the spare devices."""
         given = {case.job.name: case.planned.now for case in planned if case.planned is not None}
         spare = devices - sum(given.values())
-        for case in planned:  # to take away and to give again soon would cost two changes
+        for case in planned:  # shrinking a job that will grow again soon costs two changes
             more = case.held - given[case.job.name]
             if 0 < more <= spare:
                 given[case.job.name] += more
                 spare -= more
-        for case in sorted(late, key=lambda case: case.left / case.curve.options[0][1]):
-            least = case.curve.options[0][0]
-            count = case.held if least <= case.held <= spare else least
+        for case in sorted(late, key=lambda case: case.work_left / case.curve.options[0][1]):
+            smallest = case.curve.options[0][0]
+            count = case.held if smallest <= case.held <= spare else smallest
             if count <= spare:
                 given[case.job.name] = count
                 spare -= count
-        return self._widen(given, [*planned, *late], spare)
+        return self._distribute_spare(given, [*planned, *late], spare)
 
-    def _widen(self, given: dict[str, int], cases: Sequence[_JobCase], spare: int) -> dict[str, int]:
-        """Give what is left to whom each device helps most."""
-        gains = [gain for place, case in enumerate(cases) if (gain := self._gain(case, place, given)) is not None]
+    def _distribute_spare(self, given: dict[str, int], cases: Sequence[_JobCase], spare: int) -> dict[str, int]:
+        """Add spare devices where each of them adds the most speed."""
+        gains = [gain for index, case in enumerate(cases) if (gain := self._gain(case, index, given)) is not None]
         heapify(gains)
         while gains and spare > 0:
-            _, place, count = heappop(gains)
-            case = cases[place]
+            _, index, count = heappop(gains)
+            case = cases[index]
             more = count - given.get(case.job.name, 0)
             if more <= spare:
                 given[case.job.name] = count
                 spare -= more
-                gain = self._gain(case, place, given)
+                gain = self._gain(case, index, given)
                 if gain is not None:
                     heappush(gains, gain)
         return given
 
-    def _gain(self, case: _JobCase, place: int, given: dict[str, int]) -> tuple[float, int, int] | None:
-        """How much of a whole device each device more would be worth, as a heap sorts it; ``None``: not worth it."""
-        has = given.get(case.job.name, 0)
-        if has == 0 and case.job.name not in given and case.planned is None:
-            return None  # late, and there was no room for it
-        more = case.curve.next_count(has)
-        if more is None:
+    def _gain(self, case: _JobCase, index: int, given: dict[str, int]) -> tuple[float, int, int] | None:
+        """Return a heap entry: minus the relative gain of an added device, the index, and the next count.
+
+        ``None`` if the job should not grow.
+        """
+        count = given.get(case.job.name, 0)
+        if count == 0 and case.job.name not in given and case.planned is None:
+            return None  # a late job without devices
+        larger = case.curve.next_count(count)
+        if larger is None:
             return None
-        speed, faster = case.curve.speed_of[has], case.curve.speed_of[more]
-        saved_s = case.left / speed - case.left / faster if speed else inf
-        if saved_s < _WORTH * self._change_s and more > case.held:
+        speed, faster = case.curve.speed_of[count], case.curve.speed_of[larger]
+        saved_s = case.work_left / speed - case.work_left / faster if speed else inf
+        if saved_s < _MIN_BENEFIT * self._change_s and larger > case.held:
             return None
-        least, slowest = case.curve.options[0]
-        return -(faster - speed) / (more - has) / (slowest / least), place, more
+        smallest, slowest = case.curve.options[0]
+        return -(faster - speed) / (larger - count) / (slowest / smallest), index, larger
 
     def _reason(self, case: _JobCase, count: int, now_s: float) -> str:
         if case.planned is not None:
             if count > case.planned.now:
-                return "less would do for its deadline; the rest is spare"
+                return "more than its deadline needs, from spare devices"
             if count and case.stretch:
-                return f"the fewest with which all are at most {100 * case.stretch:.0f} % late"
+                return f"smallest allocation with which no promised job is more than {100 * case.stretch:.0f} % late"
             if count:
-                return "the fewest with which it is done at its deadline"
-            return "it can begin later and still meet its deadline"
+                return "smallest allocation that meets its deadline"
+            return "can start later and still meet its deadline"
         if case.job.deadline_s is None:
-            return "on what is left, as it has no deadline" if count else "no deadline, and nothing is left"
-        alone_s = now_s + case.left / case.curve.options[-1][1]
-        why = (
-            "it cannot be on time even alone" if alone_s > case.deadline_s else "it cannot be on time beside the others"
-        )
-        return f"{why}; it runs on what is left" if count else f"{why}; nothing is left for it now"
+            return "no deadline: runs on spare devices" if count else "no deadline: waits for spare devices"
+        alone_s = now_s + case.work_left / case.curve.options[-1][1]
+        beside = "even alone in the pool" if alone_s > case.deadline_s else "beside the other jobs"
+        spare = "runs on spare devices" if count else "waits for spare devices"
+        return f"misses its deadline {beside}; {spare}"

@@ -1,4 +1,4 @@
-"""A cluster that many jobs share, simulated under any policy of :mod:`paceline.allocate`."""
+"""Simulation of a cluster that many jobs share under any policy of :mod:`paceline.allocate`."""
 
 from paceline.simulate.cluster.result import ClusterSample, JobOutcome, SimulationResult
 from paceline.simulate.cluster.simulator import Simulation

@@ -1,4 +1,4 @@
-"""Workloads drawn at random with the statistics of those that papers measured but did not publish."""
+"""Random workloads with the published statistics of workloads that are not published themselves."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from paceline.errors import InvalidInputError
 from paceline.simulate.cluster.workload import Arrival
 
 SPAN_S = 178_898.0  # from 24 January 2021, 14:25:41, to 26 January, 16:07:19
-_BEGINS_H = 14.43  # of the day
+_BEGINS_H = 14.43  # hour of the day
 _BUSIEST_H = 15.0
 _SWING = 0.6  # arrivals at the busiest hour are (1 + swing) / (1 - swing) times as frequent as twelve hours later
-_TOGETHER = 2.0  # jobs that one user submits in a row, on average
-_APART_S = 40.0  # and the seconds between two of them
+_BURST = 2.0  # mean number of jobs that a user submits in a row
+_APART_S = 40.0  # mean time between two of them
 _SHORT_S = 300.0  # "small-ETA jobs" take less
 _MEAN_LONG_S, _MEAN_ALL_S, _LONG_SHARE = 232.6 * 60, 84.3 * 60, 447 / 1252
 _MEAN_SHORT_S = (_MEAN_ALL_S - _LONG_SHARE * _MEAN_LONG_S) / (1 - _LONG_SHARE)  # 117 s, from the two means
-_SIGMA = 1.5  # of the lognormal beyond the 5 minutes: half of the jobs take less than 1.5 hours
-_LONGEST_S = SPAN_S  # nothing longer could have ended in the window
-_NODES, _WEIGHTS = (1, 2, 4, 8), (0.35, 0.30, 0.20, 0.15)  # that users ask for; the paper does not say
+_SIGMA = 1.5  # of the lognormal beyond 5 minutes: half of the jobs take less than 1.5 hours
+_LONGEST_S = SPAN_S  # longer jobs could not have ended in the window
+_NODES, _WEIGHTS = (1, 2, 4, 8), (0.35, 0.30, 0.20, 0.15)  # requests of users; not in the paper
 
 
 def modelarts(
@@ -36,35 +36,35 @@ def modelarts(
     cancelled: float = 0.0,
     most_nodes: int = 16,
 ) -> list[Arrival]:
-    """Two days of elastic training jobs like those of ModelArts (Hu et al. 2021, section 5).
+    """Generate two days of elastic training jobs like those of ModelArts (Hu et al. 2021, section 5).
 
-    As published: 447 jobs in 2 days 2 hours that train for 5 minutes or more, 232.6 minutes in the mean, or all 1,252,
-    of which 64 % are shorter and the mean is 84.3 minutes; they scale over 1, 2, 4, 8 and 16 nodes with
+    As published: 447 jobs in 2 days 2 hours that train for 5 minutes or more, 232.6 minutes on average, or all 1,252,
+    of which 64 % are shorter, with a mean of 84.3 minutes; they scale over 1, 2, 4, 8 and 16 nodes with
     k · 0.8^log2(k). Not published, and chosen here: training times beyond 5 minutes are lognormal (sigma 1.5, none
     longer than the two days), shorter ones uniform around their mean; arrivals follow the time of day, and half come in
-    rows of a few; users ask for 1, 2, 4 or 8 nodes, and the training time is that on their own number.
+    short bursts; users request 1, 2, 4 or 8 nodes, and the training time applies to the requested number.
 
     Parameters
     ----------
     seed:
-        Another seed, another workload. Errors, bugs and cancellations do not change who comes when.
+        Random seed. Errors, bugs and cancellations do not change the arrivals.
     jobs:
-        How many train for 5 minutes or more.
+        Number of jobs that train for 5 minutes or more.
     all_jobs:
-        Add the short ones: 805 for 447.
+        Add the short jobs: 805 for 447.
     eta_error:
-        Estimates are off by a factor between 1 - this and 1 + this, of all jobs that neither break nor are cancelled.
+        Estimates have a random factor in 1 ± ``eta_error``, for all jobs that neither break nor are cancelled.
     bugs:
-        Share of the jobs that hang up within their first 5 minutes of training.
+        Fraction of the jobs that hang within their first 5 minutes of training.
     cancelled:
-        Share of other jobs that their users end, at any time within the training time on their own number of nodes.
+        Fraction of the jobs that users cancel, at a random time within the training time on the requested nodes.
     most_nodes:
         The largest legal number of nodes.
 
     Returns
     -------
     list
-        In the order in which they come. Work is in seconds on one node.
+        The jobs in order of arrival; work is in seconds on one node.
 
     Examples
     --------
@@ -79,12 +79,12 @@ def modelarts(
         raise InvalidInputError("jobs", jobs, "1 or more")
     for field, share in (("eta_error", eta_error), ("bugs", bugs), ("cancelled", cancelled)):
         if not 0 <= share < 1:
-            raise InvalidInputError(field, share, "a share in [0, 1)")
+            raise InvalidInputError(field, share, "a fraction in [0, 1)")
     if bugs + cancelled > 1:
-        raise InvalidInputError("cancelled", cancelled, f"at most {1 - bugs:g} beside bugs={bugs:g}")
+        raise InvalidInputError("cancelled", cancelled, f"at most {1 - bugs:g} with bugs={bugs:g}")
     if most_nodes < _NODES[-1]:
-        raise InvalidInputError("most_nodes", most_nodes, f"{_NODES[-1]} or more: what users ask for")
-    # Each aspect has a stream of its own, so that one can be changed and the others stay.
+        raise InvalidInputError("most_nodes", most_nodes, f"{_NODES[-1]} or more, as users request up to {_NODES[-1]}")
+    # Each aspect has its own random stream, so that a change of one leaves the others as they are.
     when, length, size, fate = (_stream(seed, aspect) for aspect in ("when", "length", "size", "fate"))
     times_s = _long(length, jobs)
     if all_jobs:
@@ -116,45 +116,45 @@ def _stream(seed: int, aspect: str) -> random.Random:
 
 
 def _long(draw: random.Random, number: int) -> list[float]:
-    """Training times of 5 minutes or more, with the published mean."""
+    """Return training times of 5 minutes or more with the published mean."""
     return _scaled(lambda: draw.lognormvariate(0.0, _SIGMA), number, _SHORT_S, _LONGEST_S, _MEAN_LONG_S)
 
 
 def _short(draw: random.Random, number: int) -> list[float]:
-    """Training times under 5 minutes, with the mean that the two published ones leave them."""
+    """Return training times below 5 minutes with the mean that follows from the two published ones."""
     return _scaled(lambda: draw.uniform(0.1, 1.9), number, 0.0, _SHORT_S, _MEAN_SHORT_S)
 
 
-def _scaled(draw: Callable[[], float], number: int, least: float, most: float, mean: float) -> list[float]:
-    """Draws, stretched to a mean: what lies beyond ``most`` then is cut, and the rest stretched anew."""
-    beyond, room = mean - least, most - least
+def _scaled(draw: Callable[[], float], number: int, low: float, high: float, mean: float) -> list[float]:
+    """Return random values scaled to a mean; clipping at ``high`` and scaling alternate until both hold."""
+    beyond, room = mean - low, high - low
     drawn = [draw() for _ in range(number)]
     for _ in range(100):
         factor = beyond * number / sum(drawn)
         if abs(factor - 1.0) < 1e-12:
             break
         drawn = [min(value * factor, room) for value in drawn]
-    return [least + value for value in drawn]
+    return [low + value for value in drawn]
 
 
 def _arrivals(draw: random.Random, number: int) -> list[float]:
-    """Moments in two days: more by day than by night, several at once. The first is 0, the last the end of the window.
+    """Return arrival times over two days, from 0 to the end of the window: more by day than by night, and in bursts.
 
-    A moment is drawn from the cumulated intensity; a burst begins there and goes on for a geometric number of jobs.
+    The start of a burst follows the cumulative intensity; its number of jobs is geometric.
     """
     grid_s = [SPAN_S * step / 1000 for step in range(1001)]
-    rates = [1 + _SWING * cos(2 * pi * (_BEGINS_H + moment_s / 3600 - _BUSIEST_H) / 24) for moment_s in grid_s]
-    cumulated = list(accumulate(rates))
+    rates = [1 + _SWING * cos(2 * pi * (_BEGINS_H + time_s / 3600 - _BUSIEST_H) / 24) for time_s in grid_s]
+    cumulative = list(accumulate(rates))
     drawn: list[float] = []
     while len(drawn) < number:
-        moment_s = grid_s[bisect(cumulated, draw.random() * cumulated[-1])]
-        moment_s += draw.random() * grid_s[1]
-        drawn.append(moment_s)
-        while len(drawn) < number and draw.random() < 1 - 1 / _TOGETHER:
-            moment_s += draw.expovariate(1 / _APART_S)
-            drawn.append(moment_s)
+        time_s = grid_s[bisect(cumulative, draw.random() * cumulative[-1])]
+        time_s += draw.random() * grid_s[1]
+        drawn.append(time_s)
+        while len(drawn) < number and draw.random() < 1 - 1 / _BURST:
+            time_s += draw.expovariate(1 / _APART_S)
+            drawn.append(time_s)
     drawn.sort()
     if number == 1:
         return [0.0]
     first_s, length_s = drawn[0], drawn[-1] - drawn[0]
-    return [(moment_s - first_s) * SPAN_S / length_s for moment_s in drawn]
+    return [(time_s - first_s) * SPAN_S / length_s for time_s in drawn]

@@ -1,8 +1,8 @@
-"""Trainings of three kinds of networks on nodes with two kinds of GPUs: the workload of section V-B of ANDREAS.
+"""Training jobs of three kinds of networks on nodes with two kinds of GPUs: the workload of section V-B of ANDREAS.
 
 The paper gives the numbers of nodes, GPUs and jobs, the kinds of networks, epochs, batch sizes and weights (tables II
-and V) and the price of electricity. What it does not give is chosen here, once: seconds per epoch, how well networks
-scale, how much power nodes draw, due dates and rates.
+and V) and the price of electricity. Chosen here: seconds per epoch, the scaling of networks, the power of nodes, due
+dates and arrival rates.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ EUR_PER_KWH = 0.172  # section V-A
 PUE = 1.33  # section V-A, for ``Simulation(pue=...)``
 
 V100, T4 = "V100", "TURING"
-GPUS = {"small": {V100: 2, T4: 1}, "large": {V100: 4, T4: 2}}  # section V-B, in each node
+GPUS = {"small": {V100: 2, T4: 1}, "large": {V100: 4, T4: 2}}  # per node, section V-B
 
-_HOST_W = 200.0  # a server with two sockets beside its GPUs, as long as something runs on it
-_GPU_W = {V100: 250.0, T4: 70.0}  # board power by their data sheets
+_HOST_W = 200.0  # a server with two sockets, without its GPUs, while a job runs on it
+_GPU_W = {V100: 250.0, T4: 70.0}  # board power from the data sheets
 _EPOCHS = (60, 80, 120, 160)
 _BATCHES = (4096, 8192)
-_DUE = (1.5, 6.0)  # the due date, in times that the job takes if it gets the fastest node for itself
+_DUE = (1.5, 6.0)  # time to the due date, relative to the duration of the job alone on the fastest node
 _WEIGHTS = (1, 5)
-_LOADS = (0.5, 1.5)  # what arrives in calm and in busy phases, in what the GPUs can do, each job on one of them
+_LOADS = (0.5, 1.5)  # offered load in calm and in busy phases, relative to the GPUs with one job on each
 _PHASE_S = 7200.0  # length of a phase
 
 
 class Network(NamedTuple):
-    """What is trained."""
+    """A network to train."""
 
     name: str
     epoch_s: float  # seconds for an epoch on one V100, at the smaller batch size
-    scaling: float  # so many times faster with g GPUs: g to this power
-    t4: float  # speed on a T4, on a V100 it is 1
+    scaling: float  # exponent: the speed-up on g GPUs is g to this power
+    t4: float  # speed on a T4, relative to a V100
 
 
 NETWORKS = (
@@ -51,27 +51,27 @@ NETWORKS = (
 def heterogeneous(
     nodes: int, jobs: int | None = None, mix: Literal["small", "large"] = "small", seed: int = 0
 ) -> tuple[list[Arrival], list[Node]]:
-    """Jobs that come at a mixed rate to a cluster of two kinds of GPUs.
+    """Generate jobs that arrive at a varying rate at a cluster with two kinds of GPUs.
 
-    Half of the nodes have V100s, the others T4s. Jobs are drawn from four networks, with epochs, a batch size, a weight
-    and a due date; alone on one V100 they take 9 minutes to 4 hours. Busy phases, in which half as much again arrives
-    as the cluster can do, alternate with calm ones in which half of it would do; each lasts two hours.
+    Half of the nodes have V100s, the others T4s. Jobs train one of four networks, with random epochs, batch size,
+    weight and due date; alone on one V100 they take 9 minutes to 4 hours. Busy phases with 1.5 times the load that the
+    cluster can do alternate with calm ones with half of it; each phase lasts two hours.
 
     Parameters
     ----------
     nodes:
-        How many nodes, from 2.
+        Number of nodes, 2 or more.
     jobs:
-        How many jobs; ten times as many as nodes if not given.
+        Number of jobs; by default ten for each node.
     mix:
         "small": two V100s or one T4 in a node; "large": four V100s or two T4s.
     seed:
-        Of the draw.
+        Random seed.
 
     Returns
     -------
     tuple
-        The jobs, in the order in which they come, and the nodes. Costs are in euro, as weights are, in a second.
+        The jobs in order of arrival, and the nodes. Costs and weights are in euro per second.
 
     References
     ----------
@@ -85,7 +85,7 @@ def heterogeneous(
     (100, [2, 2, 2, 2, 2, 1, 1, 1, 1, 1])
     """
     if nodes < 2:
-        raise InvalidInputError("nodes", nodes, "2 or more, for both kinds of GPUs")
+        raise InvalidInputError("nodes", nodes, "2 or more, at least one for each kind of GPU")
     if mix not in GPUS:
         raise InvalidInputError("mix", mix, f"one of {', '.join(GPUS)}")
     gpus = GPUS[mix]
@@ -95,7 +95,7 @@ def heterogeneous(
     ]
     rng = random.Random(seed)  # noqa: S311 - a simulation, no secret
     drawn = [_draw(rng, gpus) for _ in range(10 * nodes if jobs is None else jobs)]
-    # Seconds of work on one V100 that the cluster does in a second, if each job has one GPU.
+    # Work of the cluster per second, in seconds on one V100, if each job has one GPU.
     t4 = sum(network.t4 * network.epoch_s for network in NETWORKS) / sum(network.epoch_s for network in NETWORKS)
     power = kinds.count(V100) * gpus[V100] + kinds.count(T4) * gpus[T4] * t4
     work = sum(one.work for one in drawn) / max(1, len(drawn))
@@ -124,7 +124,7 @@ class _Drawn(NamedTuple):
 def _draw(rng: random.Random, gpus: dict[str, int]) -> _Drawn:
     network = rng.choice(NETWORKS)
     batch = rng.choice(_BATCHES)
-    # Twice the batch: a tenth less time for an epoch, and half of what is lost with several GPUs.
+    # Doubling the batch size makes an epoch a tenth shorter and halves the loss of efficiency on several GPUs.
     large = batch == max(_BATCHES)
     work = rng.choice(_EPOCHS) * network.epoch_s * (0.9 if large else 1.0)
     scaling = (1 + network.scaling) / 2 if large else network.scaling
@@ -140,13 +140,13 @@ def _draw(rng: random.Random, gpus: dict[str, int]) -> _Drawn:
 
 
 def _cost_per_s(kind: str, gpus: int) -> tuple[float, ...]:
-    """Linear in the number of GPUs (section IV-B); who runs nothing costs nothing, as only executions are charged."""
+    """Return costs that are linear in the number of GPUs (section IV-B); idle nodes are free, as in the paper."""
     watts = [0.0] + [_HOST_W + count * _GPU_W[kind] for count in range(1, gpus + 1)]
     return tuple(each / 1000 / 3600 * EUR_PER_KWH for each in watts)
 
 
 def _mixed(rng: random.Random, rate_per_s: float) -> Iterator[float]:
-    """When jobs come: a Poisson process whose rate is low in every other phase and high in the others."""
+    """Yield arrival times: a Poisson process whose rate alternates between low and high phases."""
     now_s, ends_s = 0.0, _PHASE_S
     busy = rng.random() < 0.5
     while True:
@@ -154,6 +154,6 @@ def _mixed(rng: random.Random, rate_per_s: float) -> Iterator[float]:
         if next_s < ends_s:
             now_s = next_s
             yield now_s
-        else:  # memoryless: at the new rate, from the change on
+        else:  # the process is memoryless: continue at the new rate from the change of phase
             now_s, busy = ends_s, not busy
             ends_s += _PHASE_S

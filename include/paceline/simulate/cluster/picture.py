@@ -1,4 +1,4 @@
-"""A simulated cluster under several policies, as a picture: who waits, what is in use, what is done."""
+"""Plot of a simulated cluster under several policies: waiting jobs, devices in use, finished jobs."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _COLOURS = ("#1f6feb", "#2da44e", "#cf222e", "#9a6700", "#8250df", "#24292f", "#
 
 
 def draw(results: Sequence[SimulationResult], devices: int, path: str | os.PathLike[str], *, title: str = "") -> Path:
-    """Draw jobs that wait, the share of devices in use, and jobs done over time, a line for each policy.
+    """Plot waiting jobs, the share of devices in use, and finished jobs over time, one line for each policy.
 
     Parameters
     ----------
     results:
-        Of the same workload under several policies.
+        Results of the same workload under several policies.
     devices:
-        How many the cluster has.
+        Devices of the cluster.
     path:
-        Where to write, PNG or any format that matplotlib knows by its ending; missing folders are made.
+        Output file, PNG or another format of matplotlib by its suffix; missing folders are created.
     title:
-        A line above the picture.
+        Title of the figure.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -39,10 +39,10 @@ def draw(results: Sequence[SimulationResult], devices: int, path: str | os.PathL
         waiting.step(hours, [sample.queued for sample in result.samples], **style)
         used.step(hours, [100 * sample.used_devices / devices for sample in result.samples], **style)
         done.step(hours, [sample.done for sample in result.samples], **style)
-    waiting.set_ylabel("jobs that wait")
+    waiting.set_ylabel("waiting jobs")
     used.set_ylabel("devices in use, %")
     used.set_ylim(0, 105)
-    done.set_ylabel("jobs done")
+    done.set_ylabel("finished jobs")
     done.set_xlabel("hours")
     for axes in (waiting, used, done):
         axes.grid(alpha=0.2)

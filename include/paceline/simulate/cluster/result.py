@@ -1,4 +1,4 @@
-"""What became of all jobs, counted while they leave: memory does not grow with those that have."""
+"""Results of a simulation, accumulated as jobs depart, so that memory does not grow with departed jobs."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from paceline.allocate import Node
 if TYPE_CHECKING:
     from paceline.simulate.cluster.running import Running
 
-_SAMPLES = 2000  # of the picture, at most
+_MAX_SAMPLES = 2000
 
 
 class JobOutcome(NamedTuple):
-    """One job that has left: how ("done", "broken", "cancelled"), and when it came, began and left."""
+    """A departed job: its status ("done", "broken" or "cancelled"), and its times of arrival, start and departure."""
 
     name: str
-    how: str
+    status: str
     arrived_s: float
     started_s: float | None
-    left_s: float
-    met: bool | None  # its deadline; None if it had none
+    departed_s: float
+    met: bool | None  # whether it met its deadline; None without one
 
 
 class ClusterSample(NamedTuple):
-    """The cluster at one moment."""
+    """The cluster at one time."""
 
     now_s: float
     queued: int
@@ -36,9 +36,9 @@ class ClusterSample(NamedTuple):
 
 @dataclass(frozen=True)
 class SimulationResult:
-    """What became of a workload under a policy.
+    """The result of a workload under a policy.
 
-    Means are over the jobs that were done; ``deadlines_met_pct`` is of all jobs that had a deadline.
+    Means are over finished jobs; ``deadlines_met_pct`` is over all jobs with a deadline.
     """
 
     policy: str
@@ -59,26 +59,26 @@ class SimulationResult:
 
     @property
     def deadlines_met_pct(self) -> float:
-        """Percent of the jobs with a deadline that met it."""
+        """Percentage of the jobs with a deadline that met it."""
         return 100.0 * self.deadlines_met / self.with_deadline if self.with_deadline else 100.0
 
     @property
     def total_cost(self) -> float:
-        """Energy and tardiness."""
+        """Cost of energy and tardiness."""
         return self.energy_cost + self.tardiness_cost
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, for JSON; without the samples."""
+        """Return all fields except the samples as JSON-safe values."""
         plain = asdict(self)
         del plain["samples"]
         return {**plain, "deadlines_met_pct": self.deadlines_met_pct, "total_cost": self.total_cost}
 
 
 class Ledger:
-    """Counts what happens, as it happens."""
+    """Accumulates the result of a simulation."""
 
     def __init__(self, nodes: Sequence[Node], pue: float, on_outcome: Callable[[JobOutcome], None] | None) -> None:
-        self.left = self.done = self.broken = self.cancelled = self.changes = 0
+        self.departed = self.done = self.broken = self.cancelled = self.changes = 0
         self._with_deadline = self._met = 0
         self._queue_s = self._total_s = self._tardiness = 0.0
         self._energy = self._device_s = 0.0
@@ -89,54 +89,54 @@ class Ledger:
         self._on_outcome = on_outcome
 
     def account(self, now_s: float, used: Mapping[str, int]) -> None:
-        """Energy and devices since the last change; called right before each one."""
+        """Add energy and device seconds since the last call; call before every change of ``used``."""
         if self._accounted_s is not None and now_s > self._accounted_s:
             passed_s = now_s - self._accounted_s
             self._device_s += passed_s * sum(used.values())
             self._energy += passed_s * self._pue * sum(node.cost(used[node.name]) for node in self._nodes)
         self._accounted_s = now_s
 
-    def close(self, job: Running, how: str, now_s: float) -> None:
-        """A job leaves."""
-        arrival, started_s = job.arrival, job.shown.started_s
-        self.left += 1
+    def record_departure(self, job: Running, status: str, now_s: float) -> None:
+        """Record the departure of a job."""
+        arrival, started_s = job.arrival, job.view.started_s
+        self.departed += 1
         met = None
-        if how == "done":
+        if status == "done":
             self.done += 1
             assert started_s is not None
             self._queue_s += started_s - arrival.arrives_s
             self._total_s += now_s - arrival.arrives_s
         else:
-            self.broken += how == "broken"
-            self.cancelled += how == "cancelled"
+            self.broken += status == "broken"
+            self.cancelled += status == "cancelled"
         if arrival.deadline_s is not None:
             self._with_deadline += 1
             late_s = now_s - arrival.deadline_s
-            met = how == "done" and late_s <= 1e-6 * max(1.0, abs(arrival.deadline_s))
+            met = status == "done" and late_s <= 1e-6 * max(1.0, abs(arrival.deadline_s))
             self._met += met
-            if how == "done":
+            if status == "done":
                 self._tardiness += arrival.weight * max(0.0, late_s)
         if self._on_outcome is not None:
-            self._on_outcome(JobOutcome(arrival.name, how, arrival.arrives_s, started_s, now_s, met))
+            self._on_outcome(JobOutcome(arrival.name, status, arrival.arrives_s, started_s, now_s, met))
 
-    def look(self, now_s: float, active: Mapping[str, Running], used: Mapping[str, int]) -> None:
-        """Keep a sample, or not: each time there are too many, every second one goes."""
+    def sample(self, now_s: float, active: Mapping[str, Running], used: Mapping[str, int]) -> None:
+        """Record every ``_stride``-th sample; at the limit, drop every second sample and double the stride."""
         self._skipped += 1
         if self._skipped < self._stride:
             return
         self._skipped = 0
-        queued = sum(job.shown.held is None for job in active.values())
+        queued = sum(job.view.held is None for job in active.values())
         self._samples.append(ClusterSample(now_s, queued, sum(used.values()), self.done))
-        if len(self._samples) > _SAMPLES:
+        if len(self._samples) > _MAX_SAMPLES:
             self._samples = self._samples[::2]
             self._stride *= 2
 
     def result(self, policy: str, now_s: float) -> SimulationResult:
-        """All of it."""
+        """Return the result up to now."""
         done = max(self.done, 1)
         return SimulationResult(
             policy=policy,
-            jobs=self.left,
+            jobs=self.departed,
             done=self.done,
             broken=self.broken,
             cancelled=self.cancelled,

@@ -1,4 +1,4 @@
-"""One job in a simulated cluster: its work goes on, pauses, is saved and lost by the laws of ``Friction``."""
+"""A job in a simulated cluster: its progress, pauses, snapshots and lost work, according to ``Friction``."""
 
 from __future__ import annotations
 
@@ -9,24 +9,35 @@ from paceline.simulate.cluster.workload import Arrival, Friction
 
 
 class Running:
-    """A job that has come and has not left: what is true of it, beside what policies are shown.
+    """The true state of a job between arrival and departure.
 
-    ``shown`` is the same job with the work that policies believe in.
+    ``view`` is the job as policies see it, with estimated work.
     """
 
-    __slots__ = ("arrival", "left", "seq", "settles_s", "shown", "since_s", "speed", "stretch_s", "target", "trained_s")
+    __slots__ = (
+        "arrival",
+        "full_speed_s",
+        "seq",
+        "since_s",
+        "speed",
+        "target",
+        "trained_s",
+        "unsaved_s",
+        "view",
+        "work_left",
+    )
 
     def __init__(self, arrival: Arrival, seq: int) -> None:
         self.arrival = arrival
-        self.seq = seq  # of arrival: the order among equals
-        self.left = arrival.work  # at since_s
+        self.seq = seq  # arrival number, which orders simultaneous events
+        self.work_left = arrival.work  # at since_s
         self.since_s = arrival.arrives_s
         self.speed = 0.0
-        self.target = 0.0  # the speed once it has settled
-        self.settles_s = inf
-        self.trained_s = 0.0  # with devices
-        self.stretch_s = 0.0  # trained since its last snapshot
-        self.shown = ClusterJob(
+        self.target = 0.0  # speed after the pause and delay of a change
+        self.full_speed_s = inf  # time at which the job reaches its target speed
+        self.trained_s = 0.0  # time with devices
+        self.unsaved_s = 0.0  # training time since the last snapshot
+        self.view = ClusterJob(
             name=arrival.name,
             arrived_s=arrival.arrives_s,
             work=arrival.work * arrival.estimated,
@@ -38,55 +49,55 @@ class Running:
         )
 
     def advance(self, now_s: float, friction: Friction) -> None:
-        """Let the work go on until now."""
+        """Advance the progress of the job to ``now_s``."""
         passed_s = now_s - self.since_s
         if passed_s <= 0:
             return
-        self.left = max(0.0, self.left - self.speed * passed_s)
-        if self.shown.held is not None:
+        self.work_left = max(0.0, self.work_left - self.speed * passed_s)
+        if self.view.held is not None:
             self.trained_s += passed_s
             if self.speed:
-                self.stretch_s += passed_s
+                self.unsaved_s += passed_s
                 if friction.snapshot_every_s is not None:
-                    self.stretch_s %= friction.snapshot_every_s
+                    self.unsaved_s %= friction.snapshot_every_s
         self.since_s = now_s
 
-    def settle(self) -> None:
-        """It is as fast as its devices make it, from now on."""
-        self.settles_s = inf
+    def reach_target_speed(self) -> None:
+        """End the pause and delay after a change of devices."""
+        self.full_speed_s = inf
         self.speed = self.target
-        self.show()
+        self.update_view()
 
     def place(self, placement: Placement | None, node: Node | None, now_s: float, friction: Friction) -> None:
-        """Give it other devices, none at all, or devices elsewhere. It must have advanced until now."""
-        held = self.shown.held
+        """Change the placement of the job, which must have advanced to ``now_s``; ``None`` stops it."""
+        held = self.view.held
         moved = held is not None and (placement is None or placement.node != held.node)
         if moved and friction.snapshot_every_s is not None:
-            self.left = min(self.arrival.work, self.left + self.speed * self.stretch_s)
-        self.stretch_s = 0.0
-        self.shown.held = placement
+            self.work_left = min(self.arrival.work, self.work_left + self.speed * self.unsaved_s)
+        self.unsaved_s = 0.0
+        self.view.held = placement
         if placement is None or node is None:
             self.speed = self.target = 0.0
-            self.settles_s = inf
+            self.full_speed_s = inf
         else:
             self.target = self.arrival.speeds[node.kind].at(placement.devices)
             before = 0.0 if moved else self.speed
             wait_s = friction.pause_s + (friction.delay_s if self.target > before else 0.0)
-            self.settles_s = now_s + wait_s if wait_s else inf
+            self.full_speed_s = now_s + wait_s if wait_s else inf
             self.speed = (0.0 if friction.pause_s else min(before, self.target)) if wait_s else self.target
-            if self.shown.started_s is None:
-                self.shown.started_s = now_s
-        self.show()
+            if self.view.started_s is None:
+                self.view.started_s = now_s
+        self.update_view()
 
-    def show(self) -> None:
-        """Bring what policies see up to date."""
-        shown, estimated = self.shown, self.arrival.estimated
-        shown.work = self.left * estimated
-        shown.since_s = self.since_s
-        shown.speed = self.speed * estimated
+    def update_view(self) -> None:
+        """Copy the present state to ``view``."""
+        view, estimated = self.view, self.arrival.estimated
+        view.work = self.work_left * estimated
+        view.since_s = self.since_s
+        view.speed = self.speed * estimated
 
     def next_s(self) -> float:
-        """When something happens to it by itself: it ends, breaks or settles."""
-        ends_s = self.since_s + self.left / self.speed if self.speed else inf
-        breaks_s = self.since_s + self.arrival.breaks_after_s - self.trained_s if self.shown.held is not None else inf
-        return min(ends_s, breaks_s, self.settles_s)
+        """Return the time of the next event of the job: its end, its failure, or its target speed."""
+        ends_s = self.since_s + self.work_left / self.speed if self.speed else inf
+        breaks_s = self.since_s + self.arrival.breaks_after_s - self.trained_s if self.view.held is not None else inf
+        return min(ends_s, breaks_s, self.full_speed_s)

@@ -1,6 +1,6 @@
-"""A cluster, simulated from event to event: exact, and the same to the last digit each time.
+"""Discrete-event simulation of a cluster: exact and reproducible to the last digit.
 
-Between two events every job trains at one speed, so that nothing is stepped through and nothing rounded.
+Every job has a constant speed between two events, so the simulation needs no time steps.
 """
 
 from __future__ import annotations
@@ -15,28 +15,30 @@ from paceline.simulate.cluster.result import JobOutcome, Ledger, SimulationResul
 from paceline.simulate.cluster.running import Running
 from paceline.simulate.cluster.workload import Arrival, Friction
 
-_DONE = 1e-9  # of its work: less is left only by rounding
+_DONE = 1e-9  # fraction of the work of a job; less remaining work is a rounding error
 
 
 class Simulation:
-    """A policy, a cluster and what arrives there.
+    """A cluster with arriving jobs under a policy.
 
     Parameters
     ----------
     arrivals:
-        The jobs, by the time at which they come; read one by one, so they may be generated.
+        The jobs in order of arrival, read one by one, so they may come from a generator.
     nodes:
         The cluster.
     policy:
-        Who decides: when jobs come, when they end, and at each regular moment.
+        The policy, which decides at arrivals, at departures and at regular times.
     friction:
-        What changes cost.
+        The cost of changes.
     period_s:
-        Seconds between two regular moments, at which jobs change their sizes; ``None``: every moment is one.
+        Seconds between two regular times, at which jobs may be resized; ``None``: at every decision.
     pue:
-        Power usage effectiveness: what the data centre adds to the cost of its nodes, as a factor.
+        Power usage effectiveness: the energy of the data centre relative to that of its nodes.
     on_event:
-        Called after each event, with this simulation: to watch, or to check.
+        Called with this simulation after each event, for monitoring and checks.
+    on_outcome:
+        Called with the outcome of each departed job.
 
     Examples
     --------
@@ -62,7 +64,7 @@ class Simulation:
         if period_s is not None and not 0 < period_s < inf:
             raise InvalidInputError("period_s", period_s, "more than 0 seconds, or None")
         if not nodes or len({node.name for node in nodes}) < len(nodes):
-            raise InvalidInputError("nodes", [node.name for node in nodes], "at least one, each with a name of its own")
+            raise InvalidInputError("nodes", [node.name for node in nodes], "at least one node, with unique names")
         self.now_s = 0.0
         self.active: dict[str, Running] = {}
         self.used = {node.name: 0 for node in nodes}
@@ -74,69 +76,69 @@ class Simulation:
         self._friction = friction or Friction()
         self._period_s = period_s
         self._on_event = on_event
-        self._due: list[tuple[float, int, int, Running]] = []  # time, order of arrival, version, job
-        self._versions: dict[int, int] = {}
+        self._events: list[tuple[float, int, int, Running]] = []  # heap of (time, arrival number, version, job)
+        self._versions: dict[int, int] = {}  # current version by arrival number; older events are obsolete
         self._cancels: list[tuple[float, int, Running]] = []
-        self._moment_s = inf  # the next regular one
-        self._again_s = inf  # when the policy wants to be asked
+        self._regular_s = inf  # the next regular time
+        self._replan_s = inf  # the next time in the policy's plan
         self._next = self._read()
-        self._came = 0
+        self._arrived = 0
 
     def run(self, progress: Callable[[int], object] | None = None) -> SimulationResult:
-        """Simulate until all have left; ``progress`` is told how many of them just have."""
+        """Simulate until all jobs have departed; ``progress`` is called with the number of new departures."""
         while (now_s := self._next_s()) < inf:
             self.now_s = now_s
-            left_before = self.ledger.left
-            changed = self._let_happen()
-            regular = now_s >= self._moment_s
-            if self.active and (changed or regular or now_s >= self._again_s):
-                allocation = self._ask(rescale=regular or self._period_s is None)
-                self._again_s = allocation.again_s
+            departed_before = self.ledger.departed
+            changed = self._process_events()
+            regular = now_s >= self._regular_s
+            if self.active and (changed or regular or now_s >= self._replan_s):
+                allocation = self._decide(rescale=regular or self._period_s is None)
+                self._replan_s = allocation.replan_s
                 self._apply(allocation)
-            if self._period_s is not None and (regular or self._moment_s == inf):
+            if self._period_s is not None and (regular or self._regular_s == inf):
                 next_s = (floor(now_s / self._period_s + 1e-9) + 1) * self._period_s
-                self._moment_s = next_s if self.active else inf
-            self.ledger.look(now_s, self.active, self.used)
+                self._regular_s = next_s if self.active else inf
+            self.ledger.sample(now_s, self.active, self.used)
             if self._on_event is not None:
                 self._on_event(self)
-            if progress is not None and self.ledger.left > left_before:
-                progress(self.ledger.left - left_before)
-            if self._stuck():
+            if progress is not None and self.ledger.departed > departed_before:
+                progress(self.ledger.departed - departed_before)
+            if self._deadlocked():
                 waiting = sorted(self.active)
                 raise ImpossibleAllocationError(
-                    f"{self._policy.name}: nothing runs, nothing will come, and {len(waiting)} wait: "
+                    f"{self._policy.name}: no job runs or will arrive, but {len(waiting)} wait: "
                     + ", ".join(waiting[:3])
                 )
         return self.ledger.result(self._policy.name, self.now_s)
 
     def _next_s(self) -> float:
-        while self._due and self._due[0][2] != self._versions.get(self._due[0][1]):
-            heappop(self._due)
+        while self._events and self._events[0][2] != self._versions.get(self._events[0][1]):
+            heappop(self._events)
         while self._cancels and self._cancels[0][2].arrival.name not in self.active:
             heappop(self._cancels)
         return min(
             self._next.arrives_s if self._next else inf,
-            self._due[0][0] if self._due else inf,
+            self._events[0][0] if self._events else inf,
             self._cancels[0][0] if self._cancels else inf,
-            self._moment_s,
-            self._again_s if self.active else inf,
+            self._regular_s,
+            self._replan_s if self.active else inf,
         )
 
-    def _stuck(self) -> bool:
-        return bool(self.active) and self._next is None and not self._due and not any(self.used.values())
+    def _deadlocked(self) -> bool:
+        return bool(self.active) and self._next is None and not self._events and not any(self.used.values())
 
-    def _let_happen(self) -> bool:
-        """All that is due now; returns whether it gives the policy something to decide."""
+    def _process_events(self) -> bool:
+        """Process all events up to now; return whether they require a decision of the policy."""
         changed = False
-        while self._due and self._due[0][0] <= self.now_s:
-            _, seq, version, job = heappop(self._due)
+        while self._events and self._events[0][0] <= self.now_s:
+            _, seq, version, job = heappop(self._events)
             if self._versions.get(seq) == version:
                 changed |= self._progress(job)
         while self._cancels and self._cancels[0][0] <= self.now_s:
             job = heappop(self._cancels)[2]
             if self.active.get(job.arrival.name) is job:
                 job.advance(self.now_s, self._friction)
-                self._leave(job, "cancelled")
+                self._depart(job, "cancelled")
                 changed = True
         while self._next is not None and self._next.arrives_s <= self.now_s:
             self._arrive(self._next)
@@ -147,85 +149,83 @@ class Simulation:
     def _read(self) -> Arrival | None:
         arrival = next(self._arrivals, None)
         if arrival is not None and arrival.arrives_s < self.now_s:
-            raise InvalidInputError(
-                f"{arrival.name}.arrives_s", arrival.arrives_s, "jobs in the order in which they come"
-            )
+            raise InvalidInputError(f"{arrival.name}.arrives_s", arrival.arrives_s, "jobs in order of arrival")
         return arrival
 
     def _arrive(self, arrival: Arrival) -> None:
         if arrival.name in self.active:
-            raise InvalidInputError("name", arrival.name, "a name that no other job has")
+            raise InvalidInputError("name", arrival.name, "a unique name")
         if not any(
             node.kind in arrival.speeds and arrival.speeds[node.kind].counts[0] <= node.devices for node in self._nodes
         ):
-            raise InvalidInputError(f"{arrival.name}.speeds", dict(arrival.speeds), "a node that it can run on")
-        self._came += 1
-        job = Running(arrival, self._came)
+            raise InvalidInputError(f"{arrival.name}.speeds", dict(arrival.speeds), "speeds for at least one node")
+        self._arrived += 1
+        job = Running(arrival, self._arrived)
         self.active[arrival.name] = job
         if arrival.cancelled_after_s < inf:
             heappush(self._cancels, (arrival.arrives_s + arrival.cancelled_after_s, job.seq, job))
 
     def _progress(self, job: Running) -> bool:
         job.advance(self.now_s, self._friction)
-        if job.left <= _DONE * job.arrival.work:
-            self._leave(job, "done")
+        if job.work_left <= _DONE * job.arrival.work:
+            self._depart(job, "done")
             return True
         if job.trained_s >= job.arrival.breaks_after_s * (1 - _DONE):
-            self._leave(job, "broken")
+            self._depart(job, "broken")
             return True
-        if job.settles_s <= self.now_s:
-            job.settle()
+        if job.full_speed_s <= self.now_s:
+            job.reach_target_speed()
         else:
-            job.show()  # rounding brought us here a moment too soon
-        self._plan(job)
+            job.update_view()  # the event is early by a rounding error
+        self._schedule_event(job)
         return False
 
-    def _leave(self, job: Running, how: str) -> None:
-        if job.shown.held is not None:
+    def _depart(self, job: Running, status: str) -> None:
+        if job.view.held is not None:
             self.ledger.account(self.now_s, self.used)
-            self.used[job.shown.held.node] -= job.shown.held.devices
+            self.used[job.view.held.node] -= job.view.held.devices
         del self.active[job.arrival.name]
         self._versions.pop(job.seq, None)
-        self.ledger.close(job, how, self.now_s)
+        self.ledger.record_departure(job, status, self.now_s)
 
-    def _ask(self, *, rescale: bool) -> Allocation:
-        jobs: list[ClusterJob] = [job.shown for job in self.active.values()]
+    def _decide(self, *, rescale: bool) -> Allocation:
+        jobs: list[ClusterJob] = [job.view for job in self.active.values()]
         return self._policy.allocate(jobs, self._nodes, self.now_s, rescale=rescale)
 
     def _apply(self, allocation: Allocation) -> None:
         given = allocation.placements
-        changes = [(job, given.get(name)) for name, job in self.active.items() if job.shown.held != given.get(name)]
+        changes = [(job, given.get(name)) for name, job in self.active.items() if job.view.held != given.get(name)]
         if len(given) > len(self.active) or any(name not in self.active for name in given):
-            raise ImpossibleAllocationError(f"{self._policy.name}: it named a job that neither waits nor runs")
+            raise ImpossibleAllocationError(f"{self._policy.name}: the allocation contains an unknown job")
         if not changes:
             return
         self.ledger.account(self.now_s, self.used)
         for job, _ in changes:
-            if job.shown.held is not None:
-                self.used[job.shown.held.node] -= job.shown.held.devices
+            if job.view.held is not None:
+                self.used[job.view.held.node] -= job.view.held.devices
         for job, placement in changes:
             job.advance(self.now_s, self._friction)
-            job.place(placement, self._take(placement), self.now_s, self._friction)
+            job.place(placement, self._occupy(placement), self.now_s, self._friction)
             self.ledger.changes += 1
-            self._plan(job)
+            self._schedule_event(job)
 
-    def _take(self, placement: Placement | None) -> Node | None:
+    def _occupy(self, placement: Placement | None) -> Node | None:
         if placement is None:
             return None
         node = self._by_name.get(placement.node)
         if node is None:
-            raise ImpossibleAllocationError(f"{self._policy.name}: there is no node {placement.node!r}")
+            raise ImpossibleAllocationError(f"{self._policy.name}: unknown node {placement.node!r}")
         self.used[node.name] += placement.devices
         if placement.devices < 1 or self.used[node.name] > node.devices:
             raise ImpossibleAllocationError(
-                f"{self._policy.name}: {self.used[node.name]} of {node.devices} devices of {node.name} are given out"
+                f"{self._policy.name}: {self.used[node.name]} of {node.devices} devices of {node.name} are allocated"
             )
         return node
 
-    def _plan(self, job: Running) -> None:
-        """Note when the next thing happens to a job; what was noted before does not count any more."""
+    def _schedule_event(self, job: Running) -> None:
+        """Schedule the next event of a job; earlier ones become obsolete."""
         version = self._versions.get(job.seq, 0) + 1
         self._versions[job.seq] = version
         when_s = job.next_s()
         if when_s < inf:
-            heappush(self._due, (max(when_s, self.now_s), job.seq, version, job))
+            heappush(self._events, (max(when_s, self.now_s), job.seq, version, job))

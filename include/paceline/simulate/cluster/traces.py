@@ -1,6 +1,6 @@
 """Reads published traces of training jobs, and tables of measured throughput.
 
-The formats are those of ElasticFlow's and Pollux's artifacts; the files are not part of this project.
+The formats are those of the artifacts of ElasticFlow and Pollux; the files are not part of this project.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from paceline.allocate import DEVICE, Speeds
 from paceline.errors import InvalidInputError
 from paceline.simulate.cluster.workload import Arrival
 
-# What a column means, under each of the names that it has in the traces.
+# Names of each column in the different traces.
 _COLUMNS = {
     "submission_time": ("submission_time", "submit_time"),
     "num_iteration": ("num_iteration", "real_iteration"),
@@ -25,15 +25,15 @@ _COLUMNS = {
     "batch_size": ("batch_size",),
     "num_gpu": ("num_gpu",),
 }
-# One epoch more or less is unknown of these jobs: device hours of each application, the middle of the class that
-# Pollux puts it in (small, medium, large, extra large).
+# The traces do not give the work of these jobs. Device hours of each application: the middle of its class in Pollux
+# (small, medium, large, extra large).
 POLLUX_DEVICE_HOURS = {"cifar10": 0.5, "ncf": 0.5, "bert": 5.0, "deepspeech2": 5.0, "yolov3": 50.0, "imagenet": 250.0}
 
 
 def throughputs(folder: Path) -> dict[tuple[str, int], Speeds]:
-    """Iterations in a second for each model and global batch size, from one ``MODEL.csv`` for each model.
+    """Read iterations per second for each model and global batch size, from one ``MODEL.csv`` for each model.
 
-    A row is a batch size, a column a number of devices, an empty cell what could not be measured.
+    Rows are batch sizes, columns are numbers of devices; empty cells were not measurable.
     """
     tables: dict[tuple[str, int], Speeds] = {}
     files = sorted(folder.glob("*.csv"))
@@ -54,16 +54,16 @@ def throughputs(folder: Path) -> dict[tuple[str, int], Speeds]:
 
 
 def read(file: Path, tables: Mapping[tuple[str, int], Speeds], *, jobs: int | None = None) -> Iterator[Arrival]:
-    """Read the jobs of a trace, in the order in which they come, the first at second 0.
+    """Yield the jobs of a trace in order of arrival, the first at 0 s.
 
     Parameters
     ----------
     file:
-        A trace with deadlines (as ElasticFlow's) or without (as Pollux's).
+        A trace with deadlines (ElasticFlow) or without (Pollux).
     tables:
-        How fast its models are, see :func:`throughputs`.
+        Speeds of its models, see :func:`throughputs`.
     jobs:
-        Only the first so many.
+        Number of jobs to read; by default all.
     """
     with file.open(newline="") as stream:
         rows = list(csv.DictReader(stream))
@@ -75,11 +75,11 @@ def read(file: Path, tables: Mapping[tuple[str, int], Speeds], *, jobs: int | No
     )
     first_s = found[0].arrives_s
     for one in found[:jobs]:
-        yield _later(one, -first_s)
+        yield _shifted(one, -first_s)
 
 
 def resampled(trace: Sequence[Arrival], jobs: int, seed: int) -> Iterator[Arrival]:
-    """Make a workload of any length in the shape of a trace: its jobs, and the gaps between them, drawn again.
+    """Yield a workload of any length with jobs and gaps between arrivals drawn at random from a trace.
 
     Examples
     --------
@@ -95,22 +95,22 @@ def resampled(trace: Sequence[Arrival], jobs: int, seed: int) -> Iterator[Arriva
     now_s = 0.0
     for number in range(jobs):
         one = draw.choice(trace)
-        yield replace(_later(one, now_s - one.arrives_s), name=f"{number}")
+        yield replace(_shifted(one, now_s - one.arrives_s), name=f"{number}")
         now_s += draw.choice(gaps_s)
 
 
-def _later(one: Arrival, by_s: float) -> Arrival:
+def _shifted(one: Arrival, by_s: float) -> Arrival:
     deadline_s = None if one.deadline_s is None else one.deadline_s + by_s
     return replace(one, arrives_s=one.arrives_s + by_s, deadline_s=deadline_s)
 
 
-def _elasticflow(place: int, row: Mapping[str, str], tables: Mapping[tuple[str, int], Speeds], file: str) -> Arrival:
-    line = f"{file} line {place + 2}"
+def _elasticflow(index: int, row: Mapping[str, str], tables: Mapping[tuple[str, int], Speeds], file: str) -> Arrival:
+    line = f"{file} line {index + 2}"
 
     def cell(name: str) -> str:
-        for called in _COLUMNS[name]:
-            if row.get(called):
-                return row[called]
+        for column in _COLUMNS[name]:
+            if row.get(column):
+                return row[column]
         raise InvalidInputError(f"{line}, {name}", "", f"a value in a column {' or '.join(_COLUMNS[name])}")
 
     def number(name: str) -> float:
@@ -121,7 +121,7 @@ def _elasticflow(place: int, row: Mapping[str, str], tables: Mapping[tuple[str, 
 
     speeds = _speeds(tables, cell("model_name"), int(number("batch_size")), line)
     return Arrival(
-        name=str(place),
+        name=str(index),
         arrives_s=number("submission_time"),
         work=number("num_iteration"),
         speeds={DEVICE: speeds},
@@ -130,8 +130,8 @@ def _elasticflow(place: int, row: Mapping[str, str], tables: Mapping[tuple[str, 
     )
 
 
-def _pollux(place: int, row: Mapping[str, str], tables: Mapping[tuple[str, int], Speeds], file: str) -> Arrival:
-    line = f"{file} line {place + 2}"
+def _pollux(index: int, row: Mapping[str, str], tables: Mapping[tuple[str, int], Speeds], file: str) -> Arrival:
+    line = f"{file} line {index + 2}"
     application = row["application"]
     if application not in POLLUX_DEVICE_HOURS:
         raise InvalidInputError(f"{line}, application", application, f"one of {sorted(POLLUX_DEVICE_HOURS)}")
@@ -151,5 +151,5 @@ def _speeds(tables: Mapping[tuple[str, int], Speeds], model: str, batch: int, li
     except KeyError:
         known = ", ".join(f"{name} {size}" for name, size in sorted(tables))
         raise InvalidInputError(
-            f"{line}, model and batch size", f"{model} {batch}", f"one that was measured: {known}"
+            f"{line}, model and batch size", f"{model} {batch}", f"a measured combination: {known}"
         ) from None

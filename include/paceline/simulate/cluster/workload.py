@@ -1,4 +1,4 @@
-"""What arrives at a simulated cluster, and what it costs there to start, resize and stop a job."""
+"""The jobs that arrive at a simulated cluster, and the cost of starting, resizing and stopping them."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from paceline.errors import InvalidInputError
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A job, as it comes and as it will turn out.
+    """A job of a workload, with the events of its life.
 
     Parameters
     ----------
     name:
-        Unique in its workload.
+        Unique in the workload.
     arrives_s:
-        When it comes, in seconds.
+        Arrival time in seconds.
     work:
-        What there truly is to do, in the unit of ``speeds``.
+        True work, in the unit of ``speeds``.
     speeds:
-        Work in a second on each kind of device.
+        Work per second for each device kind.
     deadline_s:
-        When it should be done, on the clock of ``arrives_s``.
+        Deadline, on the clock of ``arrives_s``; ``None`` without one.
     weight:
-        What a second of tardiness costs.
+        Cost of a second of tardiness.
     requested:
-        So many devices its user asked for.
+        Number of devices that the user requested.
     estimated:
-        What policies think of the work, as a factor: 1.1 is ten percent too much.
+        Estimated work relative to the true work: 1.1 is ten percent too much.
     breaks_after_s:
-        A bug: it ends without a result after so many seconds of training.
+        Seconds of training after which a bug ends the job without a result.
     cancelled_after_s:
-        Its user ends it so many seconds after it came, if it still waits or runs.
+        Seconds from arrival until the user cancels the job, if it still waits or runs.
     """
 
     name: str
@@ -59,18 +59,18 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Friction:
-    """What changes cost that are free on paper.
+    """The cost of allocation changes.
 
     Parameters
     ----------
     delay_s:
-        Seconds from the decision to start a job, or to give it more, until it is as fast as that: until then it goes
-        on as before. Giving devices back takes no time (ModelArts, section 5.5).
+        Seconds from a decision to start or grow a job until its speed changes; until then it keeps its old speed.
+        Shrinking takes no time (ModelArts, section 5.5).
     pause_s:
-        Seconds for which a job stands still whenever it starts, moves or changes its size.
+        Seconds without progress when a job starts, moves or is resized.
     snapshot_every_s:
-        Seconds of training between two snapshots: who is stopped or moved begins again at its last one. ``None``: it
-        is saved when it is stopped, and loses nothing.
+        Seconds of training between two snapshots; a stopped or moved job resumes from the last one. ``None``: each
+        stop saves a snapshot, and no work is lost.
     """
 
     delay_s: float = 0.0

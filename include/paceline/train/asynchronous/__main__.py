@@ -15,7 +15,7 @@ from types import FrameType
 from paceline.train._checkpoint import folder_for
 from paceline.train._display import choose_display
 from paceline.train._store import Store
-from paceline.train._values import say
+from paceline.train._values import log
 from paceline.train.job import ENV_SERVER_KEY
 
 from .handshake import end_process
@@ -26,16 +26,16 @@ _STUCK_S, _PATIENCE_S = 60.0, 600.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a parameter server until the training is done."""
+    """Run a parameter server until the end of the training; return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m paceline.train.asynchronous", description=__doc__)
     parser.add_argument("plan", type=Path, help="JSON file with the schedule")
-    parser.add_argument("--host", default="127.0.0.1", help="where to listen (127.0.0.1)")
-    parser.add_argument("--port", type=int, default=PORT, help=f"where to listen ({PORT}; 0 takes a free one)")
-    help_text = f"seconds after which a batch that does not come back is given to another worker ({_STUCK_S:g})"
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+    parser.add_argument("--port", type=int, default=PORT, help=f"port to listen on ({PORT}; 0 takes a free one)")
+    help_text = f"seconds after which an unfinished batch goes to another worker ({_STUCK_S:g})"
     parser.add_argument("--stuck-s", type=float, default=_STUCK_S, help=help_text)
-    help_text = f"seconds after which a server without workers gives up ({_PATIENCE_S:g})"
+    help_text = f"seconds after which a server without workers ends ({_PATIENCE_S:g})"
     parser.add_argument("--patience-s", type=float, default=_PATIENCE_S, help=help_text)
-    help_text = "nobody takes over from who is slower, as in Deep-Edge; to compare schedules by"
+    help_text = "workers take over no samples from slower ones, as in Deep-Edge; to compare schedules"
     parser.add_argument("--fixed-parts", action="store_true", help=help_text)
     chosen = parser.parse_args(arguments)
     folder = folder_for(None)
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         patience_s=chosen.patience_s,
         fixed=chosen.fixed_parts,
     )
-    say(f"the parameter server listens on {chosen.host}:{server.port}")
+    log(f"parameter server listens on {chosen.host}:{server.port}")
 
     def leave(number: int, frame: FrameType | None) -> None:
         server.leave()

@@ -1,4 +1,4 @@
-"""Lets in whoever comes and proves to have the key. Used by ``server`` and by ``part``."""
+"""Accepts connections and admits peers that prove to have the key. Used by ``server`` and ``part``."""
 
 from __future__ import annotations
 
@@ -10,81 +10,81 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
-from paceline.train._values import say
+from paceline.train._values import log
 
 from .peer import GoneError, Peer, listen
 
-# Whoever comes has to say soon who it is, and not too many may come at the same time: where there is a way in from
-# outside, it can be anybody.
-_INTRODUCTION_S, _MOST_STRANGERS = 10.0, 64
-_AGAIN_S = 0.05
+# The port may be reachable by anyone: limit the time of a handshake, and how many run at the same time.
+_HANDSHAKE_TIMEOUT_S, _MAX_PENDING = 10.0, 64
+_RETRY_S = 0.05
 
 
 class Handshake:
-    """Listens, and gives each guest a thread of its own.
+    """Listens, and gives each admitted peer a thread.
 
     Parameters
     ----------
     host, port:
-        Where to listen; port 0 takes a free one.
+        Address to listen on; port 0 takes a free one.
     key:
-        The secret that guests have to prove; empty for none.
+        The secret that peers have to prove; empty for none.
     serve:
-        Called with the guest's connection, the first thing that it has said, and its number; returns whether the
-        connection is kept. Else it is closed then.
+        Called with the connection, its first message, and its number; returns whether to keep the connection open.
     """
 
     def __init__(self, host: str, port: int, key: bytes, serve: Callable[[Peer, dict[str, Any], int], bool]) -> None:
         self._key, self._serve = key, serve
-        self._strangers = threading.BoundedSemaphore(_MOST_STRANGERS)  # who have not said who they are
+        self._pending = threading.BoundedSemaphore(_MAX_PENDING)
         self._listener = listen(host, port)
         self.port: int = self._listener.address[1]
 
     def open(self) -> None:
-        """Let guests in from now on."""
+        """Start to accept connections."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
-        guest = 0
+        connection_id = 0
         while True:
             try:
                 connection = self._listener.accept()
-            except OSError as error:  # whoever came has gone again, or there are too many
-                say(f"somebody came and went: {error}")
-                time.sleep(_AGAIN_S)
+            except OSError as error:  # the peer has disconnected, or there are too many connections
+                log(f"cannot accept a connection: {error}")
+                time.sleep(_RETRY_S)
                 continue
-            if not self._strangers.acquire(blocking=False):
+            if not self._pending.acquire(blocking=False):
                 connection.close()
                 continue
-            guest += 1
-            threading.Thread(target=self._let_in, args=(connection, guest), daemon=True).start()
+            connection_id += 1
+            threading.Thread(target=self._admit, args=(connection, connection_id), daemon=True).start()
 
-    def _let_in(self, connection: Connection, guest: int) -> None:
+    def _admit(self, connection: Connection, connection_id: int) -> None:
         peer, kept = Peer(connection), False
         try:
             try:
-                peer.be_patient(_INTRODUCTION_S)
-                peer.prove(self._key, first=True)
-                words = peer.receive()
-                peer.be_patient(None)
+                peer.set_timeout(_HANDSHAKE_TIMEOUT_S)
+                peer.authenticate(self._key, first=True)
+                message = peer.receive()
+                peer.set_timeout(None)
             finally:
-                self._strangers.release()
-            kept = self._serve(peer, words, guest)
-        except Exception as error:  # what is said may be wrong in any way: it costs whoever said it the connection
-            say(f"a connection has ended: {why(error)}")
+                self._pending.release()
+            kept = self._serve(peer, message, connection_id)
+        except Exception as error:  # a message may be wrong in any way: close its connection
+            log(f"connection closed: {describe_error(error)}")
         finally:
             if not kept:
                 peer.close()
 
 
-def why(error: Exception) -> str:
-    """Why a connection has ended, for people."""
-    return str(error) if isinstance(error, (GoneError, ValueError)) else f"it said what cannot be: {error!r}"
+def describe_error(error: Exception) -> str:
+    """Return why a connection has ended, for a log line."""
+    return str(error) if isinstance(error, (GoneError, ValueError)) else f"invalid message: {error!r}"
 
 
 def end_process(code: int) -> NoReturn:
-    """End with this code whatever guests' threads are at: one in the middle of a sum would abort Python's own way out,
-    and with it lose the code."""
+    """End the process with this code, without waiting for threads.
+
+    Python's own exit aborts if a thread is in a computation, and loses the code.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -1,8 +1,8 @@
-"""Two processes that speak to each other: words as JSON, and rows of numbers beside them. Used by server and workers.
+"""The connection between server and workers: messages as JSON, with rows of numbers beside them.
 
-They use one connection of the standard library's ``multiprocessing.connection``, which the worker opens: it may be
-behind a firewall or an address translation, and needs no open port. Where a key is set, both sides prove that they have
-it. Nothing that arrives is run.
+It is one connection of the standard library's ``multiprocessing.connection``, opened by the worker: the worker may be
+behind a firewall or address translation and needs no open port. If a key is set, both sides prove that they have it.
+Received data is never executed.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from paceline.train.job import ENV_SERVER
 if TYPE_CHECKING:
     import torch
 
-    Room = Callable[[dict[str, Any], int], torch.Tensor]
+    Allocate = Callable[[dict[str, Any], int], torch.Tensor]
 
-# Longer than any words are; a list of ten million samples fits.
-_LONGEST_WORDS = 1 << 27
-# A machine that has lost its power says nothing; after about a minute without an answer it is taken for gone.
+# Larger than any message; a list of ten million samples fits.
+_LONGEST_MESSAGE = 1 << 27
+# A machine that loses power closes no connection; after about a minute without an answer it counts as gone.
 _KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 4}
 
 
 class GoneError(Exception):
-    """The other side has gone, or never came."""
+    """The other side has disconnected or cannot be reached."""
 
 
 class Peer:
@@ -47,62 +47,62 @@ class Peer:
     Raises
     ------
     GoneError
-        From all methods, when the other side has gone.
+        From all methods, when the other side has disconnected.
     """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        # Rows go straight from and to memory: a ``Connection`` reads piece by piece and copies twice.
+        # Rows are sent from and received into memory directly: a ``Connection`` reads in pieces and copies twice.
         self._socket = socket.socket(fileno=os.dup(connection.fileno()))
         _keep_alive(self._socket)
 
-    def be_patient(self, seconds: float | None) -> None:
-        """Wait so long at most for anything the other side is to send, or to take; ``None``: for ever."""
+    def set_timeout(self, seconds: float | None) -> None:
+        """Limit the wait for the other side to send or receive; ``None`` is no limit."""
         whole = int(seconds or 0)
-        waited = struct.pack("ll", whole, round(((seconds or 0) - whole) * 1e6))
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, waited)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, waited)
+        timeout = struct.pack("ll", whole, round(((seconds or 0) - whole) * 1e6))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
 
-    def prove(self, key: bytes, *, first: bool) -> None:
-        """Let both sides prove that they have the key, if there is one. Raises ``GoneError`` if the other has not.
+    def authenticate(self, key: bytes, *, first: bool) -> None:
+        """Let both sides prove that they have the key, if there is one; one side goes ``first``.
 
-        One side asks ``first``, the other does not.
+        Raises ``GoneError`` if the other side does not have it.
         """
         if key:
             steps = [deliver_challenge, answer_challenge]
             for step in steps if first else reversed(steps):
                 self._try(step, self._connection, key)
 
-    def send(self, words: dict[str, Any], row: torch.Tensor | None = None) -> None:
-        """Say something, with a row of numbers if there is one."""
+    def send(self, message: dict[str, Any], row: torch.Tensor | None = None) -> None:
+        """Send a message, and a row of numbers if there is one."""
         length = 0 if row is None else row.numel()
-        self._try(self._connection.send_bytes, json.dumps([length, words]).encode())
+        self._try(self._connection.send_bytes, json.dumps([length, message]).encode())
         if row is not None and length:
             self._try(self._socket.sendall, _memory(row))
 
     @property
     def host(self) -> str:
-        """Where the other side is."""
+        """Address of the other side."""
         return str(self._socket.getpeername()[0])
 
-    def receive(self, into: torch.Tensor | Room | None = None) -> dict[str, Any]:
-        """Wait for what the other side says; a row of numbers that comes with it is put ``into``.
+    def receive(self, into: torch.Tensor | Allocate | None = None) -> dict[str, Any]:
+        """Wait for the next message; a row of numbers that comes with it is read ``into`` memory.
 
-        Where its length depends on what is said, ``into`` is asked for room with the words and the length. Raises
-        ``ValueError`` for a row of another length.
+        A callable ``into`` returns that memory for the message and the row's length. Raises ``ValueError`` for a row of
+        another length.
         """
-        length, words = json.loads(self._try(self._connection.recv_bytes, _LONGEST_WORDS))
+        length, message = json.loads(self._try(self._connection.recv_bytes, _LONGEST_MESSAGE))
         if length:
-            into = into(words, length) if callable(into) else into
+            into = into(message, length) if callable(into) else into
             expected = 0 if into is None else into.numel()
             if into is None or length != expected:
                 raise ValueError(f"state: got {length} numbers, expected {expected}")
             self._try(self._read, _memory(into))
-        found: dict[str, Any] = words
-        return found
+        result: dict[str, Any] = message
+        return result
 
     def close(self) -> None:
-        """End the connection, also for a thread that waits for something to come."""
+        """Close the connection; this also ends a ``receive`` in another thread."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -115,17 +115,17 @@ class Peer:
                 raise EOFError
             memory = memory[count:]
 
-    def _try(self, act: Callable[..., Any], *arguments: Any) -> Any:
+    def _try(self, operation: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return act(*arguments)
+            return operation(*arguments)
         except AuthenticationError:
-            raise GoneError("it does not have the key of this training") from None
+            raise GoneError("the peer does not have the key of this training") from None
         except (EOFError, OSError) as error:
-            raise GoneError(str(error) or "its connection has ended") from None
+            raise GoneError(str(error) or "the connection has ended") from None
 
 
 def address(server: str) -> tuple[str, int]:
-    """Host and port of a parameter server, as a process is told them.
+    """Return host and port of a parameter server given as text.
 
     >>> address("ps-0:29500")
     ('ps-0', 29500)
@@ -149,7 +149,7 @@ def reach(host: str, port: int, key: bytes) -> Peer:
         raise GoneError(str(error)) from None
     peer = Peer(connection)
     try:
-        peer.prove(key, first=False)
+        peer.authenticate(key, first=False)
     except GoneError:
         peer.close()
         raise
@@ -157,7 +157,7 @@ def reach(host: str, port: int, key: bytes) -> Peer:
 
 
 def _memory(row: torch.Tensor) -> memoryview:
-    """The numbers of a row on the CPU, as bytes, without copying; ``Tensor.numpy`` would need NumPy to be there."""
+    """Return the bytes of a CPU tensor without a copy; ``Tensor.numpy`` would require NumPy."""
     assert row.is_contiguous()
     return memoryview((ctypes.c_char * (row.numel() * row.element_size())).from_address(row.data_ptr())).cast("B")
 

@@ -1,4 +1,4 @@
-"""The parameter server: listens to workers, shows progress, and saves the training.
+"""The parameter server: serves workers, shows progress, and saves the training.
 
 Run by ``python -m paceline.train.asynchronous``.
 """
@@ -12,47 +12,47 @@ import torch
 
 from paceline.train._display import Display
 from paceline.train._store import Store
-from paceline.train._values import bad_value, say
-from paceline.train.job import EXIT_BROKEN, EXIT_NOBODY, EXIT_TERMINATED
+from paceline.train._values import bad_value, log
+from paceline.train.job import EXIT_NO_WORKERS, EXIT_STATE_LOST, EXIT_TERMINATED
 
-from .handshake import Handshake, why
+from .handshake import Handshake, describe_error
 from .peer import Peer
-from .shards import STRIKES, SampleShare
+from .shards import MAX_FAILURES, SampleShare
 from .spread import Holder
 from .training import NOT_FINITE, SharedTraining
 
-_LOOK_S = 0.05
-# Saving takes at most this share of the time; what a server that is killed has taken in since is trained again.
+_POLL_S = 0.05
+# Saving takes at most this fraction of the time. After a kill, batches since the last checkpoint are repeated.
 _SAVE_SHARE, _SAVE_EVERY_S = 0.02, 1.0
-# Who was lost shortly before the end comes again, and is to hear that it is over.
-_GOODBYE_S = 30.0
+# Time for lost workers to reconnect after the end and learn that the training is over.
+_END_NOTICE_S = 30.0
 
 
 class Server:
-    """One training's parameter server.
+    """The parameter server of one training.
 
-    Workers learn on their own: each takes the newest state, trains a batch with its own optimizer, and sends by how
-    much the state changed. The server adds that up in the order of arrival (asynchronous updates), so nobody waits for
-    anybody. A batch and its change are taken in together or not at all.
+    Each worker takes the newest state, trains a batch with its own optimizer, and sends the change of the state. The
+    server adds the changes in the order of arrival (asynchronous updates), so no worker waits for another. A batch and
+    its change are applied together or not at all.
 
     Parameters
     ----------
     parts:
-        Worker to what the schedule gives it.
+        Worker to its share in the schedule.
     host, port:
-        Where to listen; port 0 takes a free one.
+        Address to listen on; port 0 takes a free one.
     key:
         The secret that workers have to prove; empty for none.
     store:
-        Where to keep the state of the training; nothing is kept without one.
+        Store of the training's state; ``None`` stores nothing.
     display:
-        Where progress goes.
+        Output for progress.
     stuck_s:
-        A batch that takes so long, and ten times as long as the worker's batches mostly do, is given to another one.
+        A batch that takes longer than this, and than ten times the worker's usual time, goes to another worker.
     patience_s:
-        How long to wait for workers while there is none.
+        Seconds to wait for workers when there are none.
     fixed:
-        Nobody takes over what is another's.
+        Workers take over no samples from slower ones.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Server:
         self._store = store
         self._display = display
         self._patience_s = patience_s
-        self._leaves = False
+        self._terminating = False
         self._handshake = Handshake(host, port, key, self._serve)
         self.port = self._handshake.port
         found = store.load() if store is not None else None
@@ -80,53 +80,53 @@ class Server:
             content, path = found
             self._training.restore(content)
             at = self._training.progress("start")
-            say(f"going on from {path.name}: {at.done} of {at.total} samples are done")
+            log(f"resuming from {path.name}: {at.done} of {at.total} samples are done")
 
     def run(self) -> int:
-        """Serve until every sample of every epoch is done; returns the exit code."""
+        """Serve until every sample of every epoch is done; return the exit code."""
         training = self._training
         next_save_s = next_show_s = 0.0
-        since_s: float | None = None  # it has been over, or nobody has been there
+        since_s: float | None = None  # start of the time after the end, or without workers
         self._display.show(training.progress("start"))
         self._handshake.open()
         while True:
             now_s = time.monotonic()
-            training.take_back_stuck()
-            if training.hopeless:
-                say(f"every worker has failed {STRIKES} times: nobody is left to train")
-                return EXIT_NOBODY
-            since_s = (since_s or now_s) if training.ended or training.alone else None
+            training.reassign_stuck()
+            if training.all_excluded:
+                log(f"every worker has failed {MAX_FAILURES} times: no workers are left")
+                return EXIT_NO_WORKERS
+            since_s = (since_s or now_s) if training.ended or training.has_no_workers else None
             waited_s = now_s - (since_s or now_s)
-            if self._leaves:
+            if self._terminating:
                 self.save()
                 return EXIT_TERMINATED
-            if training.broken:
-                say(f"{training.broken}: it goes on from what was saved last")
-                return EXIT_BROKEN
-            if training.ended and (training.all_know or waited_s > _GOODBYE_S):
+            if training.state_loss:
+                log(f"{training.state_loss}: a restart resumes from the last checkpoint")
+                return EXIT_STATE_LOST
+            if training.ended and (training.all_informed or waited_s > _END_NOTICE_S):
                 break
             if not training.ended and waited_s > self._patience_s:
-                say(f"no worker for {self._patience_s:g} s: nobody is there to train")
-                return EXIT_NOBODY
+                log(f"no worker for {self._patience_s:g} s: giving up")
+                return EXIT_NO_WORKERS
             if now_s >= next_save_s and self.save():
                 next_save_s = now_s + max(_SAVE_EVERY_S, (time.monotonic() - now_s) / _SAVE_SHARE)
             if now_s >= next_show_s:
                 self._display.show(training.progress("progress"))
                 next_show_s = now_s + self._display.interval_s
-            time.sleep(_LOOK_S)
-        training.gather()
-        if training.broken and not training.all_know:
-            return EXIT_BROKEN
+            time.sleep(_POLL_S)
+        training.collect()
+        if training.state_loss and not training.all_informed:
+            return EXIT_STATE_LOST
         self.save()
         self._display.show(training.progress("finish"))
         return 0
 
     def leave(self) -> None:
-        """Save what there is and end, soon."""
-        self._leaves = True
+        """Save and end soon."""
+        self._terminating = True
 
     def save(self) -> bool:
-        """Write the training's state, what the next server goes on from; returns whether there is any yet."""
+        """Write a checkpoint of the training, if there is a state; return whether there is one."""
         content = self._training.content()
         if content is None:
             return False
@@ -134,96 +134,98 @@ class Server:
             return True
         try:
             self._store.save(content)
-        except OSError as error:  # a full disk costs the checkpoint, not the training
-            say(f"the checkpoint could not be written, the next one may be: {error}")
+        except OSError as error:  # on a full disk the checkpoint is lost, not the training
+            log(f"cannot write the checkpoint, trying again with the next one: {error}")
         return True
 
-    def _serve(self, peer: Peer, words: dict[str, Any], guest: int) -> bool:
-        """Everything that is said to one guest; returns whether its connection is kept."""
-        if "part" in words:
-            self._training.spread_to(Holder(str(words["part"]), (peer.host, int(words["port"])), peer))
+    def _serve(self, peer: Peer, message: dict[str, Any], connection_id: int) -> bool:
+        """Serve one connection; return whether to keep it open."""
+        if "part" in message:
+            self._training.add_holder(Holder(str(message["part"]), (peer.host, int(message["port"])), peer))
             return True
-        if "leaves" in words:
-            self._training.take_back_from(str(words["leaves"]))
+        if "leaves" in message:
+            self._training.remove_holder(str(message["leaves"]))
             peer.send({"kind": "thanks"})
             return False
-        worker = str(words["worker"])
+        worker = str(message["worker"])
         try:
-            if self._welcome(peer, worker, words, guest):
+            if self._admit(peer, worker, message, connection_id):
                 buffer: list[torch.Tensor] = []
-                while self._answer(peer, worker, guest, buffer):
+                while self._handle(peer, worker, connection_id, buffer):
                     pass
-        except Exception as error:  # as in ``handshake``, and what it was lent goes to the others
-            self._training.lost(worker, guest, why(error))
+        except Exception as error:  # as in ``handshake``; the worker's leases go to the others
+            self._training.disconnect(worker, connection_id, describe_error(error))
         return False
 
-    def _welcome(self, peer: Peer, worker: str, words: dict[str, Any], guest: int) -> bool:
-        """Let a worker in; returns whether it may stay."""
-        training, size = self._training, words["size"]
-        why = training.why_not(worker, words["epochs"], size, words.get("until"))
-        if why is None and not training.has_state:
-            given = torch.zeros(size, dtype=getattr(torch, words["dtype"]))
+    def _admit(self, peer: Peer, worker: str, message: dict[str, Any], connection_id: int) -> bool:
+        """Admit a worker; return whether it may train."""
+        training, size = self._training, message["size"]
+        reason = training.rejection_reason(worker, message["epochs"], size, message.get("until"))
+        if reason is None and not training.has_state:
+            given = torch.zeros(size, dtype=getattr(torch, message["dtype"]))
             peer.send({"kind": "begin"})
             peer.receive(given)
-            training.begin_with(given)
-            why = training.why_not(worker, words["epochs"], size)  # another one may have been quicker
-        if why is not None:
-            peer.send({"kind": "left out" if training.has_left_out(worker) else "sent away", "why": why})
+            training.set_initial_state(given)
+            reason = training.rejection_reason(worker, message["epochs"], size)  # another worker may have been faster
+        if reason is not None:
+            peer.send({"kind": "left out" if training.has_left_out(worker) else "sent away", "why": reason})
             return False
-        size_of_batch = words.get("batch_size")
-        training.join(worker, guest, size_of_batch if isinstance(size_of_batch, int) and size_of_batch > 0 else None)
-        layout, own = training.own()
-        peer.send({"kind": "welcome", "guest": guest, "layout": layout, **training.place_of(worker)}, own)
+        batch_size = message.get("batch_size")
+        training.join(worker, connection_id, batch_size if isinstance(batch_size, int) and batch_size > 0 else None)
+        layout, own_range = training.own_range()
+        peer.send(
+            {"kind": "welcome", "guest": connection_id, "layout": layout, **training.progress_of(worker)}, own_range
+        )
         return True
 
-    def _answer(self, peer: Peer, worker: str, guest: int, sent: list[torch.Tensor]) -> bool:
-        """Answer one thing that a worker says; returns whether there is more to come.
+    def _handle(self, peer: Peer, worker: str, connection_id: int, sent: list[torch.Tensor]) -> bool:
+        """Handle one message of a worker; return whether more may follow.
 
-        A row that it sends is put into ``sent``, where the one before was: fresh memory costs time.
+        Its row is read into ``sent``, in place of the previous one: allocation takes time.
         """
         training = self._training
 
-        came = False
+        received = False
 
-        def room(words: dict[str, Any], length: int) -> torch.Tensor:
-            nonlocal came
-            came = True
+        def allocate(message: dict[str, Any], length: int) -> torch.Tensor:
+            nonlocal received
+            received = True
             if not sent or len(sent[0]) != length:
-                sent[:] = [training.room(length)]
+                sent[:] = [training.allocate(length)]
             return sent[0]
 
-        words = peer.receive(room)
-        kind = words["kind"]
+        message = peer.receive(allocate)
+        kind = message["kind"]
         if kind == "lease":
-            answer = training.lend(worker, guest)
+            answer = training.lend(worker, connection_id)
             over = answer["kind"] == "over"
             peer.send(answer, training.snapshot() if over else None)
             if over:
-                training.lost(worker, guest, "all is done", strike=False)
+                training.disconnect(worker, connection_id, "the training is over", failed=False)
             return answer["kind"] not in ("over", "sent away")
         if kind == "done":
-            change = sent[0] if came else torch.empty(0)
-            about = words["number"], words["version"], change, words["reported"], words["reports"]
-            counts = training.take_in(worker, guest, *about)
-            layout, own = training.own()
+            change = sent[0] if received else torch.empty(0)
+            result = message["number"], message["version"], change, message["reported"], message["reports"]
+            counts = training.apply_change(worker, connection_id, *result)
+            layout, own_range = training.own_range()
             kind = "moved" if counts is None else "taken"
-            peer.send({"kind": kind, "counts": counts, "layout": layout, **training.place_of(worker)}, own)
+            peer.send({"kind": kind, "counts": counts, "layout": layout, **training.progress_of(worker)}, own_range)
         elif kind == "not finite":
             raise ValueError(NOT_FINITE)
         elif kind == "check":
             training.check()
             peer.send({"kind": "thanks"})
         elif kind == "where":
-            layout, own = training.own()
-            peer.send({"kind": "there", "layout": layout}, own)
+            layout, own_range = training.own_range()
+            peer.send({"kind": "there", "layout": layout}, own_range)
         elif kind == "order":
-            training.begin_epoch(worker, guest, words["indices"])
+            training.begin_epoch(worker, connection_id, message["indices"])
             peer.send({"kind": "thanks"})
         elif kind == "stop":
             training.stop()
             peer.send({"kind": "thanks"})
         elif kind == "leave":
-            training.lost(worker, guest, "it was asked to end", strike=False)
+            training.disconnect(worker, connection_id, "it has left", failed=False)
             return False
         else:
             raise bad_value("kind", kind, "lease, done, where, check, order, stop or leave")

@@ -1,6 +1,6 @@
-"""The state of a training as ranges of one row: the first here, each other one in a process of its own, see ``part``.
+"""The state of a training as ranges of one row: the first range is here, each other in a process of ``part``.
 
-Kept by ``training``, which lets one thread in at a time.
+Used by ``training``, which serialises access.
 """
 
 from __future__ import annotations
@@ -10,177 +10,179 @@ from typing import Any
 
 import torch
 
-from paceline.train._values import say
+from paceline.train._values import log
 
 from .peer import GoneError, Peer
 
-_PATIENCE_S = 30.0  # everybody waits meanwhile
+_PATIENCE_S = 30.0  # all workers wait during this time
 
 
 class Holder:
-    """A process that holds a range, as the server sees it; all it is asked, it answers.
+    """The server's view of a process that holds a range.
 
     Parameters
     ----------
     name:
-        Its own.
+        Its unique name.
     address:
-        Host and port where workers reach it.
+        Host and port at which workers reach it.
     peer:
-        The connection that it came with.
+        The connection that it opened.
 
     Raises
     ------
     GoneError
-        From all methods, when it has gone.
+        From all methods, when it has disconnected.
     """
 
     def __init__(self, name: str, address: tuple[str, int], peer: Peer) -> None:
         self.name, self.address = name, address
         self._peer = peer
-        peer.be_patient(_PATIENCE_S)
+        peer.set_timeout(_PATIENCE_S)
 
-    def hold(self, version: int, row: torch.Tensor, whole: int) -> None:
-        """Give it a range to hold, in place of any before, of a row that is ``whole`` numbers long."""
+    def hold(self, version: int, row: torch.Tensor, total_size: int) -> None:
+        """Replace its range; the range belongs to a row of ``total_size`` numbers."""
         dtype = str(row.dtype).removeprefix("torch.")
-        self._ask({"kind": "hold", "version": version, "dtype": dtype, "whole": whole}, row)
+        self._request({"kind": "hold", "version": version, "dtype": dtype, "whole": total_size}, row)
 
     def commit(self, worker: str, number: int) -> None:
-        """Let it add what a worker has sent it of a batch."""
-        self._ask({"kind": "commit", "worker": worker, "number": number})
+        """Add the change that a worker has sent it for a batch."""
+        self._request({"kind": "commit", "worker": worker, "number": number})
 
-    def give(self, into: torch.Tensor) -> None:
+    def fetch(self, into: torch.Tensor) -> None:
         """Fetch its range."""
-        self._ask({"kind": "give"}, into=into)
+        self._request({"kind": "give"}, into=into)
 
     def end(self) -> None:
-        """Let it go."""
-        self._ask({"kind": "end"})
+        """End the process."""
+        self._request({"kind": "end"})
         self._peer.close()
 
     def close(self) -> None:
-        """End the connection, whatever becomes of it."""
+        """Close the connection."""
         self._peer.close()
 
-    def _ask(self, words: dict[str, Any], row: torch.Tensor | None = None, into: torch.Tensor | None = None) -> None:
-        self._peer.send(words, row)
+    def _request(
+        self, message: dict[str, Any], row: torch.Tensor | None = None, into: torch.Tensor | None = None
+    ) -> None:
+        self._peer.send(message, row)
         answer = self._peer.receive(into)
         if answer["kind"] != "done":
-            raise GoneError(f"it says {answer['kind']}")
+            raise GoneError(f"it answered {answer['kind']}")
 
 
 class Spread:
-    """A row of numbers, cut into as many equal ranges as there are processes to hold them.
+    """A row of numbers, divided into equal ranges, one per process.
 
-    Workers reach each process by itself, so that what they send and fetch goes over several links at the same time.
-    The first range is the server's own; whoever asks for the whole row makes it fetch the others.
+    Workers connect to each process, so that changes and states use several links in parallel. The first range is the
+    server's own; reading the whole row fetches the others.
     """
 
     def __init__(self) -> None:
         self._row: torch.Tensor | None = None
         self._holders: list[Holder] = []
-        # Not that of a server that had died: what was sent of its ranges is not taken for what is sent of these.
+        # Random, so that changes sent for the ranges of a previous server do not match.
         self.version = int.from_bytes(os.urandom(4), "big") + 1
-        """Changes with the ranges: what was said of others before does not count any more."""
+        """Changes with the ranges; messages with an older version are void."""
 
     @property
-    def begun(self) -> bool:
+    def has_state(self) -> bool:
         """Whether there is a row."""
         return self._row is not None
 
     @property
     def size(self) -> int:
-        """Of the whole row."""
+        """Length of the whole row."""
         assert self._row is not None
         return len(self._row)
 
     @property
     def processes(self) -> int:
-        """How many hold a range."""
+        """Number of processes that hold a range."""
         return 1 + len(self._holders)
 
-    def begin_with(self, row: torch.Tensor) -> None:
-        """Take a row, and hand its ranges out."""
+    def set_initial_state(self, row: torch.Tensor) -> None:
+        """Set the row, and distribute its ranges."""
         self._row = row
-        self._deal()
+        self._distribute()
 
-    def own(self) -> torch.Tensor:
-        """The server's own range, to read and to change."""
+    def own_range(self) -> torch.Tensor:
+        """Return the server's own range, to read and to change."""
         assert self._row is not None
-        return self._row[: self._cut(1)]
+        return self._row[: self._begin(1)]
 
     def commit(self, worker: str, number: int, change: torch.Tensor) -> None:
-        """Add a batch's change: the own range of it is here, of the others their processes have been sent it."""
-        self.own().add_(change)
+        """Add a batch's change: its range here, and in each other process the range that the worker sent there."""
+        self.own_range().add_(change)
         for holder in self._holders:
             holder.commit(worker, number)
 
-    def whole(self) -> torch.Tensor:
-        """The whole row, as it is now."""
+    def fetch_all(self) -> torch.Tensor:
+        """Return the whole row as it is now."""
         assert self._row is not None
-        for place, holder in enumerate(self._holders, start=1):
-            holder.give(self._row[self._cut(place) : self._cut(place + 1)])
+        for index, holder in enumerate(self._holders, start=1):
+            holder.fetch(self._row[self._begin(index) : self._begin(index + 1)])
         return self._row
 
     def layout(self) -> dict[str, Any]:
-        """Who holds what, in words for a worker."""
+        """Return which process holds which range, as a message for workers."""
         places = range(1, self.processes)
         others = [
-            [*holder.address, self._cut(place), self._cut(place + 1)]
-            for place, holder in zip(places, self._holders, strict=True)
+            [*holder.address, self._begin(index), self._begin(index + 1)]
+            for index, holder in zip(places, self._holders, strict=True)
         ]
-        return {"version": self.version, "own": self._cut(1), "others": others}
+        return {"version": self.version, "own": self._begin(1), "others": others}
 
     def join(self, holder: Holder) -> None:
-        """One more holds a range from now on."""
+        """Add a holder, and distribute the ranges anew."""
         if self._row is not None:
-            self.whole()
+            self.fetch_all()
         self._holders.append(holder)
-        self._deal()
+        self._distribute()
 
     def leave(self, name: str) -> bool:
-        """One holds no range any more; returns whether it did."""
+        """Remove a holder; return whether it held a range."""
         leaving = [holder for holder in self._holders if holder.name == name]
         if not leaving:
             return False
         if self._row is not None:
-            self.whole()
+            self.fetch_all()
         self._holders = [holder for holder in self._holders if holder.name != name]
-        self._deal()
+        self._distribute()
         for holder in leaving:
-            self._let_go(holder)
+            self._release(holder)
         return True
 
     def end(self) -> None:
-        """All is done: nobody needs to hold anything any more. The whole row is here then."""
+        """Fetch the whole row and end all holders."""
         if self._row is not None:
-            self.whole()
+            self.fetch_all()
         for holder in self._holders:
-            self._let_go(holder)
+            self._release(holder)
         self._holders = []
         self.version += 1
 
-    def _let_go(self, holder: Holder) -> None:
+    def _release(self, holder: Holder) -> None:
         try:
             holder.end()
         except GoneError:
             holder.close()
 
-    def _deal(self) -> None:
-        """Hand the ranges out. Who cannot take one is left out: nothing is lost, as the whole row is here."""
+    def _distribute(self) -> None:
+        """Distribute the ranges. A holder that fails is removed: no data is lost, as the whole row is here."""
         self.version += 1
-        for place, holder in enumerate(self._holders, start=1):
+        for index, holder in enumerate(self._holders, start=1):
             if self._row is None:
                 continue
             try:
-                holder.hold(self.version, self._row[self._cut(place) : self._cut(place + 1)], len(self._row))
+                holder.hold(self.version, self._row[self._begin(index) : self._begin(index + 1)], len(self._row))
             except GoneError as error:
-                say(f"{holder.name} cannot hold its part of the state: {error}")
+                log(f"{holder.name} cannot hold its shard of the state: {error}")
                 holder.close()
-                self._holders = [one for one in self._holders if one is not holder]
-                return self._deal()
+                self._holders = [other for other in self._holders if other is not holder]
+                return self._distribute()
         return None
 
-    def _cut(self, place: int) -> int:
-        """Where a range begins."""
-        return round(self.size * place / self.processes) if self._row is not None else 0
+    def _begin(self, index: int) -> int:
+        """Return the start of a range."""
+        return round(self.size * index / self.processes) if self._row is not None else 0

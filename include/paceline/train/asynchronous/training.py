@@ -1,6 +1,6 @@
-"""What a parameter server knows: the state of the training, who trains, and which batches are under way.
+"""The parameter server's view of a training: its state, its workers, and the batches in flight.
 
-Asked by one thread for each worker and by ``server``'s own; it does no I/O but for what it tells people.
+Used by one thread per worker and by the ``server``'s main thread; no I/O except for logging and ``spread``.
 """
 
 from __future__ import annotations
@@ -15,180 +15,180 @@ from typing import Any
 import torch
 
 from paceline.train._monitor import Converged, Monitor
-from paceline.train._values import say
+from paceline.train._values import log
 from paceline.train.progress import Progress
 
 from .peer import GoneError
-from .shards import STRIKES, SampleShare, Shards
+from .shards import MAX_FAILURES, SampleShare, Shards
 from .spread import Holder, Spread
 
-NOT_FINITE = "what it has learned is not finite: is its learning rate too high, or its data damaged?"
-# A worker that is told to wait asks again after this time.
+NOT_FINITE = "its change is not finite: is the learning rate too high, or the data damaged?"
+# The longest wait of a worker for a batch, after which it has to ask again.
 _WAIT_S = 0.5
-# Whose batch takes so many times as long as its batches mostly do has come to a stand.
-_STUCK = 10.0
+# A batch that takes longer than this many times the worker's usual time is stuck.
+_STUCK_FACTOR = 10.0
 
 
 class SharedTraining:
     """One training, shared by the threads of a server.
 
-    Workers are told apart by their name and by the number of the connection that they came with (``guest``): what an
-    earlier connection of a worker says does not count any more once it has come again.
+    A worker is identified by its name and by the number of its connection: after it has reconnected, messages of its
+    earlier connection no longer count.
 
     Parameters
     ----------
     parts:
-        Worker to what the schedule gives it.
+        Worker to its share in the schedule.
     stuck_s:
-        A batch that takes so long, and ten times as long as the worker's batches mostly do, is given to another one.
+        A batch that takes longer than this, and than ten times the worker's usual time, goes to another worker.
     fixed:
-        Nobody takes over what is another's, see :class:`~paceline.train.asynchronous.shards.Shards`.
+        Workers take over no samples from slower ones, see :class:`~paceline.train.asynchronous.shards.Shards`.
     """
 
     def __init__(self, parts: dict[str, SampleShare], stuck_s: float, *, fixed: bool = False) -> None:
         self._parts = parts
         self._fixed = fixed
         self._stuck_s = stuck_s
-        self._shards: Shards | None = None  # known with the first worker, which tells how many epochs there are
+        self._shards: Shards | None = None  # made when the first worker reports the number of epochs
         self._spread = Spread()
-        self.broken: str | None = None
-        """Why it cannot go on from here, but from what was saved last; ``None`` while it can."""
+        self.state_loss: str | None = None
+        """Why the training has to resume from its last checkpoint; ``None`` while the state is complete."""
         self._lock = threading.Condition()
-        self._connection: dict[str, int] = {}
-        self._lent_s: dict[int, tuple[str, float]] = {}  # lease to who has it and since when
+        self._connection_ids: dict[str, int] = {}
+        self._leased: dict[int, tuple[str, float]] = {}  # lease number to worker and start time
         self._batch_s: dict[str, float] = {}
         self._reported: dict[str, float] = {}
-        self._monitor: Monitor | None = None  # where the script says when the training has learned enough
-        self._most_epochs = 0  # what the script asks for
-        self._reports: dict[str, int] = {}  # how often each worker has reported the metric that is monitored
-        self._asked_for_order: tuple[str, float] | None = None  # who, and when
-        # Workers that have joined, also an earlier server, and neither know that it is over nor were asked to end.
-        self._unaware: set[str] = set()
+        self._monitor: Monitor | None = None  # if the script uses ``until``
+        self._max_epochs = 0  # as in the script
+        self._reports: dict[str, int] = {}  # by worker: number of reports of the monitored metric
+        self._order_request: tuple[str, float] | None = None  # worker and time
+        # Workers that have joined, also an earlier server, that neither know the end of the training nor have left.
+        self._uninformed: set[str] = set()
 
-    # --- who trains -----------------------------------------------------------------------------------------------
+    # --- workers --------------------------------------------------------------------------------------------------
 
-    def why_not(self, worker: str, epochs: int, size: int, until: dict[str, Any] | None = None) -> str | None:
-        """Why a worker may not train here; ``None`` if it may."""
+    def rejection_reason(self, worker: str, epochs: int, size: int, until: dict[str, Any] | None = None) -> str | None:
+        """Return why a worker may not train here; ``None`` if it may."""
         with self._lock:
             if self._shards is None:
                 self._monitor = Monitor(Converged(**until), epochs) if until else None
                 self._shards = Shards(self._parts, epochs, fixed=self._fixed)
-                self._most_epochs = epochs
+                self._max_epochs = epochs
             shards = self._shards
-            if not shards.knows(worker):
-                return f"the schedule gives nothing to {worker}"
+            if not shards.is_scheduled(worker):
+                return f"the schedule has no share for {worker}"
             if shards.excluded(worker):
-                return f"{worker} has failed {STRIKES} times and is left out for the rest of this training"
-            if epochs != self._most_epochs:
-                return f"{worker} is to train {epochs} epochs, the others {self._most_epochs}: run the same script"
-            others = self._spread.size if self._spread.begun else size
+                return f"{worker} has failed {MAX_FAILURES} times and is left out for the rest of this training"
+            if epochs != self._max_epochs:
+                return f"{worker} has {epochs} epochs, the others {self._max_epochs}: run the same script"
+            others = self._spread.size if self._spread.has_state else size
             if others != size:
                 return f"the model of {worker} has {size} numbers, that of the others {others}: run the same script"
             return None
 
     def has_left_out(self, worker: str) -> bool:
-        """Whether a worker has failed too often."""
+        """Return whether a worker has failed too often."""
         with self._lock:
             shards = self._shards
-            return shards is not None and shards.knows(worker) and shards.excluded(worker)
+            return shards is not None and shards.is_scheduled(worker) and shards.excluded(worker)
 
     @property
     def has_state(self) -> bool:
-        """Whether there is a state to begin with."""
-        return self._spread.begun
+        """Whether there is an initial state."""
+        return self._spread.has_state
 
-    def begin_with(self, state: torch.Tensor) -> None:
-        """Take a worker's state to begin with, unless another one was quicker."""
+    def set_initial_state(self, state: torch.Tensor) -> None:
+        """Use a worker's state as the initial state, unless another worker was faster."""
         with self._lock:
-            if not self._spread.begun:
-                self._spread.begin_with(state)
+            if not self._spread.has_state:
+                self._spread.set_initial_state(state)
 
-    def join(self, worker: str, guest: int, batch_size: int | None = None) -> None:
-        """A worker begins to train, or comes again."""
+    def join(self, worker: str, connection_id: int, batch_size: int | None = None) -> None:
+        """Add a worker, also one that reconnects."""
         with self._lock:
             assert self._shards is not None
-            if worker in self._connection:
-                self._lose(worker, "it has come again", strike=True)
-            self._connection[worker] = guest
+            if worker in self._connection_ids:
+                self._remove_worker(worker, "it has reconnected", failed=True)
+            self._connection_ids[worker] = connection_id
             self._reports[worker] = 0
             self._shards.join(worker, batch_size)
-            self._unaware.add(worker)
+            self._uninformed.add(worker)
             self._lock.notify_all()
-            failures = self._shards.strikes[worker]
-            say(f"{worker} trains" + (f" (failures so far: {failures})" if failures else ""))
+            failures = self._shards.failures[worker]
+            log(f"{worker} trains" + (f" (failures so far: {failures})" if failures else ""))
 
-    def lost(self, worker: str, guest: int, why: str, *, strike: bool = True) -> None:
-        """A worker's connection has ended; without a strike it was meant to."""
+    def disconnect(self, worker: str, connection_id: int, reason: str, *, failed: bool = True) -> None:
+        """Remove a worker whose connection has ended, with a failure unless it left properly."""
         with self._lock:
-            if self._connection.get(worker) == guest:
-                self._lose(worker, why, strike=strike)
-                if not strike:
-                    self._unaware.discard(worker)
+            if self._connection_ids.get(worker) == connection_id:
+                self._remove_worker(worker, reason, failed=failed)
+                if not failed:
+                    self._uninformed.discard(worker)
 
-    def _lose(self, worker: str, why: str, *, strike: bool) -> None:
+    def _remove_worker(self, worker: str, reason: str, *, failed: bool) -> None:
         assert self._shards is not None
-        del self._connection[worker]
-        handed_on = self._shards.lose(worker, strike=strike)
-        self._lent_s = {number: held for number, held in self._lent_s.items() if held[0] != worker}
-        if self._asked_for_order is not None and self._asked_for_order[0] == worker:
-            self._asked_for_order = None
+        del self._connection_ids[worker]
+        samples = self._shards.leave(worker, failed=failed)
+        self._leased = {number: held for number, held in self._leased.items() if held[0] != worker}
+        if self._order_request is not None and self._order_request[0] == worker:
+            self._order_request = None
         self._lock.notify_all()
-        if strike:
-            count = self._shards.strikes[worker]
-            left_out = ", which leaves it out for the rest of this training" if count >= STRIKES else ""
-            say(f"{worker} is lost ({why}), {handed_on} samples go to the others; failure {count}{left_out}")
+        if failed:
+            count = self._shards.failures[worker]
+            left_out = ", left out for the rest of this training" if count >= MAX_FAILURES else ""
+            log(f"{worker} is lost ({reason}): {samples} samples go to the others, failure {count}{left_out}")
 
-    # --- what they do ---------------------------------------------------------------------------------------------
+    # --- batches --------------------------------------------------------------------------------------------------
 
-    def lend(self, worker: str, guest: int) -> dict[str, Any]:
-        """What a worker is to do next, in words for it."""
+    def lend(self, worker: str, connection_id: int) -> dict[str, Any]:
+        """Return what a worker has to do next, as a message for it."""
         with self._lock:
             shards = self._shards
             assert shards is not None
             asked_s = time.monotonic()
-            while self._connection.get(worker) == guest:
-                if shards.wants_order and self._asked_for_order is None:
-                    self._asked_for_order = worker, time.monotonic()
+            while self._connection_ids.get(worker) == connection_id:
+                if shards.needs_order and self._order_request is None:
+                    self._order_request = worker, time.monotonic()
                     return {"kind": "order"}
                 lease = shards.lease(worker)
                 if lease is not None:
-                    self._lent_s[lease.number] = (worker, time.monotonic())
-                    about: dict[str, Any] = {"number": lease.number, "epoch": lease.epoch}
-                    about |= {"indices": list(lease.indices), "waited_s": round(time.monotonic() - asked_s, 4)}
-                    return {"kind": "lease", **about, **self._place_of(worker)}
+                    self._leased[lease.number] = (worker, time.monotonic())
+                    fields: dict[str, Any] = {"number": lease.number, "epoch": lease.epoch}
+                    fields |= {"indices": list(lease.indices), "waited_s": round(time.monotonic() - asked_s, 4)}
+                    return {"kind": "lease", **fields, **self._progress_of(worker)}
                 if shards.ended:
-                    return {"kind": "over", **self._place_of(worker)}
-                # Who still has work must not be kept from it, and who has none asks again.
-                if shards.holds(worker) or time.monotonic() >= asked_s + _WAIT_S:
+                    return {"kind": "over", **self._progress_of(worker)}
+                # A worker with leases must not wait here; one without asks again.
+                if shards.leased_to(worker) or time.monotonic() >= asked_s + _WAIT_S:
                     return {"kind": "nothing"}
                 self._lock.wait(_WAIT_S)
-            return {"kind": "sent away", "why": f"another {worker} has taken its place"}
+            return {"kind": "sent away", "why": f"another process has joined as {worker}"}
 
-    def begin_epoch(self, worker: str, guest: int, order: list[int]) -> None:
-        """Begin an epoch with the order that a worker was asked for."""
+    def begin_epoch(self, worker: str, connection_id: int, order: list[int]) -> None:
+        """Begin an epoch with the order requested from a worker."""
         with self._lock:
             assert self._shards is not None
-            asked = self._asked_for_order
-            if self._connection.get(worker) == guest and asked is not None and asked[0] == worker:
-                self._asked_for_order = None
+            request = self._order_request
+            if self._connection_ids.get(worker) == connection_id and request is not None and request[0] == worker:
+                self._order_request = None
                 self._shards.begin_epoch(order)
                 self._lock.notify_all()
 
-    def take_in(
+    def apply_change(
         self,
         worker: str,
-        guest: int,
+        connection_id: int,
         number: int,
         version: int,
         change: torch.Tensor,
         reported: dict[str, float],
         reports: int = 0,
     ) -> bool | None:
-        """Add what a worker has learned from a batch; returns whether it counts: not if another one does the batch.
+        """Add the change of a worker's batch; return whether it counts: not if the batch was reassigned.
 
-        ``change`` is the server's own range of it, the other processes have theirs; ``None`` is the answer if the
-        ranges are others by now than those of ``version``: it is to be sent again. ``reports`` is how often the worker
-        has reported the metric that is monitored.
+        ``change`` is the server's own range of it; the other processes have theirs. Return ``None`` if the ranges are
+        no longer those of ``version``: the worker has to send the change again. ``reports`` is how often the worker has
+        reported the monitored metric.
         """
         if not torch.isfinite(change).all():
             raise ValueError(NOT_FINITE)
@@ -196,63 +196,63 @@ class SharedTraining:
             assert self._shards is not None
             if version != self._spread.version:
                 return None
-            own = len(self._spread.own())
-            if len(change) != own:
-                raise ValueError(f"change: got {len(change)} numbers, expected {own}")
-            if self._connection.get(worker) != guest or not self._shards.finish(worker, number):
+            own_range = len(self._spread.own_range())
+            if len(change) != own_range:
+                raise ValueError(f"change: got {len(change)} numbers, expected {own_range}")
+            if self._connection_ids.get(worker) != connection_id or not self._shards.finish(worker, number):
                 return False
             try:
                 self._spread.commit(worker, number, change)
-            except Exception as error:  # the batch is taken for done, and some may have added its change
-                self.broken = f"a part of the state is lost: {error}"
+            except Exception as error:  # the batch counts as done, and some processes may have added its change
+                self.state_loss = f"a shard of the state is lost: {error}"
                 return False
-            took_s = time.monotonic() - self._lent_s.pop(number)[1]
+            took_s = time.monotonic() - self._leased.pop(number)[1]
             self._batch_s[worker] = 0.8 * self._batch_s.get(worker, took_s) + 0.2 * took_s
             self._reported.update(reported)
             if self._monitor is not None and reports > self._reports[worker]:
                 self._reports[worker] = reports
-                self._follow(self._monitor, self._shards)
+                self._update_epochs(self._monitor, self._shards)
             self._lock.notify_all()
             return True
 
-    def _follow(self, monitor: Monitor, shards: Shards) -> None:
-        """Let the number of epochs follow the metric that a worker has reported anew."""
+    def _update_epochs(self, monitor: Monitor, shards: Shards) -> None:
+        """Set the number of epochs by a new report of the monitored metric."""
         metric, before = monitor.until.metric, shards.epochs
-        if monitor.enough is not None:
+        if monitor.end_reason is not None:
             return
         monitor.add(shards.epochs_done, self._reported.get(metric, math.nan))
         shards.set_epochs(monitor.epochs)
-        if monitor.enough is not None:
-            say(f"the training ends after {shards.epochs} epochs: {monitor.enough}")
+        if monitor.end_reason is not None:
+            log(f"the training ends after {shards.epochs} epochs: {monitor.end_reason}")
         elif shards.epochs != before:
-            say(f"{metric} is expected to need {shards.epochs} epochs")
+            log(f"forecast by {metric}: {shards.epochs} epochs")
 
     def stop(self) -> None:
-        """End it all: a worker has seen that it is good enough."""
+        """End the training of all workers, after ``stop_early`` in one."""
         with self._lock:
             assert self._shards is not None
             self._shards.stop()
             self._lock.notify_all()
 
-    def take_back_stuck(self) -> None:
-        """Give batches to others that do not come back; and ask another one for an order of samples that does not."""
+    def reassign_stuck(self) -> None:
+        """Reassign stuck batches, and a stuck request for the order of samples."""
         now_s = time.monotonic()
         with self._lock:
-            if self._asked_for_order is not None and now_s - self._asked_for_order[1] > self._stuck_s:
-                say(f"{self._asked_for_order[0]} has not said in which order its samples come: another one is asked")
-                self._asked_for_order = None
+            if self._order_request is not None and now_s - self._order_request[1] > self._stuck_s:
+                log(f"{self._order_request[0]} has not sent the order of the samples: asking another worker")
+                self._order_request = None
                 self._lock.notify_all()
-            for number, (worker, since_s) in list(self._lent_s.items()):
-                if now_s - since_s > max(self._stuck_s, _STUCK * self._batch_s.get(worker, 0.0)):
+            for number, (worker, since_s) in list(self._leased.items()):
+                if now_s - since_s > max(self._stuck_s, _STUCK_FACTOR * self._batch_s.get(worker, 0.0)):
                     assert self._shards is not None
-                    say(f"{worker} has not come back with a batch for {now_s - since_s:.0f} s: another one does it")
-                    # It may only be slow: next time it has twice as long, else nothing it does would ever count.
-                    self._batch_s[worker] = 2 * (now_s - since_s) / _STUCK
+                    log(f"{worker} has not returned a batch for {now_s - since_s:.0f} s: reassigning the batch")
+                    # It may only be slow: allow twice the time for its next batch, else none would ever count.
+                    self._batch_s[worker] = 2 * (now_s - since_s) / _STUCK_FACTOR
                     self._shards.take_back(number)
-                    del self._lent_s[number]
+                    del self._leased[number]
                     self._lock.notify_all()
 
-    # --- how it stands --------------------------------------------------------------------------------------------
+    # --- status ---------------------------------------------------------------------------------------------------
 
     @property
     def ended(self) -> bool:
@@ -261,86 +261,86 @@ class SharedTraining:
             return self._shards is not None and self._shards.ended
 
     @property
-    def alone(self) -> bool:
-        """Whether nobody trains."""
-        return not self._connection
+    def has_no_workers(self) -> bool:
+        """Whether no worker is connected."""
+        return not self._connection_ids
 
     @property
-    def hopeless(self) -> bool:
+    def all_excluded(self) -> bool:
         """Whether every worker has failed too often."""
         with self._lock:
             return self._shards is not None and all(self._shards.excluded(name) for name in self._parts)
 
     @property
-    def all_know(self) -> bool:
-        """Whether everybody who has ever come knows that it is over."""
+    def all_informed(self) -> bool:
+        """Whether all workers that have ever joined know that the training is over."""
         with self._lock:
             assert self._shards is not None
-            return all(self._shards.excluded(name) for name in self._unaware)
+            return all(self._shards.excluded(name) for name in self._uninformed)
 
     def snapshot(self) -> torch.Tensor:
-        """The newest state."""
+        """Return the newest state."""
         with self._lock:
-            return self._spread.whole().clone()
+            return self._spread.fetch_all().clone()
 
-    def room(self, length: int) -> torch.Tensor:
-        """Where to put what a worker sends; its range may have been another when it sent that."""
+    def allocate(self, length: int) -> torch.Tensor:
+        """Return memory for a worker's change, whose range may be of an earlier layout."""
         with self._lock:
             if length > self._spread.size:
                 raise ValueError(f"state: got {length} numbers, expected {self._spread.size} at most")
-            return torch.empty(length, dtype=self._spread.own().dtype)
+            return torch.empty(length, dtype=self._spread.own_range().dtype)
 
-    def own(self) -> tuple[dict[str, Any], torch.Tensor]:
-        """Who holds which range of the state, and the server's own as it is now."""
+    def own_range(self) -> tuple[dict[str, Any], torch.Tensor]:
+        """Return the layout, and the server's own range as it is now."""
         with self._lock:
-            return self._spread.layout(), self._spread.own().clone()
+            return self._spread.layout(), self._spread.own_range().clone()
 
-    # --- who holds the state --------------------------------------------------------------------------------------
+    # --- processes that hold the state ----------------------------------------------------------------------------
 
-    def spread_to(self, holder: Holder) -> None:
-        """Another process holds a range of the state from now on."""
-        self._move(lambda: self._spread.join(holder), f"{holder.name} holds a part of the state")
+    def add_holder(self, holder: Holder) -> None:
+        """Add a process that holds a range of the state."""
+        self._change_layout(lambda: self._spread.join(holder), f"{holder.name} holds a shard of the state")
 
-    def take_back_from(self, name: str) -> None:
-        """A process holds no range any more."""
-        self._move(lambda: self._spread.leave(name), f"{name} holds no part of the state any more")
+    def remove_holder(self, name: str) -> None:
+        """Take the range back from a process."""
+        self._change_layout(lambda: self._spread.leave(name), f"{name} has returned its shard of the state")
 
     def check(self) -> None:
-        """Somebody cannot reach one that holds a range: see whether it is there."""
-        self._move(lambda: self._spread.begun and self._spread.whole(), "")
+        """Check all holders, because a worker cannot reach one."""
+        self._change_layout(lambda: self._spread.has_state and self._spread.fetch_all(), "")
 
-    def gather(self) -> None:
-        """All is done: the whole state is here from now on."""
-        self._move(self._spread.end, "")
+    def collect(self) -> None:
+        """Fetch the whole state after the end and release all holders."""
+        self._change_layout(self._spread.end, "")
 
-    def _move(self, move: Callable[[], object], said: str) -> None:
+    def _change_layout(self, change: Callable[[], object], event: str) -> None:
         began_s = time.monotonic()
         with self._lock:
             try:
-                move()
+                change()
             except GoneError as error:
-                self.broken = f"a part of the state is lost: {error}"
+                self.state_loss = f"a shard of the state is lost: {error}"
                 return
             took_s, processes = time.monotonic() - began_s, self._spread.processes
-        if said:
-            say(f"{said}; {processes} processes share it now. That took {1000 * took_s:.0f} ms")
+        if event:
+            log(f"{event}; {processes} processes share it now ({1000 * took_s:.0f} ms)")
 
-    def place_of(self, worker: str) -> dict[str, int]:
-        """How many batches a worker has done and will have done."""
+    def progress_of(self, worker: str) -> dict[str, int]:
+        """Return a worker's batches done, its forecast total, and the number of epochs."""
         with self._lock:
-            return self._place_of(worker)
+            return self._progress_of(worker)
 
-    def _place_of(self, worker: str) -> dict[str, int]:
+    def _progress_of(self, worker: str) -> dict[str, int]:
         assert self._shards is not None
         shards = self._shards
         return {"done": shards.done[worker], "total": shards.total(worker), "epochs": shards.epochs}
 
     def progress(self, event: str) -> Progress:
-        """Samples done of all samples in all epochs, and what the workers have reported."""
+        """Return the samples done of all samples in all epochs, and the workers' reports."""
         with self._lock:
             shards = self._shards or Shards(self._parts, 1)
             values: dict[str, float] = {**self._reported, "workers": len(shards.present)}
-            values["failures"] = sum(shards.strikes.values())
+            values["failures"] = sum(shards.failures.values())
             if self._spread.processes > 1:
                 values["servers"] = self._spread.processes
             done, total = shards.samples_done, max(shards.samples, 1)
@@ -358,34 +358,34 @@ class SharedTraining:
             )
 
     def content(self) -> dict[str, Any] | None:
-        """What a checkpoint has to hold; ``None`` while there is nothing."""
+        """Return the content of a checkpoint; ``None`` if there is no complete state."""
         with self._lock:
-            if self._shards is None or not self._spread.begun or self.broken:
+            if self._shards is None or not self._spread.has_state or self.state_loss:
                 return None
             try:
-                state = self._spread.whole().clone()
+                state = self._spread.fetch_all().clone()
             except GoneError as error:
-                self.broken = f"a part of the state is lost: {error}"
+                self.state_loss = f"a shard of the state is lost: {error}"
                 return None
             monitor = self._monitor
-            followed = {"until": monitor.until.to_dict(), "curve": monitor.points} if monitor is not None else None
+            monitored = {"until": monitor.until.to_dict(), "curve": monitor.points} if monitor is not None else None
             return {
                 "state": state,
                 "shards": json.dumps(self._shards.state()),
-                "epochs": self._most_epochs,
-                "monitor": json.dumps(followed),
-                "unaware": sorted(self._unaware),
+                "epochs": self._max_epochs,
+                "monitor": json.dumps(monitored),
+                "unaware": sorted(self._uninformed),
             }
 
     def restore(self, content: dict[str, Any]) -> None:
-        """Go on from what ``content`` returned."""
-        self._most_epochs = content["epochs"]
-        self._shards = Shards(self._parts, self._most_epochs, fixed=self._fixed)
+        """Resume from a checkpoint's ``content``."""
+        self._max_epochs = content["epochs"]
+        self._shards = Shards(self._parts, self._max_epochs, fixed=self._fixed)
         self._shards.load_state(json.loads(content["shards"]))
-        self._unaware = set(content.get("unaware", ()))
-        followed = json.loads(content.get("monitor", "null"))
-        if followed is not None:
-            self._monitor = Monitor(Converged(**followed["until"]), self._most_epochs)
-            self._monitor.restore(followed["curve"])
+        self._uninformed = set(content.get("unaware", ()))
+        monitored = json.loads(content.get("monitor", "null"))
+        if monitored is not None:
+            self._monitor = Monitor(Converged(**monitored["until"]), self._max_epochs)
+            self._monitor.restore(monitored["curve"])
             self._shards.set_epochs(self._monitor.epochs)
-        self._spread.begin_with(content["state"])
+        self._spread.set_initial_state(content["state"])

@@ -1,4 +1,4 @@
-"""A training's state as one row of numbers: what workers and server exchange. Used by ``worker``."""
+"""A training's state as one row of numbers, which workers and server exchange. Used by ``worker``."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from paceline.train._values import bad_value
 
 
 class StateVector:
-    """The parameters and buffers of all modules among the parts of a training, one after the other.
+    """The parameters and buffers of all modules among a training's parts, in sequence.
 
-    Buffers are part of it: what a batch normalisation has counted adds up over the workers like the parameters do.
+    It includes buffers: the counts of batch normalisation add up over the workers like the parameters.
 
     Parameters
     ----------
     parts:
-        What ``checkpoint`` was given. Raises ``ValueError`` if no module is among it.
+        As passed to ``checkpoint``. Raises ``ValueError`` if there is no module.
 
     Examples
     --------
@@ -46,17 +46,17 @@ class StateVector:
 
     @torch.no_grad()
     def read(self) -> torch.Tensor:
-        """The state as it is now; on the CPU, shape (size,)."""
+        """Return the present state, on the CPU with shape (size,)."""
         return torch.cat([_real(tensor).reshape(-1).to("cpu", self.dtype) for tensor in self._tensors])
 
     def change_since(self, before: torch.Tensor) -> torch.Tensor:
-        """By how much the state has changed; what is infinite and stays so, as masks are, has not."""
+        """Return the change of the state; 0 for infinite values that stay so, as in masks."""
         now = self.read()
         return torch.where(now == before, 0.0, now - before)
 
     @torch.no_grad()
     def write(self, values: torch.Tensor) -> None:
-        """Make ``values`` the state."""
+        """Set the state to ``values``."""
         begin = 0
         for tensor in map(_real, self._tensors):
             part = values[begin : begin + tensor.numel()].view(tensor.shape)
@@ -65,12 +65,12 @@ class StateVector:
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor's numbers, complex ones as two each; not a copy."""
+    """Return a view of the tensor's numbers, two for each complex one."""
     return torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
 
 
 def _needs_double(tensor: torch.Tensor) -> bool:
-    """Whether its numbers would come back changed from a row of single precision."""
+    """Return whether single precision would change the tensor's numbers."""
     if tensor.dtype in (torch.float64, torch.complex128):
         return True
     whole = not tensor.is_floating_point() and not tensor.is_complex() and tensor.dtype != torch.bool

@@ -1,4 +1,4 @@
-"""A worker's side of a training on several machines: what a ``track`` loop does where there is a parameter server."""
+"""The worker of a training on several machines: runs a ``track`` loop with batches from a parameter server."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from paceline.train import _rng
-from paceline.train._part import check_divisible, loader_over
-from paceline.train._values import say
+from paceline.train._part import check_divisible, with_batch_sampler
+from paceline.train._values import log
 from paceline.train.job import (
     ENV_EPOCHS,
     ENV_SERVER,
     ENV_SERVER_KEY,
     ENV_WORKER,
-    EXIT_LEFT_OUT,
+    EXIT_EXCLUDED,
     EXIT_NO_SERVER,
-    EXIT_SENT_AWAY,
+    EXIT_REJECTED,
 )
 
 from .peer import GoneError, Peer, address, reach
-from .plan import NOTHING
+from .plan import NOTHING_SPENT
 from .ranges import Ranges
 from .shards import Lease
 from .vector import StateVector
@@ -32,28 +32,28 @@ if TYPE_CHECKING:
     from paceline.train._monitor import Converged
     from paceline.train._protocols import BatchLoop, LoopSession
 
-# A server that was lost is started again by somebody; who has waited so long for it gives up.
+# A lost server is restarted by its task; the worker gives up after this time.
 _PATIENCE_S = 120.0
-_AGAIN_S = 1.0
-# Those who hold the state come and go seldom; who has not found them after so many tries will not.
-_TRIES, _MOMENT_S = 20, 0.1
+_RETRY_S = 1.0
+# The layout changes rarely: a worker that finds none in this many tries gives up.
+_MAX_TRIES, _PAUSE_S = 20, 0.1
 
 
 class TrainingWorker:
-    """This process's part in a training that others take part in.
+    """This process's worker of a training on several machines.
 
     Parameters
     ----------
     name:
-        This worker's, as the schedule has it.
+        Its name in the schedule.
     server:
         ``host:port`` of the parameter server.
     key:
-        The secret that the server asks for; empty for none.
+        The secret that the server requires; empty for none.
     patience_s:
-        How long to look for a server that does not answer.
+        Seconds to look for a server that does not answer.
     epochs:
-        Train so many epochs, whatever the training code asks for.
+        Number of epochs, in place of the training code's.
     """
 
     def __init__(
@@ -70,123 +70,123 @@ class TrainingWorker:
         self._patience_s = patience_s
         self._peer: Peer | None = None
         self._ranges = Ranges(name, key)
-        self._leases: deque[Lease] = deque()  # read, or about to be, and not done
-        self._next: Lease | None = None  # asked for ahead: it tells whether an epoch ends
+        self._leases: deque[Lease] = deque()  # not done yet
+        self._next: Lease | None = None  # requested in advance, to know whether an epoch ends
         self._over = False
-        self._place = (0, 1, 1)  # batches done and to do, epochs
-        self._seen: Any = None  # the state that the batch under way was begun with
+        self._progress = (0, 1, 1)  # batches done, total batches, epochs
+        self._state: Any = None  # the state at the start of the current batch
         self._loader: Any = None
         self._until: Converged | None = None
         self._epochs = epochs
         self._began_s = self._update_s = self._idle_s = 0.0
         self._last_of_epoch = False
-        self.spent = dict(NOTHING)
-        """Where the time has gone, as of the last batch; see :class:`~paceline.train.progress.Progress`."""
+        self.spent = dict(NOTHING_SPENT)
+        """Time spent until the last batch; see :class:`~paceline.train.progress.Progress`."""
 
     @classmethod
-    def in_this_process(cls, environ: Mapping[str, str] = os.environ) -> TrainingWorker | None:
-        """The worker that this process is to be; ``None`` if it trains alone."""
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> TrainingWorker | None:
+        """Return the worker that the environment describes; ``None`` if this process trains alone."""
         server = environ.get(ENV_SERVER)
         key = environ.get(ENV_SERVER_KEY, "").encode()
         epochs = environ.get(ENV_EPOCHS)
         return cls(environ.get(ENV_WORKER, ""), server, key, epochs=int(epochs) if epochs else None) if server else None
 
     @property
-    def measured(self) -> bool:
-        """Whether it trains to be measured: for as long as that takes, whatever the training code thinks is enough."""
+    def profiling(self) -> bool:
+        """Whether this is a profiling run, which trains all its epochs and ignores early stops."""
         return self._epochs is not None
 
     def batches(self, loop: BatchLoop, loader: Any, session: LoopSession) -> Iterator[Any]:
-        """Give the batches that the server lends to this worker, and send what was learned from each."""
+        """Yield the batches that the server leases to this worker, and send the change of each."""
         check_divisible(loader, "a training on several machines")
         self._loader, self._session, self._vector = loader, session, StateVector(session.parts)
-        self._seen = self._vector.read()
-        part = loader_over(loader, _Lent(self))
-        self._until = loop.monitor.until if loop.monitor is not None and not self.measured else None
-        epochs = self._epochs or loop.epochs  # what the script asks for: it may become fewer
-        self._come(epochs)
+        self._state = self._vector.read()
+        leased_loader = with_batch_sampler(loader, _LeasedBatches(self))
+        self._until = loop.monitor.until if loop.monitor is not None and not self.profiling else None
+        epochs = self._epochs or loop.epochs  # the maximum; ``until`` may lower it
+        self._join(epochs)
         self._began_s = time.monotonic()
         while not self._over:
             try:
-                for batch in part:
-                    if self._over:  # somebody has ended it all, or has done this batch meanwhile
+                for batch in leased_loader:
+                    if self._over:  # the training has ended meanwhile
                         break
                     lease = self._leases[0]
                     self._last_of_epoch = self._is_last(lease)
-                    loop.stand_in(lease.epoch, *self._place, last=self._last_of_epoch)
+                    loop.set_server_progress(lease.epoch, *self._progress, last=self._last_of_epoch)
                     yield batch
-                    self._give_back()
+                    self._finish_batch()
             except GoneError as error:
-                say(f"the parameter server is lost ({error}): looking for it")
+                log(f"lost the parameter server ({error}): reconnecting")
                 lost_s = time.monotonic()
-                self._come(epochs)
+                self._join(epochs)
                 self._idle_s += time.monotonic() - lost_s
-        self._vector.write(self._seen)
-        loop.stand_in(self._place[2] - 1, *self._place, last=True)
+        self._vector.write(self._state)
+        loop.set_server_progress(self._progress[2] - 1, *self._progress, last=True)
 
     def stop(self) -> None:
-        """End the training of all after the batch under way: ``stop_early`` was called here."""
+        """End the training of all workers after the current batch: ``stop_early`` was called here."""
         try:
-            self._give_back()
-            self._ask({"kind": "stop"})
-            self._leases.clear()  # the server has taken back what is not done
+            self._finish_batch()
+            self._request({"kind": "stop"})
+            self._leases.clear()  # the server has taken them back
             while not self._over:
                 self._lease()
-            self._vector.write(self._seen)
+            self._vector.write(self._state)
         except GoneError as error:
-            say(f"the parameter server is lost ({error}) while this worker ended the training: it ends here alone")
+            log(f"lost the parameter server ({error}) at an early stop: only this worker stops")
 
     def close(self) -> None:
-        """Leave: what this worker was lent goes to the others."""
+        """Leave the training: this worker's leases go to the others."""
         if self._peer is not None and not self._over:
             with contextlib.suppress(GoneError):
                 self._peer.send({"kind": "leave"})
-        self._hang_up()
+        self._disconnect()
 
-    def lent(self) -> Iterator[Sequence[int]]:
-        """Ask for batches, one ahead, until there is nothing to be had."""
+    def leased_indices(self) -> Iterator[Sequence[int]]:
+        """Yield the indices of leased batches, with one lease in advance, until there are none."""
         while True:
             lease, self._next = self._next or self._lease(), None
             if lease is None:
                 return
             self._leases.append(lease)
             self._next = self._lease()
-            yield lease.indices  # of a batch that does not count any more, if all is over now
+            yield lease.indices  # this batch does not count if the training has ended meanwhile
 
     def _is_last(self, lease: Lease) -> bool:
-        """Whether no other batch of its epoch is known to come here."""
+        """Return whether no other batch of the lease's epoch is known to follow here."""
         coming = self._leases[1] if len(self._leases) > 1 else self._next
         return coming is None or coming.epoch != lease.epoch
 
     def _lease(self) -> Lease | None:
         while not self._over:
             asked_s = time.monotonic()
-            words = self._ask({"kind": "lease"})
-            if words["kind"] == "lease":
-                self._update_s += time.monotonic() - asked_s - words["waited_s"]
-                self._idle_s += words["waited_s"]
-                return Lease(words["number"], words["epoch"], words["indices"])
-            if words["kind"] == "order":
+            message = self._request({"kind": "lease"})
+            if message["kind"] == "lease":
+                self._update_s += time.monotonic() - asked_s - message["waited_s"]
+                self._idle_s += message["waited_s"]
+                return Lease(message["number"], message["epoch"], message["indices"])
+            if message["kind"] == "order":
                 order = [index for batch in self._loader.batch_sampler for index in batch]
-                self._ask({"kind": "order", "indices": order})
-            elif words["kind"] == "over":
+                self._request({"kind": "order", "indices": order})
+            elif message["kind"] == "over":
                 self._over = True
             self._idle_s += time.monotonic() - asked_s
-            if words["kind"] == "nothing" and self._leases:
-                return None  # what is read already is to be done first
+            if message["kind"] == "nothing" and self._leases:
+                return None  # do the batches that are already read
         return None
 
-    def _give_back(self) -> None:
-        """Send by how much a batch has changed the state, and go on from the newest."""
+    def _finish_batch(self) -> None:
+        """Send the change of a batch, and continue from the newest state."""
         began_s = time.monotonic()
         lease = self._leases.popleft()
-        change = self._vector.change_since(self._seen)
-        # As for a training alone, what the metric is at the end of an epoch counts.
-        follows = self._until if self._last_of_epoch else None
-        reports = self._session.newest(follows.metric)[0] if follows is not None else 0
-        about = {"number": lease.number, "reported": self._session.reported(), "reports": reports}
-        self._send(about, change)
-        self._vector.write(self._seen)
+        change = self._vector.change_since(self._state)
+        # As in a training on one machine, the metric counts at the end of an epoch.
+        monitored = self._until if self._last_of_epoch else None
+        reports = self._session.newest(monitored.metric)[0] if monitored is not None else 0
+        fields = {"number": lease.number, "reported": self._session.reported(), "reports": reports}
+        self._send(fields, change)
+        self._vector.write(self._state)
         now_s = time.monotonic()
         self._update_s += now_s - began_s
         self.spent = {
@@ -196,109 +196,106 @@ class TrainingWorker:
             "update_s": round(self._update_s, 4),
         }
 
-    def _send(self, about: dict[str, Any], change: Any) -> None:
-        """Send a batch's change to all who hold the state, and fetch the newest state from them."""
+    def _send(self, fields: dict[str, Any], change: Any) -> None:
+        """Send a batch's change to all holders of the state, and fetch the newest state."""
         if not change.isfinite().all():
-            self._ask({"kind": "not finite"})  # for which the server ends the connection
-        for _ in range(_TRIES):
-            if self._reaching(self._ranges.push, about["number"], change):
+            self._request({"kind": "not finite"})  # the server then closes the connection
+        for _ in range(_MAX_TRIES):
+            if self._try_ranges(self._ranges.push, fields["number"], change):
                 version = {"version": self._ranges.version}
-                answer = self._ask({"kind": "done", **about, **version}, self._ranges.own(change))
-                self._follow(answer["layout"])
+                answer = self._request({"kind": "done", **fields, **version}, self._ranges.server_range(change))
+                self._use_layout(answer["layout"])
                 if answer["kind"] != "moved":
                     return self._fetch()
             else:
-                self._follow(self._where())
-        raise GoneError("the parts of the state do not come to rest")
+                self._use_layout(self._request_layout())
+        raise GoneError("the layout of the state keeps changing")
 
     def _fetch(self) -> None:
-        """Fetch the state from those who hold it beside the server, whose part has come with its answer."""
-        for _ in range(_TRIES):
-            if self._reaching(self._ranges.pull, self._seen):
+        """Fetch the other holders' ranges; the server's range came with its answer."""
+        for _ in range(_MAX_TRIES):
+            if self._try_ranges(self._ranges.pull, self._state):
                 return
-            self._follow(self._where())
-        raise GoneError("the parts of the state do not come to rest")
+            self._use_layout(self._request_layout())
+        raise GoneError("the layout of the state keeps changing")
 
-    def _where(self) -> dict[str, Any]:
-        """Ask who holds what: that has changed."""
-        layout: dict[str, Any] = self._ask({"kind": "where"})["layout"]
+    def _request_layout(self) -> dict[str, Any]:
+        """Request the present layout of the state."""
+        layout: dict[str, Any] = self._request({"kind": "where"})["layout"]
         return layout
 
-    def _follow(self, layout: dict[str, Any]) -> None:
-        """Find those who hold the state. One that has just left is still where it was, as far as is known here."""
-        for _ in range(_TRIES):
-            if self._reaching(self._ranges.follow, layout):
+    def _use_layout(self, layout: dict[str, Any]) -> None:
+        """Connect to the holders of a layout. A holder that has just left may still be part of it."""
+        for _ in range(_MAX_TRIES):
+            if self._try_ranges(self._ranges.use_layout, layout):
                 return
-            time.sleep(_MOMENT_S)
-            layout = self._where()
-        raise GoneError("a part of the state cannot be reached from here")
+            time.sleep(_PAUSE_S)
+            layout = self._request_layout()
+        raise GoneError("a shard of the state cannot be reached")
 
-    def _reaching(self, act: Callable[..., bool], *arguments: Any) -> bool:
-        """Do something with those who hold the state; returns whether that was possible.
+    def _try_ranges(self, operation: Callable[..., bool], *arguments: Any) -> bool:
+        """Do an operation with all holders; return whether it succeeded.
 
-        If one has gone, the server looks whether it has gone for good; it may have given back what it held.
+        If a holder has disconnected, the server checks whether it has returned its range.
         """
         try:
-            return act(*arguments)
+            return operation(*arguments)
         except GoneError:
             self._ranges.close()
-            self._ask({"kind": "check"})
+            self._request({"kind": "check"})
             return False
 
-    def _ask(self, words: dict[str, Any], row: Any = None) -> dict[str, Any]:
-        """Say something and return the answer; what comes with it of the state is put into ``_seen``.
-
-        It is the beginning of it, or all.
-        """
+    def _request(self, message: dict[str, Any], row: Any = None) -> dict[str, Any]:
+        """Send a message and return the answer; a row that comes with it is read into the start of ``_state``."""
         assert self._peer is not None
-        self._peer.send(words, row)
-        answer = self._peer.receive(lambda _, length: self._seen[:length])
+        self._peer.send(message, row)
+        answer = self._peer.receive(lambda _, length: self._state[:length])
         if answer["kind"] in ("left out", "sent away"):
-            say(f"{answer['kind']} by the parameter server: {answer['why']}")
-            raise SystemExit(EXIT_LEFT_OUT if answer["kind"] == "left out" else EXIT_SENT_AWAY)
+            log(f"rejected by the parameter server: {answer['why']}")
+            raise SystemExit(EXIT_EXCLUDED if answer["kind"] == "left out" else EXIT_REJECTED)
         if "done" in answer:
-            self._place = (answer["done"], max(answer["total"], answer["done"], 1), answer["epochs"])
+            self._progress = (answer["done"], max(answer["total"], answer["done"], 1), answer["epochs"])
         return answer
 
-    def _come(self, epochs: int) -> None:
-        """Join the training, also where it has to be waited for."""
+    def _join(self, epochs: int) -> None:
+        """Join the training; wait for a server that does not answer."""
         self._leases.clear()
         self._next = None
         give_up_s = time.monotonic() + self._patience_s
         while True:
-            self._hang_up()
+            self._disconnect()
             try:
-                about: dict[str, Any] = {"epochs": epochs, "size": self._vector.size}
-                about["until"] = self._until.to_dict() if self._until is not None else None
-                about["batch_size"] = getattr(self._loader.batch_sampler, "batch_size", None)
-                about["dtype"] = str(self._vector.dtype).removeprefix("torch.")
+                fields: dict[str, Any] = {"epochs": epochs, "size": self._vector.size}
+                fields["until"] = self._until.to_dict() if self._until is not None else None
+                fields["batch_size"] = getattr(self._loader.batch_sampler, "batch_size", None)
+                fields["dtype"] = str(self._vector.dtype).removeprefix("torch.")
                 self._peer = reach(self._host, self._port, self._key)
-                answer = self._ask({"kind": "hello", "worker": self.name, **about})
+                answer = self._request({"kind": "hello", "worker": self.name, **fields})
                 if answer["kind"] == "begin":
-                    answer = self._ask({"kind": "state"}, self._vector.read())
-                self._follow(answer["layout"])
+                    answer = self._request({"kind": "state"}, self._vector.read())
+                self._use_layout(answer["layout"])
                 self._fetch()
-                self._vector.write(self._seen)
-                _rng.go_own_way(answer["guest"], 0)  # else all would drop out the same: they run the same script
+                self._vector.write(self._state)
+                _rng.reseed(answer["guest"], 0)  # all workers run the same script and would draw the same dropout
                 return
             except GoneError as error:
                 if time.monotonic() > give_up_s:
-                    say(f"no parameter server at {self._host}:{self._port} for {self._patience_s:.0f} s: {error}")
+                    log(f"no parameter server at {self._host}:{self._port} for {self._patience_s:.0f} s: {error}")
                     raise SystemExit(EXIT_NO_SERVER) from None
-                time.sleep(_AGAIN_S)
+                time.sleep(_RETRY_S)
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         self._ranges.close()
         if self._peer is not None:
             self._peer.close()
             self._peer = None
 
 
-class _Lent:
-    """A batch sampler of what the server lends."""
+class _LeasedBatches:
+    """A batch sampler over the server's leases."""
 
     def __init__(self, worker: TrainingWorker) -> None:
         self._worker = worker
 
     def __iter__(self) -> Iterator[Sequence[int]]:
-        return self._worker.lent()
+        return self._worker.leased_indices()

@@ -7,25 +7,25 @@ const HEIGHT = 96;
 const CURRENT = "var(--chakra-colors-blue-solid)";
 const REFERENCE = "var(--chakra-colors-fg-muted)";
 
-/** Shares of rows in both windows: current as bars, reference as a line of steps over them. */
+/** Histograms of both windows as shares of rows: current as bars, reference as a stepped line. */
 export function Distribution({ name, histogram }: { name: string; histogram: Histogram }) {
   const { reference, current, edges, labels } = histogram;
   const bins = Math.max(reference.length, current.length);
   if (!bins) return null;
-  const most = Math.max(...reference, ...current, 1e-9);
+  const largest = Math.max(...reference, ...current, 1e-9);
   const width = WIDTH / bins;
-  const y = (share: number) => HEIGHT - (share / most) * (HEIGHT - 4);
+  const y = (share: number) => HEIGHT - (share / largest) * (HEIGHT - 4);
   const steps = reference
     .map((share, bin) => `${bin ? "L" : "M"}${bin * width},${y(share)}H${(bin + 1) * width}`)
     .join("");
-  const place = (bin: number) => labels[bin] ?? `${round(edges[bin])} to ${round(edges[bin + 1])}`;
+  const binName = (bin: number) => labels[bin] ?? `${round(edges[bin])} to ${round(edges[bin + 1])}`;
   return (
     <Box mt={2}>
       <svg
         viewBox={`0 0 ${WIDTH} ${HEIGHT}`}
         width="100%"
         role="img"
-        aria-label={`Distribution of ${name}: ${words(histogram, place)}`}
+        aria-label={`Distribution of ${name}: ${largestDifference(histogram, binName)}`}
       >
         {current.map((share, bin) => (
           <rect
@@ -37,7 +37,7 @@ export function Distribution({ name, histogram }: { name: string; histogram: His
             fill={CURRENT}
             opacity={0.55}
           >
-            <title>{`${place(bin)}: reference ${percent(reference[bin])}, current ${percent(share)}`}</title>
+            <title>{`${binName(bin)}: reference ${percent(reference[bin])}, current ${percent(share)}`}</title>
           </rect>
         ))}
         <path d={steps} fill="none" stroke={REFERENCE} strokeWidth={2} />
@@ -58,11 +58,11 @@ export function Distribution({ name, histogram }: { name: string; histogram: His
   );
 }
 
-/** Where the two differ most. */
-function words({ reference, current }: Histogram, place: (bin: number) => string): string {
-  const apart = current.map((share, bin) => share - (reference[bin] ?? 0));
-  const bin = apart.reduce((most, value, at) => (Math.abs(value) > Math.abs(apart[most] ?? 0) ? at : most), 0);
-  return `most different at ${place(bin)}, reference ${percent(reference[bin])}, current ${percent(current[bin])}`;
+/** Describe the bin in which the windows differ most. */
+function largestDifference({ reference, current }: Histogram, binName: (bin: number) => string): string {
+  const differences = current.map((share, bin) => share - (reference[bin] ?? 0));
+  const bin = differences.reduce((top, value, at) => (Math.abs(value) > Math.abs(differences[top] ?? 0) ? at : top), 0);
+  return `most different at ${binName(bin)}, reference ${percent(reference[bin])}, current ${percent(current[bin])}`;
 }
 
 const percent = (share = 0) => `${(100 * share).toFixed(1)} %`;

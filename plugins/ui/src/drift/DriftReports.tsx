@@ -6,15 +6,15 @@ import { Notice } from "../look/Notice";
 import { Distribution } from "./Distribution";
 import type { ConceptDrift, FeatureDrift, Report } from "./report";
 
-const EVERY_MS = 10_000;
-const LOOKS = {
+const REFRESH_MS = 10_000;
+const STYLES = {
   drift: { palette: "red", sign: "▲" },
   "no drift": { palette: "green", sign: "✓" },
   skipped: { palette: "gray", sign: "·" },
   "not enough data": { palette: "orange", sign: "…" },
 } as const;
 
-/** The reports of a run's drift sensors: every feature, reference against current, the most severe first. */
+/** The reports of a run's drift sensors, with each feature's reference and current distribution, most severe first. */
 export function DriftReports({
   dagId,
   runId,
@@ -31,7 +31,7 @@ export function DriftReports({
   const reports = useQuery({
     queryKey: ["drift", dagId, runId, taskId, live],
     queryFn: () => getXComs(dagId, runId, "report", taskId),
-    refetchInterval: live ? EVERY_MS : false,
+    refetchInterval: live ? REFRESH_MS : false,
   });
   const shown = (reports.data ?? []).filter(
     (entry) => isReport(entry.value) && (!taskId || entry.map_index === Number(mapIndex ?? -1)),
@@ -66,8 +66,8 @@ function DriftReport({ name, report }: { name: string; report: Report }) {
         </HStack>
         <Text>{report.reason}</Text>
         <Text fontSize="sm" color="fg.muted">
-          {report.reference_rows.toLocaleString()} rows of reference{report.reference ? ` (${report.reference})` : ""},{" "}
-          {report.current_rows.toLocaleString()} current{report.current ? ` (${report.current})` : ""}
+          {report.reference_rows.toLocaleString()} reference rows{report.reference ? ` (${report.reference})` : ""},{" "}
+          {report.current_rows.toLocaleString()} current rows{report.current ? ` (${report.current})` : ""}
         </Text>
       </Card.Header>
       <Card.Body gap={3}>
@@ -87,7 +87,7 @@ function DriftReport({ name, report }: { name: string; report: Report }) {
   );
 }
 
-/** The model's own error, where predictions and what really happened are at hand. */
+/** The model's error, if predictions and labels are available. */
 function Concept({ concept }: { concept: ConceptDrift }) {
   const [before, after] = [concept.error_reference, concept.error_current];
   return (
@@ -106,10 +106,10 @@ function Concept({ concept }: { concept: ConceptDrift }) {
   );
 }
 
-function Verdict({ verdict }: { verdict: keyof typeof LOOKS }) {
+function Verdict({ verdict }: { verdict: keyof typeof STYLES }) {
   return (
-    <Badge colorPalette={LOOKS[verdict].palette} size="md">
-      <span aria-hidden>{LOOKS[verdict].sign}</span> {verdict}
+    <Badge colorPalette={STYLES[verdict].palette} size="md">
+      <span aria-hidden>{STYLES[verdict].sign}</span> {verdict}
     </Badge>
   );
 }

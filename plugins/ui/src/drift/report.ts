@@ -1,4 +1,4 @@
-// A drift report as `DriftSensor` leaves it for the pages.
+// The drift report that `DriftSensor` stores for the pages.
 
 export interface Histogram {
   reference: number[];

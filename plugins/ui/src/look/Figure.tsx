@@ -1,7 +1,7 @@
 import { Box, Text } from "@chakra-ui/react";
 
-/** One number with its name, and a word on it below. */
-export function Figure({ name, value, more }: { name: string; value: string; more?: string | undefined }) {
+/** A value with its name above and a note below. */
+export function Figure({ name, value, note }: { name: string; value: string; note?: string | undefined }) {
   return (
     <Box minW="6.5rem" flex="1 1 6.5rem">
       <Text color="fg.muted" fontSize="sm">
@@ -11,7 +11,7 @@ export function Figure({ name, value, more }: { name: string; value: string; mor
         {value}
       </Text>
       <Text color="fg.muted" fontSize="xs">
-        {more}
+        {note}
       </Text>
     </Box>
   );

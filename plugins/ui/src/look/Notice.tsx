@@ -1,6 +1,6 @@
 import { Alert } from "@chakra-ui/react";
 
-/** What went wrong, or that there is nothing to see yet. */
+/** A message to the user, such as an error or an empty state. */
 export function Notice({
   kind = "info",
   children,

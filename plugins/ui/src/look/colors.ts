@@ -1,10 +1,10 @@
-// Airflow's own colours for what is drawn on a canvas, which no style sheet reaches; they change with light and dark.
+// Airflow's theme colours for canvas drawings, which style sheets do not reach.
 import { useEffect, useState } from "react";
 
 const TOKENS = {
-  ink: "--chakra-colors-fg",
-  soft: "--chakra-colors-fg-muted",
-  rule: "--chakra-colors-border",
+  text: "--chakra-colors-fg",
+  muted: "--chakra-colors-fg-muted",
+  grid: "--chakra-colors-border",
   progress: "--chakra-colors-blue-solid",
   devices: "--chakra-colors-green-solid",
   loss: "--chakra-colors-purple-solid",
@@ -12,10 +12,10 @@ const TOKENS = {
   deadline: "--chakra-colors-red-solid",
 } as const;
 
-const PLAIN: Colors = {
-  ink: "#24292f",
-  soft: "#57606a",
-  rule: "#d0d7de",
+const DEFAULTS: Colors = {
+  text: "#24292f",
+  muted: "#57606a",
+  grid: "#d0d7de",
   progress: "#0969da",
   devices: "#1a7f37",
   loss: "#8250df",
@@ -27,20 +27,20 @@ export type Colors = Record<keyof typeof TOKENS, string>;
 
 function read(): Colors {
   const style = getComputedStyle(document.documentElement);
-  const found = Object.entries(TOKENS).map(([name, token]) => [
+  const values = Object.entries(TOKENS).map(([name, token]) => [
     name,
-    style.getPropertyValue(token).trim() || PLAIN[name as keyof Colors],
+    style.getPropertyValue(token).trim() || DEFAULTS[name as keyof Colors],
   ]);
-  return Object.fromEntries(found) as Colors;
+  return Object.fromEntries(values) as Colors;
 }
 
-/** The colours as they are now; drawn anew when whoever looks switches between light and dark. */
+/** Return the current colours; they change when the user switches between light and dark. */
 export function useColors(): Colors {
   const [colors, setColors] = useState(read);
   useEffect(() => {
-    const watch = new MutationObserver(() => setColors(read()));
-    watch.observe(document.documentElement, { attributes: true, attributeFilter: ["class", "data-theme", "style"] });
-    return () => watch.disconnect();
+    const observer = new MutationObserver(() => setColors(read()));
+    observer.observe(document.documentElement, { attributes: true, attributeFilter: ["class", "data-theme", "style"] });
+    return () => observer.disconnect();
   }, []);
   return colors;
 }

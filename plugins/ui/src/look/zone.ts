@@ -1,10 +1,10 @@
-// The time zone that Airflow's pages are in: whoever looks has chosen it there.
+// The time zone that the user has selected in Airflow.
 
-/** Its name, such as `Europe/Berlin`; that of the browser where Airflow does not say. */
+/** Return its name, such as `Europe/Berlin`. */
 export function timeZone(): string {
   const own = Intl.DateTimeFormat().resolvedOptions().timeZone;
   const stored = globalThis.localStorage?.getItem("timezone")?.replaceAll('"', "");
-  if (!stored) return globalThis.localStorage ? "UTC" : own; // Airflow begins with UTC
+  if (!stored) return globalThis.localStorage ? "UTC" : own; // Airflow's default is UTC
   try {
     return Intl.DateTimeFormat(undefined, { timeZone: stored }).resolvedOptions().timeZone;
   } catch {
@@ -12,9 +12,9 @@ export function timeZone(): string {
   }
 }
 
-/** Seconds since midnight there. */
+/** Return the seconds since midnight in a time zone. */
 export function secondsOfDay(at: Date, zone: string): number {
-  const face = at.toLocaleTimeString("en-GB", { timeZone: zone, hourCycle: "h23" });
-  const [hours = 0, minutes = 0, seconds = 0] = face.split(":").map(Number);
+  const time = at.toLocaleTimeString("en-GB", { timeZone: zone, hourCycle: "h23" });
+  const [hours = 0, minutes = 0, seconds = 0] = time.split(":").map(Number);
   return 3600 * hours + 60 * minutes + seconds;
 }

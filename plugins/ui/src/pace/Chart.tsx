@@ -3,7 +3,7 @@ import { useEffect, useRef } from "react";
 import uPlot from "uplot";
 
 import type { Colors } from "../look/colors";
-import { clock } from "../words";
+import { clock } from "../format";
 
 export interface Line {
   name: string;
@@ -14,7 +14,7 @@ export interface Line {
   filled?: boolean;
 }
 
-/** Something to be marked at a moment: the deadline, a change of it, a restart. */
+/** A vertical line at a time: the deadline, a change of it, a restart. */
 export interface Mark {
   t: number;
   color: string;
@@ -22,70 +22,70 @@ export interface Mark {
 }
 
 interface Props {
-  /** What the picture shows, for those who do not see it. */
+  /** Description of the chart for screen readers. */
   label: string;
   t: number[];
   lines: Line[];
   marks: Mark[];
   colors: Colors;
   height: number;
-  /** Up to which moment there is room, whatever has been reached. */
-  untilT: number;
+  /** Minimum end of the time axis. */
+  endT: number;
   range: (low: number, high: number) => [number, number];
   format: (value: number) => string;
-  /** The moment that whoever looks has chosen. */
+  /** The time that the user has selected. */
   cursorT: number | null;
   onCursor: (t: number | null) => void;
 }
 
-/** A picture over time. All pictures of a training share one moment, which pointer or keyboard move. */
+/** A line chart over time. All charts of a training share one cursor, moved by pointer or keyboard. */
 export function Chart(props: Props) {
-  const place = useRef<HTMLDivElement>(null);
-  const plot = useRef<uPlot | null>(null);
-  const newest = useRef(props);
-  newest.current = props;
-  const shape = [props.colors, props.lines.map((line) => line.name).join("\0"), props.height] as const;
+  const boxRef = useRef<HTMLDivElement>(null);
+  const plotRef = useRef<uPlot | null>(null);
+  const latest = useRef(props);
+  latest.current = props;
+  const layout = [props.colors, props.lines.map((line) => line.name).join("\0"), props.height] as const;
 
   useEffect(() => {
-    const box = place.current;
+    const box = boxRef.current;
     if (!box) return;
-    const made = new uPlot(options(newest, box.clientWidth), data(newest.current), box);
-    plot.current = made;
-    const resized = new ResizeObserver(() => made.setSize({ width: box.clientWidth, height: newest.current.height }));
-    resized.observe(box);
+    const plot = new uPlot(options(latest, box.clientWidth), data(latest.current), box);
+    plotRef.current = plot;
+    const observer = new ResizeObserver(() => plot.setSize({ width: box.clientWidth, height: latest.current.height }));
+    observer.observe(box);
     return () => {
-      resized.disconnect();
-      made.destroy();
-      plot.current = null;
+      observer.disconnect();
+      plot.destroy();
+      plotRef.current = null;
     };
-    // Only what changes the picture's build; numbers go in below.
+    // Recreate the plot only if its layout changes; the next effect updates its data.
     // eslint-disable-next-line react-hooks/exhaustive-deps
-  }, shape);
+  }, layout);
 
   useEffect(() => {
-    plot.current?.setData(data(props));
+    plotRef.current?.setData(data(props));
   });
 
   useEffect(() => {
-    const made = plot.current;
-    if (!made) return;
-    const left = props.cursorT === null ? -10 : made.valToPos(props.cursorT, "x");
-    if (Math.abs((made.cursor.left ?? -10) - left) > 0.5) made.setCursor({ left, top: 0 }, false);
+    const plot = plotRef.current;
+    if (!plot) return;
+    const left = props.cursorT === null ? -10 : plot.valToPos(props.cursorT, "x");
+    if (Math.abs((plot.cursor.left ?? -10) - left) > 0.5) plot.setCursor({ left, top: 0 }, false);
   }, [props.cursorT]);
 
-  return <Box ref={place} role="img" aria-label={props.label} w="100%" minW={0} />;
+  return <Box ref={boxRef} role="img" aria-label={props.label} w="100%" minW={0} />;
 }
 
 function data({ t, lines }: Props): uPlot.AlignedData {
   return [t, ...lines.map((line) => line.values)];
 }
 
-function options(newest: React.RefObject<Props>, width: number): uPlot.Options {
-  const { colors, height, lines } = newest.current;
+function options(latest: React.RefObject<Props>, width: number): uPlot.Options {
+  const { colors, height, lines } = latest.current;
   const axis = {
-    stroke: colors.soft,
-    grid: { stroke: colors.rule, width: 1 },
-    ticks: { stroke: colors.rule, width: 1 },
+    stroke: colors.muted,
+    grid: { stroke: colors.grid, width: 1 },
+    ticks: { stroke: colors.grid, width: 1 },
     font: "12px system-ui, sans-serif",
   };
   return {
@@ -94,12 +94,12 @@ function options(newest: React.RefObject<Props>, width: number): uPlot.Options {
     legend: { show: false },
     cursor: { y: false, drag: { x: false, y: false }, points: { size: 7 } },
     scales: {
-      x: { time: false, range: (_, low, high) => [Math.min(low, 0), Math.max(high, newest.current.untilT)] },
-      y: { range: (_, low, high) => newest.current.range(low ?? 0, high ?? 1) },
+      x: { time: false, range: (_, low, high) => [Math.min(low, 0), Math.max(high, latest.current.endT)] },
+      y: { range: (_, low, high) => latest.current.range(low ?? 0, high ?? 1) },
     },
     axes: [
       { ...axis, values: (_, ticks) => ticks.map((tick) => clock(tick)), space: 64 },
-      { ...axis, values: (_, ticks) => ticks.map((tick) => newest.current.format(tick)), size: 52, space: 32 },
+      { ...axis, values: (_, ticks) => ticks.map((tick) => latest.current.format(tick)), size: 52, space: 32 },
     ],
     series: [
       {},
@@ -114,29 +114,29 @@ function options(newest: React.RefObject<Props>, width: number): uPlot.Options {
       })),
     ],
     hooks: {
-      draw: [(made) => newest.current.marks.forEach((mark) => drawMark(made, mark))],
+      draw: [(plot) => latest.current.marks.forEach((mark) => drawMark(plot, mark))],
       setCursor: [
-        (made) => {
-          const left = made.cursor.left ?? -10;
-          if (made.cursor.event) newest.current.onCursor(left < 0 ? null : made.posToVal(left, "x"));
+        (plot) => {
+          const left = plot.cursor.left ?? -10;
+          if (plot.cursor.event) latest.current.onCursor(left < 0 ? null : plot.posToVal(left, "x"));
         },
       ],
     },
   };
 }
 
-function drawMark(made: uPlot, mark: Mark): void {
-  const x = Math.round(made.valToPos(mark.t, "x", true));
-  const { left, top, width, height } = made.bbox;
+function drawMark(plot: uPlot, mark: Mark): void {
+  const x = Math.round(plot.valToPos(mark.t, "x", true));
+  const { left, top, width, height } = plot.bbox;
   if (x < left || x > left + width) return;
-  const pen = made.ctx;
-  pen.save();
-  pen.strokeStyle = mark.color;
-  pen.lineWidth = (mark.solid ? 2 : 1.5) * devicePixelRatio;
-  pen.setLineDash(mark.solid ? [] : [3 * devicePixelRatio, 4 * devicePixelRatio]);
-  pen.beginPath();
-  pen.moveTo(x, top);
-  pen.lineTo(x, top + height);
-  pen.stroke();
-  pen.restore();
+  const context = plot.ctx;
+  context.save();
+  context.strokeStyle = mark.color;
+  context.lineWidth = (mark.solid ? 2 : 1.5) * devicePixelRatio;
+  context.setLineDash(mark.solid ? [] : [3 * devicePixelRatio, 4 * devicePixelRatio]);
+  context.beginPath();
+  context.moveTo(x, top);
+  context.lineTo(x, top + height);
+  context.stroke();
+  context.restore();
 }

@@ -2,36 +2,37 @@ import { Box, Button, Field, HStack, Input, Stack, Text } from "@chakra-ui/react
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useId, useRef, useState } from "react";
 
-import { keyOf, putDeadline, type Pace, type Seen, type Training } from "../api";
+import { keyOf, putDeadline, type Pace, type SeenDeadlines, type Training } from "../api";
 import { Notice } from "../look/Notice";
 import { timeZone } from "../look/zone";
-import { clock, devices, duration, moment } from "../words";
-import { foreseeTogether } from "./foresee";
-import { originOf, readDeadline } from "./wish";
+import { clock, devices, duration, formatTime } from "../format";
+import { previewAll } from "./preview";
+import { originOf, parseDeadline } from "./parseDeadline";
 
 const STEPS_S = [10, 60, 300, 1800, 7200];
 
 interface Props {
-  /** Those that get the new deadline. */
+  /** The trainings that get the new deadline. */
   trainings: Training[];
-  /** How those stand who train on it, and how they stand together. */
+  /** The samples of the workers. */
   paces: Pace[];
+  /** The sample of all workers combined. */
   pace: Pace;
   mayChange: boolean;
 }
 
-/** Changes the deadline of a training, or of all its workers; says first what that would mean. */
+/** A form to change the deadline of a training or of all its workers, with a preview of the consequences. */
 export function DeadlineForm({ trainings, paces, pace, mayChange }: Props) {
   const [text, setText] = useState("");
-  // The deadlines that were in force when the new one was begun: what comes between is not to be overwritten.
-  const seen = useRef<Seen>(new Map());
+  // The deadlines that were in force when the user began to type. Airflow refuses to overwrite a later change.
+  const seen = useRef<SeenDeadlines>(new Map());
   const queries = useQueryClient();
   const hintId = useId();
   const change = useMutation({
     mutationFn: (deadline: string) => putDeadline(trainings, deadline, seen.current),
     onSuccess: () => setText(""),
     onSettled: () => {
-      seen.current = new Map(); // whoever tries again has been told, and has seen the newest
+      seen.current = new Map(); // after a refusal the user has seen the newest deadline and may retry
       void queries.invalidateQueries();
     },
   });
@@ -45,24 +46,24 @@ export function DeadlineForm({ trainings, paces, pace, mayChange }: Props) {
   if (!mayChange) {
     return (
       <Notice>
-        Your role in Airflow lets you watch this training; changing its deadline takes the right to edit the DAG's task
-        instances.
+        Your role in Airflow lets you view this training. To change its deadline, you need permission to edit the DAG's
+        task instances.
       </Notice>
     );
   }
   const origin = originOf(pace);
-  const wish = text.trim() ? readDeadline(text, origin) : null;
+  const parsed = text.trim() ? parseDeadline(text, origin) : null;
   const from = pace.deadline_s ?? pace.forecast_s ?? pace.t_s;
-  const [less = 5, more] = STEPS_S.filter((step) => step <= from / 2).slice(-2);
-  const steps = more ? [-more, -less, less, more] : [-less, less];
+  const [small = 5, large] = STEPS_S.filter((step) => step <= from / 2).slice(-2);
+  const steps = large ? [-large, -small, small, large] : [-small, small];
   const submit = (event: React.FormEvent) => {
     event.preventDefault();
-    if (wish) change.mutate(wish.value);
+    if (parsed) change.mutate(parsed.value);
   };
   return (
     <form onSubmit={submit}>
       <Stack gap={2}>
-        <Field.Root invalid={Boolean(text.trim()) && !wish}>
+        <Field.Root invalid={Boolean(text.trim()) && !parsed}>
           <Field.Label>New deadline</Field.Label>
           <HStack gap={2} w="100%" wrap="wrap">
             <Input
@@ -73,7 +74,7 @@ export function DeadlineForm({ trainings, paces, pace, mayChange }: Props) {
               maxW="14rem"
               autoComplete="off"
             />
-            <Button type="submit" disabled={!wish} loading={change.isPending} loadingText="Setting">
+            <Button type="submit" disabled={!parsed} loading={change.isPending} loadingText="Setting">
               Set deadline
             </Button>
           </HStack>
@@ -84,7 +85,7 @@ export function DeadlineForm({ trainings, paces, pace, mayChange }: Props) {
                 type="button"
                 size="xs"
                 variant="outline"
-                onClick={() => write(`${Math.max(Math.round((wish?.seconds ?? from) + step), 1)}s`)}
+                onClick={() => write(`${Math.max(Math.round((parsed?.seconds ?? from) + step), 1)}s`)}
               >
                 {step > 0 ? "+" : "−"}
                 {duration(step)}
@@ -93,40 +94,40 @@ export function DeadlineForm({ trainings, paces, pace, mayChange }: Props) {
           </HStack>
         </Field.Root>
         <Box id={hintId} minH="1.5em">
-          {wish ? (
+          {parsed ? (
             <Text fontSize="sm">
-              {clock(wish.seconds)} after the start, {moment(new Date(origin.getTime() + wish.seconds * 1000))}{" "}
-              {timeZone()}: <b data-testid="foreseen">{foreseen(paces, pace, wish.seconds)}</b>
+              {clock(parsed.seconds)} after the start, {formatTime(new Date(origin.getTime() + parsed.seconds * 1000))}{" "}
+              {timeZone()}: <b data-testid="preview">{previewText(paces, pace, parsed.seconds)}</b>
             </Text>
           ) : (
             <Text fontSize="sm" color="fg.muted">
               {text.trim()
-                ? "Write a time from the start (90s, 20m, 1h30m) or a time of day (18:30)."
-                : `From the start of the run, or a time of day (${timeZone()}).`}
+                ? "Enter a duration from the start (90s, 20m, 1h30m) or a time of day (18:30)."
+                : `A duration from the start of the run, or a time of day (${timeZone()}).`}
             </Text>
           )}
         </Box>
         {change.isError ? <Notice kind="error">{change.error.message}</Notice> : null}
         {change.isSuccess ? (
-          <Notice kind="success">The training takes the new deadline within two seconds.</Notice>
+          <Notice kind="success">The training applies the new deadline within two seconds.</Notice>
         ) : null}
       </Stack>
     </form>
   );
 }
 
-function foreseen(paces: Pace[], pace: Pace, seconds: number): string {
-  const found = foreseeTogether(paces, seconds);
-  switch (found.kind) {
+function previewText(paces: Pace[], pace: Pace, seconds: number): string {
+  const preview = previewAll(paces, seconds);
+  switch (preview.kind) {
     case "passed":
-      return "that has passed already";
+      return "this time has passed";
     case "unknown":
-      return "what it takes is not known yet";
+      return "no forecast yet";
     case "met":
-      return `can be met, on about ${devices(found.devices, pace.quantum)} (now ${devices(pace.devices, pace.quantum)})`;
+      return `can be met on about ${devices(preview.devices, pace.quantum)} (now ${devices(pace.devices, pace.quantum)})`;
     case "early":
-      return `will be done ${duration(found.earlyS)} before it, on the fewest devices allowed`;
+      return `ends ${duration(preview.earlyS)} before the deadline on the smallest allocation`;
     case "missed":
-      return `cannot be met: ${duration(found.lateS)} late on all ${devices(found.most, pace.quantum)}`;
+      return `cannot be met: ${duration(preview.lateS)} late on all ${devices(preview.most, pace.quantum)}`;
   }
 }

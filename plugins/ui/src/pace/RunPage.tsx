@@ -6,7 +6,7 @@ import { keyOf, type Training } from "../api";
 import { TrainingCard } from "./TrainingCard";
 import { useHistories, useRun } from "./useRun";
 
-/** What Paceline knows of a DAG run, or of one task of it: its trainings and its drift reports. */
+/** The trainings and drift reports of a DAG run or of one task instance. */
 export function RunPage({
   dagId,
   runId,
@@ -22,16 +22,16 @@ export function RunPage({
   const trainings = (run.data?.trainings ?? []).filter(
     (one) => !taskId || (one.task_id === taskId && one.map_index === Number(mapIndex ?? -1)),
   );
-  const told = useHistories(trainings);
+  const histories = useHistories(trainings);
   if (run.isPending) return <Skeleton height="20rem" aria-label="Loading" />;
   return (
     <Stack gap={6}>
       {run.isError ? <Notice kind="error">{run.error.message}</Notice> : null}
       {groups(trainings).map(([name, group]) => (
-        <TrainingCard key={name} trainings={group} told={told} mayChange={run.data?.may_change ?? false} />
+        <TrainingCard key={name} trainings={group} histories={histories} mayChange={run.data?.may_change ?? false} />
       ))}
       {!trainings.length && !run.isError ? (
-        <Notice>{taskId ? "This task has not trained so far." : "Nothing has trained in this run so far."}</Notice>
+        <Notice>{taskId ? "This task has not trained yet." : "This run has no training yet."}</Notice>
       ) : null}
       <Box>
         <DriftReports
@@ -39,23 +39,23 @@ export function RunPage({
           runId={runId}
           taskId={taskId}
           mapIndex={mapIndex}
-          live={!isEnded(run.data?.state)}
+          live={!hasEnded(run.data?.state)}
         />
       </Box>
     </Stack>
   );
 }
 
-const isEnded = (state: string | null | undefined) => state === "success" || state === "failed";
+const hasEnded = (state: string | null | undefined) => state === "success" || state === "failed";
 
-const TOGETHER = ["WorkerTrainingOperator", "ParameterServerOperator"];
+const TEAM_OPERATORS = ["WorkerTrainingOperator", "ParameterServerOperator"];
 
-/** Workers and server of a training on several machines belong together; any other task trains by itself. */
+/** Group the workers and the parameter server of a training on several machines; any other task is its own group. */
 function groups(trainings: Training[]): [string, Training[]][] {
   const found = new Map<string, Training[]>();
   for (const one of trainings) {
-    const together = TOGETHER.includes(one.operator ?? "") && one.map_index < 0;
-    const group = together ? one.task_id.slice(0, one.task_id.lastIndexOf(".") + 1) : keyOf(one);
+    const isTeam = TEAM_OPERATORS.includes(one.operator ?? "") && one.map_index < 0;
+    const group = isTeam ? one.task_id.slice(0, one.task_id.lastIndexOf(".") + 1) : keyOf(one);
     found.set(group, [...(found.get(group) ?? []), one]);
   }
   return [...found];

@@ -4,33 +4,43 @@ import { Link } from "react-router-dom";
 
 import { keyOf, type Pace, type RunEvent, type Training } from "../api";
 import { Figure } from "../look/Figure";
-import { MoodBadge } from "../look/MoodBadge";
-import { clock, devices, duration, isOver, moment, type Said, shortName, slack, standing } from "../words";
+import { StatusBadge } from "../look/StatusBadge";
+import {
+  clock,
+  deadlineStatus,
+  devices,
+  duration,
+  formatTime,
+  isEnded,
+  shortName,
+  type Status,
+  trainingStatus,
+} from "../format";
 import { DeadlineForm } from "./DeadlineForm";
-import { Happened } from "./Happened";
-import { Pictures } from "./Pictures";
-import { type Series, shifts, sumSeries, together } from "./series";
-import type { Told } from "./useRun";
-import { originOf } from "./wish";
+import { EventList } from "./EventList";
+import { Charts } from "./Charts";
+import { combineSeries, combineWorkers, originOffsets, type Series } from "./series";
+import type { TrainingHistory } from "./useRun";
+import { originOf } from "./parseDeadline";
 
 const SAME_CHANGE_S = 10;
 
 interface Props {
   trainings: Training[];
-  told: Map<string, Told>;
+  histories: Map<string, TrainingHistory>;
   mayChange: boolean;
 }
 
-/** A training: one task, or the workers of a training on several machines, together and each. */
-export function TrainingCard({ trainings, told, mayChange }: Props) {
+/** A training: one task, or the workers of a training on several machines, combined and separately. */
+export function TrainingCard({ trainings, histories, mayChange }: Props) {
   const [first] = trainings;
   if (!first) return null;
   const several = trainings.length > 1;
-  const running = trainings.filter((one) => !isOver(one) && one.deadline);
+  const running = trainings.filter((one) => !isEnded(one) && one.deadline);
   const workers = trainings.filter((one) => one.operator !== "ParameterServerOperator");
-  const working = workers.filter((one) => running.includes(one));
-  const pace = several ? (together(workers) ?? first.pace) : first.pace;
-  const said = several ? slack(pace) : standing(first);
+  const runningWorkers = workers.filter((one) => running.includes(one));
+  const pace = several ? (combineWorkers(workers) ?? first.pace) : first.pace;
+  const status = several ? deadlineStatus(pace) : trainingStatus(first);
   const name = several
     ? first.task_id.slice(0, first.task_id.lastIndexOf("."))
     : shortName(first.task_id, first.map_index);
@@ -47,75 +57,75 @@ export function TrainingCard({ trainings, told, mayChange }: Props) {
               </Text>
             ) : null}
           </Heading>
-          <MoodBadge said={said} />
-          <Heard said={said} name={name} />
+          <StatusBadge status={status} />
+          <StatusAnnouncement status={status} name={name} />
         </HStack>
       </Card.Header>
       <Card.Body gap={5}>
-        <Figures pace={pace} over={trainings.every(isOver)} />
+        <Figures pace={pace} taskEnded={trainings.every(isEnded)} />
         {running.length ? (
           <DeadlineForm
             trainings={running}
-            paces={(working.length ? working : running).map((one) => one.pace)}
+            paces={(runningWorkers.length ? runningWorkers : running).map((one) => one.pace)}
             pace={pace}
             mayChange={mayChange}
           />
         ) : null}
         {several ? (
-          <Several trainings={trainings} workers={workers} told={told} pace={pace} name={name} />
+          <MachineTabs trainings={trainings} workers={workers} histories={histories} pace={pace} name={name} />
         ) : (
-          <One one={first} told={told.get(keyOf(first))} />
+          <TrainingDetails training={first} history={histories.get(keyOf(first))} />
         )}
       </Card.Body>
     </Card.Root>
   );
 }
 
-/** Tells those who listen when the mood changes; the badge's seconds would never let them rest. */
-function Heard({ said, name }: { said: Said; name: string }) {
-  const words = { good: "on time", danger: "behind or in danger", bad: "late or failed", unknown: "not known yet" };
+/** Announces a change of the status level to screen readers. The badge's text changes every second, too often. */
+function StatusAnnouncement({ status, name }: { status: Status; name: string }) {
+  const texts = { good: "on time", danger: "behind or in danger", bad: "late or failed", unknown: "not known yet" };
   return (
     <VisuallyHidden role="status">
-      {name}: {words[said.mood]}
+      {name}: {texts[status.level]}
     </VisuallyHidden>
   );
 }
 
-/** `over`: the task has ended, whatever the training said last. */
-function Figures({ pace, over }: { pace: Pace; over: boolean }) {
+/** `taskEnded`: the task has ended, even if the last sample shows a running training. */
+function Figures({ pace, taskEnded }: { pace: Pace; taskEnded: boolean }) {
   const origin = originOf(pace).getTime();
   const deadline = pace.deadline_s;
   const left = (deadline ?? 0) - pace.t_s;
-  const ended = over || pace.state === "finished" || pace.state === "failed";
+  const ended = taskEnded || pace.state === "finished" || pace.state === "failed";
   return (
     <HStack gap={4} wrap="wrap" align="stretch">
       <Figure
         name="Progress"
         value={`${pace.progress_pct.toFixed(1)} %`}
-        more={ended || deadline === null ? undefined : `even pace ${pace.setpoint_pct.toFixed(1)} %`}
+        note={ended || deadline === null ? undefined : `setpoint ${pace.setpoint_pct.toFixed(1)} %`}
       />
       {deadline !== null ? (
         <Figure
           name="Deadline"
-          value={moment(new Date(origin + deadline * 1000))}
-          more={ended ? `after ${clock(deadline)}` : left > 0 ? `in ${duration(left)}` : `${duration(left)} ago`}
+          value={formatTime(new Date(origin + deadline * 1000))}
+          note={ended ? `after ${clock(deadline)}` : left > 0 ? `in ${duration(left)}` : `${duration(left)} ago`}
         />
       ) : null}
       <Figure
-        name={ended ? "Ended" : "Expected end"}
+        name={ended ? "Ended" : "Forecast"}
         value={
           ended
-            ? moment(new Date(origin + pace.t_s * 1000))
+            ? formatTime(new Date(origin + pace.t_s * 1000))
             : pace.forecast_s === null
               ? "not known yet"
-              : moment(new Date(origin + pace.forecast_s * 1000))
+              : formatTime(new Date(origin + pace.forecast_s * 1000))
         }
-        more={ended ? `after ${clock(pace.t_s)}` : undefined}
+        note={ended ? `after ${clock(pace.t_s)}` : undefined}
       />
       <Figure
         name={pace.quantum >= 1 ? "Devices" : "Cores"}
         value={devices(pace.devices, pace.quantum)}
-        more={`of ${devices(Math.min(pace.max_devices, pace.ceiling ?? Infinity), pace.quantum)}`}
+        note={`of ${devices(Math.min(pace.max_devices, pace.ceiling ?? Infinity), pace.quantum)}`}
       />
       {pace.loss === null ? null : <Figure name="Loss" value={pace.loss.toPrecision(4)} />}
       {Object.entries(pace.metrics).map(([metric, value]) => (
@@ -125,16 +135,16 @@ function Figures({ pace, over }: { pace: Pace; over: boolean }) {
   );
 }
 
-function One({ one, told }: { one: Training; told: Told | undefined }) {
-  const events = told?.history?.events ?? [];
+function TrainingDetails({ training, history }: { training: Training; history: TrainingHistory | undefined }) {
+  const { pace } = training;
+  const name = shortName(training.task_id, training.map_index);
+  const events = history?.stored?.events ?? [];
   return (
     <Stack gap={4}>
-      {told ? (
-        <Pictures name={shortName(one.task_id, one.map_index)} series={told.series} pace={one.pace} events={events} />
-      ) : null}
-      <Happened events={events} pace={one.pace} />
+      {history ? <Charts name={name} series={history.series} pace={pace} events={events} /> : null}
+      <EventList events={events} pace={pace} />
       <Text fontSize="sm">
-        <Link to={logPath(one)} style={{ textDecoration: "underline" }}>
+        <Link to={logPath(training)} style={{ textDecoration: "underline" }}>
           Log of the task and its container
         </Link>
       </Text>
@@ -147,37 +157,37 @@ function logPath({ dag_id, run_id, task_id, map_index }: Training): string {
   return map_index >= 0 ? `${task}/mapped/${map_index}` : task;
 }
 
-function Several({
+function MachineTabs({
   trainings,
   workers,
-  told,
+  histories,
   pace,
   name,
 }: {
   trainings: Training[];
   workers: Training[];
-  told: Map<string, Told>;
+  histories: Map<string, TrainingHistory>;
   pace: Pace;
   name: string;
 }) {
-  const all = useMemo<Series>(() => {
-    const shift = shifts(workers);
-    const parts = workers.flatMap((one, at) => {
-      const series = told.get(keyOf(one))?.series;
-      return series ? [{ series, shiftS: shift[at] ?? 0, over: isOver(one) }] : [];
+  const combined = useMemo<Series>(() => {
+    const offsets = originOffsets(workers);
+    const each = workers.flatMap((one, at) => {
+      const series = histories.get(keyOf(one))?.series;
+      return series ? [{ series, offsetS: offsets[at] ?? 0, ended: isEnded(one) }] : [];
     });
-    return sumSeries(parts);
-  }, [workers, told]);
-  const events = distinct(
+    return combineSeries(each);
+  }, [workers, histories]);
+  const events = mergeDeadlineEvents(
     trainings.flatMap((one) => {
-      const who = shortName(one.task_id, one.map_index);
-      return (told.get(keyOf(one))?.history?.events ?? []).map((event) => ({ ...event, who }));
+      const machine = shortName(one.task_id, one.map_index);
+      return (histories.get(keyOf(one))?.stored?.events ?? []).map((event) => ({ ...event, machine }));
     }),
   );
   return (
     <Tabs.Root defaultValue="all" lazyMount unmountOnExit variant="outline" size="sm">
       <Tabs.List flexWrap="wrap">
-        <Tabs.Trigger value="all">Together</Tabs.Trigger>
+        <Tabs.Trigger value="all">All workers</Tabs.Trigger>
         {trainings.map((one) => (
           <Tabs.Trigger key={keyOf(one)} value={keyOf(one)}>
             {shortName(one.task_id, one.map_index)}
@@ -186,18 +196,18 @@ function Several({
       </Tabs.List>
       <Tabs.Content value="all">
         <Stack gap={4}>
-          <Pictures name={name} series={all} pace={pace} events={events} />
-          <Happened events={events} pace={pace} />
+          <Charts name={name} series={combined} pace={pace} events={events} />
+          <EventList events={events} pace={pace} />
         </Stack>
       </Tabs.Content>
       {trainings.map((one) => (
         <Tabs.Content key={keyOf(one)} value={keyOf(one)}>
           <Stack gap={4}>
             <HStack>
-              <MoodBadge said={standing(one)} />
+              <StatusBadge status={trainingStatus(one)} />
             </HStack>
-            <Figures pace={one.pace} over={isOver(one)} />
-            <One one={one} told={told.get(keyOf(one))} />
+            <Figures pace={one.pace} taskEnded={isEnded(one)} />
+            <TrainingDetails training={one} history={histories.get(keyOf(one))} />
           </Stack>
         </Tabs.Content>
       ))}
@@ -205,14 +215,14 @@ function Several({
   );
 }
 
-/** One change of a deadline reaches every worker, within some seconds: told once, and as that of all. */
-function distinct(events: RunEvent[]): RunEvent[] {
-  const kept: RunEvent[] = [];
+/** Merge the events of one deadline change, which reaches each worker within a few seconds, into one event. */
+function mergeDeadlineEvents(events: RunEvent[]): RunEvent[] {
+  const merged: RunEvent[] = [];
   for (const event of events.toSorted((a, b) => a.t_s - b.t_s)) {
-    const same = (other: RunEvent) =>
+    const isSame = (other: RunEvent) =>
       other.kind === "deadline" && other.after_s === event.after_s && event.t_s - other.t_s < SAME_CHANGE_S;
-    if (event.kind !== "deadline") kept.push(event);
-    else if (!kept.some(same)) kept.push({ ...event, who: null });
+    if (event.kind !== "deadline") merged.push(event);
+    else if (!merged.some(isSame)) merged.push({ ...event, machine: null });
   }
-  return kept;
+  return merged;
 }

@@ -1,24 +1,24 @@
 import { expect, test } from "vitest";
 
-import { isMarked, sentence } from "./events";
+import { eventText, isMarked } from "./events";
 
 test.each([
   [{ kind: "deadline", before_s: 60, after_s: 36, by: "anna" }, "Deadline changed by anna from 1:00 to 0:36"],
   [{ kind: "deadline", before_s: 60, after_s: 90, by: null }, "Deadline changed from 1:00 to 1:30"],
-  [{ kind: "restarted" }, "The container was started again"],
-  [{ kind: "ceiling", devices: null }, "The ceiling was lifted"],
-  [{ kind: "ceiling", devices: 1.5 }, "Ceiling: 1.5 at most"],
-  [{ kind: "ceiling", devices: 0.5, why: "the rest is spare" }, "Ceiling: 0.5 at most, the rest is spare"],
-  [{ kind: "paused" }, "Paused: others had the devices"],
-  [{ kind: "unpaused", devices: 0.5 }, "Started again on 0.5"],
+  [{ kind: "restarted" }, "The container was restarted"],
+  [{ kind: "ceiling", devices: null }, "Ceiling removed"],
+  [{ kind: "ceiling", devices: 1.5 }, "Ceiling set to 1.5"],
+  [{ kind: "ceiling", devices: 0.5, why: "the rest is spare" }, "Ceiling set to 0.5: the rest is spare"],
+  [{ kind: "paused" }, "Preempted: other jobs have the devices"],
+  [{ kind: "unpaused", devices: 0.5 }, "Resumed on 0.5"],
   [
     { kind: "scaled", why: "30 % are used: 1 more worker", nodes: { "ps-0": 0.2, "worker-0": 0.5, "worker-1": 0.5 } },
     "30 % are used: 1 more worker. Now 1 parameter server on 0.2 cores, 2 workers on 1 core",
   ],
   [{ kind: "something_new" }, "something new"],
-])("%o is told", (event, words) => expect(sentence({ t_s: 5, ...event })).toBe(words));
+])("text of event %o", (event, text) => expect(eventText({ t_s: 5, ...event })).toBe(text));
 
-test("what changes a run's course is marked in its pictures", () => {
+test("important events are marked in the charts", () => {
   expect(["deadline", "restarted", "engine_away"].map((kind) => isMarked({ t_s: 0, kind }))).toEqual([
     true,
     true,

@@ -1,14 +1,14 @@
-// What happened in a run, as sentences.
+// Texts for the events of a run.
 import type { RunEvent } from "../api";
-import { clock } from "../words";
-import { inWords } from "./nodes";
+import { clock } from "../format";
+import { describeNodes } from "./nodes";
 
-/** A sentence for an event. */
-export function sentence(event: RunEvent): string {
-  return event.who ? `${event.who}: ${told(event)}` : told(event);
+/** Return the text for an event, with the machine's name if it has one. */
+export function eventText(event: RunEvent): string {
+  return event.machine ? `${event.machine}: ${textOf(event)}` : textOf(event);
 }
 
-function told(event: RunEvent): string {
+function textOf(event: RunEvent): string {
   const by = event.by ? ` by ${event.by}` : "";
   switch (event.kind) {
     case "deadline":
@@ -16,19 +16,19 @@ function told(event: RunEvent): string {
         ? `Deadline set${by} to ${clock(event.after_s ?? 0)}`
         : `Deadline changed${by} from ${clock(event.before_s)} to ${clock(event.after_s ?? 0)}`;
     case "deadline_refused":
-      return `A new deadline was not taken: ${event.value ?? ""}`;
+      return `New deadline rejected: ${event.value ?? ""}`;
     case "restarted":
-      return "The container was started again";
+      return "The container was restarted";
     case "resumed":
-      return "Training went on from its checkpoint";
+      return "Training continued from its checkpoint";
     case "ceiling":
-      return event.devices == null ? "The ceiling was lifted" : `Ceiling: ${event.devices} at most${because(event)}`;
+      return event.devices == null ? "Ceiling removed" : `Ceiling set to ${event.devices}${reasonOf(event)}`;
     case "paused":
-      return "Paused: others had the devices";
+      return "Preempted: other jobs have the devices";
     case "unpaused":
-      return `Started again on ${event.devices ?? 0}`;
+      return `Resumed on ${event.devices ?? 0}`;
     case "scaled":
-      return `${event.why ?? "Scaled"}. Now ${inWords(event.nodes ?? {})}`;
+      return `${event.why ?? "Scaled"}. Now ${describeNodes(event.nodes ?? {})}`;
     case "engine_away":
       return "The Docker engine did not answer";
     case "engine_back":
@@ -36,19 +36,19 @@ function told(event: RunEvent): string {
     case "total":
       return "The amount of work changed";
     case "infeasible":
-      return `The deadline could not be met any more: the earliest possible end was ${clock(event.earliest_s ?? 0)}`;
+      return `Deadline infeasible: the earliest possible end was ${clock(event.earliest_s ?? 0)}`;
     case "extended":
-      return `The deadline was moved to ${clock(event.after_s ?? 0)}, just after the earliest possible end`;
+      return `Deadline extended to ${clock(event.after_s ?? 0)}, just after the earliest possible end`;
     default:
       return event.kind.replaceAll("_", " ");
   }
 }
 
-function because(event: RunEvent): string {
-  return event.why ? `, ${event.why}` : "";
+function reasonOf(event: RunEvent): string {
+  return event.why ? `: ${event.why}` : "";
 }
 
-/** Whether an event is worth a line in the pictures. */
+/** Return whether the charts mark an event with a line. */
 export function isMarked(event: RunEvent): boolean {
   return ["deadline", "restarted", "resumed", "paused", "infeasible", "extended", "scaled"].includes(event.kind);
 }

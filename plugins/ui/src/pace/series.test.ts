@@ -1,8 +1,8 @@
 import { expect, test } from "vitest";
 
 import type { History, Training } from "../api";
-import { aPace } from "../testing";
-import { at, sumSeries, together, toSeries } from "./series";
+import { aPace } from "../samples";
+import { combineSeries, combineWorkers, toSeries, valueAt } from "./series";
 
 const history: History = {
   version: 1,
@@ -16,7 +16,7 @@ const history: History = {
   events: [],
 };
 
-test("what was seen after the stored history is added to it, once", () => {
+test("live samples are appended to the stored history without duplicates", () => {
   const series = toSeries(history, [
     aPace({ t_s: 10, progress_pct: 99 }),
     aPace({ t_s: 11, progress_pct: 22, metrics: { auc: 0.8 } }),
@@ -26,20 +26,20 @@ test("what was seen after the stored history is added to it, once", () => {
   expect(series.metrics).toEqual({ auc: [null, 0.7, 0.8] });
 });
 
-test("a metric that is reported later has gaps before", () => {
+test("a metric has null values before its first report", () => {
   expect(toSeries(null, [aPace({ t_s: 1 }), aPace({ t_s: 2, metrics: { f1: 1 } })]).metrics).toEqual({ f1: [null, 1] });
 });
 
-test("between two samples the earlier one counts", () => {
+test("between two samples the earlier value is returned", () => {
   const series = toSeries(history, []);
-  expect(at(series, series.devices, 9.9)).toBe(1);
-  expect(at(series, series.devices, 10)).toBe(1.5);
+  expect(valueAt(series, series.devices, 9.9)).toBe(1);
+  expect(valueAt(series, series.devices, 10)).toBe(1.5);
 });
 
 const worker = (changed: object, state = "running") => ({ state, pace: aPace(changed) }) as Training;
 
-test("workers together hold what those hold who still train, and end with the last", () => {
-  const all = together([
+test("combined workers sum the devices of active workers and end with the last", () => {
+  const all = combineWorkers([
     worker({ devices: 1, forecast_s: 50, progress_pct: 60 }),
     worker({ devices: 0.5, forecast_s: 70, feasible: false, progress_pct: 20 }),
     worker({ devices: 2, state: "finished", progress_pct: 100 }, "success"),
@@ -47,25 +47,25 @@ test("workers together hold what those hold who still train, and end with the la
   expect(all).toMatchObject({ devices: 1.5, forecast_s: 70, feasible: false, progress_pct: 60, state: "training" });
 });
 
-test("their seconds count from the moment of the first", () => {
+test("combined times count from the earliest origin", () => {
   const late = { updated_at: "2030-01-01T12:00:50+00:00", deadline_s: 40 }; // began 20 s later
-  expect(together([worker({}), worker(late)])).toMatchObject({ t_s: 50, deadline_s: 60 });
+  expect(combineWorkers([worker({}), worker(late)])).toMatchObject({ t_s: 50, deadline_s: 60 });
 });
 
-test("when all are over, one that was killed does not look alive", () => {
-  expect(together([worker({}, "skipped"), worker({ state: "finished" }, "success")])?.state).toBe("finished");
-  expect(together([worker({}, "failed")])?.state).toBe("failed");
+test("combined workers have ended if all tasks have ended, despite the last sample of a killed worker", () => {
+  expect(combineWorkers([worker({}, "skipped"), worker({ state: "finished" }, "success")])?.state).toBe("finished");
+  expect(combineWorkers([worker({}, "failed")])?.state).toBe("failed");
 });
 
-test("their series are put together at the moments of all; who is done holds nothing", () => {
+test("combined series have all times, and an ended worker has no devices", () => {
   const a = toSeries(null, [
     aPace({ t_s: 1, devices: 1, progress_pct: 10 }),
     aPace({ t_s: 3, devices: 2, progress_pct: 30 }),
   ]);
   const b = toSeries(null, [aPace({ t_s: 1, devices: 4, progress_pct: 50 })]);
-  const all = sumSeries([
-    { series: a, shiftS: 0, over: false },
-    { series: b, shiftS: 1, over: true },
+  const all = combineSeries([
+    { series: a, offsetS: 0, ended: false },
+    { series: b, offsetS: 1, ended: true },
   ]);
   expect(all.t).toEqual([1, 2, 3]);
   expect(all.devices).toEqual([1, 5, 2]);

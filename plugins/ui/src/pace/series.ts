@@ -1,7 +1,7 @@
-// A run as columns of numbers: what was stored, then what has been seen since.
+// A run as columns of numbers: the stored history followed by live samples.
 import type { History, Pace, Training } from "../api";
-import { isOver } from "../words";
-import { originOf } from "./wish";
+import { isEnded } from "../format";
+import { originOf } from "./parseDeadline";
 
 export type Column = (number | null)[];
 
@@ -11,13 +11,13 @@ export interface Series {
   setpoint: Column;
   devices: Column;
   loss: Column;
-  /** Name to values, of what the training reports besides its loss. */
+  /** Name to values of each reported metric, without the loss. */
   metrics: Record<string, Column>;
 }
 
 const METRIC = "metric.";
 
-/** Turn a stored history into columns; samples of `live` that are newer come after it. */
+/** Convert a stored history to columns and append the newer samples of `live`. */
 export function toSeries(history: History | null, live: Pace[]): Series {
   const columns = history?.columns ?? [];
   const rows = history?.samples ?? [];
@@ -52,37 +52,37 @@ function append(series: Series, pace: Pace): void {
   for (const [name, column] of Object.entries(series.metrics)) column.push(pace.metrics[name] ?? null);
 }
 
-/** Where a column stands at a moment: its last value up to then. */
-export function at(series: Series, column: Column, t: number): number | null {
-  let found: number | null = null;
+/** Return the last value of a column at or before a time. */
+export function valueAt(series: Series, column: Column, t: number): number | null {
+  let value: number | null = null;
   for (let index = 0; index < series.t.length && (series.t[index] ?? 0) <= t; index++) {
-    found = column[index] ?? found;
+    value = column[index] ?? value;
   }
-  return found;
+  return value;
 }
 
-/** Which moment a worker's seconds count from, in seconds after the first one's. */
-export function shifts(workers: Training[]): number[] {
+/** Return the origin of each worker's times, in seconds after the earliest origin. */
+export function originOffsets(workers: Training[]): number[] {
   const origins = workers.map((one) => originOf(one.pace).getTime());
   const first = Math.min(...origins);
   return origins.map((origin) => (origin - first) / 1000);
 }
 
 /**
- * The workers of one training as if they were one: devices of those who still train are added, progress is the mean of
- * all, and the last forecast counts.
+ * Combine the workers of one training into one sample: the devices of active workers are summed, the progress is the
+ * mean of all workers, and the latest forecast counts.
  */
-export function together(workers: Training[]): Pace | null {
+export function combineWorkers(workers: Training[]): Pace | null {
   const [first] = workers;
   if (!first) return null;
-  const shift = shifts(workers);
-  const all = workers.map((one, at) => ({ one, pace: one.pace, shift: shift[at] ?? 0 }));
-  const active = all.filter(({ one }) => !isOver(one));
+  const offsets = originOffsets(workers);
+  const all = workers.map((one, at) => ({ one, pace: one.pace, offset: offsets[at] ?? 0 }));
+  const active = all.filter(({ one }) => !isEnded(one));
   const counted = active.length ? active : all;
   const sum = (pick: (pace: Pace) => number) => counted.reduce((total, { pace }) => total + pick(pace), 0);
   const mean = (pick: (pace: Pace) => number) => all.reduce((total, { pace }) => total + pick(pace), 0) / all.length;
   const latest = (pick: (pace: Pace) => number | null) => {
-    const known = counted.flatMap(({ pace, shift }) => (pick(pace) === null ? [] : [(pick(pace) ?? 0) + shift]));
+    const known = counted.flatMap(({ pace, offset }) => (pick(pace) === null ? [] : [(pick(pace) ?? 0) + offset]));
     return known.length ? Math.max(...known) : null;
   };
   const newest = counted.reduce((a, b) => (a.pace.updated_at > b.pace.updated_at ? a : b));
@@ -92,7 +92,7 @@ export function together(workers: Training[]): Pace | null {
   return {
     ...newest.pace,
     state: active.length ? (order.find(has) ?? "finishing") : ended,
-    t_s: newest.pace.t_s + newest.shift,
+    t_s: newest.pace.t_s + newest.offset,
     progress_pct: mean((pace) => pace.progress_pct),
     setpoint_pct: mean((pace) => pace.setpoint_pct),
     devices: sum((pace) => pace.devices),
@@ -108,44 +108,53 @@ export function together(workers: Training[]): Pace | null {
   };
 }
 
-/** The series of one worker among several: how far its seconds are shifted, and whether it trains no more. */
-export interface Part {
+/** The series of one worker, the offset of its times in seconds, and whether its task has ended. */
+export interface WorkerSeries {
   series: Series;
-  shiftS: number;
-  over: boolean;
+  offsetS: number;
+  ended: boolean;
 }
 
-/** The series of several workers as one, at the moments of all of them. */
-export function sumSeries(parts: Part[]): Series {
-  const moved = parts.map(({ series, shiftS, over }) => ({ ...series, t: series.t.map((t) => t + shiftS), over }));
-  const t = [...new Set(moved.flatMap((part) => part.t))].sort((a, b) => a - b);
+/** Combine the series of several workers into one that has the times of all of them. */
+export function combineSeries(workers: WorkerSeries[]): Series {
+  const aligned = workers.map(({ series, offsetS, ended }) => ({
+    ...series,
+    t: series.t.map((t) => t + offsetS),
+    ended,
+  }));
+  const times = [...new Set(aligned.flatMap((one) => one.t))].sort((a, b) => a - b);
   return {
-    t,
-    progress: combine(moved, t, (part) => part.progress, "mean"),
-    setpoint: combine(moved, t, (part) => part.setpoint, "mean"),
-    devices: combine(moved, t, (part) => part.devices, "sum"),
-    loss: combine(moved, t, (part) => part.loss, "mean"),
+    t: times,
+    progress: combineColumn(aligned, times, (one) => one.progress, "mean"),
+    setpoint: combineColumn(aligned, times, (one) => one.setpoint, "mean"),
+    devices: combineColumn(aligned, times, (one) => one.devices, "sum"),
+    loss: combineColumn(aligned, times, (one) => one.loss, "mean"),
     metrics: {},
   };
 }
 
-type Moved = Series & { over: boolean };
+type AlignedSeries = Series & { ended: boolean };
 
-function combine(parts: Moved[], t: number[], pick: (part: Series) => Column, how: "sum" | "mean"): Column {
-  const places = parts.map(() => -1);
-  const held: Column = parts.map(() => null);
-  return t.map((moment) => {
-    parts.forEach((part, which) => {
-      let place = places[which] ?? -1;
-      while (place + 1 < part.t.length && (part.t[place + 1] ?? Infinity) <= moment) {
-        place += 1;
-        held[which] = pick(part)[place] ?? held[which] ?? null;
+function combineColumn(
+  workers: AlignedSeries[],
+  times: number[],
+  pick: (one: Series) => Column,
+  how: "sum" | "mean",
+): Column {
+  const positions = workers.map(() => -1);
+  const values: Column = workers.map(() => null);
+  return times.map((t) => {
+    workers.forEach((one, index) => {
+      let position = positions[index] ?? -1;
+      while (position + 1 < one.t.length && (one.t[position + 1] ?? Infinity) <= t) {
+        position += 1;
+        values[index] = pick(one)[position] ?? values[index] ?? null;
       }
-      places[which] = place;
-      // Whoever is done holds nothing any more, but keeps its progress.
-      if (how === "sum" && part.over && moment > (part.t.at(-1) ?? Infinity)) held[which] = 0;
+      positions[index] = position;
+      // An ended worker has no devices any more, but keeps its progress.
+      if (how === "sum" && one.ended && t > (one.t.at(-1) ?? Infinity)) values[index] = 0;
     });
-    const known = held.filter((value) => value !== null);
+    const known = values.filter((value) => value !== null);
     if (!known.length) return null;
     const sum = known.reduce((all, value) => all + value, 0);
     return how === "sum" ? sum : sum / known.length;

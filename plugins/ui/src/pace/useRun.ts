@@ -2,50 +2,50 @@ import { useQueries, useQuery } from "@tanstack/react-query";
 import { useRef } from "react";
 
 import { getHistory, getRun, type History, keyOf, type Pace, type Training } from "../api";
-import { isOver } from "../words";
+import { isEnded } from "../format";
 import { type Series, toSeries } from "./series";
 
-const EVERY_MS = 1000;
-const IDLE_EVERY_MS = 5000;
-const HISTORY_EVERY_MS = 5000;
-const MOST_LIVE = 120;
+const REFRESH_MS = 1000;
+const IDLE_REFRESH_MS = 5000;
+const HISTORY_REFRESH_MS = 5000;
+const MAX_LIVE_SAMPLES = 120;
 
-/** The trainings of a run, about once a second while it is under way; less often while nothing trains. */
+/** Fetch the trainings of a run: every second while one is running, every 5 s while none is. */
 export function useRun(dagId: string, runId: string) {
   return useQuery({
     queryKey: ["run", dagId, runId],
     queryFn: () => getRun(dagId, runId),
     refetchInterval: ({ state: { data } }) => {
-      if (data && (data.state === "success" || data.state === "failed") && data.trainings.every(isOver)) return false;
-      return !data || data.trainings.some((one) => !isOver(one)) ? EVERY_MS : IDLE_EVERY_MS;
+      if (data && (data.state === "success" || data.state === "failed") && data.trainings.every(isEnded)) return false;
+      return !data || data.trainings.some((one) => !isEnded(one)) ? REFRESH_MS : IDLE_REFRESH_MS;
     },
   });
 }
 
-export interface Told {
+export interface TrainingHistory {
   series: Series;
-  history: History | null;
+  stored: History | null;
 }
 
-/** The stored history of each training, with the samples after it that have been seen here. */
-export function useHistories(trainings: Training[]): Map<string, Told> {
+/** Fetch the stored history of each training and append the live samples that this page has received. */
+export function useHistories(trainings: Training[]): Map<string, TrainingHistory> {
   const live = useRef(new Map<string, Pace[]>());
-  const answers = useQueries({
+  const results = useQueries({
     queries: trainings.map((one) => ({
-      queryKey: ["history", one.dag_id, one.run_id, keyOf(one), one.try_number, isOver(one)],
+      queryKey: ["history", one.dag_id, one.run_id, keyOf(one), one.try_number, isEnded(one)],
       queryFn: () => getHistory(one),
-      // Between two of these the samples seen here do; where many train together, these are far apart.
-      refetchInterval: isOver(one) ? (false as const) : HISTORY_EVERY_MS * Math.ceil(trainings.length / 4),
+      // Live samples fill the time between two requests, so many trainings can be requested less often.
+      refetchInterval: isEnded(one) ? (false as const) : HISTORY_REFRESH_MS * Math.ceil(trainings.length / 4),
     })),
   });
   return new Map(
     trainings.map((one, index) => {
-      const seen = live.current.get(keyOf(one)) ?? [];
-      const last = seen.at(-1)?.t_s ?? -Infinity;
-      if (one.pace.t_s > last) live.current.set(keyOf(one), [...seen.slice(-MOST_LIVE), one.pace]);
-      else if (one.pace.t_s < last) live.current.set(keyOf(one), [one.pace]); // begun anew
-      const history = answers[index]?.data ?? null;
-      return [keyOf(one), { history, series: toSeries(history, live.current.get(keyOf(one)) ?? []) }];
+      const samples = live.current.get(keyOf(one)) ?? [];
+      const last = samples.at(-1)?.t_s ?? -Infinity;
+      if (one.pace.t_s > last) live.current.set(keyOf(one), [...samples.slice(-MAX_LIVE_SAMPLES), one.pace]);
+      else if (one.pace.t_s < last) live.current.set(keyOf(one), [one.pace]); // the training was restarted
+      const stored = results[index]?.data ?? null;
+      return [keyOf(one), { stored, series: toSeries(stored, live.current.get(keyOf(one)) ?? []) }];
     }),
   );
 }

@@ -2,15 +2,15 @@ import { Badge, Heading, Stack, Table, Text } from "@chakra-ui/react";
 
 import type { Overview, TaskResult, Training } from "../api";
 import { Notice } from "../look/Notice";
-import { devices, moment, shortName } from "../words";
+import { devices, formatTime, shortName } from "../format";
 import { RunLink } from "./RunLink";
 
-interface Part {
+interface Shard {
   samples: number;
   batch_size: number;
 }
 
-/** The machines of each DAG's newest schedule: who trains there now, who was left out, and why. */
+/** The machines of each DAG's newest schedule: their current trainings, and the reasons for machines left out. */
 export function Fleet({ overview, running }: { overview: Overview; running: Training[] }) {
   const newest = overview.schedules.filter(
     (one, index, all) =>
@@ -27,16 +27,16 @@ export function Fleet({ overview, running }: { overview: Overview; running: Trai
 }
 
 function Machines({ schedule, running }: { schedule: TaskResult; running: Training[] }) {
-  const chosen = Object.entries((schedule.value.workers ?? {}) as Record<string, Part>);
+  const chosen = Object.entries((schedule.value.workers ?? {}) as Record<string, Shard>);
   const leftOut = Object.entries((schedule.value.left_out ?? {}) as Record<string, string>);
-  const here = (machine: string) =>
+  const trainingOn = (machine: string) =>
     running.find((one) => one.dag_id === schedule.dag_id && shortName(one.task_id) === machine);
   return (
     <Stack gap={1}>
       <Heading as="h3" size="sm">
         {schedule.dag_id}{" "}
         <Text as="span" color="fg.muted" fontWeight="normal">
-          scheduled {moment(new Date(schedule.at))}
+          scheduled {formatTime(new Date(schedule.at))}
         </Text>
       </Heading>
       <Table.ScrollArea>
@@ -44,13 +44,13 @@ function Machines({ schedule, running }: { schedule: TaskResult; running: Traini
           <Table.Header>
             <Table.Row>
               <Table.ColumnHeader>Machine</Table.ColumnHeader>
-              <Table.ColumnHeader>Now</Table.ColumnHeader>
-              <Table.ColumnHeader>Its part</Table.ColumnHeader>
+              <Table.ColumnHeader>State</Table.ColumnHeader>
+              <Table.ColumnHeader>Shard</Table.ColumnHeader>
             </Table.Row>
           </Table.Header>
           <Table.Body>
-            {chosen.map(([machine, part]) => {
-              const one = here(machine);
+            {chosen.map(([machine, shard]) => {
+              const one = trainingOn(machine);
               return (
                 <Table.Row key={machine}>
                   <Table.Cell>{machine}</Table.Cell>
@@ -65,7 +65,7 @@ function Machines({ schedule, running }: { schedule: TaskResult; running: Traini
                     )}
                   </Table.Cell>
                   <Table.Cell>
-                    {Math.round(part.samples)} samples, batches of {part.batch_size}
+                    {Math.round(shard.samples)} samples, batches of {shard.batch_size}
                   </Table.Cell>
                 </Table.Row>
               );

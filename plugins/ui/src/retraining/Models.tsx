@@ -3,17 +3,17 @@ import { Link } from "react-router-dom";
 
 import type { Overview } from "../api";
 import { Notice } from "../look/Notice";
-import { moment } from "../words";
+import { formatTime } from "../format";
 import { modelsOf, type Model } from "./modelsOf";
 import { runPath } from "./RunLink";
 
-/** Each model with its champion, its score over versions, and the last look at its data. */
+/** Each model with its champion, the scores of its versions, and its last drift check. */
 export function Models({ overview, only }: { overview: Overview; only?: string | undefined }) {
   const models = modelsOf(overview).filter((model) => !only || model.name === only);
   if (!models.length) {
     return (
       <Notice>
-        {only ? `${only} is not among the models evaluated last.` : "No model has been evaluated lately."}
+        {only ? `${only} is not among the recently evaluated models.` : "No model has been evaluated recently."}
       </Notice>
     );
   }
@@ -51,7 +51,7 @@ function ModelCard({ model }: { model: Model }) {
         ) : null}
         {drift ? (
           <Text fontSize="sm">
-            Last drift check, {moment(new Date(drift.at))}:{" "}
+            Last drift check, {formatTime(new Date(drift.at))}:{" "}
             <Link to={runPath(drift)} style={{ textDecoration: "underline" }}>
               {String(drift.value.reason ?? drift.value.verdict)}
             </Link>
@@ -62,7 +62,7 @@ function ModelCard({ model }: { model: Model }) {
   );
 }
 
-/** The score of each version, and which of them became champion. */
+/** The score of each version; a star marks promoted versions. */
 function Scores({ model }: { model: Model }) {
   const versions = model.versions.slice(-12);
   const scores = versions.map((version) => version.score);

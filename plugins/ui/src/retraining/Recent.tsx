@@ -1,23 +1,23 @@
 import { Table, Text } from "@chakra-ui/react";
 
 import type { Training } from "../api";
-import { MoodBadge } from "../look/MoodBadge";
+import { StatusBadge } from "../look/StatusBadge";
 import { Notice } from "../look/Notice";
-import { clock, moment, standing } from "../words";
+import { clock, formatTime, trainingStatus } from "../format";
 import { RunLink } from "./RunLink";
 
-/** What ended last, with how far from its deadline. */
+/** The recently ended trainings, with their errors against the deadline. */
 export function Recent({ trainings }: { trainings: Training[] }) {
   if (!trainings.length) return <Notice>No training has ended yet.</Notice>;
   return (
     <Table.ScrollArea>
-      <Table.Root size="sm" aria-label="Trainings that ended lately">
+      <Table.Root size="sm" aria-label="Recently ended trainings">
         <Table.Header>
           <Table.Row>
             <Table.ColumnHeader>Training</Table.ColumnHeader>
             <Table.ColumnHeader>Ended</Table.ColumnHeader>
             <Table.ColumnHeader>Deadline</Table.ColumnHeader>
-            <Table.ColumnHeader>Took</Table.ColumnHeader>
+            <Table.ColumnHeader>Duration</Table.ColumnHeader>
           </Table.Row>
         </Table.Header>
         <Table.Body>
@@ -26,9 +26,9 @@ export function Recent({ trainings }: { trainings: Training[] }) {
               <Table.Cell>
                 <RunLink one={one} />
               </Table.Cell>
-              <Table.Cell>{moment(new Date(one.pace.updated_at))}</Table.Cell>
+              <Table.Cell>{formatTime(new Date(one.pace.updated_at))}</Table.Cell>
               <Table.Cell>
-                <MoodBadge said={standing(one)} />
+                <StatusBadge status={trainingStatus(one)} />
               </Table.Cell>
               <Table.Cell fontVariantNumeric="tabular-nums">
                 {clock(one.pace.t_s)}{" "}

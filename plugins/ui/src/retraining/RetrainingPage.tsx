@@ -9,19 +9,19 @@ import { Models } from "./Models";
 import { Recent } from "./Recent";
 import { Running } from "./Running";
 
-const TRAININGS_EVERY_MS = 2000;
-const OVERVIEW_EVERY_MS = 30_000;
+const TRAININGS_REFRESH_MS = 2000;
+const OVERVIEW_REFRESH_MS = 30_000;
 
-/** All trainings, those in danger first; then models, and the machines that train. */
+/** The running trainings, most urgent first; below, recent trainings, models and fleets. */
 export function RetrainingPage() {
   const { tab = "recent", name } = useParams();
-  const go = useNavigate();
-  const all = useQuery({ queryKey: ["all"], queryFn: getAll, refetchInterval: TRAININGS_EVERY_MS });
+  const navigate = useNavigate();
+  const all = useQuery({ queryKey: ["all"], queryFn: getAll, refetchInterval: TRAININGS_REFRESH_MS });
   const overview = useQuery({
     queryKey: ["overview"],
     queryFn: getOverview,
-    refetchInterval: OVERVIEW_EVERY_MS,
-    enabled: tab !== "recent", // it is a look far back
+    refetchInterval: OVERVIEW_REFRESH_MS,
+    enabled: tab !== "recent", // the query covers 90 days; run it only for the tabs that need it
   });
   const error = all.error ?? overview.error;
   return (
@@ -33,7 +33,7 @@ export function RetrainingPage() {
       {all.isPending ? <Skeleton height="8rem" /> : <Running trainings={all.data?.running ?? []} />}
       <Tabs.Root
         value={tab}
-        onValueChange={({ value }) => void go(`/plugin/retraining/${value}`)}
+        onValueChange={({ value }) => void navigate(`/plugin/retraining/${value}`)}
         variant="line"
         size="sm"
         lazyMount

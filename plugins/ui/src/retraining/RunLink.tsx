@@ -1,13 +1,13 @@
 import { Box, Text } from "@chakra-ui/react";
 import { Link } from "react-router-dom";
 
-import { shortName } from "../words";
+import { shortName } from "../format";
 
-/** The page of a run. */
+/** Return the path of a run's own page. */
 export const runPath = ({ dag_id, run_id }: { dag_id: string; run_id: string }) =>
   `/plugin/retraining/dags/${encodeURIComponent(dag_id)}/runs/${encodeURIComponent(run_id)}`;
 
-/** A training by name, with the way to its run's page. */
+/** The name of a training, linked to its run's page. */
 export function RunLink({ one }: { one: { dag_id: string; run_id: string; task_id: string; map_index: number } }) {
   return (
     <Box minW="8rem">

@@ -1,46 +1,48 @@
 import { Heading, Progress, Stack, Table, Text } from "@chakra-ui/react";
 
 import type { Training } from "../api";
-import { MoodBadge } from "../look/MoodBadge";
+import { StatusBadge } from "../look/StatusBadge";
 import { Notice } from "../look/Notice";
-import { devices, type Mood, standing } from "../words";
+import { devices, type Level, trainingStatus } from "../format";
 import { RunLink } from "./RunLink";
 
-const URGENCY: Mood[] = ["bad", "danger", "unknown", "good"];
+const URGENCY: Level[] = ["bad", "danger", "unknown", "good"];
 
-/** What trains now, the ones in danger first. */
+/** The running trainings, most urgent first. */
 export function Running({ trainings }: { trainings: Training[] }) {
   const rows = trainings
-    .map((one) => ({ one, said: standing(one) }))
-    .toSorted((a, b) => URGENCY.indexOf(a.said.mood) - URGENCY.indexOf(b.said.mood) || a.said.slackS - b.said.slackS);
-  const held = trainings.reduce((all, one) => all + one.pace.devices, 0);
+    .map((one) => ({ one, status: trainingStatus(one) }))
+    .toSorted(
+      ({ status: a }, { status: b }) => URGENCY.indexOf(a.level) - URGENCY.indexOf(b.level) || a.slackS - b.slackS,
+    );
+  const allocated = trainings.reduce((sum, one) => sum + one.pace.devices, 0);
   return (
     <Stack gap={2}>
       <Heading as="h2" size="md">
         Running now{" "}
         <Text as="span" color="fg.muted" fontWeight="normal" fontSize="sm">
-          {trainings.length ? `${trainings.length}, on ${Number(held.toFixed(2))} cores or devices` : ""}
+          {trainings.length ? `${trainings.length}, on ${Number(allocated.toFixed(2))} cores or devices` : ""}
         </Text>
       </Heading>
       {rows.length ? (
         <Table.ScrollArea>
-          <Table.Root size="sm" aria-label="Trainings that run now">
+          <Table.Root size="sm" aria-label="Running trainings">
             <Table.Header>
               <Table.Row>
                 <Table.ColumnHeader>Training</Table.ColumnHeader>
                 <Table.ColumnHeader>Deadline</Table.ColumnHeader>
                 <Table.ColumnHeader minW="9rem">Progress</Table.ColumnHeader>
-                <Table.ColumnHeader>Holds</Table.ColumnHeader>
+                <Table.ColumnHeader>Allocated</Table.ColumnHeader>
               </Table.Row>
             </Table.Header>
             <Table.Body>
-              {rows.map(({ one, said }) => (
+              {rows.map(({ one, status }) => (
                 <Table.Row key={`${one.dag_id} ${one.run_id} ${one.task_id} ${one.map_index}`}>
                   <Table.Cell>
                     <RunLink one={one} />
                   </Table.Cell>
                   <Table.Cell>
-                    <MoodBadge said={said} />
+                    <StatusBadge status={status} />
                   </Table.Cell>
                   <Table.Cell>
                     <Progress.Root value={one.pace.progress_pct} size="sm" aria-label={`Progress of ${one.task_id}`}>
@@ -50,7 +52,7 @@ export function Running({ trainings }: { trainings: Training[] }) {
                     </Progress.Root>
                     <Text fontSize="xs" color="fg.muted" fontVariantNumeric="tabular-nums">
                       {one.pace.progress_pct.toFixed(1)} %
-                      {one.pace.deadline_s !== null ? `, even pace ${one.pace.setpoint_pct.toFixed(1)} %` : ""}
+                      {one.pace.deadline_s !== null ? `, setpoint ${one.pace.setpoint_pct.toFixed(1)} %` : ""}
                     </Text>
                   </Table.Cell>
                   <Table.Cell fontVariantNumeric="tabular-nums">
@@ -62,7 +64,7 @@ export function Running({ trainings }: { trainings: Training[] }) {
           </Table.Root>
         </Table.ScrollArea>
       ) : (
-        <Notice>Nothing trains now.</Notice>
+        <Notice>No training is running.</Notice>
       )}
     </Stack>
   );

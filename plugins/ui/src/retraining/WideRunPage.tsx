@@ -3,7 +3,7 @@ import { Link, useParams } from "react-router-dom";
 
 import { RunPage } from "../pace/RunPage";
 
-/** A run on a page of its own: with room for a phone, where Airflow's own page of the run has none. */
+/** A run on its own page, which fits a phone; Airflow's page of the run does not. */
 export function WideRunPage() {
   const { dagId = "", runId = "" } = useParams();
   return (

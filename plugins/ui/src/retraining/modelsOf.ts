@@ -1,8 +1,8 @@
-// Models, from what evaluations, promotions and drift checks have returned.
+// Builds the list of models from the results of evaluations, promotions and drift checks.
 import type { Overview, TaskResult } from "../api";
 
 export interface Model {
-  /** Models of one name in two registries are two. */
+  /** Registry and name: the same name in two registries is two models. */
   key: string;
   name: string;
   registry: string;
@@ -32,14 +32,14 @@ interface Promotion {
 
 const keyOf = ({ model, registry = "" }: { model: string; registry?: string }) => `${registry} ${model}`;
 
-/** Every model that was evaluated, the one evaluated last first. */
+/** Return every evaluated model, the most recently evaluated first. */
 export function modelsOf({ evaluations, promotions, drift }: Overview): Model[] {
   const models = new Map<string, Model>();
-  const decided = promotions.map(({ value }) => value).filter((value) => isPromotion(value));
+  const allPromotions = promotions.map(({ value }) => value).filter((value) => isPromotion(value));
   for (const { value, dag_id } of evaluations) {
-    if (!isEvaluation(value)) continue; // of another package, with a task of the same name
+    if (!isEvaluation(value)) continue; // an operator of the same name from another package
     const key = keyOf(value);
-    const own = decided.filter((promotion) => keyOf(promotion) === key);
+    const own = allPromotions.filter((promotion) => keyOf(promotion) === key);
     const model = models.get(key) ?? {
       key,
       name: value.model,
@@ -59,7 +59,7 @@ export function modelsOf({ evaluations, promotions, drift }: Overview): Model[] 
   return [...models.values()];
 }
 
-/** The newest word on who is champion; the reason is that of its promotion, where that is still known. */
+/** Return the champion of the newest promotion, with the reason of its own promotion if that is still stored. */
 function championOf(promotions: Promotion[]): Model["champion"] {
   const version = promotions.find((one) => one.champion_version !== null)?.champion_version;
   if (version == null) return null;

@@ -1,4 +1,4 @@
-"""The example DAG: light to parse, its form checks what is typed, and its tasks are in the right order."""
+"""The example DAGs: parsing imports nothing heavy, the trigger form validates params, the tasks are in order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DAGS = Path(__file__).parents[4] / "dags"
 
 _PARSE = """
 import json, runpy, sys
-# What every DAG file and the DAG processor bring in anyway.
+# Imported by every DAG file and the DAG processor.
 import airflow.sdk, airflow.sdk.definitions.decorators
 from airflow.sdk import DAG, Asset, BaseHook, BaseSensorOperator, ObjectStoragePath, Param, ResumableJobMixin, task
 from airflow.triggers.base import BaseEventTrigger
@@ -28,9 +28,9 @@ print(json.dumps(sorted(set(sys.modules) - before)))
 """
 
 
-def _read(name: str) -> DAG:
-    found: DAG = runpy.run_path(str(DAGS / f"{name}.py"))["dag"]
-    return found
+def _load(name: str) -> DAG:
+    dag: DAG = runpy.run_path(str(DAGS / f"{name}.py"))["dag"]
+    return dag
 
 
 def test_parsing_imports_nothing_heavy() -> None:
@@ -41,8 +41,8 @@ def test_parsing_imports_nothing_heavy() -> None:
     assert heavy & {name.split(".")[0] for name in modules} == set()
 
 
-def test_the_tasks_are_in_the_right_order() -> None:
-    dag, edge = _read("retrain_on_drift"), _read("retrain_on_edge")
+def test_tasks_are_in_order() -> None:
+    dag, edge = _load("retrain_on_drift"), _load("retrain_on_edge")
     order = ["drift", "prepare", "train", "evaluate", "promote"]
     assert set(dag.task_ids) == set(order)
     on_edge = ["drift", "prepare", "profile", "schedule", "train.parameter_server", "train.result", *order[-2:]]
@@ -55,14 +55,14 @@ def test_the_tasks_are_in_the_right_order() -> None:
 
 
 @pytest.mark.parametrize("name", ["retrain_on_drift", "retrain_on_edge"])
-def test_every_param_has_a_title_for_the_form_and_the_defaults_are_valid(name: str) -> None:
-    dag = _read(name)
+def test_params_have_titles_and_valid_defaults(name: str) -> None:
+    dag = _load(name)
     for param in dag.params:
         assert dag.params.get_param(param).schema.get("title"), param
     dag.params.validate()
 
 
-REFUSED = {
+REJECTED = {
     "deadline": (None, ["60s"]),
     "alpha": (0, 1.2),
     "min_devices": (0,),
@@ -78,18 +78,18 @@ REFUSED = {
 ACCEPTED = {"deadline": ("20m", 90, "2030-01-31T18:00:00Z"), "alpha": (1,), "max_devices": (1.5,)}
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in REFUSED.items() for value in values])
-def test_the_form_refuses_what_the_operator_refuses(name: str, value: object) -> None:
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in REJECTED.items() for value in values])
+def test_form_rejects_values_that_the_operator_rejects(name: str, value: object) -> None:
     with pytest.raises(ParamValidationError):
-        _read("retrain_on_drift").params.get_param(name).resolve(value)
+        _load("retrain_on_drift").params.get_param(name).resolve(value)
 
 
-def test_the_form_takes_what_the_operator_takes() -> None:
-    params = _read("retrain_on_drift").params
+def test_form_accepts_values_that_the_operator_accepts() -> None:
+    params = _load("retrain_on_drift").params
     for name, values in ACCEPTED.items():
         assert [params.get_param(name).resolve(value) for value in values] == list(values)
 
 
-def test_its_storage_can_be_moved_to_an_object_store(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_storage_can_be_an_object_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PACELINE_STORAGE", "s3://aws_default@bucket/paceline")
-    assert _read("retrain_on_drift").get_task("promote").registry == "s3://aws_default@bucket/paceline/registry"
+    assert _load("retrain_on_drift").get_task("promote").registry == "s3://aws_default@bucket/paceline/registry"

@@ -1,4 +1,4 @@
-"""What the demo shows: readable with a terminal, and in a log without one."""
+"""The demo's console output, on a terminal and in a log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 from rich.console import Console
 
 from paceline.airflow.demo.screen import Screen, pace_line
-from paceline.airflow.demo.watch import last_words
+from paceline.airflow.demo.watch import last_errors
 
 PACE = {
     "state": "training", "progress_pct": 61.94, "setpoint_pct": 60.0, "devices": 0.85, "forecast_s": 59.13,
@@ -20,21 +20,21 @@ def _screen() -> tuple[Screen, io.StringIO]:
     return Screen(Console(file=out, width=80, highlight=False)), out
 
 
-def test_the_training_line_has_percent_setpoint_cores_and_forecast_against_the_deadline() -> None:
+def test_pace_line_shows_progress_setpoint_cores_and_forecast() -> None:
     line = pace_line(PACE, 31.0).plain
     assert line.startswith("▸   31.0 s  Training ")
-    assert line.endswith("  61.9 %, setpoint  60.0 %, 0.85 cores, done at 59.1 s of 60 s")
+    assert line.endswith("  61.9 %, setpoint  60.0 %, 0.85 cores, ends at 59.1 s of 60 s")
     starting = {**PACE, "state": "starting", "progress_pct": 0, "forecast_s": None}
-    assert pace_line(starting).plain.endswith("0.85 cores, reading its data"), "before the first batch"
-    assert "0.0 %" in pace_line({}).plain, "a sample without values"
+    assert pace_line(starting).plain.endswith("0.85 cores, reading the data"), "before the first batch"
+    assert "0.0 %" in pace_line({}).plain, "for a sample without values"
     narrow = pace_line(
         {**PACE, "forecast_s": 159.3, "deadline_s": 160, "progress_pct": 100, "setpoint_pct": 100}, bar=5
     )
     assert len(narrow.plain) <= 80
-    assert narrow.plain.endswith("done at 159.3 s of 160 s")
+    assert narrow.plain.endswith("ends at 159.3 s of 160 s")
 
 
-def test_a_late_forecast_stands_out_and_the_bar_has_one_length() -> None:
+def test_pace_line_highlights_late_forecast_and_keeps_bar_length() -> None:
     styles = {str(span.style) for span in pace_line({**PACE, "forecast_s": 70}).spans}
     assert "yellow" in styles
     assert "yellow" not in {str(span.style) for span in pace_line(PACE).spans}
@@ -43,7 +43,7 @@ def test_a_late_forecast_stands_out_and_the_bar_has_one_length() -> None:
     assert bars[0].spans != bars[-1].spans
 
 
-def test_without_a_terminal_every_line_stays_whole_and_training_shows_seldom() -> None:
+def test_log_lines_are_not_wrapped_and_training_lines_are_throttled() -> None:
     screen, out = _screen()
     with screen.waiting():
         screen.now("not shown in a log")
@@ -52,11 +52,11 @@ def test_without_a_terminal_every_line_stays_whole_and_training_shows_seldom() -
     screen.step("Drift", "x" * 200)
     lines = out.getvalue().splitlines()
     assert len(lines) == 2
-    assert "done at 59.1 s of 60 s" in lines[0]
+    assert "ends at 59.1 s of 60 s" in lines[0]
     assert lines[1].endswith("x" * 200)
 
 
-def test_text_from_outside_is_not_taken_for_markup() -> None:
+def test_markup_in_external_text_is_escaped() -> None:
     screen, out = _screen()
     screen.step("Run", "manual__[bold]x[/bold]", more="[red]y")
     screen.plain("see [/tmp]")
@@ -65,10 +65,10 @@ def test_text_from_outside_is_not_taken_for_markup() -> None:
     assert "see [/tmp]" in out.getvalue()
 
 
-def test_of_a_long_log_the_last_errors_are_told() -> None:
+def test_last_errors_of_a_long_log_are_returned() -> None:
     log = [{"event": f"warning {i}", "level": "warning"} for i in range(50)]
     log += ["text", {"event": "chatter", "level": "info"}, {"event": "Task failed", "level": "error"}]
-    words = last_words(log)
-    assert words[-1] == "Task failed"
-    assert len(words) == 12
-    assert "chatter" not in words
+    lines = last_errors(log)
+    assert lines[-1] == "Task failed"
+    assert len(lines) == 12
+    assert "chatter" not in lines

@@ -1,4 +1,4 @@
-"""The demo's data: real flights, in batches of a month, as the example DAGs expect them."""
+"""The demo's data: real flights in monthly batches, in the form that the example DAGs expect."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def store(flights: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[sq
         yield database
 
 
-def test_every_batch_is_a_month_of_real_flights(store: sqlite3.Connection) -> None:
+def test_each_batch_is_a_month_of_flights(store: sqlite3.Connection) -> None:
     counts = store.execute('SELECT "window", count(*) FROM flights GROUP BY "window" ORDER BY "window"').fetchall()
-    # Flights of January, February and July 2013 less those that were cancelled or diverted.
+    # Flights of January, February and July 2013 without cancelled and diverted ones.
     assert counts == [("2013-01", 26398), ("2013-02", 23611), ("2013-07", 28293)]
 
 
-def test_flights_are_in_order_with_their_features_the_label_and_the_prediction(store: sqlite3.Connection) -> None:
+def test_flights_are_ordered_with_features_label_and_prediction(store: sqlite3.Connection) -> None:
     columns = {row[1] for row in store.execute("PRAGMA table_info(flights)")}
     assert columns == {"id", "window", "day", "late", "predicted", *NUMERIC, *CATEGORICAL}
     assert store.execute("SELECT DISTINCT late FROM flights ORDER BY late").fetchall() == [(0,), (1,)]
@@ -54,7 +54,7 @@ def test_weather_and_delays_differ_between_winter_and_summer(store: sqlite3.Conn
     assert late["2013-07"] - late["2013-02"] > 0.08
 
 
-def test_filling_again_replaces_the_store(flights: Any, tmp_path: Path) -> None:
+def test_refilling_replaces_the_store(flights: Any, tmp_path: Path) -> None:
     for rows in (100, 50):
         fill_store(tmp_path / "flights.db", flights.head(rows))
     with closing(sqlite3.connect(tmp_path / "flights.db")) as database:
@@ -62,12 +62,12 @@ def test_filling_again_replaces_the_store(flights: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("months", [[], [0], [13], [1, 14]])
-def test_months_that_are_none_are_refused(months: list[int]) -> None:
+def test_invalid_months_are_rejected(months: list[int]) -> None:
     with pytest.raises(InvalidInputError, match=r"months: got .*expected one or more of 1 to 12"):
         read_flights(months)
 
 
-def test_missing_data_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_data_package_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(PacelineError, match=r"pip install 'airflow-paceline\[demo\]'"):
         read_flights()

@@ -1,4 +1,4 @@
-"""The demo's own promises: what it needs, which runtime it takes, what its summary says, and that it cleans up."""
+"""The demo: its requirements, its choice of a runtime, its summary, and its cleanup."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from paceline.airflow.demo.__main__ import main
-from paceline.airflow.demo.story import Demo, alone, check_machine, choose_runtime, forget, summarise
+from paceline.airflow.demo.story import Demo, check_machine, choose_runtime, lock_folder, remove_files, summarise
 from paceline.errors import InvalidInputError, PacelineError
 
 DAGS = Path(__file__).parents[4] / "dags"
 
 
-def test_the_summary_has_exactly_the_promised_keys() -> None:
+def test_summary_has_the_documented_keys() -> None:
     results = {
         "drift": {"verdict": "drift", "drifted_features": ["temp", "humid"]},
         "prepare": {},
@@ -37,30 +37,28 @@ def test_the_summary_has_exactly_the_promised_keys() -> None:
     }
 
 
-def test_a_run_without_drift_or_one_that_failed_is_summarised_too() -> None:
+def test_summary_of_a_failed_run_without_results() -> None:
     summary = summarise({task: {} for task in ("drift", "prepare", "train", "evaluate", "promote")}, "failed")
     assert (summary["drift_detected"], summary["drifted_features"], summary["promoted"]) == (False, 0, False)
     assert (summary["runtime"], summary["finished_s"], summary["dag_run_state"]) == (None, None, "failed")
 
 
-def test_without_an_engine_a_process_is_taken_and_docker_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_engine_selects_process_and_rejects_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-engine.sock")
     assert choose_runtime("process")[0] == "process"
-    why = f"a local process, as no Docker engine answers at unix://{tmp_path}/no-engine.sock"
-    assert choose_runtime("auto") == ("process", why)
+    reason = f"a local process, because no Docker engine answers at unix://{tmp_path}/no-engine.sock"
+    assert choose_runtime("auto") == ("process", reason)
     with pytest.raises(PacelineError, match="--runtime: got 'docker', expected 'process', or a Docker engine with the"):
         choose_runtime("docker")
 
 
 @pytest.mark.docker
 @pytest.mark.usefixtures("docker_client")
-def test_a_container_is_taken_where_the_engine_has_the_image() -> None:
+def test_engine_with_the_image_selects_docker() -> None:
     assert choose_runtime("auto")[0] == "docker"
 
 
-def test_a_folder_without_the_dag_or_a_missing_torch_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_dag_and_missing_torch_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidInputError, match=f"dags: got '{tmp_path}'.*run the demo in a clone"):
         check_machine(Demo(folder=tmp_path, dags=tmp_path))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "torch" else object())
@@ -68,51 +66,51 @@ def test_a_folder_without_the_dag_or_a_missing_torch_is_named(tmp_path: Path, mo
         check_machine(Demo(folder=tmp_path, dags=DAGS))
 
 
-def test_two_demos_do_not_share_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with alone(tmp_path):
+def test_second_demo_in_a_folder_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with lock_folder(tmp_path):
         assert main(["--folder", str(tmp_path), "--runtime", "process"]) == 1
     assert "another demo is running" in capsys.readouterr().out
-    with alone(tmp_path):
+    with lock_folder(tmp_path):
         pass
 
 
-def test_an_earlier_demo_is_forgotten_and_nothing_else(tmp_path: Path) -> None:
+def test_only_files_of_an_earlier_demo_are_removed(tmp_path: Path) -> None:
     demo = Demo(folder=tmp_path, dags=DAGS)
     for folder in (demo.home, demo.storage):
         (folder / "x").mkdir(parents=True)
     for name in ("flights.db", "summary.json", "pace.png", "notes.txt"):
         (tmp_path / name).touch()
-    forget(demo)
+    remove_files(demo)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 @pytest.mark.parametrize(("what", "code"), [("run", 130), ("up", 0)])
-def test_ctrl_c_ends_all_that_the_demo_has_started(
+def test_ctrl_c_stops_everything_that_the_demo_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], what: str, code: int
 ) -> None:
-    ended = []
+    stopped = []
 
     class Interrupted:
-        """An Airflow during whose start somebody presses Ctrl-C."""
+        """An Airflow whose start is interrupted by Ctrl-C."""
 
         def start(self) -> None:
             raise KeyboardInterrupt
 
         def stop(self) -> None:
-            ended.append("airflow")
+            stopped.append("airflow")
 
     monkeypatch.setattr(Demo, "airflow", lambda self, port=None: Interrupted())
-    monkeypatch.setattr(Demo, "begin", lambda self: Future())
+    monkeypatch.setattr(Demo, "start_seeding", lambda self: Future())
     for module in ("story", "__main__"):
         monkeypatch.setattr(
-            f"paceline.airflow.demo.{module}.give_up_runs", lambda airflow, dag="": ended.append("runs")
+            f"paceline.airflow.demo.{module}.abort_runs", lambda airflow, dag="": stopped.append("runs")
         )
     assert main([what, "--runtime", "process", "--folder", str(tmp_path)]) == code
-    assert ended == ["runs", "airflow"]
-    assert "nothing is left running" in capsys.readouterr().out
+    assert stopped == ["runs", "airflow"]
+    assert "no process is left running" in capsys.readouterr().out
 
 
-def test_the_help_of_the_command_names_its_options(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_the_options(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--help"])
     shown = capsys.readouterr().out

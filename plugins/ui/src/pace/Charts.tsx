@@ -3,11 +3,11 @@ import { useMemo, useState } from "react";
 
 import type { Pace, RunEvent } from "../api";
 import { type Colors, useColors } from "../look/colors";
-import { clock, devices } from "../words";
+import { clock, devices } from "../format";
 import { Chart, type Line, type Mark } from "./Chart";
 import { isMarked } from "./events";
-import { inWords, nodesOf, stepAt } from "./nodes";
-import { at, type Series } from "./series";
+import { coresOverTime, describeNodes, scalingAt } from "./nodes";
+import { type Series, valueAt } from "./series";
 
 interface Props {
   name: string;
@@ -16,51 +16,51 @@ interface Props {
   events: RunEvent[];
 }
 
-/** Progress, devices, and what the training reports, one below the other, over the same time. */
-export function Pictures({ name, series, pace, events }: Props) {
+/** Charts of progress, devices and reported metrics over time. */
+export function Charts({ name, series, pace, events }: Props) {
   const colors = useColors();
   const [cursorT, setCursorT] = useState<number | null>(null);
   const marks = useMemo(() => marksOf(pace, events, colors), [pace, events, colors]);
   const deadline = pace.deadline_s;
-  const steered = deadline !== null;
-  const untilT = Math.max(deadline ?? 0, pace.forecast_s ?? 0, pace.t_s) * 1.02;
+  const hasDeadline = deadline !== null;
+  const endT = Math.max(deadline ?? 0, pace.forecast_s ?? 0, pace.t_s) * 1.02;
   const ceiling = useMemo(() => ceilingOf(series, pace, events), [series, pace, events]);
-  const nodes = useMemo(() => nodesOf(series.t, events), [series, events]);
-  const step = stepAt(events, cursorT ?? Infinity);
-  const shared = { t: series.t, marks, colors, untilT, cursorT, onCursor: setCursorT };
+  const nodes = useMemo(() => coresOverTime(series.t, events), [series, events]);
+  const scaling = scalingAt(events, cursorT ?? Infinity);
+  const shared = { t: series.t, marks, colors, endT, cursorT, onCursor: setCursorT };
   const deviceLines: Line[] = [
     { name: "devices", values: series.devices, color: colors.devices, stepped: true, filled: true },
-    { name: "most", values: series.t.map(() => pace.max_devices), color: colors.soft, dashed: true },
+    { name: "maximum", values: series.t.map(() => pace.max_devices), color: colors.muted, dashed: true },
     ...(ceiling ? [{ name: "ceiling", values: ceiling, color: colors.deadline, stepped: true, dashed: true }] : []),
   ];
   const extra = Object.entries(series.metrics).filter(([, values]) => values.some((value) => value !== null));
   const hasLoss = series.loss.some((value) => value !== null);
   return (
     <Stack gap={3}>
-      <Part
+      <Section
         title="Progress"
         keys={[
           ["progress", colors.progress],
-          ...(steered ? [["even pace to the deadline", colors.ink, true] as Key] : []),
+          ...(hasDeadline ? [["setpoint (constant pace)", colors.text, true] as Key] : []),
         ]}
       >
         <Chart
           {...shared}
-          label={`Progress of ${name}: ${pace.progress_pct.toFixed(1)} % at ${clock(pace.t_s)}${steered ? `, an even pace would have ${pace.setpoint_pct.toFixed(1)} %; deadline at ${clock(deadline)}` : ""}`}
+          label={`Progress of ${name}: ${pace.progress_pct.toFixed(1)} % at ${clock(pace.t_s)}${hasDeadline ? `, setpoint ${pace.setpoint_pct.toFixed(1)} %; deadline at ${clock(deadline)}` : ""}`}
           height={220}
           lines={[
-            ...(steered ? [{ name: "setpoint", values: series.setpoint, color: colors.ink, dashed: true }] : []),
+            ...(hasDeadline ? [{ name: "setpoint", values: series.setpoint, color: colors.text, dashed: true }] : []),
             { name: "progress", values: series.progress, color: colors.progress },
           ]}
           range={() => [0, 100]}
           format={(value) => `${value} %`}
         />
-      </Part>
-      <Part
+      </Section>
+      <Section
         title={pace.quantum >= 1 ? "Devices" : "Cores"}
         keys={[
-          ["held", colors.devices],
-          ["most allowed", colors.soft, true],
+          ["allocated", colors.devices],
+          ["maximum", colors.muted, true],
           ...(ceiling ? [["ceiling", colors.deadline, true] as Key] : []),
         ]}
       >
@@ -72,10 +72,10 @@ export function Pictures({ name, series, pace, events }: Props) {
           range={(_, high) => [0, Math.max(high, pace.max_devices) * 1.08]}
           format={(value) => String(Number(value.toFixed(2)))}
         />
-      </Part>
-      {nodes && step?.nodes ? (
-        <Part
-          title="Cores of its nodes"
+      </Section>
+      {nodes && scaling?.nodes ? (
+        <Section
+          title="Cores by node type"
           keys={[
             ["workers", colors.devices],
             ["parameter servers", colors.metric],
@@ -83,7 +83,7 @@ export function Pictures({ name, series, pace, events }: Props) {
         >
           <Chart
             {...shared}
-            label={`Nodes of ${name}: ${inWords(step.nodes)}`}
+            label={`Nodes of ${name}: ${describeNodes(scaling.nodes)}`}
             height={130}
             lines={[
               { name: "all", values: nodes.all, color: colors.devices, stepped: true, filled: true },
@@ -93,12 +93,12 @@ export function Pictures({ name, series, pace, events }: Props) {
             format={(value) => String(Number(value.toFixed(2)))}
           />
           <Text fontSize="sm" color="fg.muted">
-            {`${inWords(step.nodes)}${step.why ? `: ${step.why}` : ""}`}
+            {`${describeNodes(scaling.nodes)}${scaling.why ? `: ${scaling.why}` : ""}`}
           </Text>
-        </Part>
+        </Section>
       ) : null}
       {hasLoss ? (
-        <Part title="Loss" keys={[["loss", colors.loss]]}>
+        <Section title="Loss" keys={[["loss", colors.loss]]}>
           <Chart
             {...shared}
             label={`Loss of ${name}: ${pace.loss?.toPrecision(4) ?? "not reported yet"}`}
@@ -107,10 +107,10 @@ export function Pictures({ name, series, pace, events }: Props) {
             range={padded}
             format={short}
           />
-        </Part>
+        </Section>
       ) : null}
       {extra.map(([metric, values]) => (
-        <Part key={metric} title={metric} keys={[[metric, colors.metric]]}>
+        <Section key={metric} title={metric} keys={[[metric, colors.metric]]}>
           <Chart
             {...shared}
             label={`${metric} of ${name}: ${pace.metrics[metric]?.toPrecision(4) ?? "not reported yet"}`}
@@ -119,16 +119,16 @@ export function Pictures({ name, series, pace, events }: Props) {
             range={padded}
             format={short}
           />
-        </Part>
+        </Section>
       ))}
-      <Moment series={series} pace={pace} cursorT={cursorT} onCursor={setCursorT} name={name} />
+      <TimeSlider series={series} pace={pace} cursorT={cursorT} onCursor={setCursorT} name={name} />
     </Stack>
   );
 }
 
 type Key = [name: string, color: string, dashed?: boolean];
 
-function Part({ title, keys, children }: { title: string; keys: Key[]; children: React.ReactNode }) {
+function Section({ title, keys, children }: { title: string; keys: Key[]; children: React.ReactNode }) {
   return (
     <Box>
       <HStack justify="space-between" wrap="wrap" gap={3} mb={1}>
@@ -156,8 +156,8 @@ function Part({ title, keys, children }: { title: string; keys: Key[]; children:
   );
 }
 
-/** Moves through the run by keyboard, and says what was at each moment. */
-function Moment({
+/** Selects a time of the run, also by keyboard, and shows the values at that time. */
+function TimeSlider({
   series,
   pace,
   cursorT,
@@ -179,11 +179,11 @@ function Moment({
           0,
         );
   const t = series.t[index] ?? 0;
-  const value = (column: (number | null)[], digits: number) => at(series, column, t)?.toFixed(digits) ?? "–";
-  const even = pace.deadline_s !== null ? `even pace ${value(series.setpoint, 1)} %, ` : "";
-  const words =
-    `${clock(t)}: ${value(series.progress, 1)} % done, ${even}` +
-    devices(at(series, series.devices, t) ?? 0, pace.quantum);
+  const value = (column: (number | null)[], digits: number) => valueAt(series, column, t)?.toFixed(digits) ?? "–";
+  const setpoint = pace.deadline_s !== null ? `setpoint ${value(series.setpoint, 1)} %, ` : "";
+  const text =
+    `${clock(t)}: ${value(series.progress, 1)} % done, ${setpoint}` +
+    devices(valueAt(series, series.devices, t) ?? 0, pace.quantum);
   if (last < 1) return null;
   return (
     <HStack gap={3} wrap="wrap">
@@ -192,28 +192,28 @@ function Moment({
         min={0}
         max={last}
         value={index}
-        aria-label={`Moment of ${name}`}
-        aria-valuetext={words}
+        aria-label={`Time of ${name}`}
+        aria-valuetext={text}
         style={{ flex: "1 1 12rem", minWidth: 0, accentColor: "currentColor" }}
         onChange={(event) => {
-          const chosen = Number(event.target.value);
-          onCursor(chosen >= last ? null : (series.t[chosen] ?? null));
+          const selected = Number(event.target.value);
+          onCursor(selected >= last ? null : (series.t[selected] ?? null));
         }}
       />
       <Text fontSize="sm" color="fg.muted" fontVariantNumeric="tabular-nums" aria-hidden>
-        {words}
+        {text}
       </Text>
     </HStack>
   );
 }
 
 function marksOf(pace: Pace, events: RunEvent[], colors: Colors): Mark[] {
-  const happened = events.filter(isMarked).map((event) => ({ t: event.t_s, color: colors.soft }));
-  if (pace.deadline_s === null) return happened;
-  return [...happened, { t: pace.deadline_s, color: colors.deadline, solid: true }];
+  const marks = events.filter(isMarked).map((event) => ({ t: event.t_s, color: colors.muted }));
+  if (pace.deadline_s === null) return marks;
+  return [...marks, { t: pace.deadline_s, color: colors.deadline, solid: true }];
 }
 
-/** The ceiling at each moment, from the events that tell of it; `null` where there never was one. */
+/** Return the ceiling over time, from the events of its changes; `null` if there never was one. */
 function ceilingOf(series: Series, pace: Pace, events: RunEvent[]): (number | null)[] | null {
   const changes = events.filter((event) => event.kind === "ceiling");
   if (!changes.length && pace.ceiling === null) return null;
@@ -221,8 +221,8 @@ function ceilingOf(series: Series, pace: Pace, events: RunEvent[]): (number | nu
 }
 
 function padded(low: number, high: number): [number, number] {
-  const room = (high - low || Math.abs(high) || 1) * 0.08;
-  return [low - room, high + room];
+  const padding = (high - low || Math.abs(high) || 1) * 0.08;
+  return [low - padding, high + padding];
 }
 
 function short(value: number): string {

@@ -1,4 +1,4 @@
-// A sample to write tests with.
+// Test helper: a complete sample.
 import type { Pace } from "./api";
 
 export function aPace(changed: Partial<Pace> = {}): Pace {

@@ -1,8 +1,8 @@
-// A deadline as people type it.
+// Parses a deadline that the user has typed.
 import type { Pace } from "../api";
 import { secondsOfDay, timeZone } from "../look/zone";
 
-/** The moment that seconds count from. */
+/** Return the time from which the seconds of a sample count. */
 export function originOf(pace: Pace): Date {
   return new Date(Date.parse(pace.updated_at) - 1000 * pace.t_s);
 }
@@ -10,32 +10,32 @@ export function originOf(pace: Pace): Date {
 const DAY_S = 86_400;
 const UNITS: Record<string, number> = { d: 86_400, h: 3_600, m: 60, min: 60, s: 1 };
 
-/** Read what was typed: `20m`, `1h30m`, `PT20M`, `90` (seconds), or a time of day to come; `null` if it is nothing. */
-export function readDeadline(
+/** Parse `20m`, `1h30m`, `PT20M`, `90` (seconds), or a time of day (its next occurrence); `null` if it is invalid. */
+export function parseDeadline(
   text: string,
   origin: Date,
   now = new Date(),
   zone = timeZone(),
 ): { value: string; seconds: number } | null {
   const typed = text.trim();
-  const ofDay = /^(\d{1,2}):(\d{2})(?::(\d{2}))?$/.exec(typed);
-  if (ofDay) {
-    const [hours, minutes, seconds] = ofDay.slice(1).map((part) => Number(part ?? 0)) as [number, number, number];
+  const timeOfDay = /^(\d{1,2}):(\d{2})(?::(\d{2}))?$/.exec(typed);
+  if (timeOfDay) {
+    const [hours, minutes, seconds] = timeOfDay.slice(1).map((part) => Number(part ?? 0)) as [number, number, number];
     if (hours > 23 || minutes > 59 || seconds > 59) return null;
     const ahead = 3600 * hours + 60 * minutes + seconds - secondsOfDay(now, zone);
     const at = new Date(Math.floor(now.getTime() / 1000 + (ahead > 0 ? ahead : ahead + DAY_S)) * 1000);
     return { value: at.toISOString(), seconds: (at.getTime() - origin.getTime()) / 1000 };
   }
-  const seconds = durationOf(typed);
+  const seconds = parseDuration(typed);
   return seconds !== null && seconds > 0 ? { value: `${seconds}s`, seconds } : null;
 }
 
-function durationOf(text: string): number | null {
+function parseDuration(text: string): number | null {
   if (/^\d+(\.\d+)?$/.test(text)) return Number(text);
   const plain = text.replace(/^P(?:(\d+D))?T?/i, "$1");
   if (!/^(\d+(\.\d+)?\s*(d|h|min|m|s)\s*)+$/i.test(plain)) return null;
   return [...plain.matchAll(/(\d+(?:\.\d+)?)\s*(d|h|min|m|s)/gi)].reduce(
-    (all, [, amount, unit]) => all + Number(amount) * (UNITS[(unit ?? "s").toLowerCase()] ?? 1),
+    (total, [, amount, unit]) => total + Number(amount) * (UNITS[(unit ?? "s").toLowerCase()] ?? 1),
     0,
   );
 }

@@ -1,0 +1,68 @@
+"""Configuration of Sphinx for `make docs`. Guides are Markdown, the reference comes from docstrings."""
+
+import importlib
+import os
+import tempfile
+
+import paceline
+
+# Airflow writes its configuration where it is imported first. And it has to be imported before autodoc does so: that
+# pretends to be a type checker, which pydantic does not survive.
+os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="paceline-docs-")
+for name in (
+    "operators",
+    "sensors",
+    "train",
+    "contract",
+    "fleet",
+    "drift",
+    "registry",
+    "allocate",
+    "profiles",
+    "elastic",
+):
+    importlib.import_module(f"paceline.{name}")
+
+project = "Paceline"
+author = "the Paceline authors"
+copyright = author
+release = version = paceline.__version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinxcontrib.mermaid",
+    "sphinxcontrib.programoutput",
+]
+exclude_patterns = ["dashboards"]
+
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 3
+myst_fence_as_directive = ["mermaid"]
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_class_signature = "separated"
+autodoc_default_options = {"exclude-members": "__init__, __new__"}
+napoleon_numpy_docstring, napoleon_google_docstring = True, False
+napoleon_use_rtype = False
+
+copybutton_prompt_text = r"\$ |>>> |\.\.\. "
+copybutton_prompt_is_regexp = True
+
+# The site works without a network: `make docs` has fetched the library of the diagrams.
+mermaid_use_local = "mermaid.esm.min.mjs"
+html_static_path = ["../build/mermaid/dist"]
+mermaid_fullscreen = False
+mermaid_height = "auto"
+
+html_theme = "furo"
+html_title = f"Paceline {release}"
+html_copy_source = html_show_sourcelink = False
+html_theme_options = {
+    "source_repository": "https://github.com/paceline/airflow-paceline/",
+    "source_branch": "main",
+    "source_directory": "docs/",
+}

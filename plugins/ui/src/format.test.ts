@@ -1,0 +1,73 @@
+import { expect, test } from "vitest";
+
+import { aPace } from "./samples";
+import type { Training } from "./api";
+import { clock, deadlineStatus, devices, duration, formatTime, shortName, trainingStatus } from "./format";
+
+test.each([
+  [72, "1:12"],
+  [4000, "1:06:40"],
+  [0.4, "0:00"],
+])("clock of %d seconds is %s", (seconds, text) => expect(clock(seconds)).toBe(text));
+
+test.each([
+  [12, "12 s"],
+  [130, "2 min 10 s"],
+  [9000, "2 h 30 min"],
+  [7200, "2 h"],
+])("duration of %d seconds is %s", (seconds, text) => expect(duration(seconds)).toBe(text));
+
+test.each([
+  [{ forecast_s: 48 }, "good", "on time, 12 s slack"],
+  [{ forecast_s: 60.2 }, "good", "on time"],
+  [{ forecast_s: 70 }, "danger", "10 s behind, catching up"],
+  [{ forecast_s: 120, earliest_s: 100, feasible: false }, "bad", "40 s late at best"],
+  [{ forecast_s: null }, "unknown", "speed not known yet"],
+  [{ state: "finished", t_s: 59.4 }, "good", "done 1 s early (−1.00 %)"],
+  [{ state: "finished", t_s: 66 }, "bad", "done 6 s late (+10.00 %)"],
+  [{ state: "failed" }, "bad", "failed"],
+  [{ deadline_s: null, forecast_s: 90 }, "good", "as fast as its budget allows"],
+  [{ deadline_s: null, forecast_s: null }, "unknown", "speed not known yet"],
+  [{ deadline_s: null, state: "finished", t_s: 66 }, "good", "done"],
+  [{ state: "waiting", forecast_s: null, earliest_s: null }, "unknown", "waiting for devices"],
+  [{ state: "waiting", earliest_s: 80, feasible: false }, "bad", "waiting for devices, 20 s late at best"],
+  [{ state: "paused", forecast_s: null, earliest_s: null }, "danger", "preempted: other jobs have the devices"],
+  [{ state: "detached" }, "danger", "detached: no task controls it"],
+] as const)("status of %o is %s: %s", (changed, level, text) => {
+  expect(deadlineStatus(aPace(changed))).toMatchObject({ level, text });
+});
+
+test("devices are fractional cores or whole devices", () => {
+  expect(devices(1.45, 0.05)).toBe("1.45 cores");
+  expect(devices(1, 0.05)).toBe("1 core");
+  expect(devices(3, 1)).toBe("3 devices");
+});
+
+test("a worker has its machine's name", () => {
+  expect(shortName("train.gate-1")).toBe("gate-1");
+  expect(shortName("train", 3)).toBe("train [3]");
+});
+
+test.each([
+  ["running", {}, "on time"],
+  ["failed", {}, "failed"],
+  ["skipped", {}, "left the training"],
+  ["success", {}, "ended"],
+  ["success", { state: "finished", t_s: 60 }, "done 0 s early (+0.00 %)"],
+  ["up_for_retry", {}, "waiting for its next try"],
+] as const)("status of a %s task with sample %o: %s", (state, changed, text) => {
+  const pace = aPace(changed);
+  expect(trainingStatus({ state, pace } as Training, Date.parse(pace.updated_at) + 1000).text).toBe(text);
+});
+
+test("a training without recent samples is in danger", () => {
+  const pace = aPace();
+  const status = trainingStatus({ state: "running", pace } as Training, Date.parse(pace.updated_at) + 45_000);
+  expect(status).toMatchObject({ level: "danger", text: "no sample for 45 s" });
+});
+
+test("times are in Airflow's time zone", () => {
+  const noon = new Date("2030-01-01T12:00:00Z");
+  expect(formatTime(noon, noon, "Europe/Berlin")).toContain("13:00:00");
+  expect(formatTime(noon, new Date("2030-01-03T12:00:00Z"), "UTC")).toMatch(/1.*, 12:00:00/);
+});

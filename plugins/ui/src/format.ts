@@ -1,0 +1,119 @@
+// Texts for times, amounts and statuses, shared by all pages.
+import type { Pace, Training } from "./api";
+import { timeZone } from "./look/zone";
+
+/** `72` -> `1:12`, `4000` -> `1:06:40`: a time since the origin of the deadline. */
+export function clock(seconds: number): string {
+  const total = Math.round(Math.abs(seconds));
+  const [hours, minutes, rest] = [Math.floor(total / 3600), Math.floor(total / 60) % 60, total % 60];
+  const two = (value: number) => String(value).padStart(2, "0");
+  return (seconds < 0 ? "-" : "") + (hours ? `${hours}:${two(minutes)}:${two(rest)}` : `${minutes}:${two(rest)}`);
+}
+
+/** `12` -> `12 s`, `130` -> `2 min 10 s`, `9000` -> `2 h 30 min`. */
+export function duration(seconds: number): string {
+  const total = Math.round(Math.abs(seconds));
+  if (total < 100) return `${total} s`;
+  const minutes = Math.floor(total / 60);
+  if (minutes < 100) return total % 60 ? `${minutes} min ${total % 60} s` : `${minutes} min`;
+  return minutes % 60 ? `${Math.floor(minutes / 60)} h ${minutes % 60} min` : `${Math.floor(minutes / 60)} h`;
+}
+
+export type Level = "good" | "danger" | "bad" | "unknown";
+
+export interface Status {
+  level: Level;
+  text: string;
+  /** Slack in seconds, negative if late; smaller is more urgent. */
+  slackS: number;
+}
+
+/** Relative error of the forecast, as a fraction of the deadline, that still counts as on time. */
+const TOLERANCE = 0.005;
+
+/** Return the status of a training against its deadline, from its sample alone. */
+export function deadlineStatus(pace: Pace): Status {
+  const { deadline_s: deadline, forecast_s: forecast, earliest_s: earliest, t_s: now } = pace;
+  const left = deadline === null ? Infinity : deadline - now;
+  if (pace.state === "failed") return { level: "bad", text: "failed", slackS: left };
+  if (pace.state === "paused") return { level: "danger", text: "preempted: other jobs have the devices", slackS: left };
+  if (pace.state === "detached") return { level: "danger", text: "detached: no task controls it", slackS: left };
+  if (deadline === null) return statusWithoutDeadline(pace);
+  if (pace.state === "finished") {
+    const late = now - deadline;
+    const error = `${late >= 0 ? "+" : "−"}${Math.abs((100 * late) / deadline).toFixed(2)} %`;
+    if (late <= 0) return { level: "good", text: `done ${duration(late)} early (${error})`, slackS: -late };
+    return {
+      level: late > TOLERANCE * deadline ? "bad" : "good",
+      text: `done ${duration(late)} late (${error})`,
+      slackS: -late,
+    };
+  }
+  if (pace.state === "waiting") {
+    const late = earliest === null || pace.feasible ? 0 : earliest - deadline;
+    if (late > 0) return { level: "bad", text: `waiting for devices, ${duration(late)} late at best`, slackS: -late };
+    return { level: "unknown", text: "waiting for devices", slackS: left };
+  }
+  if (forecast === null) return { level: "unknown", text: "speed not known yet", slackS: left };
+  if (!pace.feasible) {
+    const late = (earliest ?? forecast) - deadline;
+    return { level: "bad", text: `${duration(late)} late at best`, slackS: -late };
+  }
+  const slack = deadline - forecast;
+  if (slack >= -TOLERANCE * deadline) {
+    const text = Math.abs(slack) < 1 ? "on time" : slack > 0 ? `on time, ${duration(slack)} slack` : "on time";
+    return { level: "good", text, slackS: slack };
+  }
+  return { level: "danger", text: `${duration(slack)} behind, catching up`, slackS: slack };
+}
+
+function statusWithoutDeadline(pace: Pace): Status {
+  const slackS = Infinity;
+  if (pace.state === "finished") return { level: "good", text: "done", slackS };
+  if (pace.state === "waiting") return { level: "unknown", text: "waiting for devices", slackS };
+  if (pace.forecast_s === null) return { level: "unknown", text: "speed not known yet", slackS };
+  return { level: "good", text: "as fast as its budget allows", slackS };
+}
+
+/** Samples come about once a second. An older sample means that the training is silent. */
+const SILENT_S = 20;
+
+const FINAL_STATES = ["success", "failed", "skipped", "upstream_failed", "removed"];
+
+/** Return whether a task has ended. */
+export const isEnded = (one: Training) => one.state !== null && FINAL_STATES.includes(one.state);
+
+/** Return the status of a training. The state of its task in Airflow takes precedence over its last sample. */
+export function trainingStatus(one: Training, now = Date.now()): Status {
+  const { pace, state } = one;
+  const status = deadlineStatus(pace);
+  if (pace.state === "finished" || pace.state === "failed") return status;
+  if (state === "failed" || state === "upstream_failed") return { ...status, level: "bad", text: "failed" };
+  if (isEnded(one)) return { ...status, level: "unknown", text: state === "skipped" ? "left the training" : "ended" };
+  if (state !== "running") return { ...status, level: "danger", text: "waiting for its next try" };
+  const silentS = (now - Date.parse(pace.updated_at)) / 1000;
+  if (silentS > SILENT_S) return { ...status, level: "danger", text: `no sample for ${duration(silentS)}` };
+  return status;
+}
+
+/** `1.5` -> `1.5 cores`; whole devices if the quantum is one or more. */
+export function devices(amount: number, quantum: number): string {
+  const unit = quantum >= 1 ? "device" : "core";
+  const digits = amount >= 10 ? 1 : 2;
+  const text = quantum >= 1 ? String(Math.round(amount)) : String(Number(amount.toFixed(digits)));
+  return `${text} ${unit}${text === "1" ? "" : "s"}`;
+}
+
+/** Format a time in the time zone selected in Airflow, with the day if it is not today. */
+export function formatTime(at: Date, now = new Date(), zone = timeZone()): string {
+  const format = { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" } as const;
+  const time = at.toLocaleTimeString(undefined, { ...format, timeZone: zone });
+  const day = (when: Date) => when.toLocaleDateString(undefined, { month: "short", day: "numeric", timeZone: zone });
+  return day(at) === day(now) ? time : `${day(at)}, ${time}`;
+}
+
+/** `train.gate-1` -> `gate-1`: a worker's task id ends with its machine's name. */
+export function shortName(taskId: string, mapIndex = -1): string {
+  const name = taskId.slice(taskId.lastIndexOf(".") + 1);
+  return mapIndex >= 0 ? `${name} [${mapIndex}]` : name;
+}

@@ -1,0 +1,20 @@
+import { Badge } from "@chakra-ui/react";
+
+import type { Level, Status } from "../format";
+
+const STYLES: Record<Level, { palette: string; sign: string }> = {
+  good: { palette: "green", sign: "✓" },
+  danger: { palette: "orange", sign: "▲" },
+  bad: { palette: "red", sign: "✕" },
+  unknown: { palette: "gray", sign: "…" },
+};
+
+/** The status of a training against its deadline, as colour, sign and text. */
+export function StatusBadge({ status }: { status: Status }) {
+  const { palette, sign } = STYLES[status.level];
+  return (
+    <Badge colorPalette={palette} size="md" data-level={status.level}>
+      <span aria-hidden>{sign}</span> {status.text}
+    </Badge>
+  );
+}

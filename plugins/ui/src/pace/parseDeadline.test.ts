@@ -1,0 +1,39 @@
+import { expect, test } from "vitest";
+
+import { aPace } from "../samples";
+import { originOf, parseDeadline } from "./parseDeadline";
+
+const origin = new Date("2030-01-01T12:00:00Z");
+const now = new Date("2030-01-01T12:10:00Z");
+
+test.each([
+  ["20m", 1200],
+  ["1h30m", 5400],
+  ["PT20M", 1200],
+  [" 90 s ", 90],
+  ["90", 90],
+])("%s is %d seconds after the start", (text, seconds) => {
+  expect(parseDeadline(text, origin, now)).toEqual({ value: `${seconds}s`, seconds });
+});
+
+test("a time of day means its next occurrence", () => {
+  expect(parseDeadline("12:30", origin, now, "UTC")?.seconds).toBe(1800);
+  expect(parseDeadline("12:05", origin, now, "UTC")?.seconds).toBe(300 + 24 * 3600);
+});
+
+test("a time of day is in the time zone selected in Airflow", () => {
+  expect(parseDeadline("13:30", origin, now, "Europe/Berlin")).toEqual({
+    value: "2030-01-01T12:30:00.000Z",
+    seconds: 1800,
+  });
+});
+
+test.each(["", "soon", "-5m", "0", "25:00", "12:61", "5 parsecs"])("%s is invalid", (text) => {
+  expect(parseDeadline(text, origin, now)).toBeNull();
+});
+
+test("the origin is the time at which the seconds of a sample start", () => {
+  expect(originOf(aPace({ t_s: 30, updated_at: "2030-01-01T12:00:30+00:00" })).toISOString()).toBe(
+    "2030-01-01T12:00:00.000Z",
+  );
+});

@@ -1,0 +1,54 @@
+import { expect, test } from "vitest";
+
+import { aPace } from "../samples";
+import { devicesFor, preview, previewAll, secondsOn } from "./preview";
+
+const remaining = { work_s: 100, exponent: 1, after_s: 2, usable_devices: null };
+
+test("the formula equals paceline.control.RemainingWork", () => {
+  expect(secondsOn(remaining, 4)).toBeCloseTo(27);
+  expect(devicesFor(remaining, 27)).toBeCloseTo(4);
+  expect(devicesFor(remaining, 2)).toBeNull();
+  expect(devicesFor({ ...remaining, usable_devices: 1.5 }, 27)).toBeNull();
+});
+
+test("a feasible deadline needs whole quanta of devices", () => {
+  const pace = aPace({ t_s: 10, max_devices: 2, remaining });
+  expect(preview(pace, 10 + 2 + 100 / 1.234)).toEqual({ kind: "met", devices: expect.closeTo(1.25) });
+});
+
+test("an infeasible deadline is missed by the delay on all devices", () => {
+  const pace = aPace({ t_s: 10, max_devices: 2, remaining });
+  expect(preview(pace, 42)).toEqual({ kind: "missed", lateS: expect.closeTo(20), most: 2 });
+});
+
+test("a safety factor needs more devices and makes no deadline infeasible", () => {
+  const pace = aPace({ t_s: 10, max_devices: 2, alpha: 0.9, remaining });
+  expect(preview(pace, 112)).toEqual({ kind: "met", devices: expect.closeTo(1.15) });
+  expect(preview(pace, 62.5)).toEqual({ kind: "met", devices: 2 });
+  const queued = aPace({ t_s: 1010, began_s: 1000, max_devices: 2, alpha: 0.9, remaining });
+  expect(preview(queued, 1112)).toEqual(preview(pace, 112)); // the factor does not apply to the time in the queue
+});
+
+test("a ceiling limits the devices", () => {
+  const pace = aPace({ t_s: 10, max_devices: 2, ceiling: 0.5, remaining });
+  expect(preview(pace, 112)).toMatchObject({ kind: "missed", most: 0.5 });
+});
+
+test("a distant deadline is met early on the minimum allocation", () => {
+  const pace = aPace({ t_s: 10, min_devices: 0.5, remaining });
+  expect(preview(pace, 412)).toEqual({ kind: "early", earlyS: expect.closeTo(200) });
+});
+
+test("a past deadline and unknown remaining work are reported", () => {
+  expect(preview(aPace({ t_s: 10, remaining }), 10)).toEqual({ kind: "passed" });
+  expect(preview(aPace({ t_s: 10, remaining: null }), 50)).toEqual({ kind: "unknown" });
+});
+
+test("for several workers the slowest decides and devices are summed", () => {
+  const quick = aPace({ t_s: 10, remaining: { ...remaining, work_s: 50 } });
+  const slow = aPace({ t_s: 10, remaining });
+  expect(previewAll([quick, slow], 112)).toEqual({ kind: "met", devices: expect.closeTo(1.5) });
+  expect(previewAll([quick, slow], 52)).toEqual({ kind: "missed", lateS: expect.closeTo(10), most: 4 });
+  expect(previewAll([quick, aPace({ t_s: 10 })], 112)).toEqual({ kind: "unknown" });
+});

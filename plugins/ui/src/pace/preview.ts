@@ -1,0 +1,64 @@
+// Previews a new deadline with the controller's speed model, by the formula of `paceline.control.RemainingWork`.
+import type { Pace, Remaining } from "../api";
+
+/** Return the seconds until the job ends on a number of devices. */
+export function secondsOn(remaining: Remaining, devices: number): number {
+  const inUse = remaining.usable_devices ? Math.min(devices, remaining.usable_devices) : devices;
+  return remaining.work_s / inUse ** remaining.exponent + remaining.after_s;
+}
+
+/** Return the devices that end the job within `seconds`; `null` if no number of devices does. */
+export function devicesFor(remaining: Remaining, seconds: number): number | null {
+  const left = seconds - remaining.after_s;
+  if (left <= 0) return null;
+  const needed = (remaining.work_s / left) ** (1 / remaining.exponent);
+  return remaining.usable_devices && needed > remaining.usable_devices ? null : needed;
+}
+
+export type Preview =
+  | { kind: "unknown" }
+  | { kind: "passed" }
+  | { kind: "met"; devices: number }
+  | { kind: "early"; earlyS: number }
+  | { kind: "missed"; lateS: number; most: number };
+
+/** Preview a deadline of `deadlineS` seconds after its origin. */
+export function preview(pace: Pace, deadlineS: number): Preview {
+  if (deadlineS <= pace.t_s) return { kind: "passed" };
+  const { remaining } = pace;
+  if (!remaining) return { kind: "unknown" };
+  const most = Math.min(pace.max_devices, pace.ceiling ?? Infinity);
+  const left = deadlineS - pace.t_s;
+  const least = devicesFor(remaining, left);
+  if (least === null || least > most * 1.005) {
+    return { kind: "missed", lateS: secondsOn(remaining, most) - left, most };
+  }
+  // The allocation follows from the target end. Feasibility is decided by the deadline itself, above.
+  const began = pace.began_s ?? 0;
+  const targetEnd = Math.min(began + (pace.alpha ?? 1) * (deadlineS - began), deadlineS);
+  const needed = Math.min(devicesFor(remaining, targetEnd - pace.t_s) ?? most, most);
+  const fewest = Math.min(pace.min_devices, most);
+  if (needed < fewest) return { kind: "early", earlyS: left - secondsOn(remaining, fewest) };
+  return { kind: "met", devices: Math.min(Math.ceil(needed / pace.quantum - 1e-9) * pace.quantum, most) };
+}
+
+/** Preview a deadline for all workers of a training: the last worker decides, and their devices are summed. */
+export function previewAll(paces: Pace[], deadlineS: number): Preview {
+  const each = paces.map((pace) => preview(pace, deadlineS));
+  const [first] = each;
+  if (each.length === 1 && first) return first;
+  const undecided = each.find((one) => one.kind === "passed") ?? each.find((one) => one.kind === "unknown");
+  if (undecided || !each.length) return undecided ?? { kind: "unknown" };
+  const missed = each.filter((one) => one.kind === "missed");
+  if (missed.length) {
+    const most = paces.reduce((all, pace) => all + Math.min(pace.max_devices, pace.ceiling ?? Infinity), 0);
+    return { kind: "missed", lateS: Math.max(...missed.map((one) => one.lateS)), most };
+  }
+  const early = each.filter((one) => one.kind === "early");
+  if (early.length === each.length) return { kind: "early", earlyS: Math.min(...early.map((one) => one.earlyS)) };
+  const devices = each.reduce(
+    (all, one, at) => all + (one.kind === "met" ? one.devices : (paces[at]?.min_devices ?? 0)),
+    0,
+  );
+  return { kind: "met", devices };
+}

@@ -1,0 +1,132 @@
+"""Layers of packages, no import cycles, a name for each class, and the exports of each package."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[2]
+ROOTS = {"paceline": PROJECT / "include" / "paceline"} | {
+    f"paceline.{name}": PROJECT / name for name in ("operators", "sensors", "plugins")
+}
+# A package imports only from packages in later rows, or beside it in its own row where that makes no cycle.
+LAYERS = (
+    ("operators", "sensors", "plugins"),
+    ("airflow",),
+    ("simulate", "testing"),
+    ("arbiter", "profiles", "run"),
+    ("elastic", "fleet"),
+    ("allocate", "contract", "control", "drift", "registry", "runtime", "schedule"),
+    ("train",),
+    ("errors",),
+)
+EXPORTS = {
+    "paceline.allocate": (
+        "DEVICE Allocation ClusterJob Greedy Growing ImpossibleAllocationError Node OnTime Placement Policy "
+        "RandomizedGreedy RollingHorizon Speeds check edf fifo free_devices most_on_time priority"
+    ),
+    "paceline.arbiter": "Arbiter DeviceRequest Grant",
+    "paceline.contract": (
+        "ALERTS CEILING CONTAINER CONTROLLER DEADLINE HISTORY OUTPUT PACE RESULT AlertKind Ceiling CollectedOutput "
+        "ControllerState Deadline JobRecord Outcome PaceSample Remaining Reported RunEvent RunTotals SentAlerts State "
+        "StoredDeadline StoredHistory StoredResult TrainingResult finite"
+    ),
+    "paceline.control": (
+        "BudgetController CONTROLLERS CPU_QUANTUM Controller DeadlineController Decision GPU_QUANTUM Gains Limits "
+        "Observation PAPER_GAINS PIController PaperController PastRun Ramp RemainingWork SpeedModel aim make_controller"
+    ),
+    "paceline.drift": "Change ConceptDrift DriftReport FeatureDrift Histogram compare to_html",
+    "paceline.elastic": "Decider Options Scaling Step TeamConfiguration TeamSample",
+    "paceline.fleet": "BackgroundApp Fleet Link Machine Reached check load",
+    "paceline.operators": (
+        "ArbiterOperator DeadlineTrainingOperator EvaluateOperator FleetResultOperator LogNotifier "
+        "ParameterServerOperator ProfileOperator PromoteOperator ScheduleOperator WorkerTrainingOperator train_on_fleet"
+    ),
+    "paceline.profiles": (
+        "Axes DeviceProfile FUNCTIONS Function Learned NoProfileError Origin ProfileEstimates choose_more execution "
+        "first_points learn"
+    ),
+    "paceline.registry": "FileRecord ModelVersion Promotion Registry",
+    "paceline.run": "Exchange History LiveState MemoryState PaceLoop Training",
+    "paceline.runtime": "DockerRuntime Job JobSpec JobStatus ProcessRuntime Runtime Usage",
+    "paceline.schedule": (
+        "Assignment Candidate Estimates NoFeasibleWorkerError Plan Problem State deep_edge fair schedule"
+    ),
+    "paceline.sensors": "DriftEventTrigger DriftSensor DriftTrigger",
+    "paceline.train": ("Converged Loop checkpoint data_parallel device input_dir output_dir report stop_early track"),
+}
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Return every module of ours: import name to file."""
+    found = {}
+    for name, root in ROOTS.items():
+        for path in root.rglob("*.py"):
+            if "node_modules" in path.parts:
+                continue
+            parts = path.relative_to(root).with_suffix("").parts
+            found[".".join((name, *(parts[:-1] if parts[-1] == "__init__" else parts)))] = path
+    return found
+
+
+def imported(name: str) -> Iterator[str]:
+    """Yield the modules of ours that a module imports, also inside of functions and for type checkers."""
+    path = modules()[name]
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in modules())
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package.split(".")[: len(package.split(".")) - node.level + 1]) if node.level else ""
+            source = ".".join(filter(None, (base, node.module)))
+            for alias in node.names:
+                inner = f"{source}.{alias.name}"
+                if inner in modules() or source in modules():
+                    yield inner if inner in modules() else source
+
+
+def package_of(name: str) -> str:
+    """Return the part of a module's name that ``LAYERS`` has."""
+    return ([*name.split("."), ""])[1]
+
+
+def test_packages_import_only_from_lower_layers() -> None:
+    rank = {package: number for number, row in enumerate(LAYERS) for package in row}
+    wrong = [
+        f"{name} imports {other}"
+        for name in modules()
+        for other in imported(name)
+        if package_of(name) and package_of(other) and rank[package_of(name)] > rank[package_of(other)]
+    ]
+    assert wrong == []
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    faces = {name for name, path in modules().items() if path.name == "__init__.py"}  # they only re-export
+    graph = {name: set(imported(name)) - faces - {name} for name in modules() if name not in faces}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_class_names_are_unique() -> None:
+    places = defaultdict(list)
+    for name, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(name)
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+@pytest.mark.parametrize("package", EXPORTS)
+def test_package_exports(package: str) -> None:
+    assert sorted(importlib.import_module(package).__all__) == sorted(EXPORTS[package].split())

@@ -10,11 +10,14 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from paceline.drift import DriftSettings
+from paceline.drift.compare import check_pair
+from paceline.errors import InvalidInputError
+
 from .windows import Parameters, describe, read_window
 
 if TYPE_CHECKING:
     from paceline.drift import DriftReport
-    from paceline.drift.concept import Detector, ErrorKind
 
 
 class CheckOptions(TypedDict, total=False):
@@ -30,19 +33,12 @@ class CheckOptions(TypedDict, total=False):
     prediction: str | None
     actual: str | None
     time: str | None
-    significance: float
-    psi_threshold: float
-    effect_threshold: float
-    missing_threshold: float
-    error_threshold: float
-    minimum_samples: int
-    detector: Detector
-    error: ErrorKind
+    settings: DriftSettings
 
 
 @dataclasses.dataclass(frozen=True)
 class DriftCheck:
-    """The sources of both windows (see ``paceline.sensors.windows``) and the settings of ``paceline.drift.compare``."""
+    """The sources of both windows (see ``paceline.sensors.windows``) and how they are compared."""
 
     reference: str
     current: str
@@ -54,30 +50,14 @@ class DriftCheck:
     prediction: str | None = None
     actual: str | None = None
     time: str | None = None
-    significance: float = 0.01
-    psi_threshold: float = 0.1
-    effect_threshold: float = 0.1
-    missing_threshold: float = 0.05
-    error_threshold: float = 0.02
-    minimum_samples: int = 100
-    detector: Detector = "adwin"
-    error: ErrorKind = "auto"
+    settings: DriftSettings = dataclasses.field(default_factory=DriftSettings)
 
     def __post_init__(self) -> None:
-        from paceline.drift.compare import check_settings
-
-        check_settings(
-            significance=self.significance,
-            psi_threshold=self.psi_threshold,
-            effect_threshold=self.effect_threshold,
-            missing_threshold=self.missing_threshold,
-            error_threshold=self.error_threshold,
-            minimum_samples=self.minimum_samples,
-            detector=self.detector,
-            error=self.error,
-            prediction=self.prediction,
-            actual=self.actual,
-        )
+        if isinstance(self.settings, dict):  # of ``to_dict``
+            object.__setattr__(self, "settings", DriftSettings(**self.settings))
+        elif not isinstance(self.settings, DriftSettings):
+            raise InvalidInputError("settings", self.settings, "DriftSettings(...)")
+        check_pair(self.prediction, self.actual)
 
     def run(self) -> DriftReport:
         """Read and compare both windows. Blocks: asynchronous code has to call it in a thread."""
@@ -93,14 +73,7 @@ class DriftCheck:
             prediction=self.prediction,
             actual=self.actual,
             time=self.time,
-            significance=self.significance,
-            psi_threshold=self.psi_threshold,
-            effect_threshold=self.effect_threshold,
-            missing_threshold=self.missing_threshold,
-            error_threshold=self.error_threshold,
-            minimum_samples=self.minimum_samples,
-            detector=self.detector,
-            error=self.error,
+            settings=self.settings,
             reference_name=describe(self.reference, self.reference_parameters),
             current_name=describe(self.current, self.current_parameters),
         )

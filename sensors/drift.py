@@ -10,6 +10,7 @@ from airflow.sdk import Asset, BaseSensorOperator, PokeReturnValue
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from paceline.drift import DriftSettings
 from paceline.errors import InvalidInputError
 
 from .check import CheckOptions, DriftCheck
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from paceline.drift import DriftReport
-    from paceline.drift.concept import Detector, ErrorKind
 
     from .windows import Parameters
 
@@ -58,8 +58,8 @@ class DriftSensor(BaseSensorOperator):
         Columns with the recorded prediction and its later label; with both, the model's error is monitored too.
     time:
         Column that orders the rows and locates a change of the error.
-    significance, psi_threshold, effect_threshold, missing_threshold, error_threshold, minimum_samples, detector, error:
-        See ``paceline.drift.compare``.
+    settings:
+        Thresholds and methods, for example ``DriftSettings(minimum_samples=500)``.
     on_no_drift:
         ``"wait"`` (default): check every ``poke_interval`` until there is drift or ``timeout`` is over, as other
         sensors do. ``"skip"``: check once, and without drift skip this task and its downstream tasks, as scheduled DAGs
@@ -80,7 +80,7 @@ class DriftSensor(BaseSensorOperator):
     Raises
     ------
     InvalidInputError
-        For thresholds out of range when the DAG is parsed; for connections, files, columns and values at run time.
+        For connections, files, columns and values at run time.
     AirflowFailException
         For a template field with an invalid rendered value, for example ``features`` as text.
 
@@ -93,7 +93,7 @@ class DriftSensor(BaseSensorOperator):
     ...     current="SELECT * FROM production WHERE day = '{{ ds }}'",
     ...     on_no_drift="skip",
     ... )
-    >>> DriftSensor(task_id="drift", reference="a.csv", current="b.csv", minimum_samples=0)
+    >>> DriftSensor(task_id="drift", reference="a.csv", current="b.csv", settings=DriftSettings(minimum_samples=0))
     Traceback (most recent call last):
     paceline.errors.InvalidInputError: minimum_samples: got 0, expected a whole number of at least 2
     """
@@ -127,14 +127,7 @@ class DriftSensor(BaseSensorOperator):
         prediction: str | None = None,
         actual: str | None = None,
         time: str | None = None,
-        significance: float = 0.01,
-        psi_threshold: float = 0.1,
-        effect_threshold: float = 0.1,
-        missing_threshold: float = 0.05,
-        error_threshold: float = 0.02,
-        minimum_samples: int = 100,
-        detector: Detector = "adwin",
-        error: ErrorKind = "auto",
+        settings: DriftSettings = DriftSettings(),  # noqa: B008  (frozen)
         on_no_drift: OnNoDrift = "wait",
         report_dir: str | None = None,
         report_url: str | None = None,
@@ -154,14 +147,7 @@ class DriftSensor(BaseSensorOperator):
         self.prediction = prediction
         self.actual = actual
         self.time = time
-        self.significance = significance
-        self.psi_threshold = psi_threshold
-        self.effect_threshold = effect_threshold
-        self.missing_threshold = missing_threshold
-        self.error_threshold = error_threshold
-        self.minimum_samples = minimum_samples
-        self.detector: Detector = detector
-        self.error: ErrorKind = error
+        self.settings = settings
         self.on_no_drift: OnNoDrift = on_no_drift
         self.report_dir = report_dir
         self.report_url = report_url

@@ -120,7 +120,7 @@ class DriftEventTrigger(BaseEventTrigger):
     report_dir:
         Folder, as a path or URL, for ``report.json`` and ``report.html`` of each event.
     **check:
-        As in ``DriftSensor``: ``reference``, ``current``, ``conn_id``, ``features``, ``minimum_samples`` …
+        As in ``DriftSensor``: ``reference``, ``current``, ``conn_id``, ``features``, ``settings`` …
 
     Notes
     -----

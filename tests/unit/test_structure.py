@@ -42,7 +42,7 @@ EXPORTS = {
         "BudgetController CONTROLLERS CPU_QUANTUM Controller DeadlineController Decision GPU_QUANTUM Gains Limits "
         "Observation PAPER_GAINS PIController PaperController PastRun Ramp RemainingWork SpeedModel aim make_controller"
     ),
-    "paceline.drift": "Change ConceptDrift DriftReport FeatureDrift Histogram compare to_html",
+    "paceline.drift": "Change ConceptDrift DriftReport DriftSettings FeatureDrift Histogram compare to_html",
     "paceline.elastic": "Decider Options Scaling Step TeamConfiguration TeamSample",
     "paceline.fleet": "BackgroundApp Fleet Link Machine Reached check load",
     "paceline.operators": (
@@ -59,7 +59,7 @@ EXPORTS = {
     "paceline.schedule": (
         "Assignment Candidate Estimates NoFeasibleWorkerError Plan Problem State deep_edge fair schedule"
     ),
-    "paceline.sensors": "DriftEventTrigger DriftSensor DriftTrigger",
+    "paceline.sensors": "DriftEventTrigger DriftSensor DriftSettings DriftTrigger",
     "paceline.train": ("Converged Loop checkpoint data_parallel device input_dir output_dir report stop_early track"),
 }
 

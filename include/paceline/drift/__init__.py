@@ -6,5 +6,6 @@ Independent of Airflow; ``paceline.sensors`` is the integration.
 from paceline.drift.compare import compare
 from paceline.drift.page import to_html
 from paceline.drift.report import Change, ConceptDrift, DriftReport, FeatureDrift, Histogram
+from paceline.drift.settings import DriftSettings
 
-__all__ = ["Change", "ConceptDrift", "DriftReport", "FeatureDrift", "Histogram", "compare", "to_html"]
+__all__ = ["Change", "ConceptDrift", "DriftReport", "DriftSettings", "FeatureDrift", "Histogram", "compare", "to_html"]

@@ -6,12 +6,14 @@ Called by the sensors and triggers in ``paceline.sensors``; it accepts any two d
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from paceline.drift.columns import check_column, check_window, choose_columns
-from paceline.drift.concept import DETECTORS, ERROR_KINDS, Detector, ErrorKind, detect_concept_drift, errors_of
-from paceline.drift.features import Measured, Thresholds, measure, verdicts
+from paceline.drift.concept import detect_concept_drift, errors_of
+from paceline.drift.features import Measured, measure, verdicts
 from paceline.drift.report import ConceptDrift, DriftReport, FeatureDrift, Verdict
+from paceline.drift.settings import DriftSettings
 from paceline.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -27,14 +29,7 @@ def compare(
     prediction: str | None = None,
     actual: str | None = None,
     time: str | None = None,
-    significance: float = 0.01,
-    psi_threshold: float = 0.1,
-    effect_threshold: float = 0.1,
-    missing_threshold: float = 0.05,
-    error_threshold: float = 0.02,
-    minimum_samples: int = 100,
-    detector: Detector = "adwin",
-    error: ErrorKind = "auto",
+    settings: DriftSettings = DriftSettings(),  # noqa: B008  (frozen)
     reference_name: str = "reference",
     current_name: str = "current",
 ) -> DriftReport:
@@ -57,28 +52,15 @@ def compare(
         Columns with the recorded prediction and its later label; both or none. The reference window may lack them.
     time:
         Column that orders the rows and locates a change.
-    significance:
-        False discovery rate: without drift, about this share of windows raises an alarm. The default of 1 % is well
-        below the commonly accepted 5 %, and costs little power at hundreds of rows.
-    psi_threshold, effect_threshold:
-        A difference matters if its population stability index reaches ``psi_threshold`` (0.1 is the usual limit of
-        stable data) or its KS statistic or Cramér's V reaches ``effect_threshold`` (0.1: shares of rows differ by ten
-        points).
-    missing_threshold:
-        Smallest change in the share of missing values that matters (0.05: five points).
-    error_threshold:
-        Smallest rise of the model's error that matters (0.02: two points).
-    minimum_samples:
-        Fewest rows in a window, and fewest values of a feature in it; with fewer, there is no drift verdict.
-    detector, error:
-        How errors are monitored; see ``paceline.drift.concept``.
+    settings:
+        Thresholds and methods.
     reference_name, current_name:
         Descriptions of the windows for the report.
 
     Raises
     ------
     InvalidInputError
-        For an empty reference, missing or renamed columns, infinite or mixed values, thresholds out of range.
+        For an empty reference, missing or renamed columns, infinite or mixed values.
 
     Notes
     -----
@@ -96,21 +78,10 @@ def compare(
     >>> compare(reference, current).drifted_features
     ['wind']
     """
-    limits = check_settings(
-        significance=significance,
-        psi_threshold=psi_threshold,
-        effect_threshold=effect_threshold,
-        missing_threshold=missing_threshold,
-        error_threshold=error_threshold,
-        minimum_samples=minimum_samples,
-        detector=detector,
-        error=error,
-        prediction=prediction,
-        actual=actual,
-    )
+    check_pair(prediction, actual)
     reference, current = check_window("reference", reference), check_window("current", current)
     if not len(reference):
-        raise InvalidInputError("reference", "0 rows", f"at least {minimum_samples} rows (minimum_samples)")
+        raise InvalidInputError("reference", "0 rows", f"at least {settings.minimum_samples} rows (minimum_samples)")
 
     excluded = {name for name in (prediction, actual, time) if name is not None}
     chosen, notes = choose_columns(reference, current, columns=columns, categorical=categorical, leave_out=excluded)
@@ -120,14 +91,14 @@ def compare(
 
     features: list[FeatureDrift] = []
     concept = None
-    too_short = _too_short(len(reference), len(current), limits.minimum_samples)
+    too_short = _too_short(len(reference), len(current), settings.minimum_samples)
     if too_short:
         verdict, reason = "not enough data", too_short
     else:
-        measured = [measure(column, reference, current, limits) for column in chosen]
-        features = verdicts(measured, limits)
+        measured = [measure(column, reference, current, settings) for column in chosen]
+        features = verdicts(measured, settings)
         if prediction is not None and actual is not None:
-            concept = _concept(reference, current, prediction, actual, time, detector, error, limits, error_threshold)
+            concept = _concept(reference, current, prediction, actual, time, settings)
         verdict, reason = _overall_verdict(features, concept, measured)
     return DriftReport(
         verdict=verdict,  # type: ignore[arg-type]
@@ -139,46 +110,15 @@ def compare(
         reference=_with_span(reference_name, reference, time),
         current=_with_span(current_name, current, time),
         notes=tuple(notes),
-        settings={
-            "significance": significance,
-            "psi_threshold": psi_threshold,
-            "effect_threshold": effect_threshold,
-            "missing_threshold": missing_threshold,
-            "error_threshold": error_threshold,
-            "minimum_samples": minimum_samples,
-            "detector": detector,
-        },
+        settings=asdict(settings),
     )
 
 
-def check_settings(
-    *,
-    significance: object,
-    psi_threshold: object,
-    effect_threshold: object,
-    missing_threshold: object,
-    error_threshold: object,
-    minimum_samples: object,
-    detector: object,
-    error: object,
-    prediction: object,
-    actual: object,
-) -> Thresholds:
-    """Return the thresholds; raise InvalidInputError for invalid settings of ``compare``. Needs no data."""
-    _share("error_threshold", error_threshold)
-    for field, value, accepted in (("detector", detector, DETECTORS), ("error", error, ERROR_KINDS)):
-        if value not in accepted:
-            raise InvalidInputError(field, value, "one of " + ", ".join(accepted))
+def check_pair(prediction: object, actual: object) -> None:
+    """Raise InvalidInputError unless the names of both columns are given, or neither."""
     if (prediction is None) != (actual is None):
         field = "actual" if actual is None else "prediction"
         raise InvalidInputError(field, None, "a column name, as prediction and actual go together")
-    return Thresholds(
-        _share("significance", significance),
-        _at_least_zero("psi_threshold", psi_threshold),
-        _share("effect_threshold", effect_threshold),
-        _share("missing_threshold", missing_threshold),
-        _whole("minimum_samples", minimum_samples),
-    )
 
 
 def _concept(
@@ -187,19 +127,16 @@ def _concept(
     prediction: str,
     actual: str,
     time: str | None,
-    detector: Detector,
-    error: ErrorKind,
-    limits: Thresholds,
-    error_threshold: float,
+    settings: DriftSettings,
 ) -> ConceptDrift:
     if time is not None:
         current = current.sort_values(time, kind="stable")
         if time in reference.columns:
             reference = reference.sort_values(time, kind="stable")
-    errors, measured, rows = errors_of(current, prediction, actual, error=error)
+    errors, measured, rows = errors_of(current, prediction, actual, error=settings.error)
     before = errors[:0]
     if {prediction, actual} <= set(reference.columns):
-        found, as_measured, _ = errors_of(reference, prediction, actual, error=error, window="reference")
+        found, as_measured, _ = errors_of(reference, prediction, actual, error=settings.error, window="reference")
         # A reference without labels, or with another kind of error (only 0 and 1 by chance), is no baseline.
         before = found if as_measured == measured else before
     labels = None if time is None else current[time].to_numpy()[rows]
@@ -207,9 +144,9 @@ def _concept(
         before,
         errors,
         measure=measured,
-        detector=detector,
-        minimum_samples=limits.minimum_samples,
-        error_threshold=error_threshold,
+        detector=settings.detector,
+        minimum_samples=settings.minimum_samples,
+        error_threshold=settings.error_threshold,
         labels=labels,
     )
 
@@ -246,27 +183,3 @@ def _with_span(name: str, frame: pd.DataFrame, time: str | None) -> str:
         return name
     times = frame[time].dropna()
     return f"{name}, {times.min()} to {times.max()}"
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-
-def _share(field: str, value: object) -> float:
-    number = _number(value)
-    if number is None or not 0 < number < 1:
-        raise InvalidInputError(field, value, "a number between 0 and 1, both excluded")
-    return number
-
-
-def _at_least_zero(field: str, value: object) -> float:
-    number = _number(value)
-    if number is None or not 0 <= number < float("inf"):
-        raise InvalidInputError(field, value, "a number of at least 0")
-    return number
-
-
-def _whole(field: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 2:
-        raise InvalidInputError(field, value, "a whole number of at least 2")
-    return value

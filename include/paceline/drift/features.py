@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.drift.columns import Column, labels_of, numbers_of
 from paceline.drift.report import FeatureDrift, Histogram
+from paceline.drift.settings import DriftSettings
 from paceline.drift.statistics import (
     OTHER,
     TestResult,
@@ -32,17 +33,6 @@ LABELS = 10
 
 
 @dataclass(frozen=True)
-class Thresholds:
-    """The thresholds of drift; parameters of ``compare``."""
-
-    significance: float
-    psi_threshold: float
-    effect_threshold: float
-    missing_threshold: float
-    minimum_samples: int
-
-
-@dataclass(frozen=True)
 class Measured:
     """A feature with its tests, without a verdict. A test that is impossible is ``None``."""
 
@@ -52,7 +42,7 @@ class Measured:
     too_few: bool = False
 
 
-def measure(column: Column, reference: pd.DataFrame, current: pd.DataFrame, limits: Thresholds) -> Measured:
+def measure(column: Column, reference: pd.DataFrame, current: pd.DataFrame, settings: DriftSettings) -> Measured:
     """Return the tests of one column: its values, and the share of missing values."""
     before, after = reference[column.name], current[column.name]
     feature = FeatureDrift(
@@ -67,16 +57,16 @@ def measure(column: Column, reference: pd.DataFrame, current: pd.DataFrame, limi
         return Measured(feature)
     missing = missing_test(int(before.isna().sum()), len(before), int(after.isna().sum()), len(after))
     if column.kind == "numeric":
-        feature, values = _numeric(feature, numbers_of(before, "reference"), numbers_of(after, "current"), limits)
+        feature, values = _numeric(feature, numbers_of(before, "reference"), numbers_of(after, "current"), settings)
     else:
-        feature, values = _categorical(feature, before, after, limits)
-    too_few = min(before.notna().sum(), after.notna().sum()) < limits.minimum_samples
+        feature, values = _categorical(feature, before, after, settings)
+    too_few = min(before.notna().sum(), after.notna().sum()) < settings.minimum_samples
     if feature.reason.startswith("constant") and missing.p_value == 1.0:
         return Measured(feature)
     return Measured(feature, values, missing, too_few)
 
 
-def verdicts(measured: Sequence[Measured], limits: Thresholds) -> list[FeatureDrift]:
+def verdicts(measured: Sequence[Measured], settings: DriftSettings) -> list[FeatureDrift]:
     """Return all features with verdicts, at one false discovery rate over all their tests; the most severe first.
 
     A feature without missing values counts as one test: its test of missing values cannot be significant and would only
@@ -93,7 +83,7 @@ def verdicts(measured: Sequence[Measured], limits: Thresholds) -> list[FeatureDr
                 p_values.append(result.p_value)
     adjusted = dict(zip(places, false_discovery_control(p_values).tolist(), strict=True)) if p_values else {}
     judged = [
-        _judge(item, adjusted.get((place, "values")), adjusted.get((place, "missing")), limits)
+        _judge(item, adjusted.get((place, "values")), adjusted.get((place, "missing")), settings)
         for place, item in enumerate(measured)
     ]
     rank = {"drift": 0, "no drift": 1, "skipped": 2}
@@ -105,17 +95,17 @@ def _severity(feature: FeatureDrift) -> float:
     return max(feature.effect or 0.0, gap)
 
 
-def _judge(item: Measured, p_values: float | None, p_missing: float | None, limits: Thresholds) -> FeatureDrift:
+def _judge(item: Measured, p_values: float | None, p_missing: float | None, settings: DriftSettings) -> FeatureDrift:
     feature = replace(item.feature, adjusted_p_value=p_values, missing_adjusted_p_value=p_missing)
     findings = []
-    if p_values is not None and p_values <= limits.significance:
+    if p_values is not None and p_values <= settings.significance:
         psi, effect = feature.psi or 0.0, feature.effect or 0.0
-        if psi >= limits.psi_threshold or effect >= limits.effect_threshold:
+        if psi >= settings.psi_threshold or effect >= settings.effect_threshold:
             findings.append(_moved(feature))
         else:
             feature = replace(feature, reason="significant, but the difference is too small to matter")
     gap = abs(feature.missing_current - feature.missing_reference)
-    if p_missing is not None and p_missing <= limits.significance and gap >= limits.missing_threshold:
+    if p_missing is not None and p_missing <= settings.significance and gap >= settings.missing_threshold:
         findings.append(f"missing values went from {feature.missing_reference:.0%} to {feature.missing_current:.0%}")
     if findings:
         return replace(feature, verdict="drift", reason="; ".join(findings))
@@ -134,7 +124,7 @@ def _moved(feature: FeatureDrift) -> str:
 
 
 def _numeric(
-    feature: FeatureDrift, before: NDArray[np.float64], after: NDArray[np.float64], limits: Thresholds
+    feature: FeatureDrift, before: NDArray[np.float64], after: NDArray[np.float64], settings: DriftSettings
 ) -> tuple[FeatureDrift, TestResult | None]:
     if len(before) and len(after):
         feature = replace(
@@ -145,23 +135,23 @@ def _numeric(
         )
         if before.min() == before.max() == after.min() == after.max():
             return replace(feature, reason="constant in both windows"), None
-    if min(len(before), len(after)) < limits.minimum_samples:
-        return replace(feature, reason=_too_few(len(before), len(after), limits)), None
+    if min(len(before), len(after)) < settings.minimum_samples:
+        return replace(feature, reason=_too_few(len(before), len(after), settings)), None
     result = kolmogorov_smirnov(before, after)
     psi = stability_index_of_values(before, after)
     return _tested(feature, "Kolmogorov-Smirnov", result, psi), result
 
 
 def _categorical(
-    feature: FeatureDrift, before: pd.Series[Any], after: pd.Series[Any], limits: Thresholds
+    feature: FeatureDrift, before: pd.Series[Any], after: pd.Series[Any], settings: DriftSettings
 ) -> tuple[FeatureDrift, TestResult | None]:
     r, c = labels_of(before), labels_of(after)
     new = sorted((label for label in c if label not in r), key=lambda label: -c[label]) if r else []
     feature = replace(feature, new_categories=tuple(new[:LABELS]), histogram=_label_bars(r, c))
     if len(r) == 1 and r.keys() == c.keys():
         return replace(feature, reason="constant in both windows"), None
-    if min(sum(r.values()), sum(c.values())) < limits.minimum_samples:
-        return replace(feature, reason=_too_few(sum(r.values()), sum(c.values()), limits)), None
+    if min(sum(r.values()), sum(c.values())) < settings.minimum_samples:
+        return replace(feature, reason=_too_few(sum(r.values()), sum(c.values()), settings)), None
     labels, r_counts, c_counts = merge_rare(r, c)
     if labels == [OTHER]:
         return replace(feature, reason="every category is too rare to compare (is it an identifier?)"), None
@@ -180,8 +170,8 @@ def _tested(feature: FeatureDrift, test: str, result: TestResult, psi: float) ->
     )
 
 
-def _too_few(reference: int, current: int, limits: Thresholds) -> str:
-    return f"{reference} and {current} values, at least {limits.minimum_samples} are needed in each window"
+def _too_few(reference: int, current: int, settings: DriftSettings) -> str:
+    return f"{reference} and {current} values, at least {settings.minimum_samples} are needed in each window"
 
 
 def _bars(before: NDArray[np.float64], after: NDArray[np.float64]) -> Histogram:

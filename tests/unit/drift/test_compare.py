@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from paceline.drift import DriftReport, FeatureDrift, compare
+from paceline.drift import DriftReport, DriftSettings, FeatureDrift, compare
 from paceline.errors import InvalidInputError
 
 # The numbers in the documentation come from this module, with more windows; the tests use its functions.
@@ -145,7 +145,7 @@ def test_too_few_rows_are_not_enough_data(rows: int) -> None:
     report = compare(window(0), window(1, n=99, wind=1000.0).head(rows))
     assert (report.verdict, report.current_rows) == ("not enough data", rows)
     assert report.reason == f"current: got {rows} rows, expected at least 100 (minimum_samples)"
-    assert compare(window(0), window(1, n=99), minimum_samples=50).verdict == "no drift"
+    assert compare(window(0), window(1, n=99), settings=DriftSettings(minimum_samples=50)).verdict == "no drift"
 
 
 MIXED = pd.Series([1.0] * 498 + ["n/a", "-"], dtype=object)
@@ -212,16 +212,6 @@ def test_renamed_column_is_rejected_with_the_closest_name() -> None:
         ({"prediction": "wind"}, "actual: got None, expected a column name"),
         ({"actual": "wind"}, "prediction: got None, expected a column name"),
         ({"time": "hour"}, "time: got 'hour', expected a column of the current window"),
-        ({"significance": 0}, "significance: got 0, expected a number between 0 and 1"),
-        ({"significance": 1.2}, "significance: got 1.2, expected"),
-        ({"psi_threshold": -1}, "psi_threshold: got -1, expected a number of at least 0"),
-        ({"effect_threshold": "big"}, "effect_threshold: got 'big', expected a number"),
-        ({"missing_threshold": True}, "missing_threshold: got True, expected a number"),
-        ({"error_threshold": float("nan")}, "error_threshold: got nan, expected a number"),
-        ({"minimum_samples": 0}, "minimum_samples: got 0, expected a whole number of at least 2"),
-        ({"minimum_samples": 10.5}, "minimum_samples: got 10.5, expected a whole number"),
-        ({"detector": "guess"}, "detector: got 'guess', expected one of adwin, ddm, page_hinkley"),
-        ({"error": "squared"}, "error: got 'squared', expected one of auto, wrong, absolute"),
     ],
 )
 def test_invalid_settings_are_rejected_by_name(options: dict[str, object], message: str) -> None:
@@ -260,3 +250,23 @@ def test_decimal_and_nullable_columns_are_numeric() -> None:
     with_gaps = pd.array([None, *range(499)], dtype="Int64")
     report = compare(window(0, exact=exact, whole=with_gaps), window(1, exact=exact, whole=with_gaps))
     assert feature(report, "exact").kind == feature(report, "whole").kind == "numeric"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"significance": 0}, "significance: got 0, expected a number between 0 and 1"),
+        ({"significance": 1.2}, "significance: got 1.2, expected"),
+        ({"psi_threshold": -1}, "psi_threshold: got -1, expected a number of at least 0"),
+        ({"effect_threshold": "big"}, "effect_threshold: got 'big', expected a number"),
+        ({"missing_threshold": True}, "missing_threshold: got True, expected a number"),
+        ({"error_threshold": float("nan")}, "error_threshold: got nan, expected a number"),
+        ({"minimum_samples": 0}, "minimum_samples: got 0, expected a whole number of at least 2"),
+        ({"minimum_samples": 10.5}, "minimum_samples: got 10.5, expected a whole number"),
+        ({"detector": "guess"}, "detector: got 'guess', expected one of adwin, ddm, page_hinkley"),
+        ({"error": "squared"}, "error: got 'squared', expected one of auto, wrong, absolute"),
+    ],
+)
+def test_invalid_settings_are_rejected(options, message):
+    with pytest.raises(InvalidInputError, match=message):
+        DriftSettings(**options)

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from paceline.drift import ConceptDrift, DriftReport, compare
+from paceline.drift import ConceptDrift, DriftReport, DriftSettings, compare
 from paceline.drift.concept import ABSOLUTE, WRONG, detect_concept_drift, errors_of
 from paceline.errors import InvalidInputError
 
@@ -45,7 +45,9 @@ def test_rise_of_the_error_is_drift_with_its_position() -> None:
 
 @pytest.mark.parametrize("detector", ["adwin", "ddm", "page_hinkley"])
 def test_every_detector_finds_a_strong_rise(detector: str) -> None:
-    _, concept = compared(predictions(0, 1000, wrong=0.1), predictions(1, 1000, wrong=0.5), detector=detector)
+    _, concept = compared(
+        predictions(0, 1000, wrong=0.1), predictions(1, 1000, wrong=0.5), settings=DriftSettings(detector=detector)
+    )
     assert (concept.detector, concept.verdict) == (detector, "drift")
 
 

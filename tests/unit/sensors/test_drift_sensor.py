@@ -19,9 +19,7 @@ from paceline.sensors.reports import run_folder, write_report
     ("options", "message"),
     [
         ({"on_no_drift": "sleep"}, "on_no_drift: got 'sleep', expected 'wait', 'skip' or 'succeed'"),
-        ({"minimum_samples": 0}, "minimum_samples: got 0, expected a whole number of at least 2"),
-        ({"significance": 5}, "significance: got 5, expected a number between 0 and 1"),
-        ({"detector": "guess"}, "detector: got 'guess', expected one of adwin, ddm, page_hinkley"),
+        ({"settings": 0.01}, "settings: got 0.01, expected DriftSettings"),
         ({"prediction": "predicted"}, "actual: got None, expected a column name"),
     ],
 )

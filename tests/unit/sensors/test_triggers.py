@@ -110,7 +110,7 @@ def test_trigger_is_unchanged_by_serialization(trigger: Any) -> None:
     [
         ({}, "current: got None, expected a SQL query"),
         ({"current": "b.csv", "fire_on": "always"}, "fire_on: got 'always', expected 'new_drift'"),
-        ({"current": "b.csv", "minimum_samples": 1}, "minimum_samples: got 1, expected"),
+        ({"current": "b.csv", "settings": {"minimum_samples": 1}}, "minimum_samples: got 1, expected"),
     ],
 )
 def test_invalid_settings_are_rejected_at_parsing(options: dict[str, Any], message: str) -> None:

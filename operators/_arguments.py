@@ -51,8 +51,7 @@ class Arguments(Protocol):
     on_drain: str
     on_deadline_alert: Sequence[Callable[..., Any]]
     controller: str
-    gain: float | None
-    integral_weight: float | None
+    gains: Gains | None
     shared: bool
     output_path: Any
 
@@ -89,11 +88,10 @@ def check(task: Arguments, *, rendered: bool = False) -> None:
     for callback in task.on_deadline_alert:
         if not callable(callback):
             raise InvalidInputError("on_deadline_alert", callback, "a notifier, a function, or several of them")
-    if (task.gain is None) != (task.integral_weight is None):
-        raise InvalidInputError("gain", task.gain, "gain and integral_weight together, or neither")
-    if task.gain is not None and task.controller != "paper":
-        raise InvalidInputError("gain", task.gain, "None, unless the controller is 'paper'")
-    _gains(task)
+    if task.gains is not None and not isinstance(task.gains, Gains):
+        raise InvalidInputError("gains", task.gains, "paceline.control.Gains(...)")
+    if task.gains is not None and task.controller != "paper":
+        raise InvalidInputError("gains", task.gains, "None, unless the controller is 'paper'")
 
 
 def read(task: Arguments) -> Settings:
@@ -122,7 +120,7 @@ def read(task: Arguments) -> Settings:
         period_s=task.control_period,
         on_infeasible=task.on_infeasible,
         controller=task.controller,
-        gains=_gains(task),
+        gains=task.gains,
         shared=task.shared,
         max_devices_field=name,
     )
@@ -141,9 +139,3 @@ def origin(context: Context, deadline_from: str) -> datetime:
         moments = [context["dag_run"].start_date, getattr(context["dag_run"], "run_after", None)]
     known = [moment.astimezone(timezone.utc) for moment in moments if moment is not None]
     return min(max(known, default=now), now)
-
-
-def _gains(task: Arguments) -> Gains | None:
-    if task.gain is None or task.integral_weight is None:
-        return None
-    return Gains(task.gain, task.integral_weight)

@@ -18,7 +18,7 @@ from paceline.airflow.engine_connection import engine_hook
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
 from paceline.runtime.base import JobSpec, Runtime
 
-from ._engine import connect, docker_hook
+from ._engine import connect
 from ._identity import job_labels, task_labels, unique_name
 from ._values import (
     NOTHING,
@@ -32,7 +32,6 @@ from ._values import (
     path_or_url,
     read_fields,
     sequence,
-    text,
 )
 
 if TYPE_CHECKING:
@@ -48,7 +47,6 @@ _CONTAINER_DEFAULTS: dict[str, object] = {
     "image": DEFAULT_IMAGE,
     "engine_conn_id": None,
     "docker_conn_id": None,
-    "docker_url": None,
     "gpus": 0,
     "mem_limit": "4g",
     "max_processes": 512,
@@ -66,13 +64,6 @@ def _command(field: str, value: object) -> object:
         return None
     command_words(field, value)
     return value  # as written, for Airflow's pages
-
-
-def _engine_url(field: str, value: object) -> str | list[str] | None:
-    if value in NOTHING or isinstance(value, str):
-        return optional_text(field, value)
-    accepted = "the URL of an engine, or a list of them"
-    return [text(field, url, accepted) for url in sequence(field, value, accepted)]
 
 
 class JobOperator(BaseOperator):
@@ -96,15 +87,15 @@ class JobOperator(BaseOperator):
     runtime:
         ``"docker"``, ``"process"`` or ``"auto"``. ``"auto"`` uses a container if an engine answers and has the image,
         else a local process. It uses no local process if any of these is set: ``command``, ``image``, a connection,
-        ``docker_url``, ``gpus``, ``mem_limit``, ``max_processes``, ``network_mode`` or ``user``. (templated)
+        ``gpus``, ``mem_limit``, ``max_processes``, ``network_mode`` or ``user``. (templated)
     image:
         Container image with Python and the script's dependencies; ``paceline-trainer:latest`` by default. (templated)
     engine_conn_id:
-        Airflow connection with the engine's address, see :func:`~paceline.airflow.engine_connection.engine_address`;
-        replaces the next group of parameters. (templated)
-    docker_conn_id, docker_url, api_version, timeout, tls_ca_cert, tls_client_cert, tls_client_key, tls_verify:
-        The engine's address, as in the Docker provider's ``DockerOperator``; ``docker_conn_id`` is the login to an
-        image registry.
+        Airflow connection with the address of the Docker engine, see
+        :func:`~paceline.airflow.engine_connection.engine_address`; by default the engine of ``$DOCKER_HOST`` or else
+        the local one. (templated)
+    docker_conn_id:
+        Connection of the Docker provider: the login to an image registry. (templated)
     force_pull:
         Pull the image before the job starts, even if the engine has it; a failed pull is an error. A retry that
         reconnects to its container pulls nothing.
@@ -136,7 +127,6 @@ class JobOperator(BaseOperator):
         "image",
         "engine_conn_id",
         "docker_conn_id",
-        "docker_url",
         "environment",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"environment": "json", "inputs": "json"}
@@ -151,7 +141,6 @@ class JobOperator(BaseOperator):
         "image": optional_text,
         "engine_conn_id": optional_text,
         "docker_conn_id": optional_text,
-        "docker_url": _engine_url,
         "environment": mapping,
     }
     ui_color = "#e8f1ff"
@@ -168,13 +157,6 @@ class JobOperator(BaseOperator):
         image: str = DEFAULT_IMAGE,
         engine_conn_id: str | None = None,
         docker_conn_id: str | None = None,
-        docker_url: str | list[str] | None = None,
-        api_version: str | None = "auto",
-        timeout: int = 60,
-        tls_ca_cert: str | None = None,
-        tls_client_cert: str | None = None,
-        tls_client_key: str | None = None,
-        tls_verify: bool = True,
         force_pull: bool = False,
         environment: Mapping[str, str] | None = None,
         private_environment: Mapping[str, str] | None = None,
@@ -197,13 +179,6 @@ class JobOperator(BaseOperator):
         self.image = image
         self.engine_conn_id = engine_conn_id
         self.docker_conn_id = docker_conn_id
-        self.docker_url = docker_url
-        self.api_version = api_version
-        self.timeout = timeout
-        self.tls_ca_cert = tls_ca_cert
-        self.tls_client_cert = tls_client_cert
-        self.tls_client_key = tls_client_key
-        self.tls_verify = tls_verify
         self.force_pull = force_pull
         self.environment: Any = environment
         self._private_environment = dict(private_environment or {})
@@ -239,20 +214,8 @@ class JobOperator(BaseOperator):
 
     @cached_property
     def hook(self) -> DockerHook:
-        """The Docker provider's hook for this operator's connection."""
-        from airflow.providers.docker.hooks.docker import DockerHook
-
-        if self.engine_conn_id is not None:
-            return engine_hook(self.engine_conn_id, version=self.api_version, timeout=self.timeout)
-        tls = DockerHook.construct_tls_config(
-            ca_cert=self.tls_ca_cert,
-            client_cert=self.tls_client_cert,
-            client_key=self.tls_client_key,
-            verify=self.tls_verify,
-        )
-        return docker_hook(
-            self.docker_conn_id, self.docker_url, version=self.api_version, tls=tls, timeout=self.timeout
-        )
+        """The Docker provider's hook for this operator's connections."""
+        return engine_hook(self.engine_conn_id, self.docker_conn_id)
 
     def make_runtime(self, name: str | None = None) -> Runtime:
         """Return a runtime for this task.
@@ -276,7 +239,7 @@ class JobOperator(BaseOperator):
         return ProcessRuntime()
 
     def _connect(self) -> Any:
-        return connect(lambda: self.hook, self.engine_conn_id or self.docker_conn_id, self.docker_url)
+        return connect(lambda: self.hook, self.engine_conn_id or self.docker_conn_id)
 
     def _choose_runtime(self) -> str:
         from paceline.runtime import DockerRuntime

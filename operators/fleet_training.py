@@ -93,4 +93,4 @@ def train_on_fleet(
 
 
 # Arguments that the parameter server needs as well; the others concern the training code.
-_SERVER_ARGUMENTS = ("deadline", "deadline_from", "image", "docker_url", "api_version", "timeout", "labels", "user")
+_SERVER_ARGUMENTS = ("deadline", "deadline_from", "image", "labels", "user")

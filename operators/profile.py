@@ -262,7 +262,7 @@ class ProfileOperator(JobOperator):
             if conn_id is None:
                 made[None] = made.get(None) or self._connect()
             elif conn_id not in made:
-                made[conn_id] = client_of(conn_id, timeout=self.timeout)
+                made[conn_id] = client_of(conn_id)
         return {machine.name: made[machine.engine_conn_id] for machine in machines}
 
     def _learn(self, kind: str, measured: pd.DataFrame, training: TrainingSpec) -> DeviceProfile:

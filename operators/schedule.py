@@ -59,8 +59,6 @@ class ScheduleOperator(BaseOperator):
         ``"default"``, ``"deep_edge"`` (Algorithm 1 as published) or ``"fair"``. (templated)
     watch_s:
         Seconds to measure the machines' load.
-    docker_url:
-        Engine of the machines without a connection, as in the Docker provider's ``DockerOperator``.
 
     Returns
     -------
@@ -93,7 +91,6 @@ class ScheduleOperator(BaseOperator):
         initialize_s: float = 0.0,
         scheduler: str = "default",
         watch_s: float = 5.0,
-        docker_url: str | list[str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -106,7 +103,6 @@ class ScheduleOperator(BaseOperator):
         self.initialize_s = initialize_s
         self.scheduler = scheduler
         self.watch_s = watch_s
-        self.docker_url = docker_url
         check_reachable(fleet)
         check_distinguishable(fleet)
         read_fields(self, _READERS, rendered=False)
@@ -173,7 +169,7 @@ class ScheduleOperator(BaseOperator):
         gauges = {}
         for name, machine in machines.items():
             try:
-                gauges[name] = EngineUsage(client_of(machine.engine_conn_id, self.docker_url), machine)
+                gauges[name] = EngineUsage(client_of(machine.engine_conn_id), machine)
                 first[name] = gauges[name].read()
             except RuntimeUnavailableError as error:
                 unreachable[name] = f"its engine does not answer: {error}"

@@ -22,6 +22,7 @@ from ._reporting import Callback
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from paceline.control import Gains
     from paceline.elastic import Options
     from paceline.runtime.base import JobSpec
 
@@ -82,8 +83,8 @@ class DeadlineTrainingOperator(JobOperator):
         of a notifier can use ``{{ paceline.message }}``.
     controller:
         ``"default"`` plans the rest of the training at every step; ``"paper"`` is the published DECOR-NN controller.
-    gain, integral_weight:
-        ``K`` and ``eta`` of the ``"paper"`` controller.
+    gains:
+        Gains of the ``"paper"`` controller, :class:`paceline.control.Gains`.
     **kwargs:
         Arguments of :class:`~paceline.operators._job.JobOperator`: ``script`` or ``command``, ``inputs``, ``runtime``,
         ``image``, ``docker_conn_id``, ... A retry reconnects to the running job, or resumes it from its checkpoint. By
@@ -139,8 +140,7 @@ class DeadlineTrainingOperator(JobOperator):
         output: str | None = None,
         on_deadline_alert: Callback | Sequence[Callback] = (),
         controller: str = "default",
-        gain: float | None = None,
-        integral_weight: float | None = None,
+        gains: Gains | None = None,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("retries", 4)
@@ -165,8 +165,7 @@ class DeadlineTrainingOperator(JobOperator):
             [on_deadline_alert] if callable(on_deadline_alert) else list(on_deadline_alert)
         )
         self.controller = controller
-        self.gain = gain
-        self.integral_weight = integral_weight
+        self.gains = gains
         self.container_id: str | None = None
         self._training: Training | None = None
         _arguments.check(self)

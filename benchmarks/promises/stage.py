@@ -20,7 +20,7 @@ from benchmarks.engine import connect
 from benchmarks.promises.place import PROJECT
 from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.airflow.demo.signals import signals_deferred
-from paceline.airflow.demo.story import docker_host
+from paceline.airflow.engine_connection import default_engine
 from paceline.errors import PacelineError
 from paceline.profiles.neighbours import IMAGE as NEIGHBOUR_IMAGE
 from paceline.runtime import DockerRuntime, ProcessRuntime, cgroups
@@ -96,7 +96,7 @@ class Stage:
             home = self.scratch / "airflow"
             jobs = self.scratch / "tmp"
             jobs.mkdir(parents=True, exist_ok=True)
-            environment = {"DOCKER_HOST": docker_host(), "TMPDIR": str(jobs)}
+            environment = {"DOCKER_HOST": default_engine(), "TMPDIR": str(jobs)}
             airflow = AirflowProcess(home, config={"core.parallelism": 8}, environment=environment)
             login = {
                 "host": "127.0.0.1",
@@ -216,7 +216,7 @@ def find_image(image: str) -> tuple[str, str]:
     except docker.errors.APIError as error:
         return "", f"the engine refuses image {image}: {error.explanation}"
     except (docker.errors.DockerException, OSError) as error:
-        return "", f"no Docker engine answers at {docker_host()}: {error}"
+        return "", f"no Docker engine answers at {default_engine()}: {error}"
     finally:
         if client is not None:
             client.close()

@@ -77,7 +77,7 @@ def test_failed_component_is_reported_with_its_output_and_removed(
     monkeypatch.setattr("paceline.airflow.demo.airflow_process._COMPONENTS", SOME)
     airflow = AirflowProcess(tmp_path, config={"triggerer.capacity": "soon"})
 
-    with pytest.raises(AirflowStartError, match=r'(?s)^triggerer ended with 1:.*"capacity" key'):
+    with pytest.raises(AirflowStartError, match=r'(?s)^triggerer exited with code 1:.*"capacity" key'):
         airflow.start(LONG_S)
 
     assert not _processes_in(tmp_path)

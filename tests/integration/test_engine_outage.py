@@ -111,12 +111,12 @@ def test_training_stopped_by_an_engine_outage_resumes_from_its_checkpoint(
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
     engine("stop")  # the other test may have started it with live restore
     address = engine("start")
+    monkeypatch.setenv("DOCKER_HOST", address)
     client = docker.APIClient(address, version="auto")
     operator = DeadlineTrainingOperator(
         task_id="train",
         command=["/bin/sh", "-c", TRAINING],
         image="shell:latest",
-        docker_url=address,
         runtime="docker",
         deadline="10m",
         max_devices=1,

@@ -114,8 +114,9 @@ def test_missing_connection_is_reported(run, leaves_no_container):
 
 def test_unreachable_engine_is_reported(run, monkeypatch):
     monkeypatch.setattr("paceline.run.handle._RETRY_FOR_S", 0.0)
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere.sock")
     with pytest.raises(AirflowException, match=r"no Docker engine answers at unix:///nowhere.sock"):
-        run(TRACKED, runtime="docker", docker_url="unix:///nowhere.sock")
+        run(TRACKED, runtime="docker")
 
 
 def test_auto_runtime_without_an_engine_uses_a_local_process(run, monkeypatch):
@@ -124,11 +125,12 @@ def test_auto_runtime_without_an_engine_uses_a_local_process(run, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "options", [{"docker_url": "unix:///nowhere.sock"}, {"image": "mine:1"}, {"gpus": 1}, {"mem_limit": "1g"}]
+    "options", [{"engine_conn_id": "nowhere"}, {"image": "mine:1"}, {"gpus": 1}, {"mem_limit": "1g"}]
 )
 def test_auto_runtime_with_container_options_never_uses_a_local_process(run, monkeypatch, options):
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere.sock")
-    with pytest.raises(AirflowException, match=r"no Docker engine answers at unix:///nowhere\.sock"):
+    monkeypatch.setenv("AIRFLOW_CONN_NOWHERE", '{"conn_type": "generic", "host": "/nowhere.sock"}')
+    with pytest.raises(AirflowException, match=r"no Docker engine answers at (unix:///nowhere\.sock|nowhere)"):
         run(TRACKED, runtime="auto", **options)
 
 

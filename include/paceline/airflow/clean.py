@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from paceline.airflow.engine_connection import default_engine
 from paceline.contract import CONTAINER, PACE, JobRecord, PaceSample
 from paceline.errors import JobLostError, PacelineError
 
@@ -123,7 +123,7 @@ def _runtimes(engine: str | None) -> list[Runtime]:
 
     from paceline.runtime import DockerRuntime, ProcessRuntime
 
-    here = engine or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+    here = engine or default_engine()
     containers = DockerRuntime(lambda: APIClient(base_url=here, version="auto", timeout=30))
     try:
         containers.capacity()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.errors import InvalidInputError
@@ -9,6 +10,7 @@ from paceline.errors import InvalidInputError
 if TYPE_CHECKING:
     from airflow.providers.docker.hooks.docker import DockerHook
 
+_ENGINE_TIMEOUT_S = 60
 _PORT, _TLS_PORT = 2375, 2376  # Docker's defaults
 _TLS = {"tls_ca_cert": "ca_cert", "tls_client_cert": "client_cert", "tls_client_key": "client_key"}
 
@@ -67,14 +69,28 @@ def engine_address(conn_id: str, connection: _Connection) -> tuple[str, dict[str
     return f"{connection.schema or 'tcp'}://{host}:{port}", tls
 
 
-def engine_hook(conn_id: str, **kwargs: Any) -> DockerHook:
-    """Return the Docker provider's hook for the engine of a connection.
+def engine_hook(conn_id: str | None = None, registry_conn_id: str | None = None) -> DockerHook:
+    """Return the Docker provider's hook for an engine.
 
-    The provider's own ``docker_conn_id`` names something else, the login to an image registry.
+    Parameters
+    ----------
+    conn_id:
+        Connection with the engine's address; by default ``$DOCKER_HOST``, or else the local engine.
+    registry_conn_id:
+        Connection of the Docker provider: the login to an image registry.
     """
     from airflow.providers.docker.hooks.docker import DockerHook
 
-    url, tls = engine_address(conn_id, DockerHook.get_connection(conn_id))
+    if conn_id is None:
+        url, tls = default_engine(), None
+    else:
+        url, tls = engine_address(conn_id, DockerHook.get_connection(conn_id))
     config = DockerHook.construct_tls_config(**tls) if tls else None
-    kwargs.setdefault("version", "auto")
-    return DockerHook(docker_conn_id=None, base_url=url, tls=config, **kwargs)
+    return DockerHook(
+        docker_conn_id=registry_conn_id, base_url=url, tls=config, version="auto", timeout=_ENGINE_TIMEOUT_S
+    )
+
+
+def default_engine() -> str:
+    """Return the address of the engine that ``DOCKER_HOST`` names, or else of the local one."""
+    return os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"

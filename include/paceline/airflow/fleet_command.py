@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -39,12 +38,11 @@ def _connect(machine: Machine) -> Any:
     """Connect to a machine's engine, through its Airflow connection if it has one."""
     from docker import APIClient
 
-    from paceline.airflow.engine_connection import engine_hook
+    from paceline.airflow.engine_connection import default_engine, engine_hook
 
     if machine.engine_conn_id is not None:
         return engine_hook(machine.engine_conn_id).api_client
-    here = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
-    return APIClient(base_url=here, version="auto")
+    return APIClient(base_url=default_engine(), version="auto")
 
 
 def table(fleet: Fleet, found: list[Reached]) -> str:

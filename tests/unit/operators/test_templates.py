@@ -193,9 +193,9 @@ def test_rendered_text_is_read_as_number_or_none():
     settings = _arguments.read(training(alpha="{{ 0.9 }}", min_devices="{{ 0.5 }}", max_devices="{{ params.none }}"))
     assert (settings.alpha, settings.min_devices, settings.max_devices) == (0.9, 0.5, None)
     assert _arguments.read(training(max_devices="{{ 3 }}", budget="{{ params.none }}")).max_devices == 3.0
-    task = training(engine_conn_id="{{ params.none }}", docker_url="{{ '' }}", output="{{ '' }}")
+    task = training(engine_conn_id="{{ params.none }}", docker_conn_id="{{ '' }}", output="{{ '' }}")
     _arguments.read(task)
-    assert (task.engine_conn_id, task.docker_url, task.output_path) == (None, None, None), "empty text is absent"
+    assert (task.engine_conn_id, task.docker_conn_id, task.output_path) == (None, None, None), "empty text is absent"
 
 
 def test_path_objects_are_accepted():

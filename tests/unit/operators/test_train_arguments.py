@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from paceline.control import Gains
 from paceline.errors import InvalidInputError
 from paceline.operators import DeadlineTrainingOperator, _arguments
 
@@ -37,22 +38,17 @@ VALID = {"task_id": "train", "command": "python -m app.train", "deadline": "20m"
         ({"arguments": "--epochs 3"}, "arguments: got '--epochs 3', expected a list or a tuple"),
         ({"environment": "A=1"}, "environment: got 'A=1', expected a mapping of names to values"),
         ({"inputs": {1: "/data"}}, "inputs: got {1: '/data'}, expected a mapping of names to values"),
-        ({"docker_url": 5}, "docker_url: got 5, expected the URL of an engine"),
         ({"image": 5}, "image: got 5, expected text"),
         ({"output": 5}, "output: got 5, expected a local path or an object storage URL"),
         ({"command": None}, "script: got None, expected a Python file, or command"),
-        ({"gain": 1.0}, "gain: got 1.0, expected gain and integral_weight together, or neither"),
+        ({"controller": "paper", "gains": 1.0}, r"gains: got 1.0, expected paceline.control.Gains\(...\)"),
         ({"deadline": None}, "deadline: got None, expected a duration"),
         ({"objective": "cheap"}, "objective: got 'cheap', expected one of deadline, throughput"),
         ({"budget": 2.0}, "budget: got 2.0, expected None, unless the objective is 'throughput'"),
         ({"objective": "throughput", "budget": "all"}, "budget: got 'all', expected a number"),
         ({"objective": "throughput", "budget": 0}, "budget: got 0.0, expected a number greater than 0"),
         ({"controller": "fuzzy"}, "controller: got 'fuzzy', expected one of default, paper"),
-        ({"gain": 1.0, "integral_weight": 0.1}, "gain: got 1.0, expected None, unless the controller is 'paper'"),
-        (
-            {"controller": "paper", "gain": 1.0, "integral_weight": 2},
-            r"integral_weight: got 2, expected a number in \(0, 1\)",
-        ),
+        ({"gains": Gains(1.0, 0.1)}, "gains: got Gains.*, expected None, unless the controller is 'paper'"),
     ],
 )
 def test_invalid_argument_is_rejected_by_name(arguments, message):

@@ -12,7 +12,8 @@ from typing import Any
 
 from paceline.airflow.demo.screen import Screen
 from paceline.airflow.demo.signals import end_on_sigterm
-from paceline.airflow.demo.story import IMAGE, Demo, check_machine, docker_host, docker_runtime, run_dag
+from paceline.airflow.demo.story import IMAGE, Demo, check_machine, docker_runtime, run_dag
+from paceline.airflow.engine_connection import default_engine
 from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
 from paceline.fleet import Fleet, Machine, load
 from paceline.profiles.neighbours import BACKGROUND
@@ -52,7 +53,7 @@ def _check_engine() -> None:
             runtime.check(JobSpec(name="check", command=["python"], devices=0.1, image=image))
         except RuntimeUnavailableError:
             accepted = "a reachable engine; `docker/engine start DIR` starts a private one"
-            raise InvalidInputError("DOCKER_HOST", docker_host(), accepted) from None
+            raise InvalidInputError("DOCKER_HOST", default_engine(), accepted) from None
         except InvalidInputError:
             raise PacelineError(f"the engine has no image {image}: `make {target}` builds it") from None
     with engine_call("query the engine"):
@@ -104,4 +105,4 @@ def _remove(labels: Mapping[str, str]) -> None:
 def _client() -> Any:
     from docker import APIClient
 
-    return APIClient(base_url=docker_host(), version="auto", timeout=60)
+    return APIClient(base_url=default_engine(), version="auto", timeout=60)

@@ -22,6 +22,7 @@ from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.airflow.demo.screen import Screen
 from paceline.airflow.demo.seed import MODEL, Seed, seed
 from paceline.airflow.demo.watch import TASKS, TaskText, Watch
+from paceline.airflow.engine_connection import default_engine
 from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
 from paceline.registry import Registry
 from paceline.runtime.base import JobSpec, Runtime
@@ -107,17 +108,12 @@ def choose_runtime(wanted: str) -> tuple[str, str]:
         docker_runtime().check(JobSpec(name="check", command=["python"], devices=0.1, image=IMAGE))
     except (RuntimeUnavailableError, InvalidInputError) as error:
         missing = isinstance(error, InvalidInputError)
-        reason = f"the engine has no image {IMAGE}" if missing else f"no Docker engine answers at {docker_host()}"
+        reason = f"the engine has no image {IMAGE}" if missing else f"no Docker engine answers at {default_engine()}"
         if wanted == "docker":
             accepted = f"'process', or a Docker engine with the image: {reason}; `make image` builds it"
             raise InvalidInputError("--runtime", wanted, accepted) from error
         return "process", f"a local process, because {reason}"
     return "docker", f"a container of the image {IMAGE}"
-
-
-def docker_host() -> str:
-    """Return the address of the Docker engine."""
-    return os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
 
 
 def docker_runtime() -> Runtime:
@@ -126,7 +122,7 @@ def docker_runtime() -> Runtime:
 
     from paceline.runtime import DockerRuntime
 
-    return DockerRuntime(lambda: APIClient(base_url=docker_host(), version="auto", timeout=30))
+    return DockerRuntime(lambda: APIClient(base_url=default_engine(), version="auto", timeout=30))
 
 
 @contextlib.contextmanager

@@ -292,6 +292,14 @@ def test_job_that_ended_without_control_counts_devices_until_its_end(make_job, r
     assert outcome.device_seconds <= 2.0 * outcome.finished_s
 
 
+def test_devices_counted_beyond_the_end_of_the_job_are_subtracted():
+    allocation = JobAllocation(None, None, 1.0, RunTotals(began_s=0.0, last_step_s=10.0, device_s=10.0, in_use=1.0))
+    allocation.ended_s = 9.0
+    allocation.account(12.0)
+    allocation.end(9.0)
+    assert allocation.device_s == 9.0
+
+
 def test_stop_request_precedes_the_end_of_the_stopped_job(make_job, run):
     job, requests = make_job(core_s=60), []
     job.actions = [(10.3, lambda: (requests.append(True), job.kill(0)))]

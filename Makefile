@@ -113,7 +113,7 @@ soak: $(STAMP) ui ## Repeat the long tests, mostly of faults, in random order fo
 
 pictures: $(STAMP) ui ## Draw the guides' pictures: of the pages, and of core sharing
 	@rm -rf build/pictures
-	@PACELINE_PICTURES=$(abspath build/pictures) $(BIN)/python -m pytest tests/browser
+	@PACELINE_PICTURES=$(abspath build/pictures) $(BIN)/python -m pytest tests/browser/test_{overview,pages,scaling}.py
 	@$(BIN)/python -m benchmarks.promises --only crash --folder build/pictures
 	@for name in $(PICTURES); do cp build/pictures/$$name.png docs/images/; done
 

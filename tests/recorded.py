@@ -18,7 +18,7 @@ from urllib.parse import quote
 from paceline.airflow.api import AirflowApiError
 from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.contract import DEADLINE, HISTORY, PACE
-from paceline.control import BudgetController, Controller, DeadlineController, Limits
+from paceline.control import BudgetController, Controller, DeadlineController, Limits, PastRun
 from paceline.elastic import Options, Scaling, Step, TeamSample
 from paceline.errors import TaskStoppedError
 from paceline.run import MemoryState, PaceLoop
@@ -115,15 +115,27 @@ def record(
     deadlines: Mapping[float, object] | None = None,
     until_s: float = math.inf,
     seed: int = 0,
+    past: PastRun | None = None,
 ) -> dict[str, Any]:
     """Return a training's ``pace`` and ``history`` at its end, or ``until_s`` after its start.
 
     ``deadlines`` maps times, in seconds after the start, to new deadlines.
     """
     clock = Clock()
-    controller = DeadlineController(CORES, deadline_s)
+    controller = DeadlineController(CORES, deadline_s, past=past)
     job = Learning(plant, controller.start(0.0), clock, seed)
-    return _published(job, controller, clock, deadlines or {}, until_s)
+    return _published(job, controller, clock, deadlines or {}, until_s, past=past)
+
+
+def past_run(plant: Plant, deadline_s: float) -> PastRun:
+    """Return what a training's next run knows of it."""
+    clock = Clock()
+    controller = DeadlineController(CORES, deadline_s)
+    job = Learning(plant, controller.start(0.0), clock, seed=1)
+    outcome = _loop(job, controller, clock, Store(clock, {})).run()
+    past = PastRun.read(outcome.learned)
+    assert past is not None
+    return past
 
 
 def record_team(workload: Workload, batches: int, budget: float, options: Options) -> dict[str, Any]:
@@ -144,21 +156,26 @@ def _published(
     **more: Any,
 ) -> dict[str, Any]:
     store = Store(clock, deadlines)
-    loop = PaceLoop(
+    try:
+        _loop(job, controller, clock, store, until_s, **more).run()
+    except TaskStoppedError:
+        assert clock.now() >= until_s, "the loop stopped before until_s"
+    return {PACE: store[PACE], HISTORY: store[HISTORY]}
+
+
+def _loop(
+    job: SimulatedJob, controller: Controller, clock: Clock, store: Store, until_s: float = math.inf, **more: Any
+) -> PaceLoop:
+    return PaceLoop(
         job,
         controller,
         store,  # type: ignore[arg-type]
         origin=datetime.fromtimestamp(0, timezone.utc),
-        held_devices=controller.limits.max_devices if more else job._run.devices,
+        held_devices=controller.limits.max_devices if "team" in more else job._run.devices,
         clock=clock,
         stopped=lambda: clock.now() >= until_s,
         **more,
     )
-    try:
-        loop.run()
-    except TaskStoppedError:
-        assert clock.now() >= until_s, "the loop stopped before until_s"
-    return {PACE: store[PACE], HISTORY: store[HISTORY]}
 
 
 class RecordedRun:

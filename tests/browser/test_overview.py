@@ -31,7 +31,7 @@ from airflow.sdk import DAG
 from paceline.operators import EvaluateOperator, PromoteOperator
 from paceline.sensors import DriftSensor
 
-with DAG("judged", schedule=None):
+with DAG("retrain_flights", schedule=None):
     drift = DriftSensor(task_id="drift", reference="reference.csv", current="current.csv", on_no_drift="succeed")
     evaluate = EvaluateOperator(
         task_id="evaluate", model="flights", registry="models", challenger="model",
@@ -51,15 +51,15 @@ def data(mean: float, carriers: str, seed: int) -> pd.DataFrame:
 @pytest.fixture(scope="module")
 def judged(airflow: AirflowProcess, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """A run with drift and a promotion, and a run without drift and with a challenger that is not better."""
-    (airflow.dags_folder / "judged.py").write_text(DAG)
-    folder = tmp_path_factory.mktemp("judged")
+    (airflow.dags_folder / "retrain_flights.py").write_text(DAG)
+    folder = tmp_path_factory.mktemp("retrain_flights")
     (folder / "model").mkdir()
     (folder / "model" / "weights").write_text("0")
     registry = Registry(folder / "registry")
     reference = data(12, "AABBCD", seed=2)
     runs = []
     for mean, carriers, auc in ((17, "ABBBCE", 0.70), (12, "AABBCD", 0.69)):
-        run = RecordedRun(airflow, "judged")
+        run = RecordedRun(airflow, "retrain_flights")
         runs.append(run.run_id)
         ended = run.began + timedelta(seconds=9)
         current = data(mean, carriers, seed=12)
@@ -93,14 +93,14 @@ def evaluated(registry: Registry, model: Path, auc: float) -> dict[str, Any]:
 def test_run_page_shows_the_drift_report(
     judged: list[str], open_page: Open, violations: Violations, pictures: Path
 ) -> None:
-    page = open_page(f"/dags/judged/runs/{judged[0]}/plugin/pace")
+    page = open_page(f"/dags/retrain_flights/runs/{judged[0]}/plugin/pace")
     report = page.get_by_role("region", name="Drift report of drift")
     report.get_by_role("heading", name="temperature").wait_for()
     assert report.get_by_text(re.compile("▲ drift")).count() == 3, "overall, temperature and carrier"
     label = report.get_by_label("Distribution of temperature").get_attribute("aria-label")
     assert label is not None
     assert re.search("most different at .* reference .* %, current .* %", label)
-    page.screenshot(path=pictures / "drift-light.png")
+    report.screenshot(path=pictures / "drift-light.png")
     assert violations(page) == []
 
     with page.expect_response(re.compile("xcomEntries")):
@@ -112,7 +112,7 @@ def test_run_page_shows_the_drift_report(
 def test_promotion_links_to_its_model_with_scores_and_last_drift_check(
     airflow: AirflowProcess, judged: list[str], open_page: Open, violations: Violations
 ) -> None:
-    links = airflow.api("GET", f"/dags/judged/dagRuns/{judged[0]}/taskInstances/promote/links")["extra_links"]
+    links = airflow.api("GET", f"/dags/retrain_flights/dagRuns/{judged[0]}/taskInstances/promote/links")["extra_links"]
     page = open_page(links["Model"])
     model = page.get_by_role("region", name="Model flights")
     model.get_by_text("champion: version 1").wait_for()
@@ -123,4 +123,4 @@ def test_promotion_links_to_its_model_with_scores_and_last_drift_check(
     assert violations(page) == []
     model.get_by_role("link", name=re.compile("No drift")).click()
     page.get_by_role("region", name="Drift report of drift").wait_for()
-    assert unquote(page.url).endswith(f"/dags/judged/runs/{judged[1]}")
+    assert unquote(page.url).endswith(f"/dags/retrain_flights/runs/{judged[1]}")

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from tests.recorded import RecordedRun, record
+from tests.recorded import RecordedRun, past_run, record
 
 from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.run.history import History
-from paceline.testing.plant import Plant
+from paceline.testing.plant import Neighbour, Plant
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
@@ -28,12 +28,14 @@ DAGS = """
 from airflow.sdk import DAG
 from paceline.operators import DeadlineTrainingOperator
 
-for name in ("churn", "delays", "demand"):
+for name in ("retrain_churn", "retrain_delays", "retrain_demand"):
     with DAG(name, schedule=None):
         DeadlineTrainingOperator(task_id="train", command="python train.py", deadline="30m", max_devices=4)
 """
 HALF_AN_HOUR = Plant(batches=6000, batch_s=0.3, noise=0.3, startup_s=6, tail_s=2)
 FIVE_MINUTES = replace(HALF_AN_HOUR, batches=900)
+# Another application takes nearly all of the machine for two and a half minutes.
+BUSY_MACHINE = replace(FIVE_MINUTES, neighbours=(Neighbour(60.0, 215.0, 0.95),))
 
 
 @cache
@@ -51,16 +53,24 @@ def infeasible() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def runs(airflow: AirflowProcess) -> Iterator[list[RecordedRun]]:
-    """Two running runs with trainings, beside three finished ones."""
+    """Two running runs with trainings, beside finished ones, one of them late."""
     (airflow.dags_folder / "pages.py").write_text(DAGS)
     now = datetime.now(timezone.utc)
     hour = timedelta(hours=1)
-    for dag_id, hours, deadline_s in (("churn", 5, 240), ("demand", 3, 360), ("delays", 2, 300)):
+    known = past_run(FIVE_MINUTES, 300)
+    for dag_id, hours, deadline_s, plant in (
+        ("retrain_churn", 9, 240, FIVE_MINUTES),
+        ("retrain_demand", 7, 240, BUSY_MACHINE),
+        ("retrain_delays", 6, 300, FIVE_MINUTES),
+        ("retrain_churn", 5, 240, FIVE_MINUTES),
+        ("retrain_demand", 3, 360, FIVE_MINUTES),
+        ("retrain_delays", 2, 300, FIVE_MINUTES),
+    ):
         ended = now - hours * hour
         done = RecordedRun(airflow, dag_id, ended - timedelta(seconds=deadline_s + 5))
-        done.put_training(record(FIVE_MINUTES, deadline_s, seed=hours), at=ended)
+        done.put_training(record(plant, deadline_s, seed=hours, past=known), at=ended)
         done.put_state("success", ended)
-    running = [RecordedRun(airflow, dag_id, now - 0.3 * hour) for dag_id in ("delays", "demand")]
+    running = [RecordedRun(airflow, dag_id, now - 0.3 * hour) for dag_id in ("retrain_delays", "retrain_demand")]
     yield running
     for run in running:
         run.end()
@@ -113,13 +123,15 @@ def test_pages_are_accessible_and_fit_in_light_dark_and_narrow_windows(
     check_layout(page, violations, pictures / f"run-{variant}.png")
     page.get_by_role("link", name="All trainings").click()
     rows = page.get_by_role("table", name="Running trainings").get_by_role("row")
-    rows.filter(has_text="delays · train").wait_for()
+    rows.filter(has_text="retrain_delays · train").wait_for()
     texts = rows.all_inner_texts()
-    urgent, good = (next(at for at, row in enumerate(texts) if name in row) for name in ("demand", "delays"))
+    urgent, good = (
+        next(at for at, row in enumerate(texts) if name in row) for name in ("retrain_demand", "retrain_delays")
+    )
     assert urgent < good, "urgent trainings come first"
     assert "late at best" in texts[urgent]
     assert re.search("on time|behind", texts[good])
-    page.get_by_role("table", name="Recently ended trainings").get_by_text("churn · train").wait_for()
+    page.get_by_role("table", name="Recently ended trainings").get_by_text("retrain_churn · train").first.wait_for()
     check_layout(page, violations, pictures / f"retraining-{variant}.png")
 
 
@@ -138,7 +150,7 @@ def test_ten_hour_history_is_shown_completely(airflow: AirflowProcess, running: 
     stored = history.to_json()
     assert len(str(stored)) < 100_000
     done = {**halfway()["pace"], "state": "finished", "t_s": 36_000, "deadline_s": 36_000, "progress_pct": 100}
-    long = RecordedRun(airflow, "delays")
+    long = RecordedRun(airflow, "retrain_delays")
     long.put_training({"pace": done, "history": stored})
     long.put_state("success")
     page = open_page(wide_path(long))
@@ -168,13 +180,13 @@ def test_page_shows_why_a_change_was_refused(airflow: AirflowProcess, running: R
     field, button = page.get_by_label("New deadline"), page.get_by_role("button", name="Set deadline")
     field.fill("50m")
     by_ben = {"deadline": "70m", "by": "ben"}
-    airflow.put_task_state("delays", running.run_id, "train", "deadline", by_ben)
+    airflow.put_task_state("retrain_delays", running.run_id, "train", "deadline", by_ben)
     for _ in range(2):  # the second response has ben's deadline, but anna began to type before it
         with page.expect_response("**/trainings"):
             pass
     button.click()
     page.get_by_text("has since been changed to 70m by ben").wait_for()
-    assert airflow.task_state("delays", running.run_id, "train", "deadline") == by_ben
+    assert airflow.task_state("retrain_delays", running.run_id, "train", "deadline") == by_ben
     # The user has lost the permission or the login in the meantime.
     for status, message in ((403, "role in Airflow does not allow"), (401, "login has expired")):
         page.route("**/deadline", respond_with(status))

@@ -121,7 +121,7 @@ with DAG(
         fleet=FLEET,
         profiles=PROFILES,
         points="{{ params.points }}",
-        look_s=1.5,
+        measure_s=1.5,
         batch_sizes=[256],
         **TRAINING,
     )

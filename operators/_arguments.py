@@ -107,7 +107,7 @@ def read(task: Arguments) -> Settings:
     if scales:
         from paceline.elastic import Options
 
-        least = max(least, (task.scaling or Options()).fewest_cores)
+        least = max(least, (task.scaling or Options()).initial_cores)
     deadline = Deadline() if task.deadline is None else Deadline.parse(task.deadline)
     written = task.deadline if isinstance(task.deadline, (str, int, float)) else deadline.duration_s
     return Settings(

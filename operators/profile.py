@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from paceline.profiles.bench import Bench
     from paceline.profiles.device import DeviceProfile
-    from paceline.profiles.rehearsal import TrainingSpec
+    from paceline.profiles.measured_training import TrainingSpec
     from paceline.profiles.store import ProfileStore
 
 NEIGHBOUR_IMAGE = "paceline-neighbour:latest"
@@ -53,7 +53,7 @@ class ProfileOperator(JobOperator):
         Path or object storage URL of the profiles. (templated)
     points:
         Number of measurements; at least eight for each measured machine. (templated)
-    look_s:
+    measure_s:
         Seconds to measure each point with the training, after half as long without it. Each point takes about two
         seconds more.
     batch_sizes:
@@ -100,7 +100,7 @@ class ProfileOperator(JobOperator):
         fleet: Fleet,
         profiles: str,
         points: int | str = 60,
-        look_s: float = 4.0,
+        measure_s: float = 4.0,
         batch_sizes: Sequence[int] = (4, 8, 16, 32),
         max_age: timedelta = timedelta(days=90),
         neighbour_image: str = NEIGHBOUR_IMAGE,
@@ -113,7 +113,7 @@ class ProfileOperator(JobOperator):
         self.fleet = fleet
         self.profiles = profiles
         self.points: Any = points
-        self.look_s = look_s
+        self.measure_s = measure_s
         self.batch_sizes = list(batch_sizes)
         self.max_age = max_age
         self.neighbour_image = neighbour_image
@@ -164,7 +164,7 @@ class ProfileOperator(JobOperator):
             ending.join(_KILL_S)
 
     def _training(self, scratch: Path) -> TrainingSpec:
-        from paceline.profiles.rehearsal import TrainingSpec
+        from paceline.profiles.measured_training import TrainingSpec
 
         return TrainingSpec(
             script=self._local_file("script", self.script),
@@ -248,7 +248,7 @@ class ProfileOperator(JobOperator):
             runtimes,
             {machine.name: EngineUsage(clients[machine.name], machine) for machine in (*machines, server)},
             image=self.neighbour_image,
-            timing=Timing(before_s=self.look_s / 2, training_s=self.look_s),
+            timing=Timing(before_s=self.measure_s / 2, training_s=self.measure_s),
             labels={**self.labels, **labels},
         )
         with self._bench as bench:

@@ -119,7 +119,7 @@ class PromoteOperator(BaseOperator):
         enough, reason = _judge(verdict, self.min_improvement)
         if not enough:
             return {"promoted": False, "reason": reason, **result}
-        promotion = registry.promote(name, version, reason, instead_of=before)
+        promotion = registry.promote(name, version, reason, expected_champion=before)
         return {
             "promoted": True,
             "reason": reason,

@@ -57,7 +57,7 @@ class ScheduleOperator(BaseOperator):
         Seconds from the data's arrival to the first batch.
     scheduler:
         ``"default"``, ``"deep_edge"`` (Algorithm 1 as published) or ``"fair"``. (templated)
-    watch_s:
+    measure_s:
         Seconds to measure the machines' load.
 
     Returns
@@ -90,7 +90,7 @@ class ScheduleOperator(BaseOperator):
         data: str | None = None,
         initialize_s: float = 0.0,
         scheduler: str = "default",
-        watch_s: float = 5.0,
+        measure_s: float = 5.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -102,7 +102,7 @@ class ScheduleOperator(BaseOperator):
         self.data = data
         self.initialize_s = initialize_s
         self.scheduler = scheduler
-        self.watch_s = watch_s
+        self.measure_s = measure_s
         check_reachable(fleet)
         check_distinguishable(fleet)
         read_fields(self, _READERS, rendered=False)
@@ -173,7 +173,7 @@ class ScheduleOperator(BaseOperator):
                 first[name] = gauges[name].read()
             except RuntimeUnavailableError as error:
                 unreachable[name] = f"its engine does not answer: {error}"
-        time.sleep(self.watch_s)
+        time.sleep(self.measure_s)
         states = {}
         for name, before in first.items():
             try:

@@ -142,7 +142,7 @@ def record_team(workload: Workload, batches: int, budget: float, options: Option
     """Return ``pace`` and ``history`` of a training with ``objective="throughput"`` at its end."""
     clock = Clock()
     team = Team(workload, batches, budget, options, clock)
-    controller = BudgetController(Limits(options.fewest_cores, budget))
+    controller = BudgetController(Limits(options.initial_cores, budget))
     controller.start(0.0)
     return _published(team, controller, clock, {}, math.inf, team=team)
 

@@ -54,7 +54,7 @@ READINGS: dict[str, Callable[[], Greedy]] = {
 # As in the paper, and with one node kept idle for jobs that arrive between two regular decisions.
 PLANNERS: dict[str, Callable[[], RollingHorizon]] = {
     "as published": lambda: RollingHorizon(period_s=PERIOD_S),
-    "one node spare": lambda: RollingHorizon(period_s=PERIOD_S, spare=1),
+    "one node spare": lambda: RollingHorizon(period_s=PERIOD_S, spare_nodes=1),
 }
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.fleet import BackgroundApp, Machine
-from paceline.profiles.rehearsal import TrainingSpec
+from paceline.profiles.measured_training import TrainingSpec
 from paceline.testing.emulated_device import EmulatedDevice, remove_leftover
 
 HERE = Path(__file__).parent

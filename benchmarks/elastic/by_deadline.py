@@ -44,7 +44,7 @@ class _Fixed(Tour):
 
 def _run(stage: Stage, decider: Decider, deadline_s: float, options: Options) -> dict[str, Any]:
     began = datetime.now(timezone.utc)
-    controller = DeadlineController(Limits(options.fewest_cores, stage.budget), deadline_s)
+    controller = DeadlineController(Limits(options.initial_cores, stage.budget), deadline_s)
     team = stage.start(CASE, decider, _EPOCHS)
     devices = controller.start(0.0)
     exchange = Exchange(MemoryState())

@@ -42,8 +42,8 @@ class Cluster:
         most = int(self.cores / NODE_CORES)
         return Options(
             start_share=FIRST_CORES / self.cores,
-            most_servers=most,
-            most_workers=2 * most,
+            max_servers=most,
+            max_workers=2 * most,
             link_mbit_s=self.link_mbit_s,
         )
 

@@ -37,7 +37,7 @@ def test_elastic_training_shows_nodes_and_scaling_reasons(
     (airflow.dags_folder / "overnight.py").write_text(DAG)
     run = RecordedRun(airflow, "overnight")
     run.put_training(
-        record_team(WORKLOAD, batches=900, budget=12.0, options=Options(stable_samples=15, most_workers=16))
+        record_team(WORKLOAD, batches=900, budget=12.0, options=Options(stable_samples=15, max_workers=16))
     )
     run.put_state("success")
     page = open_page(f"/plugin/retraining/dags/overnight/runs/{run.run_id}", height=1500)

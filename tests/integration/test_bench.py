@@ -14,9 +14,9 @@ from paceline.errors import PacelineError, TrainingFailedError
 from paceline.fleet import BackgroundApp, Machine
 from paceline.fleet.usage import EngineUsage
 from paceline.profiles.bench import Bench, Timing
+from paceline.profiles.measured_training import TrainingSpec
 from paceline.profiles.neighbours import IMAGE as NEIGHBOUR
 from paceline.profiles.neighbours import Load, Neighbours
-from paceline.profiles.rehearsal import TrainingSpec
 from paceline.runtime import DockerRuntime, JobSpec
 from paceline.runtime.docker_job import DockerJob
 from paceline.testing.emulated_device import EmulatedDevice

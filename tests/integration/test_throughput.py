@@ -36,7 +36,7 @@ with DAG("soon", schedule=None):
         budget=2.0,
         # Any two samples are stable. The workers are mostly idle, so scaling soon adds one.
         scaling=Options(
-            start_share=1.0, stable_samples=2, stable_variation=1.0, network_samples=2, most_servers=1, most_workers=3
+            start_share=1.0, stable_samples=2, stable_variation=1.0, network_samples=2, max_servers=1, max_workers=3
         ),
     )
 """

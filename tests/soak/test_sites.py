@@ -14,7 +14,7 @@ from paceline.airflow.demo.airflow_process import AirflowProcess, free_port
 from paceline.fleet import Machine
 from paceline.fleet.usage import EngineUsage
 from paceline.profiles.bench import Bench, Timing
-from paceline.profiles.rehearsal import TrainingSpec
+from paceline.profiles.measured_training import TrainingSpec
 from paceline.runtime import DockerRuntime
 
 pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.timeout(1800)]

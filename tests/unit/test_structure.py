@@ -40,11 +40,12 @@ EXPORTS = {
     ),
     "paceline.control": (
         "BudgetController CONTROLLERS CPU_QUANTUM Controller DeadlineController Decision GPU_QUANTUM Gains Limits "
-        "Observation PAPER_GAINS PIController PaperController PastRun Ramp RemainingWork SpeedModel aim make_controller"
+        "Observation PAPER_GAINS PIController PaperController PastRun Ramp RemainingWork SpeedModel "
+        "make_controller target_end_s"
     ),
     "paceline.drift": "Change ConceptDrift DriftReport DriftSettings FeatureDrift Histogram compare to_html",
     "paceline.elastic": "Decider Options Scaling Step TeamConfiguration TeamSample",
-    "paceline.fleet": "BackgroundApp Fleet Link Machine Reached check load",
+    "paceline.fleet": "BackgroundApp EngineCheck Fleet Link Machine check load",
     "paceline.operators": (
         "ArbiterOperator DeadlineTrainingOperator EvaluateOperator FleetResultOperator LogNotifier "
         "ParameterServerOperator ProfileOperator PromoteOperator ScheduleOperator WorkerTrainingOperator train_on_fleet"

@@ -6,8 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from paceline.fleet.check import Reached
-    from paceline.fleet.machine import Fleet, Machine
+    from paceline.fleet import EngineCheck, Fleet, Machine
 
 _HEADINGS = ("MACHINE", "KIND", "TIER", "ENGINE", "CORES", "MEMORY", "")
 
@@ -31,7 +30,7 @@ def _check(options: argparse.Namespace) -> int:
     fleet = load(options.file)
     found = list(check(fleet, _connect, options.image))
     print(table(fleet, found))
-    return 0 if all(one.sound for one in found) else 1
+    return 0 if all(one.ok for one in found) else 1
 
 
 def _connect(machine: Machine) -> Any:
@@ -45,21 +44,21 @@ def _connect(machine: Machine) -> Any:
     return APIClient(base_url=default_engine(), version="auto")
 
 
-def table(fleet: Fleet, found: list[Reached]) -> str:
+def table(fleet: Fleet, found: list[EngineCheck]) -> str:
     """Format the results of the check as a table."""
     machines = {machine.name: machine for machine in (*fleet.machines, fleet.parameter_server)}
     rows = [_HEADINGS]
     for one in found:
-        machine = machines[one.worker]
+        machine = machines[one.machine]
         rows.append(
             (
-                one.worker,
+                one.machine,
                 machine.kind,
                 machine.tier,
                 one.version or "-",
                 "-" if one.cores is None else str(one.cores),
                 "-" if one.memory_gib is None else f"{one.memory_gib:g} GiB",
-                "ok" if one.sound else "; ".join(one.problems),
+                "ok" if one.ok else "; ".join(one.problems),
             )
         )
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]

@@ -24,7 +24,7 @@ class Growing:
         R_0: fraction of its budget that a job starts on; fewer devices if no more are free.
     scale_up:
         R_up: growth per step, as a fraction of the allocation.
-    worth:
+    min_gain:
         Smallest relative gain in speed, as a fraction of the relative growth in devices, for which a job grows.
 
     Examples
@@ -39,14 +39,14 @@ class Growing:
 
     name = "growing"
 
-    def __init__(self, *, start_share: float = 0.25, scale_up: float = 0.5, worth: float = 0.1) -> None:
+    def __init__(self, *, start_share: float = 0.25, scale_up: float = 0.5, min_gain: float = 0.1) -> None:
         if not 0 < start_share <= 1:
             raise InvalidInputError("start_share", start_share, "a share greater than 0, up to 1")
         if not 0 < scale_up < float("inf"):
             raise InvalidInputError("scale_up", scale_up, "a number greater than 0")
-        if not 0 <= worth < 1:
-            raise InvalidInputError("worth", worth, "a share from 0 to below 1")
-        self._start_share, self._scale_up, self._worth = start_share, scale_up, worth
+        if not 0 <= min_gain < 1:
+            raise InvalidInputError("min_gain", min_gain, "a share from 0 to below 1")
+        self._start_share, self._scale_up, self._min_gain = start_share, scale_up, min_gain
 
     def allocate(self, jobs: Sequence[ClusterJob], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
         """See ``Policy``."""
@@ -94,7 +94,7 @@ class Growing:
         if target <= held:  # the growth rounds down to nothing: take the next legal number
             target = next((count for count in speeds.counts if held < count <= limit), held)
         gain = speeds.at(target) / speeds.at(held) - 1
-        return target if gain > self._worth * (target / held - 1) else held
+        return target if gain > self._min_gain * (target / held - 1) else held
 
 
 def _budget(job: ClusterJob, speeds: Speeds) -> int:

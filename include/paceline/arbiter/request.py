@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from paceline.contract import Ceiling, PaceSample
-from paceline.control import RemainingWork, aim
+from paceline.control import RemainingWork, target_end_s
 from paceline.errors import InvalidInputError
 
 _ENDED = ("finished", "failed")
@@ -114,7 +114,7 @@ class DeviceRequest:
             arrived_s=origin_s if arrived is None else arrived.timestamp(),
             deadline_s=math.inf
             if pace.deadline_s is None
-            else origin_s + aim(pace.began_s, pace.deadline_s, pace.alpha),
+            else origin_s + target_end_s(pace.began_s, pace.deadline_s, pace.alpha),
             user_deadline_s=pace.deadline_s,
             origin_s=origin_s,
             updated_s=origin_s + pace.t_s,

@@ -4,7 +4,7 @@ Start at :class:`DeadlineController`; :class:`PaperController` is the controller
 """
 
 from paceline.control.budget import BudgetController
-from paceline.control.controller import Controller, Decision, Observation, aim
+from paceline.control.controller import Controller, Decision, Observation, target_end_s
 from paceline.control.deadline import DeadlineController
 from paceline.control.limits import CPU_QUANTUM, GPU_QUANTUM, Limits
 from paceline.control.make import CONTROLLERS, make_controller
@@ -33,6 +33,6 @@ __all__ = [
     "PastRun",
     "Ramp",
     "SpeedModel",
-    "aim",
+    "target_end_s",
     "make_controller",
 ]

@@ -109,10 +109,10 @@ class Controller(Protocol):
         """Continue from the result of ``state``."""
 
 
-def aim(began_s: float, deadline_s: float, alpha: float) -> float:
+def target_end_s(began_s: float, deadline_s: float, alpha: float) -> float:
     """Return the target end: ``began_s + alpha * (deadline_s - began_s)``, at most the deadline.
 
-    >>> aim(0.0, 100.0, alpha=0.9), aim(60.0, 100.0, alpha=0.9), aim(120.0, 100.0, alpha=0.9)
+    >>> target_end_s(0.0, 100.0, alpha=0.9), target_end_s(60.0, 100.0, alpha=0.9), target_end_s(120.0, 100.0, alpha=0.9)
     (90.0, 96.0, 100.0)
     """
     return min(began_s + alpha * (deadline_s - began_s), deadline_s)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from paceline.control.controller import Decision, Observation, aim, check_target
+from paceline.control.controller import Decision, Observation, check_target, target_end_s
 from paceline.control.limits import Limits
 from paceline.control.past import PastRun
 from paceline.control.remaining import RemainingWork
@@ -150,7 +150,7 @@ class DeadlineController:
     @property
     def target_s(self) -> float:
         """Target time of the last batch: the target end less the tail."""
-        return aim(self.began_s, self.deadline_s, self.alpha - _EARLY_MARGIN) - self._tail_s
+        return target_end_s(self.began_s, self.deadline_s, self.alpha - _EARLY_MARGIN) - self._tail_s
 
     @property
     def _time_s(self) -> float:

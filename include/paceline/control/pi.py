@@ -107,7 +107,7 @@ class PIController:
         self.devices = self.limits.quantize(gain * (self.integral + error_pct), ceiling)
         return self.devices
 
-    def aim(self, devices: float) -> None:
+    def set_output(self, devices: float) -> None:
         """Set the integral so that the output at zero error is ``devices``: a bumpless start or change of slope."""
         self.integral = devices / self.gains.gain
         self._last_error_pct = 0.0

@@ -59,13 +59,13 @@ class TeamConfiguration:
         """Return the configuration with the cores of every node multiplied by ``factor``."""
         return TeamConfiguration(*(tuple(one * factor for one in cores) for cores in (self.servers, self.workers)))
 
-    def with_servers(self, number: int, least_cores: float = 0.0) -> TeamConfiguration:
+    def with_servers(self, number: int, min_cores: float = 0.0) -> TeamConfiguration:
         """Return ``number`` parameter servers with equal parts of the present servers' cores.
 
-        The workers give up cores if each server would have less than ``least_cores``.
+        The workers give up cores if each server would have less than ``min_cores``.
         """
         servers = _equally(self.servers, number)
-        missing = max(number * least_cores - sum(servers), 0.0)
+        missing = max(number * min_cores - sum(servers), 0.0)
         kept = 1 - missing / sum(self.workers)
         return TeamConfiguration(
             tuple(one + missing / number for one in servers), tuple(one * kept for one in self.workers)

@@ -9,17 +9,17 @@ from pathlib import Path
 from paceline.elastic.configuration import is_worker
 from paceline.errors import InvalidInputError
 from paceline.runtime.base import JobSpec
-from paceline.train.asynchronous.plan import PART_COMMAND, PLAN, PORT, SERVER_COMMAND
+from paceline.train.asynchronous.plan import SHARD_COMMAND, PLAN, PORT, SERVER_COMMAND
 from paceline.train.job import ENV_SERVER, ENV_WORKER
 
 LABEL_TEAM, LABEL_NODE = "paceline.team", "paceline.node"
 FIRST_SERVER = "ps-0"
 
 
-def write_plan(folder: Path, most_workers: int) -> Path:
+def write_plan(folder: Path, max_workers: int) -> Path:
     """Write the parameter server's plan: the names of permitted workers, each with as many samples as it can train."""
     path = folder / PLAN
-    workers = {f"worker-{number}": {"samples": 1.0} for number in range(most_workers)}
+    workers = {f"worker-{number}": {"samples": 1.0} for number in range(max_workers)}
     path.write_text(json.dumps({"workers": workers}))
     return path
 
@@ -61,4 +61,4 @@ def node_spec(training: JobSpec, name: str, cores: float, plan: Path) -> JobSpec
     environment = {ENV_SERVER: f"{FIRST_SERVER}:{PORT}", ENV_WORKER: name}
     if is_worker(name):
         return replace(spec, environment={**training.environment, **environment})
-    return replace(spec, command=PART_COMMAND, files={}, inputs={}, environment=environment, gpus=0)
+    return replace(spec, command=SHARD_COMMAND, files={}, inputs={}, environment=environment, gpus=0)

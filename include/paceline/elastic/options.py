@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 from paceline.errors import InvalidInputError
 
-_INTEGER_MINIMA = {"stable_samples": 2, "network_samples": 2, "most_servers": 1, "most_workers": 2}
+_INTEGER_MINIMA = {"stable_samples": 2, "network_samples": 2, "max_servers": 1, "max_workers": 2}
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,12 @@ class Options:
         N_net: the network of a parameter server is a bottleneck when more than ``network_share`` of this number of
         samples are above ``network_busy``. The paper measures the used share of the link's capacity; here it is the
         share of the time in which either direction is busy, as a node waits for both.
-    improvement:
+    min_gain:
         The smallest relative gain in speed for which an added node stays, or added cores of a training that does not
         use all its cores. The paper always keeps such a node, and never adds such cores.
-    least_cores:
+    min_cores:
         Minimum cores of a node.
-    most_servers, most_workers:
+    max_servers, max_workers:
         Maximum number of parameter servers and of workers.
     link_mbit_s:
         Capacity of each node's link in each direction, in Mbit/s, if known: without it, no network is recognised as
@@ -51,16 +51,16 @@ class Options:
     network_samples: int = 30
     network_busy: float = 0.9
     network_share: float = 0.1
-    improvement: float = 0.02
-    least_cores: float = 0.05
-    most_servers: int = 4
-    most_workers: int = 8
+    min_gain: float = 0.02
+    min_cores: float = 0.05
+    max_servers: int = 4
+    max_workers: int = 8
     link_mbit_s: float | None = None
 
     @property
-    def fewest_cores(self) -> float:
+    def initial_cores(self) -> float:
         """Minimum cores of a training: one parameter server and two workers."""
-        return 3 * self.least_cores
+        return 3 * self.min_cores
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -71,10 +71,10 @@ class Options:
                     raise InvalidInputError(field.name, value, f"a whole number of at least {minimum}")
             elif field.name == "link_mbit_s" and value is None:
                 continue
-            elif field.name in ("scale_up", "least_cores", "link_mbit_s"):
+            elif field.name in ("scale_up", "min_cores", "link_mbit_s"):
                 if not 0 < value < float("inf"):
                     raise InvalidInputError(field.name, value, "a number greater than 0")
-            elif field.name in ("improvement", "network_share"):
+            elif field.name in ("min_gain", "network_share"):
                 if not 0 <= value < 1:
                     raise InvalidInputError(field.name, value, "a share from 0 to below 1")
             elif not 0 < value <= 1:

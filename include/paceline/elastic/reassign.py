@@ -64,8 +64,8 @@ def reassign(
         return now
     split = len(now.servers)
     in_use = [used[name] for name in now.nodes]
-    servers = _Kind.balanced(now.servers, in_use[:split], max(floors.server, options.least_cores), threshold)
-    workers = _Kind.balanced(now.workers, in_use[split:], max(floors.worker, options.least_cores), threshold)
+    servers = _Kind.balanced(now.servers, in_use[:split], max(floors.server, options.min_cores), threshold)
+    workers = _Kind.balanced(now.workers, in_use[split:], max(floors.worker, options.min_cores), threshold)
     root = math.sqrt(servers.used / (workers.used * len(now.workers))) if workers.used > 0 else math.inf
     by_root = now.cores * root / (1 + root)
     if servers.below(threshold) and not workers.below(threshold):

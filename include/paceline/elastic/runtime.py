@@ -120,7 +120,7 @@ class TeamRuntime:
                 self._remove(name)
             return None
         configuration = _configuration_of(nodes)
-        budget = max(configuration.cores, self._options.fewest_cores)
+        budget = max(configuration.cores, self._options.initial_cores)
         return self._team(name, nodes, self._decider(budget, configuration))
 
     def _team(self, name: str, nodes: dict[str, TeamMember], scaling: Decider) -> TeamJob:
@@ -141,7 +141,7 @@ class TeamRuntime:
 
     def _start(self, training: JobSpec, name: str, cores: float) -> Job:
         with tempfile.TemporaryDirectory(prefix="paceline-") as scratch:
-            plan = write_plan(Path(scratch), self._options.most_workers)
+            plan = write_plan(Path(scratch), self._options.max_workers)
             return self._containers.start(node_spec(training, name, cores, plan))
 
     def _scaling(self, budget: float, configuration: TeamConfiguration | None) -> Decider:

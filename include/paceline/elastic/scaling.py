@@ -77,7 +77,7 @@ class Scaling:
         configuration: TeamConfiguration | None = None,
     ) -> None:
         self._options = options or Options()
-        fewest = self._options.fewest_cores
+        fewest = self._options.initial_cores
         if not fewest <= budget < float("inf"):
             raise InvalidInputError("budget", budget, f"a number of cores of at least {fewest:g}, for three nodes")
         self.budget = budget
@@ -116,7 +116,7 @@ class Scaling:
             reason = efficiency_text
             if saturated:
                 reason = f"network of {saturated} at {100 * self._window.network(saturated):.0f} %"
-            servers = now.with_servers(self._more_servers(), self._options.least_cores)
+            servers = now.with_servers(self._more_servers(), self._options.min_cores)
             workers = now.with_workers(self._more_workers(used))
             one_kind = (servers, workers) if saturated else (workers, servers)
             both = servers.with_workers(min(len(workers.workers), self._most_workers(servers)))
@@ -184,7 +184,7 @@ class Scaling:
         name = max(given, key=given.__getitem__)
         percent = 100 * used[name] / before.nodes[name]
         reason = f"{name} uses {percent:.0f} % of its cores: {quantity(float(f'{moved:.2g}'), 'core')} to others"
-        return self._try(Step("reassign", after, reason), least_gain=-self._options.improvement)
+        return self._try(Step("reassign", after, reason), least_gain=-self._options.min_gain)
 
     def _scale_up(self, reason: str, *, certain: bool) -> Step | None:
         """Add cores to all nodes. Unless the gain is ``certain``, because all cores are in use, evaluate it."""
@@ -193,14 +193,14 @@ class Scaling:
         if target <= now.cores * (1 + _TOLERANCE):
             return None
         step = Step("up", now.scaled(target / now.cores), f"{reason}: {target - now.cores:.3g} more")
-        least_gain = min(self._options.improvement, (target / now.cores - 1) / 2)
+        least_gain = min(self._options.min_gain, (target / now.cores - 1) / 2)
         return self._try(step, least_gain=-math.inf if certain else least_gain)
 
     def _scale_out(self, reason: str, *candidates: TeamConfiguration) -> Step | None:
         """Add nodes: try the first candidate with more nodes that was not rejected before."""
         for after in candidates:
             if len(after.nodes) > len(self.configuration.nodes):
-                step = self._try(_out_step(self.configuration, after, reason), least_gain=self._options.improvement)
+                step = self._try(_out_step(self.configuration, after, reason), least_gain=self._options.min_gain)
                 if step is not None:
                     return step
         return None
@@ -214,12 +214,12 @@ class Scaling:
         return min(max(to_use_all, half_as_many_again), 2 * len(workers), self._most_workers(self.configuration))
 
     def _most_workers(self, configuration: TeamConfiguration) -> int:
-        return min(self._options.most_workers, int(sum(configuration.workers) / self._options.least_cores + _TOLERANCE))
+        return min(self._options.max_workers, int(sum(configuration.workers) / self._options.min_cores + _TOLERANCE))
 
     def _more_servers(self) -> int:
         options, now = self._options, self.configuration
-        for_servers = now.cores - len(now.workers) * options.least_cores
-        most = min(options.most_servers, int(for_servers / options.least_cores + _TOLERANCE))
+        for_servers = now.cores - len(now.workers) * options.min_cores
+        most = min(options.max_servers, int(for_servers / options.min_cores + _TOLERANCE))
         return min(math.ceil(len(now.servers) * (1 + options.scale_up)), most)
 
     def _try(self, step: Step, *, least_gain: float) -> Step | None:

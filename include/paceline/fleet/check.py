@@ -13,22 +13,22 @@ _PARALLEL = 16
 
 
 @dataclass(frozen=True)
-class Reached:
+class EngineCheck:
     """Result of the check of one machine: engine version, size, and differences from the description."""
 
-    worker: str
+    machine: str
     version: str | None
     cores: int | None
     memory_gib: float | None
     problems: tuple[str, ...]
 
     @property
-    def sound(self) -> bool:
+    def ok(self) -> bool:
         """Whether the machine matches its description."""
         return not self.problems
 
 
-def check(fleet: Fleet, connect: Callable[[Machine], Any], image: str | None = None) -> Iterator[Reached]:
+def check(fleet: Fleet, connect: Callable[[Machine], Any], image: str | None = None) -> Iterator[EngineCheck]:
     """Check the machines in parallel; yield results in the order of the fleet, the parameter server last.
 
     Parameters
@@ -44,26 +44,26 @@ def check(fleet: Fleet, connect: Callable[[Machine], Any], image: str | None = N
     if fleet.parameter_server not in machines:
         machines.append(fleet.parameter_server)
     with ThreadPoolExecutor(_PARALLEL) as pool:
-        yield from pool.map(lambda worker: _reach(worker, connect, image), machines)
+        yield from pool.map(lambda machine: _reach(machine, connect, image), machines)
 
 
-def _reach(worker: Machine, connect: Callable[[Machine], Any], image: str | None) -> Reached:
+def _reach(machine: Machine, connect: Callable[[Machine], Any], image: str | None) -> EngineCheck:
     try:
-        client = connect(worker)
+        client = connect(machine)
         version, info = client.version()["Version"], client.info()
-        problems = list(_differences(worker, info))
+        problems = list(_differences(machine, info))
         if image is not None and not client.images(name=image):
             problems.append(f"image {image} is missing")
     except Exception as error:  # the check reports any error
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        return Reached(worker.name, None, None, None, (f"its engine does not answer: {reason}",))
-    return Reached(worker.name, version, info["NCPU"], round(info["MemTotal"] / 2**30, 1), tuple(problems))
+        return EngineCheck(machine.name, None, None, None, (f"its engine does not answer: {reason}",))
+    return EngineCheck(machine.name, version, info["NCPU"], round(info["MemTotal"] / 2**30, 1), tuple(problems))
 
 
-def _differences(worker: Machine, info: dict[str, Any]) -> Iterator[str]:
-    if info["NCPU"] < worker.cores:
-        yield f"has {info['NCPU']} cores, expected {worker.cores:g}"
-    if info["MemTotal"] < 0.9 * worker.memory_gib * 2**30:  # the system reserves a part
-        yield f"has {info['MemTotal'] / 2**30:.1f} GiB of memory, expected {worker.memory_gib:g}"
-    if worker.gpus and not any("nvidia" in name for name in info.get("Runtimes", {})):
-        yield f"its engine has no runtime for GPUs, expected {worker.gpus}"
+def _differences(machine: Machine, info: dict[str, Any]) -> Iterator[str]:
+    if info["NCPU"] < machine.cores:
+        yield f"has {info['NCPU']} cores, expected {machine.cores:g}"
+    if info["MemTotal"] < 0.9 * machine.memory_gib * 2**30:  # the system reserves a part
+        yield f"has {info['MemTotal'] / 2**30:.1f} GiB of memory, expected {machine.memory_gib:g}"
+    if machine.gpus and not any("nvidia" in name for name in info.get("Runtimes", {})):
+        yield f"its engine has no runtime for GPUs, expected {machine.gpus}"

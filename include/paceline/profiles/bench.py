@@ -15,9 +15,9 @@ from typing import Any
 
 from paceline.errors import InvalidInputError, PacelineError
 from paceline.fleet import Machine
+from paceline.profiles.measured_training import MIN_BATCHES, MeasuredTraining, TrainingSpec
 from paceline.profiles.neighbours import IMAGE, Load, Neighbours
 from paceline.profiles.readings import Gauge, Utilization, measure_utilization, percentile
-from paceline.profiles.rehearsal import MIN_BATCHES, Rehearsal, TrainingSpec
 from paceline.runtime import DockerRuntime
 
 _REPORT_TIMEOUT_S = 180.0
@@ -96,7 +96,7 @@ class Bench:
         }
         self._batch: dict[str, int] = {}
         self._memory: dict[str, float] = {}  # memory in use during a training without load, as a share
-        self._rehearsal = Rehearsal(self._prefix, self._machines, server, training, runtimes, labels)
+        self._measured_training = MeasuredTraining(self._prefix, self._machines, server, training, runtimes, labels)
 
     def __enter__(self) -> Bench:
         try:
@@ -112,14 +112,14 @@ class Bench:
 
     def train(self, batch: Mapping[str, int]) -> None:
         """Start a training with these batch sizes and suspend it; end the previous one."""
-        self._rehearsal.end()
+        self._measured_training.end()
         self._set({}, Load())
         self._batch = dict(batch)
-        self._rehearsal.begin({name: {"samples": 1, "batch_size": size} for name, size in batch.items()})
+        self._measured_training.begin({name: {"samples": 1, "batch_size": size} for name, size in batch.items()})
         utilization, _ = self._utilization(list(self._neighbours), 0.0)
         self._memory = {name: one.max_memory for name, one in utilization.items()}
-        for trainer in self._rehearsal.trainers.values():
-            trainer.job.pause()
+        for job in self._measured_training.jobs.values():
+            job.job.pause()
 
     def measure(
         self, loads: Mapping[str, Load], *, active: Sequence[str], server: Load | None = None
@@ -142,31 +142,31 @@ class Bench:
             ``stress_cpu``, ``stress_memory``, ``server_stress``; ``alone_s.APP`` is an execution without the training.
         """
         timing = self._timing
-        server, trainers = server or Load(), self._rehearsal.trainers
+        server, jobs = server or Load(), self._measured_training.jobs
         self._set(loads, server)
         names = [*active, self._server_machine.name]
         before, alone = self._observe(names, timing.before_s)
         for name in active:
-            trainers[name].latest()
-            trainers[name].job.unpause()
+            jobs[name].latest()
+            jobs[name].job.unpause()
         try:
             give_up_s = time.monotonic() + _REPORT_TIMEOUT_S
             for name in active:
                 # The first report is from before the suspension, and the duration of the next batch includes it.
-                report = trainers[name].wait_for_report(give_up_s)
-                trainers[name].wait_for(report.spent["samples"] + 2 * self._batch[name], give_up_s)
+                report = jobs[name].wait_for_report(give_up_s)
+                jobs[name].wait_for(report.spent["samples"] + 2 * self._batch[name], give_up_s)
             self._discard_times()
-            first = {name: trainers[name].latest() for name in active}
+            first = {name: jobs[name].latest() for name in active}
             during, reference_s = self._utilization(names, timing.training_s, self._reference)
             times = self._executions(active)
             for name in active:
                 target = first[name].spent["samples"] + MIN_BATCHES * self._batch[name]
-                trainers[name].wait_for(target, give_up_s)
-            last = {name: trainers[name].latest() for name in active}
+                jobs[name].wait_for(target, give_up_s)
+            last = {name: jobs[name].latest() for name in active}
         finally:
             for name in active:
                 with contextlib.suppress(PacelineError):  # the exception in flight reports a job that has ended
-                    trainers[name].job.pause()
+                    jobs[name].job.pause()
         spent = {
             name: {key: last[name].spent[key] - first[name].spent[key] for key in last[name].spent} for name in active
         }
@@ -176,7 +176,7 @@ class Bench:
         for name in active:
             load, machine = loads.get(name, Load()), self._machines[name]
             # The suspended training occupies memory, which does not belong to the state before.
-            paused = trainers[name].memory_bytes / (machine.memory_gib * 2**30)
+            paused = jobs[name].memory_bytes / (machine.memory_gib * 2**30)
             row = {
                 "machine": name,
                 "kind": machine.kind,
@@ -214,7 +214,7 @@ class Bench:
         tuple
             Machine name to utilization, with the parameter server's; machine name to application to seconds.
         """
-        self._rehearsal.end()
+        self._measured_training.end()
         self._memory = {}
         self._set(loads, server or Load())
         return self._observe(list(self._neighbours), self._timing.training_s)
@@ -250,15 +250,15 @@ class Bench:
             Seconds for an epoch; machine name to application to seconds of its executions during them.
         """
         self._set({}, Load())  # a training starts faster on idle machines
-        self._rehearsal.begin(plan, fixed_parts=fixed_parts)
+        self._measured_training.begin(plan, fixed_parts=fixed_parts)
         utilization, _ = self._utilization(list(self._neighbours), 0.0)
         self._memory = {name: one.max_memory for name, one in utilization.items()}
         self._set(loads, server or Load())
         self._discard_times()
-        first = self._rehearsal.wait_for(0, _REPORT_TIMEOUT_S)
-        last = self._rehearsal.wait_for(first.done + epochs * samples, _REPORT_TIMEOUT_S + 60 * epochs)
+        first = self._measured_training.wait_for(0, _REPORT_TIMEOUT_S)
+        last = self._measured_training.wait_for(first.done + epochs * samples, _REPORT_TIMEOUT_S + 60 * epochs)
         times = {name: self._neighbours[name].take_execution_times() for name in plan}
-        self._rehearsal.end()
+        self._measured_training.end()
         return (last.monotonic_s - first.monotonic_s) * samples / (last.done - first.done), times
 
     def _set(self, loads: Mapping[str, Load], server: Load) -> None:
@@ -305,7 +305,7 @@ class Bench:
     def close(self) -> None:
         """Remove all containers in parallel: a task that is being stopped may have little time."""
         with ThreadPoolExecutor(len(self._neighbours) + 1) as pool:
-            ends = [self._rehearsal.close, *(neighbours.close for neighbours in self._neighbours.values())]
+            ends = [self._measured_training.close, *(neighbours.close for neighbours in self._neighbours.values())]
             for end in [pool.submit(end) for end in ends]:
                 end.result()
 

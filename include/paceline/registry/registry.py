@@ -174,7 +174,7 @@ class Registry:
         return self.version(name, history[-1].version) if history else None
 
     def promote(
-        self, name: str, version: int, reason: str, *, instead_of: int | EllipsisType | None = ...
+        self, name: str, version: int, reason: str, *, expected_champion: int | EllipsisType | None = ...
     ) -> Promotion:
         """Make ``version`` the champion, in one atomic write of the promotion's record.
 
@@ -182,7 +182,7 @@ class Registry:
 
         Parameters
         ----------
-        instead_of:
+        expected_champion:
             The champion that the decision assumed (``None``: no champion). If another version is champion by then,
             nothing changes and InvalidInputError is raised. By default, any champion is replaced.
         """
@@ -195,8 +195,10 @@ class Registry:
             if latest and latest.version == version:
                 return latest
             previous = latest.version if latest else None
-            if instead_of is not ... and previous != instead_of:
-                raise InvalidInputError("instead_of", instead_of, f"the champion of {name!r}, version {previous}")
+            if expected_champion is not ... and previous != expected_champion:
+                raise InvalidInputError(
+                    "expected_champion", expected_champion, f"the champion of {name!r}, version {previous}"
+                )
             record = Promotion(
                 name=name,
                 version=version,

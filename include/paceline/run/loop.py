@@ -18,7 +18,6 @@ from paceline.contract import DEADLINE, Ceiling, Outcome, PaceSample, RunTotals,
 from paceline.control import Controller, Decision, Observation, PastRun
 from paceline.errors import JobLostError, RuntimeUnavailableError, TaskStoppedError, TrainingFailedError
 from paceline.run.allocation import JobAllocation
-from paceline.run.busy import Busy
 from paceline.run.clock import Clock, SystemClock
 from paceline.run.feasibility import InfeasiblePolicy
 from paceline.run.history import History
@@ -34,6 +33,7 @@ from paceline.run.publishing import Publisher
 from paceline.run.reading import JobPosition, ProgressReader
 from paceline.run.sample import sample
 from paceline.run.states import Cause, Lifecycle
+from paceline.run.utilization import JobUtilization
 from paceline.runtime.base import Job, JobStatus
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class PaceLoop:
         self._reader = ProgressReader(self._output.add, self._log_malformed, pauses, known)
         self._total = known.total if known else None
         self._logged_total = self._total or 0
-        self._busy = Busy()
+        self._busy = JobUtilization()
         self._measured_s: float | None = None
         self._started_s = self._now()
         self._resumes, self._began_s = totals is not None, earlier.began_s

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _rng
 from ._checkpoint import restore_parts
-from ._part import check_divisible, with_batch_sampler
+from ._sharding import check_divisible, with_batch_sampler
 from ._threads import use_one_thread_on_cpu
 from ._values import log
 from ._wire import BatchShare, Wire

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _data
 from ._follower import ENV_DEVICE, ENV_SOCKET
-from ._part import ShardingSampler, check_divisible, with_batch_sampler
+from ._sharding import ShardingSampler, check_divisible, with_batch_sampler
 from ._thread_choice import whole_cores
 from ._threads import use_one_thread_on_cpu
 from ._values import bad_value, log

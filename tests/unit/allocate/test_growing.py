@@ -77,7 +77,7 @@ def test_allocation_fits_pool_and_no_job_loses_devices(held, budget, rescale):
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("start_share", 0.0), ("start_share", 1.5), ("scale_up", 0.0), ("worth", 1.0)]
+    ("field", "value"), [("start_share", 0.0), ("start_share", 1.5), ("scale_up", 0.0), ("min_gain", 1.0)]
 )
 def test_invalid_option_is_rejected(field, value):
     with pytest.raises(InvalidInputError, match=field):

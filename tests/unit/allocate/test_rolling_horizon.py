@@ -157,7 +157,7 @@ def test_job_past_its_estimated_end_gets_its_smallest_number():
 def test_spare_devices_stay_idle_unless_running_jobs_need_them():
     def used(number):
         jobs = [job(f"j{each}", 90_000.0) for each in range(number)]
-        allocation = RollingHorizon(spare=2).allocate(jobs, [Node("pool", 10)], 0.0, rescale=True)
+        allocation = RollingHorizon(spare_nodes=2).allocate(jobs, [Node("pool", 10)], 0.0, rescale=True)
         return sum(placement.devices for placement in allocation.placements.values())
 
     assert used(4) == 8
@@ -183,7 +183,7 @@ def test_mean_completion_time_is_shorter_than_with_greedy():
         {"gap": -0.1},
         {"solver": "cbc"},
         {"time_limit_s": 0},
-        {"spare": -1},
+        {"spare_nodes": -1},
     ],
 )
 def test_invalid_option_error_names_field(options):

@@ -60,7 +60,7 @@ def test_integral_does_not_wind_up_at_a_limit():
 
 def test_retune_is_bumpless():
     controller = PIController(Limits(0.1, 8.0), Gains(0.5, 0.1))
-    controller.aim(3.0)
+    controller.set_output(3.0)
     assert controller.step(10, 10) == 3.0
     controller.retune(Gains(2.0, 0.05))
     assert controller.step(10, 10) == 3.0

@@ -70,7 +70,7 @@ def best_speed(workload: Workload, budget: float) -> float:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_search_settles_near_the_best_speed(kind):
-    scaling = Scaling(24.0, Options(most_servers=8, most_workers=32))
+    scaling = Scaling(24.0, Options(max_servers=8, max_workers=32))
     steps = list(steps_of(scaling, KINDS[kind]))
     reached = steady_state(KINDS[kind], scaling.configuration, LINK_BYTES_S).speed
     assert reached >= 0.9 * best_speed(KINDS[kind], 24.0)
@@ -86,7 +86,7 @@ def test_training_that_uses_all_cores_grows_by_half_up_to_the_budget():
 
 
 def first_step(workload: Workload, configuration: TeamConfiguration) -> Step:
-    options = Options(most_servers=8, most_workers=32)
+    options = Options(max_servers=8, max_workers=32)
     scaling = Scaling(configuration.cores, options, configuration=configuration)
     return next(step for _, step in steps_of(scaling, workload, noise=0.002))
 
@@ -240,13 +240,13 @@ def test_search_keeps_the_budget_and_ends_for_any_workload(
     compute, serial, worker_cores, update, server_cores, state, budget, seed
 ):
     workload = Workload(compute, serial * compute, worker_cores, update, server_cores, state)
-    scaling = Scaling(budget, Options(most_servers=4, most_workers=8))
+    scaling = Scaling(budget, Options(max_servers=4, max_workers=8))
     first = steady_state(workload, scaling.configuration, LINK_BYTES_S).speed
     last = 0
     for second, step in steps_of(scaling, workload, noise=0.005, seed=seed):
         last = second
         assert step.configuration.cores <= budget * (1 + 1e-6)
-        assert min(step.configuration.nodes.values()) >= Options().least_cores * (1 - 1e-6)
+        assert min(step.configuration.nodes.values()) >= Options().min_cores * (1 - 1e-6)
         assert len(step.configuration.servers) <= 4
         assert len(step.configuration.workers) <= 8
     assert steady_state(workload, scaling.configuration, LINK_BYTES_S).speed >= 0.97 * first
@@ -259,8 +259,8 @@ def test_search_keeps_the_budget_and_ends_for_any_workload(
         ("start_share", 0.0, "share greater than 0"),
         ("stable_samples", 1, "at least 2"),
         ("network_busy", 1.5, "up to 1"),
-        ("least_cores", -1.0, "greater than 0"),
-        ("improvement", 1.0, "below 1"),
+        ("min_cores", -1.0, "greater than 0"),
+        ("min_gain", 1.0, "below 1"),
     ],
 )
 def test_options_out_of_range_are_rejected(field, value, expected):

@@ -124,15 +124,15 @@ def test_check_reports_differences_of_every_engine(write):
             raise ConnectionError("Connection refused\nand more details")
         return engines[worker.name]
 
-    found = {one.worker: one for one in check(load(write(FLEET)), connect, image="trainer")}
+    found = {one.machine: one for one in check(load(write(FLEET)), connect, image="trainer")}
     assert list(found) == ["gate-1", "gate-2", "hall", "store"]
     assert found["gate-1"].problems == ("its engine does not answer: Connection refused",)
     assert found["gate-2"].problems == ("has 2 cores, expected 4",)
     assert found["hall"].problems == ("its engine has no runtime for GPUs, expected 2",)
     assert found["store"].problems == ("has 8.0 GiB of memory, expected 32", "image trainer is missing")
-    assert (found["gate-2"].version, found["gate-2"].cores, found["gate-2"].sound) == ("28.2.2", 2, False)
+    assert (found["gate-2"].version, found["gate-2"].cores, found["gate-2"].ok) == ("28.2.2", 2, False)
     results = check(load(write(FLEET)), lambda worker: Engine(64, 256.0, runtimes=("runc", "nvidia")))
-    assert all(one.sound for one in results)
+    assert all(one.ok for one in results)
 
 
 def test_fleet_check_command_lists_machines_and_fails_for_unreachable_ones(write, capsys, monkeypatch):

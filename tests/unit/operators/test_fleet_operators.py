@@ -47,7 +47,7 @@ def profile_task(profiles, script, **arguments):
 
 
 def schedule_task(profiles, **arguments):
-    arguments = {"samples": 100, "watch_s": 0.0} | arguments
+    arguments = {"samples": 100, "measure_s": 0.0} | arguments
     return ScheduleOperator(task_id="schedule", fleet=FLEET, profiles=profiles, **arguments)
 
 

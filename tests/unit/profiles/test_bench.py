@@ -10,8 +10,8 @@ import pytest
 from paceline.errors import TrainingFailedError
 from paceline.fleet import Machine
 from paceline.profiles.bench import Bench, Timing
+from paceline.profiles.measured_training import TrainingSpec
 from paceline.profiles.neighbours import Load
-from paceline.profiles.rehearsal import TrainingSpec
 
 NAMES = ("here", "there", "server")
 

@@ -88,11 +88,11 @@ def test_promotion_changes_the_champion_once_and_keeps_the_history(registry: Reg
     for _ in range(3):
         registry.register(model_dir, name="flights")
     assert registry.champion("flights") is None
-    first = registry.promote("flights", 1, reason="the first", instead_of=None)
+    first = registry.promote("flights", 1, reason="the first", expected_champion=None)
     assert registry.promote("flights", 1, reason="a retry") == first
     registry.promote("flights", 2, reason="auc 0.70 -> 0.75")
-    with pytest.raises(InvalidInputError, match="instead_of: got 1, expected the champion of 'flights', version 2"):
-        registry.promote("flights", 3, reason="better than 1", instead_of=1)
+    with pytest.raises(InvalidInputError, match="got 1, expected the champion of 'flights', version 2"):
+        registry.promote("flights", 3, reason="better than 1", expected_champion=1)
     registry.promote("flights", 1, reason="rolled back")
     assert registry.champion("flights") == registry.version("flights", 1)
     assert [(p.version, p.previous, p.reason) for p in registry.history("flights")] == [

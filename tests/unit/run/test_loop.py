@@ -17,8 +17,8 @@ from paceline.errors import (
 )
 from paceline.run import History, MemoryState, live
 from paceline.run.allocation import JobAllocation
-from paceline.run.busy import Busy
 from paceline.run.live import Exchange
+from paceline.run.utilization import JobUtilization
 from paceline.runtime.base import Usage
 
 
@@ -389,7 +389,7 @@ def test_only_large_changes_of_the_total_are_events(make_job, run):
 
 
 def test_invalid_sample_does_not_end_the_training(make_job, run, caplog, monkeypatch):
-    monkeypatch.setattr(Busy, "add", lambda busy, usage, device_s: setattr(busy, "cores", float("nan")))
+    monkeypatch.setattr(JobUtilization, "add", lambda busy, usage, device_s: setattr(busy, "cores", float("nan")))
     outcome, exchange = run(make_job(core_s=60), 80)
     assert abs(outcome.error_pct) < 1.0
     assert exchange.samples == []

@@ -143,7 +143,7 @@ class TrainingOfMachines:
 
     def start_holder(self, name):
         """Start a process that holds a shard of the state."""
-        command = ["-m", "paceline.train.asynchronous.part"]
+        command = ["-m", "paceline.train.asynchronous.state_shard"]
         own = {"PACELINE_SERVER": self.address, "PACELINE_WORKER": name}
         return self._start(self._folder / name, command, **own)
 

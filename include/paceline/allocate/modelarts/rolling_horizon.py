@@ -44,7 +44,7 @@ class RollingHorizon:
         ``gap``, which is rare unless jobs close to their end have more than seven legal numbers.
     time_limit_s:
         Time limit of HiGHS, which then returns its best plan so far.
-    spare:
+    spare_nodes:
         Devices that plans keep idle, beyond the smallest numbers of running jobs, for jobs that arrive before the next
         regular time. The paper has none: its plans use every useful node, so new jobs mostly wait.
 
@@ -81,7 +81,7 @@ class RollingHorizon:
         gap: float = 0.005,
         solver: Solver = "auto",
         time_limit_s: float = 2.0,
-        spare: int = 0,
+        spare_nodes: int = 0,
     ) -> None:
         if not 0 < period_s < inf:
             raise InvalidInputError("period_s", period_s, "more than 0 seconds")
@@ -93,9 +93,9 @@ class RollingHorizon:
             raise InvalidInputError("solver", solver, "'auto', 'prices' or 'highs'")
         if not time_limit_s > 0:
             raise InvalidInputError("time_limit_s", time_limit_s, "more than 0 seconds")
-        if not isinstance(spare, int) or spare < 0:
-            raise InvalidInputError("spare", spare, "an integer from 0")
-        self._period_s, self._steps, self._spare = period_s, steps, spare
+        if not isinstance(spare_nodes, int) or spare_nodes < 0:
+            raise InvalidInputError("spare_nodes", spare_nodes, "an integer from 0")
+        self._period_s, self._steps, self._spare_nodes = period_s, steps, spare_nodes
         self._gap, self._solver, self._time_limit_s = gap, solver, time_limit_s
         self.last: HorizonPlan | None = None
 
@@ -119,7 +119,7 @@ class RollingHorizon:
 
         running = self._running_jobs(jobs, pool, reasons)
         smallest = sum(job.speeds[pool.kind].counts[0] for job in running)
-        capacity = max(smallest, pool.devices - self._spare)
+        capacity = max(smallest, pool.devices - self._spare_nodes)
         problem = HorizonProblem.of(running, pool.kind, capacity, now_s, self._steps, self._period_s)
         self.last = solve(problem, self._solver, self._gap, self._time_limit_s)
         minutes = self._steps * self._period_s / 60

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from paceline.train import _rng
-from paceline.train._part import check_divisible, with_batch_sampler
+from paceline.train._sharding import check_divisible, with_batch_sampler
 from paceline.train._values import log
 from paceline.train.job import (
     ENV_EPOCHS,

@@ -16,7 +16,7 @@ from typing import Any
 from paceline.errors import TrainingFailedError
 from paceline.fleet import Machine
 from paceline.fleet.rendezvous import Rendezvous
-from paceline.profiles.trainer import Trainer
+from paceline.profiles.worker_job import WorkerJob
 from paceline.runtime import DockerRuntime, JobSpec
 from paceline.runtime.docker_job import DockerJob
 from paceline.train.asynchronous.plan import PLAN, SERVER_COMMAND
@@ -44,7 +44,7 @@ class TrainingSpec:
     user: str = "65532:65532"
 
 
-class Rehearsal:
+class MeasuredTraining:
     """Runs successive trainings until it is closed.
 
     Parameters
@@ -80,7 +80,7 @@ class Rehearsal:
         self._labels = dict(labels or {})
         self._server: DockerJob | None = None
         self._closed = False
-        self.trainers: dict[str, Trainer] = {}
+        self.jobs: dict[str, WorkerJob] = {}
         """Machine name to its job, since ``begin``."""
 
     def begin(self, plan: Mapping[str, Mapping[str, float]], *, fixed_parts: bool = False) -> None:
@@ -114,10 +114,10 @@ class Rehearsal:
                 inputs=training.inputs,
                 gpus=machine.gpus,
             )
-            self.trainers[name] = Trainer(name, self._start(machine, rendezvous.join(spec, machine)))
+            self.jobs[name] = WorkerJob(name, self._start(machine, rendezvous.join(spec, machine)))
         give_up_s = time.monotonic() + _BEGIN_TIMEOUT_S
-        for name, trainer in self.trainers.items():
-            trainer.wait_for(MIN_BATCHES * plan[name]["batch_size"], give_up_s)
+        for name, job in self.jobs.items():
+            job.wait_for(MIN_BATCHES * plan[name]["batch_size"], give_up_s)
 
     def wait_for(self, samples: float, timeout_s: float) -> Progress:
         """Return the parameter server's first new report with at least ``samples`` done, of all epochs."""
@@ -132,8 +132,8 @@ class Rehearsal:
 
     def end(self) -> None:
         """End the current training."""
-        jobs = [*(trainer.job for trainer in self.trainers.values()), self._server]
-        self.trainers, self._server = {}, None
+        jobs = [*(job.job for job in self.jobs.values()), self._server]
+        self.jobs, self._server = {}, None
         with ThreadPoolExecutor(len(jobs)) as pool:
             for ended in [pool.submit(job.remove) for job in jobs if job is not None]:
                 ended.result()

@@ -1,4 +1,4 @@
-"""One worker's job of a measured training: its reports, and waiting for them. Used by ``rehearsal`` and ``bench``."""
+"""One worker's job of a measured training: its reports, and waiting for them. Used by ``bench``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paceline.train.progress import Progress, parse_line
 _POLL_S = 0.1
 
 
-class Trainer:
+class WorkerJob:
     """The job of one machine and its last report."""
 
     def __init__(self, name: str, job: DockerJob) -> None:

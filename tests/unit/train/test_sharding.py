@@ -7,8 +7,8 @@ import time
 import pytest
 import torch
 
-from paceline.train.asynchronous.part import HeldShard, PartServer
 from paceline.train.asynchronous.peer import reach
+from paceline.train.asynchronous.state_shard import HeldShard, ShardServer
 from paceline.train.job import EXIT_STATE_LOST
 
 from .machines import INCLUDE, LIMIT_S, SAMPLES, joined_training
@@ -18,7 +18,7 @@ EPOCHS = 8
 
 def start_holder_thread(address, name="ps-1"):
     """Start a holder of the state in a thread."""
-    part = PartServer(name, address, "127.0.0.1")
+    part = ShardServer(name, address, "127.0.0.1")
     thread = threading.Thread(target=part.run, daemon=True)
     thread.start()
     return part, thread
@@ -47,10 +47,10 @@ def test_no_update_is_lost_when_a_holder_joins_and_leaves_often(train):
     workers = training.work_together("abc")
     for number in range(1, 21):
         part, thread = start_holder_thread(training.address, f"ps-{number}")
-        before = wait_for(part._part.read)
+        before = wait_for(part._shard.read)
         for worker in workers:
             worker.hold(after=number)
-        wait_for(lambda part=part, before=before: None if torch.equal(part._part.read(), before) else True)
+        wait_for(lambda part=part, before=before: None if torch.equal(part._shard.read(), before) else True)
         part.leave()  # while changes of the workers are in flight
         join(thread)
     assert training.server.newest.done < EPOCHS * SAMPLES, "all while they trained"
@@ -133,7 +133,7 @@ def test_held_shard_adds_a_change_once_at_its_commit():
 
 
 def test_holder_rejects_wrong_keys_and_malformed_messages():
-    server = PartServer("ps-1", "127.0.0.1:1", "127.0.0.1", b"secret")
+    server = ShardServer("ps-1", "127.0.0.1:1", "127.0.0.1", b"secret")
     port = server.port
     with pytest.raises(Exception, match="key"):
         reach("127.0.0.1", port, b"another")
@@ -147,10 +147,10 @@ def test_holder_rejects_wrong_keys_and_malformed_messages():
 
 
 def test_holder_reports_a_missing_server(capsys):
-    assert PartServer("ps-1", "127.0.0.1:1", "127.0.0.1", patience_s=0.1).run() == 6
+    assert ShardServer("ps-1", "127.0.0.1:1", "127.0.0.1", patience_s=0.1).run() == 6
     assert "no parameter server at 127.0.0.1:1" in capsys.readouterr().err
     with pytest.raises(ValueError, match="PACELINE_SERVER: got 'nowhere'"):
-        PartServer("ps-1", "nowhere", "127.0.0.1")
+        ShardServer("ps-1", "nowhere", "127.0.0.1")
 
 
 def test_end_process_keeps_the_exit_code_with_running_threads(fork):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.run.busy import Busy
+from paceline.run.utilization import JobUtilization
 from paceline.runtime.base import Usage
 
 
@@ -22,7 +22,7 @@ from paceline.runtime.base import Usage
     ],
 )
 def test_share_is_the_used_part_of_the_last_seconds(readings, share):
-    busy = Busy()
+    busy = JobUtilization()
     for number, (cpu_s, measured_s) in enumerate(readings):
         busy.add(Usage(cpu_s, 0, float(measured_s)), device_s=2.0 * number)
     assert busy.share == share

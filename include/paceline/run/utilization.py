@@ -9,12 +9,12 @@ from paceline.runtime.base import Usage
 _WINDOW_S = 3.0
 
 
-class Busy:
+class JobUtilization:
     """The share of its devices that a job used during the last 3 s, from readings of its CPU time.
 
     Examples
     --------
-    >>> busy = Busy()
+    >>> busy = JobUtilization()
     >>> for second in range(5):
     ...     busy.add(Usage(cpu_s=1.2 * second, memory_bytes=0, measured_s=second), device_s=2.0 * second)
     >>> busy.share

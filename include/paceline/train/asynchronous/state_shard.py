@@ -1,4 +1,4 @@
-"""A process that holds a shard of a training's state: ``python -m paceline.train.asynchronous.part``.
+"""A process that holds a shard of a training's state: ``python -m paceline.train.asynchronous.state_shard``.
 
 It connects to the parameter server as a worker does. Workers send it their change of its shard, and it adds a change
 when the server confirms the batch. On SIGTERM it returns its shard before it ends.
@@ -84,7 +84,7 @@ class HeldShard:
             return self._row.clone()
 
 
-class PartServer:
+class ShardServer:
     """Serves workers, and executes the commands of the parameter server.
 
     Parameters
@@ -103,7 +103,7 @@ class PartServer:
 
     def __init__(self, name: str, server: str, host: str, key: bytes = b"", patience_s: float = _PATIENCE_S) -> None:
         self._name, self._server, self._key, self._patience_s = name, address(server), key, patience_s
-        self._part = HeldShard()
+        self._shard = HeldShard()
         self._leaving, self._ended = threading.Event(), threading.Event()
         self._handshake = Handshake(host, 0, key, self._serve)
         self.port = self._handshake.port
@@ -132,7 +132,7 @@ class PartServer:
             except GoneError as error:
                 log(f"lost the parameter server ({error}): reconnecting")
                 last_seen_s = time.monotonic()
-                self._part.hold(0, None)
+                self._shard.hold(0, None)
                 time.sleep(_RETRY_S)
             finally:
                 peer.close()
@@ -165,11 +165,11 @@ class PartServer:
         message = peer.receive(allocate)
         kind, row = message["kind"], None
         if kind == "hold":
-            self._part.hold(message["version"], received[0] if received else torch.empty(0), message["whole"])
-        elif kind == "commit" and not self._part.commit(message["worker"], message["number"]):
+            self._shard.hold(message["version"], received[0] if received else torch.empty(0), message["whole"])
+        elif kind == "commit" and not self._shard.commit(message["worker"], message["number"]):
             kind = "missing"
         elif kind == "give":
-            row = self._part.read()
+            row = self._shard.read()
         peer.send({"kind": "missing" if kind == "missing" else "done"}, row)
         return bool(kind != "end")
 
@@ -185,16 +185,16 @@ class PartServer:
         sent: list[torch.Tensor] = []
 
         def allocate(message: dict[str, Any], length: int) -> torch.Tensor:
-            sent.append(self._part.allocate(length))
+            sent.append(self._shard.allocate(length))
             return sent[0]
 
         message = peer.receive(allocate)
         if message["kind"] == "push":
             change = sent[0] if sent else torch.empty(0)
-            fits = self._part.store(worker, message["version"], message["number"], change)
+            fits = self._shard.store(worker, message["version"], message["number"], change)
             peer.send({"kind": "kept" if fits else "moved"})
         elif message["kind"] == "pull":
-            row = self._part.read(message["version"])
+            row = self._shard.read(message["version"])
             peer.send({"kind": "moved" if row is None else "state"}, row)
         else:
             raise bad_value("kind", message["kind"], "push or pull")
@@ -202,11 +202,11 @@ class PartServer:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Hold a shard of a training's state until the end of the training; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m paceline.train.asynchronous.part", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m paceline.train.asynchronous.state_shard", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on for workers (127.0.0.1)")
     chosen = parser.parse_args(arguments)
     key = os.environ.get(ENV_SERVER_KEY, "").encode()
-    part = PartServer(os.environ.get(ENV_WORKER, ""), os.environ.get(ENV_SERVER, ""), chosen.host, key)
+    part = ShardServer(os.environ.get(ENV_WORKER, ""), os.environ.get(ENV_SERVER, ""), chosen.host, key)
 
     def leave(number: int, frame: FrameType | None) -> None:
         threading.Thread(target=part.leave, daemon=True).start()

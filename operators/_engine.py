@@ -18,7 +18,7 @@ def client_of(engine_conn_id: str | None) -> Any:
     return connect(lambda: engine_hook(engine_conn_id), engine_conn_id)
 
 
-def connect(make: Callable[[], DockerHook], conn_id: str | None) -> Any:
+def connect(make: Callable[[], DockerHook], engine_conn_id: str | None, docker_conn_id: str | None = None) -> Any:
     """Return a client of the engine. Raises RuntimeUnavailableError if no engine answers."""
     try:
         with engine_call("connect to the Docker engine"):
@@ -27,5 +27,8 @@ def connect(make: Callable[[], DockerHook], conn_id: str | None) -> Any:
         raise
     except Exception as error:  # the hook reports every engine error as a plain AirflowException
         if "Failed to establish connection" in str(error):
-            raise RuntimeUnavailableError(f"no Docker engine answers at {conn_id or default_engine()}") from error
-        raise InvalidInputError("conn_id", conn_id, f"a usable connection ({error})") from error
+            raise RuntimeUnavailableError(
+                f"no Docker engine answers at {engine_conn_id or default_engine()}"
+            ) from error
+        field, value = ("docker_conn_id", docker_conn_id) if docker_conn_id else ("engine_conn_id", engine_conn_id)
+        raise InvalidInputError(field, value, f"a usable connection ({error})") from error

@@ -239,7 +239,7 @@ class JobOperator(BaseOperator):
         return ProcessRuntime()
 
     def _connect(self) -> Any:
-        return connect(lambda: self.hook, self.engine_conn_id or self.docker_conn_id)
+        return connect(lambda: self.hook, self.engine_conn_id, self.docker_conn_id)
 
     def _choose_runtime(self) -> str:
         from paceline.runtime import DockerRuntime

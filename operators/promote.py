@@ -35,8 +35,9 @@ _READERS: Mapping[str, Reader] = {"registry": path_or_url, "min_improvement": _a
 class PromoteOperator(BaseOperator):
     """A task that promotes the challenger if it is better than the champion by a required amount.
 
-    The task succeeds either way; ``promoted`` in its result and a line in its log report the decision. Its ``outlets``
-    get an asset event only on promotion: a DAG that is scheduled on the model's asset runs only for a new champion.
+    The task succeeds with either decision, which ``promoted`` in its result and a line in its log report. It fails if
+    another task has replaced the champion since the evaluation. Its ``outlets`` get an asset event only on promotion:
+    a DAG that is scheduled on the model's asset runs only for a new champion.
 
     Parameters
     ----------

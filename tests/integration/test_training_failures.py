@@ -108,7 +108,7 @@ def test_missing_image_is_reported_with_the_pull_command(run, leaves_no_containe
 
 @pytest.mark.docker
 def test_missing_connection_is_reported(run, leaves_no_container):
-    with pytest.raises(AirflowFailException, match=r"conn_id: got 'nobody', expected a usable connection"):
+    with pytest.raises(AirflowFailException, match=r"docker_conn_id: got 'nobody', expected a usable connection"):
         run(TRACKED, runtime="docker", docker_conn_id="nobody")
 
 

@@ -26,7 +26,7 @@ def reassign(
 ) -> TeamConfiguration:
     """Balance cores among nodes of the same kind, then between the kinds; Nearchus, section IV.
 
-    A node that in_use less than ``options.node_efficiency`` of its cores keeps the number that raises it to this
+    A node that uses less than ``options.node_efficiency`` of its cores keeps the number that raises it to this
     efficiency. Its other cores go to nodes of its kind above the threshold, in proportion to their cores. Then, if one
     kind as a whole is below the threshold and the other is not, the other kind gets the idle cores.
 

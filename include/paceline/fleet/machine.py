@@ -82,8 +82,6 @@ class Machine(_Described):
         Its link to the other machines.
     data:
         Names of the data sets stored on it, which need no transfer.
-    price_per_kwh, idle_watts, busy_watts:
-        Price of its energy, and its power.
 
     Examples
     --------
@@ -106,9 +104,6 @@ class Machine(_Described):
     background: tuple[BackgroundApp, ...] = ()
     link: Link = Link()
     data: tuple[str, ...] = ()
-    price_per_kwh: _NotNegative = 0.0
-    idle_watts: _NotNegative = 0.0
-    busy_watts: _NotNegative = 0.0
 
     @property
     def engine(self) -> str:
@@ -132,8 +127,6 @@ class Machine(_Described):
         repeated = _repeated([app.name for app in self.background])
         if repeated:
             raise ValueError(f"two applications have the name {repeated!r}")
-        if self.busy_watts < self.idle_watts:
-            raise ValueError(f"busy_watts is {self.busy_watts:g}, less than idle_watts = {self.idle_watts:g}")
         return self
 
 

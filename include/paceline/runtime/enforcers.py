@@ -103,29 +103,29 @@ class CgroupEnforcer:
         self._lifted = False
 
     def step(self, devices: float) -> float:
-        """See ``Share``."""
+        """See ``Enforcer``."""
         if devices != self._devices and not self._lifted:
             self._group.set_devices(devices)
             self._devices = devices
         return _CHECK_S
 
     def lift(self) -> None:
-        """See ``Share``."""
+        """See ``Enforcer``."""
         self._lifted = True
         self._group.set_devices(os.cpu_count() or 1)
 
     def used_s(self) -> float:
-        """See ``Share``."""
+        """See ``Enforcer``."""
         used = self._group.cpu_seconds()
         return self._tree.used_s(time.monotonic()) if used is None else used
 
     def memory_bytes(self) -> int:
-        """See ``Share``."""
+        """See ``Enforcer``."""
         used = self._group.memory_bytes()
         return self._tree.memory_bytes(time.monotonic()) if used is None else used
 
     def members(self) -> list[psutil.Process]:
-        """See ``Share``."""
+        """See ``Enforcer``."""
         return self._tree.members(time.monotonic())
 
 
@@ -139,7 +139,7 @@ class SignalEnforcer:
         self._lifted = False
 
     def step(self, devices: float) -> float:
-        """See ``Share``."""
+        """See ``Enforcer``."""
         if self._lifted:
             return _CHECK_S
         now = time.monotonic()
@@ -155,20 +155,20 @@ class SignalEnforcer:
         return min(pause, 2 * _CHECK_S)
 
     def lift(self) -> None:
-        """See ``Share``."""
+        """See ``Enforcer``."""
         self._lifted = True
         self._signal(signal.SIGCONT, time.monotonic())
 
     def used_s(self) -> float:
-        """See ``Share``."""
+        """See ``Enforcer``."""
         return self._tree.used_s(time.monotonic())
 
     def memory_bytes(self) -> int:
-        """See ``Share``."""
+        """See ``Enforcer``."""
         return self._tree.memory_bytes(time.monotonic())
 
     def members(self) -> list[psutil.Process]:
-        """See ``Share``."""
+        """See ``Enforcer``."""
         return self._tree.members(time.monotonic())
 
     def _signal(self, number: signal.Signals, now_s: float) -> None:

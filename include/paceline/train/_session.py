@@ -180,7 +180,8 @@ def report(**values: Any) -> None:
 
     Inside a ``track`` loop, the next progress line contains them (at most five a second), so calling it for every batch
     is cheap; a tensor is read only when the line is written. Outside a loop, as in an evaluation script, a separate
-    line is written. The newest value of each name stays in all later lines. NaN and infinity are left out.
+    line is written. The newest value of each name stays in all later lines.
+    Metrics that are NaN or infinite are left out; such a loss is ``null``.
 
     Parameters
     ----------
@@ -242,7 +243,8 @@ def checkpoint(*, path: str | os.PathLike[str] | None = None, every_s: float | N
         Folder for the checkpoint files. Default: the environment variable ``PACELINE_CHECKPOINT``, which Paceline sets
         in its jobs; without it nothing is saved.
     every_s:
-        Seconds between two checkpoints, 0 for every batch. Default: at most 2 % of the time, 5 to 60 s apart.
+        Seconds between two checkpoints, 0 for every batch. Default: as often as 2 % of the time allows, 5 to
+        60 s apart.
     **parts:
         The parts to save, by name: objects with ``state_dict()`` and ``load_state_dict()``, such as the model, the
         optimizer, a learning rate scheduler, a gradient scaler.

@@ -14,9 +14,6 @@ machines:
     engine_conn_id: gate_1_docker
     queue: gate-1
     background: [{name: stitching, latency_ms: 200}]
-    price_per_kwh: 0.3
-    idle_watts: 2
-    busy_watts: 10
   - {name: gate-2, data: [frames]}
   - {name: hall, kind: server, tier: cloud, cores: 32, gpus: 2, memory_gib: 128}
 parameter_server: {name: store, kind: server, cores: 8, memory_gib: 32}
@@ -80,7 +77,6 @@ def background(*latencies_ms):
         ),
         ({"machines": [MACHINE | background(-1)]}, "fleet.machines.a.background.x.latency_ms: got -1, expected"),
         ({"machines": [MACHINE | background(1, 1)]}, "fleet.machines.a: got .* two applications have the name 'x'"),
-        ({"machines": [MACHINE | {"idle_watts": 5}]}, "fleet.machines.a: got .*busy_watts is 0, less than idle_watts"),
         ({"machines": [{"name": "a", "kind": "nano", "cores": 1}]}, "fleet.machines.a.memory_gib: got 'nothing'"),
         ({"machines": [MACHINE], "parameter_server": {"name": "s"}}, "fleet.parameter_server.kind: got 'nothing'"),
     ],

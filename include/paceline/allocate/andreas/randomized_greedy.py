@@ -30,7 +30,7 @@ class RandomizedGreedy:
     no other job can use.
 
     As published, running jobs move freely, at no cost in the paper's simulator. If a moved job resumes from its last
-    snapshot, this repeats much problem. So by default
+    snapshot, this repeats much work. So by default
 
     - other jobs get the devices of a running job, before its turn, only as a last resort,
     - configurations on other nodes include the time that a move loses,

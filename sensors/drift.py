@@ -75,7 +75,8 @@ class DriftSensor(BaseSensorOperator):
     -------
     The summary (XCom ``return_value``): ``verdict``, ``reason``, ``drifted_features``, ``concept_drift``,
     ``statistics`` of the drifted features, row counts, and ``report_json`` and ``report_html`` with ``report_dir``.
-    XCom ``report`` has the whole report, which Airflow's pages show; above 48 kB, the least severe features are left out.
+    XCom ``report`` has the whole report, which Airflow's pages show; above 48 kB, without its least
+    severe features.
 
     Raises
     ------

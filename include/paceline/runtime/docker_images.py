@@ -44,8 +44,8 @@ class Images:
     def fetch_missing(self, client: APIClient, image: str) -> None:
         """Pull a missing image, because only a pull shows whether it is available; without ``pull``, raise."""
         if not self._pull:
-            accepted = f"an image that the engine has (run `docker pull {image}` or `docker build -t {image} .`), "
-                "or force_pull=True"
+            commands = f"run `docker pull {image}` or `docker build -t {image} .`"
+            accepted = f"an image that the engine has ({commands}), or force_pull=True"
             raise InvalidInputError("image", image, accepted)
         with self._lock:
             if not has_image(client, image):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from pandas.core.groupby import SeriesGroupBy
 
-    from paceline.profiles.functions import Function
+    from paceline.profiles import Function
 
 POINTS, HELD_OUT, REPEATS = 96, 18, 4
 # The columns that identify a point of one machine.

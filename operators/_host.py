@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from paceline.contract import PaceSample
     from paceline.elastic.team import TeamJob
-    from paceline.runtime.base import Job, JobSpec, Runtime
+    from paceline.runtime import Job, JobSpec, Runtime
 
 _ENDED_STATES = ("success", "failed", "skipped", "upstream_failed", "removed", "restarting")  # restarting: cleared
 _QUERY_TIMEOUT_S = 1.5

@@ -16,7 +16,7 @@ from airflow.sdk import BaseOperator
 
 from paceline.airflow.engine_connection import engine_hook
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
-from paceline.runtime.base import JobSpec, Runtime
+from paceline.runtime import JobSpec, Runtime
 
 from ._engine import connect
 from ._identity import job_labels, task_labels, unique_name

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from paceline.elastic import Options
     from paceline.elastic.team import TeamJob
-    from paceline.runtime.base import Job, JobSpec, Runtime
+    from paceline.runtime import Job, JobSpec, Runtime
 
 
 class ObjectiveTask(Protocol):

@@ -13,7 +13,7 @@ from ._values import is_local, storage_path
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
 
-    from paceline.runtime.base import Job
+    from paceline.runtime import Job
 
 
 def default_output_path(ti: Any) -> str:

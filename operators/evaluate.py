@@ -23,7 +23,7 @@ from ._values import Reader, mapping, number, path_or_url, read_fields, storage_
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from paceline.runtime.base import Job, Runtime
+    from paceline.runtime import Job, Runtime
 
 _LAST_LINES = 20
 

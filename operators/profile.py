@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from airflow.sdk import Context
 
+    from paceline.profiles import DeviceProfile
     from paceline.profiles.bench import Bench
-    from paceline.profiles.device import DeviceProfile
     from paceline.profiles.measured_training import TrainingSpec
     from paceline.profiles.store import ProfileStore
 
@@ -266,7 +266,7 @@ class ProfileOperator(JobOperator):
         return {machine.name: made[machine.engine_conn_id] for machine in machines}
 
     def _learn(self, kind: str, measured: pd.DataFrame, training: TrainingSpec) -> DeviceProfile:
-        from paceline.profiles.device import DeviceProfile, Origin
+        from paceline.profiles import DeviceProfile, Origin
 
         machine = self._of_kind(kind)[0]
         origin = Origin(

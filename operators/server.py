@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from paceline.fleet import Fleet
-    from paceline.runtime.base import JobSpec
+    from paceline.runtime import JobSpec
 
 
 class ParameterServerOperator(DeadlineTrainingOperator):

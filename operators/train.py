@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from paceline.control import Gains
     from paceline.elastic import Options
-    from paceline.runtime.base import JobSpec
+    from paceline.runtime import JobSpec
 
 # Seconds until the next worker process takes over a job. An executor may report the end of this process some seconds
 # late, and Airflow would count a late report as the end of the next process.

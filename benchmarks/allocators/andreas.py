@@ -13,10 +13,9 @@ from statistics import mean
 from typing import Any, Literal
 
 from benchmarks.allocators.timed import Timed
-from paceline.allocate import ClusterJob, Node, Policy, edf, fifo, priority
+from paceline.allocate import ClusterJob, Node, Policy, RandomizedGreedy, edf, fifo, priority
 from paceline.allocate.andreas.objective import objective
 from paceline.allocate.andreas.optimum import optimum
-from paceline.allocate.andreas.randomized_greedy import RandomizedGreedy
 from paceline.simulate.cluster import Friction, Simulation, SimulationResult
 from paceline.simulate.cluster.heterogeneous import PUE, heterogeneous
 

@@ -16,10 +16,8 @@ import numpy as np
 import scipy.optimize  # noqa: F401 - imported before the timed part
 
 from benchmarks.allocators.timed import Timed
-from paceline.allocate import DEVICE, ClusterJob, Node, Policy, Speeds
-from paceline.allocate.modelarts.greedy import Greedy
+from paceline.allocate import DEVICE, ClusterJob, Greedy, Node, Policy, RollingHorizon, Speeds
 from paceline.allocate.modelarts.horizon import HorizonProblem
-from paceline.allocate.modelarts.rolling_horizon import RollingHorizon
 from paceline.allocate.modelarts.solver import solve
 from paceline.simulate.cluster import Friction, JobOutcome, Simulation, SimulationResult
 from paceline.simulate.cluster.generate import modelarts

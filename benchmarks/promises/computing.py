@@ -153,7 +153,7 @@ def milp(stage: Stage) -> Iterator[Reading]:
     import numpy as np
 
     from benchmarks.allocators.modelarts import PERIOD_S, Scenario, simulate
-    from paceline.allocate.modelarts.rolling_horizon import RollingHorizon
+    from paceline.allocate import RollingHorizon
     from paceline.simulate.cluster.generate import modelarts
 
     stage.log("deciding by milp")

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.promises.registry import Reading, measures
 from benchmarks.promises.stage import SCRIPTS, Stage, until
-from paceline.run.history import History
+from paceline.run import History
 
 DAG = """
 from airflow.providers.standard.operators.empty import EmptyOperator

@@ -15,7 +15,7 @@ import pytest
 from tests.recorded import RecordedRun, past_run, record
 
 from paceline.airflow.demo.airflow_process import AirflowProcess
-from paceline.run.history import History
+from paceline.run import History
 from paceline.testing.plant import Neighbour, Plant
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 from tests.recorded import RecordedRun, record
 
 from paceline.airflow.demo.airflow_process import AirflowProcess
-from paceline.schedule.plan import Assignment, Plan
+from paceline.schedule import Assignment, Plan
 from paceline.testing.plant import Plant
 
 if TYPE_CHECKING:

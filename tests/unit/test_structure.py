@@ -131,3 +131,18 @@ def test_class_names_are_unique() -> None:
 @pytest.mark.parametrize("package", EXPORTS)
 def test_package_exports(package: str) -> None:
     assert sorted(importlib.import_module(package).__all__) == sorted(EXPORTS[package].split())
+
+
+def test_exported_names_are_imported_from_their_package() -> None:
+    """What a package exports has one import path for the other packages."""
+    wrong = []
+    for name, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.ImportFrom) or node.level or not (node.module or "").startswith("paceline."):
+                continue
+            package = f"paceline.{package_of(node.module or '')}"
+            if node.module == package or package_of(name) == package_of(package) or package not in EXPORTS:
+                continue
+            exported = {alias.name for alias in node.names} & set(EXPORTS[package].split())
+            wrong += [f"{name}: import {one} from {package}, not from {node.module}" for one in sorted(exported)]
+    assert wrong == []

@@ -18,7 +18,7 @@ from paceline.errors import JobLostError, PacelineError
 
 if TYPE_CHECKING:
     from paceline.airflow.api import AirflowApi
-    from paceline.runtime.base import Runtime
+    from paceline.runtime import Runtime
 
 Owner = Literal["task", "kept", "none", "unknown"]
 _HEADINGS = ("JOB", "STATE", "DAG", "RUN", "TASK", "UPDATED", "")

@@ -24,8 +24,7 @@ def add_to(commands: Any) -> None:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from paceline.fleet.check import check
-    from paceline.fleet.file import load
+    from paceline.fleet import check, load
 
     fleet = load(options.file)
     found = list(check(fleet, _connect, options.image))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from paceline.allocate.model import ClusterJob, Node
+from paceline.allocate import ClusterJob, Node
 from paceline.allocate.on_time.capacity import Capacity, SpeedUpCurve
 from paceline.allocate.on_time.policy import STRETCHES
 from paceline.errors import InvalidInputError

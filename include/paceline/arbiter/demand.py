@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from paceline.allocate import ClusterJob, Placement, Speeds
-from paceline.allocate.model import DEVICE
+from paceline.allocate import DEVICE, ClusterJob, Placement, Speeds
 from paceline.arbiter.request import DeviceRequest
 from paceline.control import RemainingWork
 

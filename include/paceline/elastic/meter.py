@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from paceline.elastic.configuration import is_worker
 from paceline.elastic.window import TeamSample, link_busy_share
-from paceline.runtime.base import Usage
+from paceline.runtime import Usage
 from paceline.train.progress import Progress
 
 _MIN_S = 1.0

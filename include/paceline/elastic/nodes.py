@@ -8,7 +8,7 @@ from pathlib import Path
 
 from paceline.elastic.configuration import is_worker
 from paceline.errors import InvalidInputError
-from paceline.runtime.base import JobSpec
+from paceline.runtime import JobSpec
 from paceline.train.asynchronous.plan import PLAN, PORT, SERVER_COMMAND, SHARD_COMMAND
 from paceline.train.job import ENV_SERVER, ENV_WORKER
 

@@ -16,7 +16,7 @@ from paceline.elastic.scaling import Scaling
 from paceline.elastic.step import Decider, Step
 from paceline.elastic.team import TeamJob, TeamMember
 from paceline.errors import JobLostError, PacelineError
-from paceline.runtime.base import Job, JobSpec
+from paceline.runtime import Job, JobSpec
 from paceline.runtime.checks import check_labels
 from paceline.train.job import EXIT_TERMINATED
 

@@ -18,7 +18,7 @@ from paceline.elastic.meter import Meter
 from paceline.elastic.nodes import FIRST_SERVER
 from paceline.elastic.step import Decider, Step
 from paceline.errors import JobLostError, PacelineError, RuntimeUnavailableError, TrainingFailedError
-from paceline.runtime.base import Job, JobStatus, Usage
+from paceline.runtime import Job, JobStatus, Usage
 from paceline.train.job import EXIT_EXCLUDED, EXIT_REJECTED, EXIT_STATE_LOST
 from paceline.train.progress import MARKER, Progress, parse_line
 

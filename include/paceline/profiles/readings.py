@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Protocol
 
 from paceline.fleet import Machine
-from paceline.runtime.base import Usage
+from paceline.runtime import Usage
 
 _RESOLUTION_S = 0.1
 _REFERENCE_EVERY_S = 0.25

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from paceline.contract import Reported, RunTotals
 from paceline.errors import JobLostError, RuntimeUnavailableError
 from paceline.run.outage import Outage
-from paceline.runtime.base import Job
+from paceline.runtime import Job
 
 if TYPE_CHECKING:
     from paceline.elastic.team import TeamJob

@@ -15,7 +15,7 @@ from paceline.run.live import Exchange, LiveState
 from paceline.run.loop import PaceLoop
 from paceline.run.states import Cause
 from paceline.run.within import within
-from paceline.runtime.base import Job, Runtime
+from paceline.runtime import Job, Runtime
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from paceline.contract import PaceSample
 from paceline.control import PastRun
 from paceline.run.live import LiveState
-from paceline.runtime.base import Job, JobSpec, Runtime
+from paceline.runtime import Job, JobSpec, Runtime
 
 if TYPE_CHECKING:
     from paceline.elastic.team import TeamJob

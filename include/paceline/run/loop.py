@@ -34,7 +34,7 @@ from paceline.run.reading import JobPosition, ProgressReader
 from paceline.run.sample import sample
 from paceline.run.states import Cause, Lifecycle
 from paceline.run.utilization import JobUtilization
-from paceline.runtime.base import Job, JobStatus
+from paceline.runtime import Job, JobStatus
 
 if TYPE_CHECKING:
     from paceline.elastic.team import TeamJob

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from paceline.errors import RuntimeUnavailableError
 from paceline.run.clock import Clock
 from paceline.run.journal import Journal
-from paceline.runtime.base import Job, JobStatus
+from paceline.runtime import Job, JobStatus
 
 _MAX_RESTARTS = 3
 _ENDED_BY_SIGNAL = (137, 143)  # SIGKILL, SIGTERM

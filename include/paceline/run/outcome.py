@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from paceline.runtime.base import JobStatus
+from paceline.runtime import JobStatus
 
 
 def error_pct(finished_s: float, deadline_s: float) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from paceline.errors import RuntimeUnavailableError
 from paceline.run.journal import Journal
 from paceline.run.outage import Outage
-from paceline.runtime.base import Job
+from paceline.runtime import Job
 
 _GRACE_S = 10.0  # to end a batch on few devices and save a checkpoint
 

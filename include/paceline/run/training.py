@@ -47,7 +47,7 @@ from paceline.run.loop import PaceLoop
 from paceline.run.queue import Queue, grant_in_force
 from paceline.run.settings import Settings
 from paceline.run.states import Lifecycle
-from paceline.runtime.base import Job, JobStatus
+from paceline.runtime import Job, JobStatus
 
 _KILL_GRACE_S = 1.0  # Airflow kills a task 5 s after its signal
 _MAIN_THREAD_S = 2.5  # of these 5 s; a main thread that takes longer hangs in a call, and another thread ends the try

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from paceline.runtime.base import Usage
+from paceline.runtime import Usage
 
 _WINDOW_S = 3.0
 

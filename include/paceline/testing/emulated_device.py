@@ -15,9 +15,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from paceline.errors import InvalidInputError, PacelineError
-from paceline.fleet.machine import Fleet, Machine
-from paceline.runtime import cgroups
-from paceline.runtime.base import Usage
+from paceline.fleet import Fleet, Machine
+from paceline.runtime import Usage, cgroups
 
 _PREFIX = "/paceline-device-"
 # The kernel distributes a period's quota among containers at its ticks (about every 4 ms) and does not carry a deficit

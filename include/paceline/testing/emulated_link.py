@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.errors import PacelineError
-from paceline.fleet.machine import Fleet, Link
+from paceline.fleet import Fleet, Link
 from paceline.runtime.docker_errors import engine_call
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from paceline.errors import JobLostError
 from paceline.run.clock import Clock
-from paceline.runtime.base import JobStatus, Usage
+from paceline.runtime import JobStatus, Usage
 from paceline.testing.plant import Plant, Run
 from paceline.train.progress import Progress
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.allocate import ClusterJob, Node, Placement, Speeds, check
-from paceline.allocate.modelarts.greedy import Greedy
+from paceline.allocate import ClusterJob, Greedy, Node, Placement, Speeds, check
 from paceline.errors import InvalidInputError
 
 SIXTEEN = {"device": Speeds.halving_efficiency(16)}

@@ -6,10 +6,9 @@ from statistics import mean
 
 import pytest
 
-from paceline.allocate import ClusterJob, ImpossibleAllocationError, Node, Placement, Speeds, check
+from paceline.allocate import ClusterJob, ImpossibleAllocationError, Node, Placement, RandomizedGreedy, Speeds, check
 from paceline.allocate.andreas.objective import configurations, objective, postponement_cost
 from paceline.allocate.andreas.optimum import optimum
-from paceline.allocate.andreas.randomized_greedy import RandomizedGreedy
 
 ONE = {"device": Speeds.linear(2)}
 

@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.allocate import ClusterJob, Node, Placement, Speeds, check
+from paceline.allocate import ClusterJob, Node, Placement, RandomizedGreedy, Speeds, check
 from paceline.allocate.andreas.objective import objective
-from paceline.allocate.andreas.randomized_greedy import RandomizedGreedy
 from paceline.errors import InvalidInputError
 from paceline.simulate.cluster import Friction, Simulation
 from paceline.simulate.cluster.heterogeneous import heterogeneous

@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.allocate import ClusterJob, Node, Placement, Speeds, check
-from paceline.allocate.modelarts.greedy import Greedy
+from paceline.allocate import ClusterJob, Greedy, Node, Placement, RollingHorizon, Speeds, check
 from paceline.allocate.modelarts.horizon import HorizonProblem
-from paceline.allocate.modelarts.rolling_horizon import RollingHorizon
 from paceline.allocate.modelarts.solver import solve
 from paceline.errors import InvalidInputError
 from paceline.simulate.cluster import Simulation

@@ -3,7 +3,7 @@
 import pytest
 
 from paceline.elastic.meter import Meter
-from paceline.runtime.base import Usage
+from paceline.runtime import Usage
 from paceline.train.progress import Progress
 
 

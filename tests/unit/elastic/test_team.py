@@ -11,7 +11,7 @@ from paceline.elastic import Options, Scaling, TeamConfiguration, TeamSample
 from paceline.elastic.meter import Meter
 from paceline.elastic.team import TeamJob, TeamMember
 from paceline.errors import InvalidInputError, JobLostError, RuntimeUnavailableError, TrainingFailedError
-from paceline.runtime.base import JobStatus, Usage
+from paceline.runtime import JobStatus, Usage
 from paceline.train.job import EXIT_EXCLUDED, EXIT_STATE_LOST
 from paceline.train.progress import Progress
 

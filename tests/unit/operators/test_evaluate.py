@@ -12,7 +12,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from paceline.errors import InvalidInputError
-from paceline.operators.evaluate import EvaluateOperator
+from paceline.operators import EvaluateOperator
 from paceline.registry import Registry
 from paceline.runtime import ProcessRuntime
 

@@ -15,8 +15,7 @@ from upath import UPath
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
 from paceline.fleet import BackgroundApp, Fleet, Machine
 from paceline.operators import ProfileOperator, ScheduleOperator
-from paceline.profiles import FUNCTIONS, DeviceProfile, Origin
-from paceline.profiles.learn import Learned
+from paceline.profiles import FUNCTIONS, DeviceProfile, Learned, Origin
 from paceline.profiles.store import ProfileStore
 
 GATE = Machine(name="gate", kind="nano", cores=1, memory_gib=1, cgroup_parent="/gate")

@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from paceline.errors import InvalidInputError
-from paceline.operators.promote import PromoteOperator
+from paceline.operators import PromoteOperator
 from paceline.registry import Registry
 
 CHAMPION = Asset("flights-champion")

@@ -9,8 +9,7 @@ import pytest
 
 from paceline.fleet import Machine
 from paceline.profiles.neighbours import Load, Neighbours
-from paceline.runtime import JobSpec
-from paceline.runtime.base import Usage
+from paceline.runtime import JobSpec, Usage
 
 CORES = 0.2
 

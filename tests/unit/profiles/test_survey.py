@@ -9,8 +9,8 @@ import pytest
 
 from paceline.errors import InvalidInputError
 from paceline.fleet import BackgroundApp, Machine
-from paceline.profiles import FUNCTIONS, DeviceProfile, Origin, execution
-from paceline.profiles.learn import errors_pct, learn
+from paceline.profiles import FUNCTIONS, DeviceProfile, Origin, execution, learn
+from paceline.profiles.learn import errors_pct
 from paceline.profiles.neighbours import Load
 from paceline.profiles.survey import BATCH, CPU, MEMORY, SERVER, WORKERS, Survey, default_axes
 

@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from paceline.profiles import FUNCTIONS
-from paceline.profiles.learn import Learned
+from paceline.profiles import FUNCTIONS, Learned
 from paceline.profiles.table import Table
 
 COMPUTE, NEW_CPU = FUNCTIONS[0], FUNCTIONS[2]

@@ -15,7 +15,7 @@ from paceline.contract import RunTotals
 from paceline.control import DeadlineController, Limits
 from paceline.errors import JobLostError, RuntimeUnavailableError
 from paceline.run import MemoryState, PaceLoop
-from paceline.runtime.base import JobStatus, Usage
+from paceline.runtime import JobStatus, Usage
 from paceline.train.progress import Progress
 
 LIMITS = Limits(0.1, 2.0)

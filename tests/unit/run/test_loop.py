@@ -15,11 +15,10 @@ from paceline.errors import (
     TaskStoppedError,
     TrainingFailedError,
 )
-from paceline.run import History, MemoryState, live
+from paceline.run import Exchange, History, MemoryState, live
 from paceline.run.allocation import JobAllocation
-from paceline.run.live import Exchange
 from paceline.run.utilization import JobUtilization
-from paceline.runtime.base import Usage
+from paceline.runtime import Usage
 
 
 @pytest.mark.parametrize(("core_s", "deadline_s"), [(20, 25), (120, 75), (120, 400), (6_000, 4_000)])

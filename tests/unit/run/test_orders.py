@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 import pytest
 
 from paceline.contract import DEADLINE
-from paceline.run.history import History
+from paceline.run import History
 from paceline.run.journal import Journal
 from paceline.run.orders import Orders
 

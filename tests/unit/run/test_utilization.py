@@ -3,7 +3,7 @@
 import pytest
 
 from paceline.run.utilization import JobUtilization
-from paceline.runtime.base import Usage
+from paceline.runtime import Usage
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ import random
 import pytest
 import torch
 
-from paceline.train import Converged, checkpoint, report, track
-from paceline.train._loop import Loop
+from paceline.train import Converged, Loop, checkpoint, report, track
 from paceline.train._monitor import Monitor, fit
 
 

@@ -25,7 +25,7 @@ from paceline.airflow.demo.watch import TASKS, TaskText, Watch
 from paceline.airflow.engine_connection import default_engine
 from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
 from paceline.registry import Registry
-from paceline.runtime.base import JobSpec, Runtime
+from paceline.runtime import JobSpec, Runtime
 
 DAG = "retrain_on_drift"
 IMAGE = "paceline-trainer:latest"

@@ -19,13 +19,14 @@ from paceline.control import Controller, Decision, Observation, PastRun
 from paceline.errors import JobLostError, RuntimeUnavailableError, TaskStoppedError, TrainingFailedError
 from paceline.run.allocation import JobAllocation
 from paceline.run.clock import Clock, SystemClock
+from paceline.run.engine_clock import end_of_job_s
 from paceline.run.feasibility import InfeasiblePolicy
 from paceline.run.history import History
 from paceline.run.journal import Journal
 from paceline.run.live import Exchange
 from paceline.run.orders import Orders
 from paceline.run.outage import Outage
-from paceline.run.outcome import describe_failure, describe_silence, error_pct
+from paceline.run.outcome import describe_failure, describe_silence, error_pct, measurements
 from paceline.run.output import Output
 from paceline.run.pauses import Pauses
 from paceline.run.preemption import Preemption
@@ -33,6 +34,7 @@ from paceline.run.publishing import Publisher
 from paceline.run.reading import JobPosition, ProgressReader
 from paceline.run.sample import sample
 from paceline.run.states import Cause, Lifecycle
+from paceline.run.step_times import StepTimes
 from paceline.run.utilization import JobUtilization
 from paceline.runtime import Job, JobStatus
 
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
 
 _MIN_STARTUP_S = 60.0  # for a job that starts close to its deadline or after it
 _MAX_RESTART_S = 900.0  # on few devices, an interpreter is slow to load its libraries
-_MAX_CLOCK_ERROR_S = 1.5  # a line may be read a second late, so a smaller difference does not show a wrong clock
 _NOTABLE = 0.05  # relative change of the total that is an event
 
 
@@ -143,8 +144,7 @@ class PaceLoop:
             origin, controller.deadline_s, self._journal, min_ceiling=controller.limits.quantum, shared=shared
         )
         self._decision = Decision(held_devices, 0.0, 0.0, None, None, True, controller.period_s)
-        self._steps, self._steps_sum_s, self._steps_max_s = 0, 0.0, 0.0
-        self._step_ms: float | None = None
+        self._step_times = StepTimes()
 
     def run(self) -> Outcome:
         """Control the job until it ends.
@@ -165,10 +165,7 @@ class PaceLoop:
         while True:
             began_s = self._now()
             period_s = self._step(began_s)
-            took_s = self._now() - began_s
-            self._steps, self._steps_sum_s = self._steps + 1, self._steps_sum_s + took_s
-            self._steps_max_s = max(self._steps_max_s, took_s)
-            self._step_ms = 1000 * took_s
+            self._step_times.add(self._now() - began_s)
             next_s = max(next_s + period_s, self._now())
             status = self._wait(next_s - self._now())
             if status is None:
@@ -346,7 +343,7 @@ class PaceLoop:
                 grant=self._orders.grant if self._orders.shared else None,
                 restarts=self._outage.restarts,
                 resizes=self._allocation.resizes,
-                step_ms=self._step_ms,
+                step_ms=self._step_times.newest_ms,
             ),
             lambda: self._allocation.totals(self._began_s, self._outage.restarts, self._reader.reported()),
         )
@@ -396,6 +393,7 @@ class PaceLoop:
             raise JobLostError(failure)
         if failure:
             raise TrainingFailedError(failure, status.exit_code)
+        interrupted = self._outage.restarts or self._preemption.count
         return Outcome(
             finished_s=finished_s,
             deadline_s=finite(deadline_s),
@@ -405,42 +403,20 @@ class PaceLoop:
             device_seconds=self._allocation.device_s,
             resizes=self._allocation.resizes,
             restarts=self._outage.restarts,
-            step_ms_mean=1000 * self._steps_sum_s / self._steps,
-            step_ms_max=1000 * self._steps_max_s,
+            step_ms_mean=self._step_times.mean_ms,
+            step_ms_max=self._step_times.max_ms,
             store_ms_mean=self._exchange.round_ms_mean,
             loss=newest.loss if newest else None,
             metrics=newest.metrics if newest else {},
-            learned=self._learned(finished_s),
+            learned=None
+            if interrupted
+            else measurements(self._reader, self._controller.learned(), self._total, self._began_s, finished_s),
         )
 
     def _ended_s(self, engine_s: float) -> float:
-        """Return the job's end by the engine's clock, or now if that time is impossible because the clock was set."""
-        now_s, ended_s = self._now(), self._to_local_clock(engine_s)
-        earliest_s = self._reader.trained_s or self._began_s
-        return min(ended_s, now_s) if ended_s > earliest_s - _MAX_CLOCK_ERROR_S else now_s
-
-    def _to_local_clock(self, engine_s: float) -> float:
-        """Convert a time of the engine's clock; the times in the job's lines show larger errors of that clock."""
-        moment_s, offset_s = engine_s - self._origin.timestamp(), self._reader.clock_offset_s
-        by_lines_s = moment_s if offset_s is None else engine_s + offset_s
-        return by_lines_s if abs(by_lines_s - moment_s) > _MAX_CLOCK_ERROR_S else moment_s
-
-    def _learned(self, finished_s: float) -> dict[str, Any] | None:
-        """Return measurements for the next run; ``None`` after an interruption, as they would not be typical."""
-        reader, speed = self._reader, self._controller.learned()
-        if reader.first_s is None or reader.trained_s is None or speed is None:
-            return None
-        if not self._total or self._outage.restarts or self._preemption.count:
-            return None
-        return PastRun(
-            batches=self._total,
-            startup_s=round(max(reader.first_s - self._began_s, 0.0), 3),
-            tail_s=round(max(finished_s - reader.trained_s, 0.0), 3),
-            pauses_s=round(reader.pauses.total_s, 3),
-            epochs=reader.newest.epochs if reader.newest else None,
-            save_s=reader.newest.save_s if reader.newest else None,
-            **speed,
-        ).to_dict()
+        reader, origin_s = self._reader, self._origin.timestamp()
+        offset_s = None if reader.clock_offset_s is None else reader.clock_offset_s + origin_s
+        return end_of_job_s(engine_s - origin_s, offset_s, reader.trained_s or self._began_s, self._now())
 
     def _now(self) -> float:
         return self._clock.now() - self._origin.timestamp()

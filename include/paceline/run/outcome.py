@@ -1,9 +1,12 @@
-"""The outcome of a run for users: its deviation from the deadline, and descriptions of failures."""
+"""The outcome of a run: its deviation from the deadline, descriptions of failures, measurements for the next run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+from paceline.control import PastRun
+from paceline.run.reading import ProgressReader
 from paceline.runtime import JobStatus
 
 
@@ -33,3 +36,32 @@ def describe_silence(when: str, last_malformed: str | None) -> str:
         f"script: reported no progress {when}, expected a loop over paceline.train.track(...) "
         f"with at least one batch.{hint}"
     )
+
+
+def measurements(
+    reader: ProgressReader, speed: Mapping[str, Any] | None, total: int | None, began_s: float, finished_s: float
+) -> dict[str, Any] | None:
+    """Return what the next run of the job can begin with; ``None`` if this run has not measured it.
+
+    Parameters
+    ----------
+    reader:
+        The reader of the job's lines, after the last one.
+    speed:
+        The controller's measurements.
+    total:
+        Batches of the job.
+    began_s, finished_s:
+        Its start and its end.
+    """
+    if reader.first_s is None or reader.trained_s is None or speed is None or not total:
+        return None
+    return PastRun(
+        batches=total,
+        startup_s=round(max(reader.first_s - began_s, 0.0), 3),
+        tail_s=round(max(finished_s - reader.trained_s, 0.0), 3),
+        pauses_s=round(reader.pauses.total_s, 3),
+        epochs=reader.newest.epochs if reader.newest else None,
+        save_s=reader.newest.save_s if reader.newest else None,
+        **speed,
+    ).to_dict()

@@ -1,0 +1,28 @@
+"""How long control steps take. Kept by the control loop for its samples and its outcome."""
+
+from __future__ import annotations
+
+
+class StepTimes:
+    """Durations of the control steps, in milliseconds.
+
+    >>> times = StepTimes()
+    >>> times.add(0.002), times.add(0.004), times.newest_ms, times.mean_ms, times.max_ms
+    (None, None, 4.0, 3.0, 4.0)
+    """
+
+    def __init__(self) -> None:
+        self.newest_ms: float | None = None
+        self.max_ms = 0.0
+        self._sum_ms, self._count = 0.0, 0
+
+    def add(self, took_s: float) -> None:
+        """Record one step."""
+        self.newest_ms = 1000 * took_s
+        self.max_ms = max(self.max_ms, self.newest_ms)
+        self._sum_ms, self._count = self._sum_ms + self.newest_ms, self._count + 1
+
+    @property
+    def mean_ms(self) -> float:
+        """The mean of all steps so far; 0 before the first."""
+        return self._sum_ms / max(self._count, 1)

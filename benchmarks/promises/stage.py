@@ -75,7 +75,9 @@ class Stage:
         self.shortest_s = shortest_s
         self.image = image
         self.log = log
-        self.scratch = self.folder / f"{OURS}-scratch"  # removed with its content: a name that no other program uses
+        self.scratch = (
+            self.folder / f"{OURS}-scratch"
+        )  # deleted recursively, so the name must be one that no other program uses
         self._airflow: AirflowProcess | None = None
 
     @cached_property

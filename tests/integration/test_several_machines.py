@@ -50,12 +50,12 @@ with DAG("machines", schedule=None):
 def containers(docker_client: docker.APIClient) -> Iterator[Callable[[str], str]]:
     """A function that finds a task's container; after the test, no container and no network may be left."""
 
-    def found(*labels: str) -> list[str]:
+    def container_ids(*labels: str) -> list[str]:
         labelled = docker_client.containers(all=True, filters={"label": ["paceline.dag=machines", *labels]})
         return [one["Id"] for one in labelled]
 
-    yield lambda task: found(f"paceline.task={task}")[0]
-    left = found(), networks_of(docker_client)
+    yield lambda task: container_ids(f"paceline.task={task}")[0]
+    left = container_ids(), networks_of(docker_client)
     for container in left[0]:
         docker_client.remove_container(container, force=True, v=True)
     for network in left[1]:

@@ -140,7 +140,7 @@ def test_strict_run_fails_without_measurements(measurements, tmp_path, capsys) -
         ({"find_image": lambda image: ("", "no engine")}, "image sha256:1, not unknown"),
     ],
 )
-def test_results_of_another_commit_or_image_are_measured_again(
+def test_results_of_another_commit_or_image_are_discarded(
     changed, reason, measurements, tmp_path, monkeypatch, capsys
 ) -> None:
     measurements["two"] = KeyboardInterrupt()

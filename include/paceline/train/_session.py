@@ -117,7 +117,7 @@ class Session:
         return self.worker
 
     def skip_exit_gc(self) -> None:
-        """Skip the garbage collection at the exit of a job: with torch's objects it takes most of a second."""
+        """Skip garbage collection when a job exits: with torch loaded, it takes most of a second."""
         if run_by_paceline():
             atexit.register(_freeze_garbage)
 

@@ -109,7 +109,7 @@ def test_late_job_gets_the_maximum_and_nearly_late_job_150_percent_of_usable(dea
 
 
 def test_idle_whole_devices_do_not_prevent_more_devices():
-    """The idle time of a process that waits for its GPU or its data does not show that another adds no speed."""
+    """A process that waits for its GPU or its data is idle, but more devices may still make the job faster."""
     controller = DeadlineController(Limits(1.0, 8.0, quantum=1.0), deadline_s=200.0, start_devices=1)
     devices, done, largest = controller.start(0.0), 0.0, 0.0
     for second in range(200):

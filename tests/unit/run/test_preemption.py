@@ -108,7 +108,7 @@ def test_resize_without_an_answer_counts_until_the_engine_answers(make_job, run)
     assert max(between) <= 0.5
 
 
-def test_restart_without_an_answer_is_stopped_when_preempted_again(make_job, run):
+def test_job_whose_restart_is_unconfirmed_is_stopped_at_the_next_preemption(make_job, run):
     job = make_job(core_s=40)
     lose_answers(job, "restart", lambda: job.restarted == 1)
     later = [(20, Ceiling(0.0, 2)), (30, Ceiling(1.0, 3)), (30.5, Ceiling(0.0, 4)), (60, Ceiling(1.5, 5))]

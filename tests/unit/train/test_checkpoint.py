@@ -45,7 +45,7 @@ def train(counter, **path):
 
 
 def interrupted(folder, after, batches=10, epochs=1):
-    """Train until the loop is left in the body of batch ``after``; ``after`` batches are saved."""
+    """Train, and leave the loop in batch number ``after``, so that the checkpoint has ``after`` batches."""
     checkpoint(counter=(counter := Counter()), path=folder, every_s=0)
     for done, _ in enumerate(track(range(batches), epochs=epochs)):
         if done == after:

@@ -83,7 +83,7 @@ def test_holder_without_a_server_ends_on_leave():
     join(thread)
 
 
-def test_change_of_wrong_length_or_version_does_not_count():
+def test_change_of_wrong_length_or_version_is_not_applied():
     training = joined_training("a", batch_size=4)
     assert training.lend("a", 0)["kind"] == "order"
     training.begin_epoch("a", 0, [0, 1, 2])

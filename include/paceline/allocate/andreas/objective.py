@@ -32,7 +32,7 @@ def configurations(job: ClusterJob, node: Node, now_s: float) -> list[JobConfigu
     job, node:
         The job and the node.
     now_s:
-        The time from which the remaining work counts.
+        The current time, at which the remaining work is estimated.
 
     Examples
     --------

@@ -177,7 +177,7 @@ class Shards:
         return None
 
     def finish(self, worker: str, number: int) -> bool:
-        """Mark a batch as done; return whether it counts: not if it was taken back."""
+        """Mark a batch as done. Return false if it no longer counts because it was taken back."""
         for epoch in self._open:
             if epoch.leased.get(number, ("",))[0] == worker:
                 _, indices = epoch.leased.pop(number)

@@ -158,7 +158,7 @@ class SharedTraining:
                     return {"kind": "lease", **fields, **self._progress_of(worker)}
                 if shards.ended:
                     return {"kind": "over", **self._progress_of(worker)}
-                # A worker with leases must not wait here; one without asks again.
+                # Never block a worker that holds leases. A worker without leases waits briefly, then asks again.
                 if shards.leased_to(worker) or time.monotonic() >= asked_s + _WAIT_S:
                     return {"kind": "nothing"}
                 self._lock.wait(_WAIT_S)

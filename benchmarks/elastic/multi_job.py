@@ -75,7 +75,7 @@ def _arrivals(curves: Mapping[str, Curve], seed: int) -> Iterator[JobRequest]:
         yield JobRequest(f"{model}-{number}", model, now_s, speed * hours * HOUR_S, cores)
 
 
-# --- Paceline: the policy sets the budget of each job, and the job divides it among its nodes --------------------------
+# --- Paceline: the policy sets the budget of each job, and the job divides it among its nodes -------------------------
 
 
 @dataclass

@@ -32,7 +32,8 @@ class Greedy:
         ``"left"``: estimated remaining time on the present allocation, a stronger rule.
     repeat:
         Whether rule 3 repeats until no job waits or no allocation can be halved. The paper says so of rules 1 and 2
-        only, but also that allocations are halved repeatedly; ``False`` serves only the head of the queue at each regular time.
+        only, but also that allocations are halved repeatedly; ``False`` serves only the head of the queue at each
+        regular time.
 
     Examples
     --------

@@ -19,6 +19,7 @@ import docker
 import pytest
 from tests.integration.jobs import finish, wait_for_line
 from tests.waiting import until
+from tests.wrong_clock import WrongClock
 
 from paceline.contract import HISTORY
 from paceline.errors import RuntimeUnavailableError
@@ -91,6 +92,27 @@ def test_container_that_outlives_its_engine_loses_no_line(engine: Callable[..., 
     assert f"line {(tmp_path / 'at').read_text().strip()}" == lines[-2]
     job.remove()
     assert client.containers(all=True) == []
+
+
+def test_engine_clock_set_back_during_a_reconnect_loses_no_line(engine: Callable[..., str]) -> None:
+    real = Path(engine("start", "--live-restore").removeprefix("unix://"))
+    clock = WrongClock(real, real.with_name("wrong.sock"), 0)
+    client = docker.APIClient(clock.address, version="auto")
+    try:
+        job = DockerRuntime(client).start(JobSpec("clock", ["/bin/sh", "-c", COUNTS], 0.5, image="shell:latest"))
+        lines = wait_for_line(job, "line 5")
+        client.pause(job.id)
+        logged = client.logs(job.id).decode().splitlines()
+        until(lambda: lines.extend(job.read_lines()) or lines == logged)  # type: ignore[func-returns-value]
+        clock.jump(-3600)
+        client.unpause(job.id)
+        until(lambda: len(client.logs(job.id).decode().splitlines()) > len(logged))
+        client.kill(job.id, signal=int(signal.SIGUSR1))
+        lines += finish(job)
+        assert list(dict.fromkeys(lines)) == client.logs(job.id).decode().splitlines(), "lines may come twice"
+        job.remove()
+    finally:
+        clock.close()
 
 
 # Counts to 10 at first, and after a restart from the checkpoint to 20.

@@ -20,8 +20,8 @@ import docker
 import psutil
 from tests.integration import sites
 from tests.integration.training.gates import Training, run_in
-from tests.soak.wrong_clock import WrongClock
 from tests.waiting import until
+from tests.wrong_clock import WrongClock
 
 from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.contract import CONTAINER
@@ -31,7 +31,7 @@ Repaired = Callable[[], object]
 ENDED = ("success", "skipped", "failed", "upstream_failed")
 GATES = {"starting": "begin", "training": "go", "finishing": "end"}  # of patient.py
 SAMPLES, EPOCHS = 120, 60
-CALLS = 16  # of the store; one of them fails
+CALLS, LAST_CALLS = 16, 6  # of the store; one of them fails. A finishing task makes at least so many
 CLOCK_OFFSET_S = 30  # initial offset of the wrong clock
 DAGS = f"""
 from pathlib import Path
@@ -258,7 +258,8 @@ def store(scene: Scene) -> Repaired:
     """Let one of the next store calls fail; in ``starting``, the fixture has chosen one of the task's first calls."""
     assert scene.fails_at is not None
     if scene.phase != "starting":
-        scene.fails_at.write_text(str(scene.draw.randint(1, CALLS)))
+        calls = LAST_CALLS if scene.phase == "finishing" else CALLS
+        scene.fails_at.write_text(str(scene.draw.randint(1, calls)))
     return lambda: not scene.fails_at.exists()
 
 

@@ -22,8 +22,8 @@ import torch
 from tests.integration.pool import running_arbiter
 from tests.integration.training.gates import Training, dag
 from tests.soak.faults import CALLS, CLOCK_OFFSET_S, DAGS, EPOCHS, GATES, MATRIX, SAMPLES, WORK_MAY_BE_LOST, Scene
-from tests.soak.wrong_clock import WrongClock
 from tests.waiting import until
+from tests.wrong_clock import WrongClock
 
 from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.runtime import DockerRuntime

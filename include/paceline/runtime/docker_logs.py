@@ -101,6 +101,10 @@ class ReadPosition:
         """Return the ``since`` parameter for a new connection; ``None`` before the first entry."""
         return str(_seconds(self._last) - _OVERLAP_S) if self._last else None
 
+    def is_after(self, stamp: str) -> bool:
+        """Return whether the newest entry is later than a time, by more than the overlap."""
+        return bool(self._last and stamp) and _seconds(self._last) - _OVERLAP_S > _seconds(stamp)
+
 
 class LogFollower:
     """Reads one container's output in a thread until the container has ended.
@@ -204,6 +208,10 @@ class LogFollower:
         import urllib3.exceptions
 
         self._position.reconnect()
+        with engine_call("read the engine's clock"):
+            if self._position.is_after(str(self._client.info().get("SystemTime", ""))):
+                # The clock was set back, so new entries have older timestamps: read all again. Lines are numbered.
+                self._position, self._tail = ReadPosition(), None
         parser = FrameParser()
         try:
             for data in self._connect(follow):

@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 # Excludes the run ids in labels, which have a time zone instead of the Z.
-_TIME = re.compile(rb'20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(?=(?:\.\d{1,9})?Z)|"wall_s":\d{10}')
+_TIME = re.compile(rb'(20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d{1,9})?(?=Z)|("wall_s":)(\d{10})(\.\d+)?')
 _WHOLE = re.compile(rb'20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z|"wall_s":\d{10}')
 _EXAMPLES = (b"2030-01-01T00:00:00.000000000Z", b'"wall_s":1000000000')
 _FORMAT = "%Y-%m-%dT%H:%M:%S"
@@ -97,15 +97,16 @@ class WrongClock:
             target.close()
 
     def _shifted(self, found: re.Match[bytes]) -> bytes:
-        prefix, colon, seconds = found[0].rpartition(b'":')
-        if colon:
-            return prefix + colon + b"%d" % self._wrong_s(int(seconds))
-        moment = datetime.strptime(found[0].decode(), _FORMAT).replace(tzinfo=timezone.utc)
-        wrong = datetime.fromtimestamp(self._wrong_s(moment.timestamp()), tz=timezone.utc)
-        return wrong.strftime(_FORMAT).encode()
+        stamp, fraction, key, seconds, decimals = (part or b"" for part in found.groups())
+        if key:
+            true_s = int(seconds)
+            return key + b"%d" % (true_s + self._offset_s(true_s, decimals)) + decimals
+        true_s = int(datetime.strptime(stamp.decode(), _FORMAT).replace(tzinfo=timezone.utc).timestamp())
+        wrong = datetime.fromtimestamp(true_s + self._offset_s(true_s, fraction), tz=timezone.utc)
+        return wrong.strftime(_FORMAT).encode() + fraction
 
-    def _wrong_s(self, true_s: float) -> float:
-        return true_s + (self._after_s if true_s >= self._jumped_s else self._before_s)
+    def _offset_s(self, true_s: int, fraction: bytes) -> int:
+        return self._after_s if true_s + float(fraction or 0) >= self._jumped_s else self._before_s
 
     def _true_s(self, since_s: int) -> float:
         """Return the true time for a time of the wrong clock."""

@@ -13,8 +13,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
-from paceline.contract import CONTAINER, RESULT, Deadline, JobRecord, StoredResult
+from paceline.contract import CONTAINER, CONTROLLER, RESULT, Deadline, JobRecord, StoredResult
 from paceline.errors import (
     DeadlineInfeasibleError,
     DetachedError,
@@ -557,7 +558,11 @@ def test_closed_supervisor_connection_ends_store_retries(task, monkeypatch):
         keys.append(key)
         raise EOFError("Request socket closed")
 
-    task.engine.actions = [(8.0, lambda: monkeypatch.setattr(task.store, "set", fail))]
+    def disconnect():
+        until(lambda: CONTROLLER in task.store, "the first state, which another thread writes")
+        monkeypatch.setattr(task.store, "set", fail)
+
+    task.engine.actions = [(8.0, disconnect)]
     with pytest.raises((EOFError, DetachedError)):
         task.run()
     assert keys.count(RESULT) <= 1

@@ -125,16 +125,16 @@ check: $(STAMP) ui ## Check format, style and types (ruff, mypy, tsc, prettier),
 	echo "==> pages: tsc, prettier, vitest"; $(PAGES) run check || failed=1; $(PAGES) test || failed=1; \
 	exit $$failed
 
-docs: $(STAMP) $(PACKAGES) build/mermaid/$(MERMAID) ## Build the site into build/docs; a broken link or reference is an error
+docs: $(STAMP) build/mermaid/$(MERMAID) ## Build the site into build/docs; a broken link or reference is an error
 	@echo "==> site (build/docs/index.html)"
 	@$(PIP) install --no-compile -c constraints.txt --group docs $(QUIETLY)
 	@PATH=$(abspath $(BIN)):$$PATH $(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs build/docs
 
-build/mermaid/$(MERMAID): $(PACKAGES)
-	@mkdir -p $@
-	@cd $@ && PATH=$(abspath $(BIN)):$$PATH npm pack --silent mermaid@$(MERMAID) >/dev/null
-	@tar -x -C $@ --strip-components=2 -f $@/*.tgz package/dist/mermaid.esm.min.mjs package/dist/chunks/mermaid.esm.min
-	@ln -sfn $(MERMAID) build/mermaid/dist
+build/mermaid/$(MERMAID): | $(PACKAGES)
+	@rm -rf build/mermaid && mkdir -p build/mermaid/part
+	@cd build/mermaid && PATH=$(abspath $(BIN)):$$PATH npm pack --silent mermaid@$(MERMAID) $(subst build/,../../build/,$(QUIETLY))
+	@tar -x -C build/mermaid/part --strip-components=2 -f build/mermaid/*.tgz package/dist/mermaid.esm.min.mjs package/dist/chunks/mermaid.esm.min
+	@mv build/mermaid/part $@ && ln -sfn $(MERMAID) build/mermaid/dist
 
 format: $(STAMP) ## Format the code
 	@$(BIN)/ruff format .

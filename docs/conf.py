@@ -2,14 +2,14 @@
 
 import importlib
 import os
-import tempfile
+from pathlib import Path
 
 import paceline
 
-# Airflow writes its configuration where it is imported first. And it has to be imported before autodoc does so: that
-# pretends to be a type checker, which pydantic does not survive.
-os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="paceline-docs-")
-for name in (
+# Airflow writes a configuration file at its first import: not into the home of the user who builds the site.
+os.environ["AIRFLOW_HOME"] = str(Path(__file__).parents[1] / "build" / "docs-airflow")
+# autodoc imports modules with TYPE_CHECKING set, which breaks pydantic's models: import them before.
+for name in [
     "operators",
     "sensors",
     "train",
@@ -20,7 +20,7 @@ for name in (
     "allocate",
     "profiles",
     "elastic",
-):
+]:
     importlib.import_module(f"paceline.{name}")
 
 project = "Paceline"

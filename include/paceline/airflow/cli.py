@@ -1,6 +1,6 @@
 """The ``paceline`` command: show running trainings and change their deadlines, through Airflow's REST API.
 
-It logs in as the user who runs it, so Airflow's permissions apply.
+It logs in with the user's own login, so Airflow's permissions apply.
 """
 
 from __future__ import annotations

@@ -65,14 +65,14 @@ class JobAllocation:
         return self.devices if self._team is None else min(self._team.cores, self.devices)
 
     @property
-    def _counted(self) -> float:
+    def _counted_devices(self) -> float:
         return self.in_use if self._in_use_before is None else self._in_use_before
 
     def account(self, now_s: float) -> None:
         """Add the device-seconds of the job's containers up to now, or up to the job's end if it is earlier."""
         now_s = min(now_s, self.ended_s)
         if self._counted_until_s is not None:
-            self.device_s += self._counted * max(now_s - self._counted_until_s, 0.0)
+            self.device_s += self._counted_devices * max(now_s - self._counted_until_s, 0.0)
             self._in_use_before = None
             now_s = max(now_s, self._counted_until_s)
         self._counted_until_s = now_s
@@ -80,7 +80,7 @@ class JobAllocation:
     def end(self, ended_s: float) -> None:
         """Count up to the end of the job, which may be before the last step."""
         if self._counted_until_s is not None:
-            self.device_s = max(self.device_s + self._counted * (ended_s - self._counted_until_s), 0.0)
+            self.device_s = max(self.device_s + self._counted_devices * (ended_s - self._counted_until_s), 0.0)
         self._counted_until_s = ended_s
 
     def replace(self, devices: float, now_s: float) -> None:

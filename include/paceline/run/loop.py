@@ -63,7 +63,7 @@ class PaceLoop:
         The time from which the deadline counts; all times in seconds are relative to it.
     held_devices:
         The current allocation.
-    started_s:
+    job_started_s:
         When the job was started, in seconds after ``origin``: its devices count from then. Default: now.
     on_infeasible:
         The response to a deadline that cannot be met: ``"best_effort"``, ``"fail"`` or ``"extend"``.
@@ -96,7 +96,7 @@ class PaceLoop:
         lifecycle: Lifecycle | None = None,
         origin: datetime,
         held_devices: float,
-        started_s: float | None = None,
+        job_started_s: float | None = None,
         on_infeasible: str = "best_effort",
         history: History | None = None,
         totals: RunTotals | None = None,
@@ -120,8 +120,8 @@ class PaceLoop:
         self._publisher = Publisher(exchange, self._journal, controller, origin, on_sample)
         self._infeasible = InfeasiblePolicy(on_infeasible, self._journal)
         self._output = Output(self._log)
-        began_s = self._now() if started_s is None else started_s
-        earlier = totals or RunTotals(began_s=began_s, last_step_s=started_s)
+        began_s = self._now() if job_started_s is None else job_started_s
+        earlier = totals or RunTotals(began_s=began_s, last_step_s=job_started_s)
         known = earlier.reported
         pauses = Pauses(past.pause_s, is_own=not past.related) if past is not None else Pauses()
         self._reader = ProgressReader(self._output.add, self._log_malformed, pauses, known)

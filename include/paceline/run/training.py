@@ -295,7 +295,7 @@ class Training:
             lifecycle=self._lifecycle,
             origin=record.origin,
             held_devices=held,
-            started_s=(record.started_at - record.origin).total_seconds() if record.started_at else None,
+            job_started_s=(record.started_at - record.origin).total_seconds() if record.started_at else None,
             on_infeasible=self._settings.on_infeasible,
             history=history,
             totals=state.run if state else None,

@@ -208,10 +208,8 @@ class LogFollower:
         import urllib3.exceptions
 
         self._position.reconnect()
-        with engine_call("read the engine's clock"):
-            if self._position.is_after(str(self._client.info().get("SystemTime", ""))):
-                # The clock was set back, so new entries have older timestamps: read all again. Lines are numbered.
-                self._position, self._tail = ReadPosition(), None
+        if self._position.since() is not None:
+            self._check_engine_clock()
         parser = FrameParser()
         try:
             for data in self._connect(follow):
@@ -227,6 +225,13 @@ class LogFollower:
             quiet = "timed out" in str(error).lower()
             if not quiet and not self._closed.is_set():
                 raise RuntimeUnavailableError(f"reading the output was interrupted: {error}") from error
+
+    def _check_engine_clock(self) -> None:
+        """Start again from the first line if the engine's clock was set back, because new entries look old then."""
+        with engine_call("read the engine's clock"):
+            engine_time = str(self._client.info().get("SystemTime", ""))
+        if self._position.is_after(engine_time):
+            self._position, self._tail = ReadPosition(), None
 
     def _connect(self, follow: bool) -> Iterator[bytes]:
         parameters: dict[str, str | int] = {"stdout": 1, "stderr": 1, "timestamps": 1, "follow": int(follow)}

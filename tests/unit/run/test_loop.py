@@ -272,7 +272,7 @@ def test_devices_count_from_the_start_of_the_job_to_its_end(make_job, run, uncon
     job = make_job(core_s=60)
     job.wait(uncontrolled_s)  # the second job ends before control begins
     held = job.devices
-    outcome, _ = run(job, 200, started_s=0.0, held_devices=held, limits=Limits(held, held))
+    outcome, _ = run(job, 200, job_started_s=0.0, held_devices=held, limits=Limits(held, held))
     assert outcome.device_seconds == pytest.approx(held * outcome.finished_s, rel=1e-3)
     assert outcome.mean_devices == pytest.approx(held, rel=1e-3)
 

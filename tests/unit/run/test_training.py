@@ -551,6 +551,20 @@ def test_job_of_a_dead_process_is_resized_to_the_new_decision(task):
     assert (task.engine.started, job.resizes[0]) == (1, (0.0, 1.0))
 
 
+def test_devices_count_from_the_start_of_a_job_that_no_try_has_controlled(task, monkeypatch):
+    def fail(*args, **options):
+        raise RuntimeError("the process fails before control begins")
+
+    monkeypatch.setattr(training_module, "PaceLoop", fail)
+    with pytest.raises(RuntimeError, match="before control begins"):
+        task.run()
+    monkeypatch.undo()
+    task.clock.sleep(5.0)
+    result = task.run()
+    assert task.engine.started == 1
+    assert result.device_seconds == pytest.approx(result.mean_devices * result.finished_s, rel=0.01)
+
+
 def test_closed_supervisor_connection_ends_store_retries(task, monkeypatch):
     keys = []
 

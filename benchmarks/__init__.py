@@ -1,1 +1,1 @@
-"""Benchmarks: one module per headline table, which it prints and writes as JSON."""
+"""Benchmarks. Each module prints one table of figures and writes it as JSON."""

@@ -1,8 +1,8 @@
-"""Effect of killed containers on the samples and the deadline of a training on three machines.
+"""Measures the effect of killed containers on the samples and the deadline of training on three machines.
 
-``python -m benchmarks.failures`` (about 15 minutes) runs a DAG in a real Airflow. In ten runs it kills one of three
-workers' containers at a random time, in one run the same container three times, and in one the parameter server's. The
-model counts how often each sample was trained on.
+``python -m benchmarks.failures`` (about 15 minutes) runs a DAG in a real Airflow. In ten runs, the benchmark kills the
+container of one of three workers at a random time; in one run, it kills the container of the same worker three times;
+in another run, it kills the container of the parameter server. The model counts how often each sample was trained on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from paceline.runtime import DockerRuntime
 
 HERE = Path(__file__).parent
 DAG, WORKERS = "failures", ("a", "b", "c")
-# Enough work that each worker needs more than the minimum allocation: with less, all end early in any case.
+# Enough work that each worker needs more than the minimum allocation; with less work, all workers would end early.
 SAMPLES, EPOCHS, ROUNDS = 600, 8, 60
 DEADLINE_S = 60.0
 _POLL_S = 0.2
@@ -48,8 +48,8 @@ with DAG({dag!r}, schedule=None):
 """
 
 
-class Failures:
-    """Runs the DAG and kills containers of its tasks."""
+class FailureRuns:
+    """Runs of the DAG in which containers of its tasks are killed."""
 
     def __init__(self, airflow: AirflowProcess) -> None:
         self._airflow = airflow
@@ -67,7 +67,7 @@ class Failures:
         (airflow.dags_folder / "failures.py").write_text(text)
 
     def run(self, kills: Sequence[tuple[str, float]]) -> dict[str, Any]:
-        """Run the DAG; kill each task's container after so much further progress (percent), in this order."""
+        """Run the DAG; for each of ``kills``, wait for further progress in percent, then kill the task's container."""
         run_id = self._airflow.run_dag(DAG)
         killed: list[tuple[str, float]] = []
         for task, further_pct in kills:
@@ -81,38 +81,38 @@ class Failures:
             "state": state,
             "workers": {name: states[f"train.{name}"] for name in WORKERS},
             "error_pct": result.get("error_pct"),
-            "wrong_samples": _wrong_samples(result.get("model")),
+            "wrong_samples": _count_wrong_samples(result.get("model")),
         }
 
     def _kill(self, run_id: str, task: str, at_pct: float) -> tuple[str, float]:
-        def far_enough() -> bool:
+        def is_far_enough() -> bool:
             pace = self._airflow.task_state(DAG, run_id, f"train.{task}", "pace") or {}
-            running = self._container(task)
-            return float(pace.get("progress_pct") or 0.0) >= at_pct and bool(running) and self._trains(running[0])
+            running = self._running_containers(task)
+            return float(pace.get("progress_pct") or 0.0) >= at_pct and bool(running) and self._has_progress(running[0])
 
-        _wait(far_enough, f"{task} does not reach {at_pct:.0f} %")
-        (container,) = self._container(task)
+        _wait_until(is_far_enough, f"{task} does not reach {at_pct:.0f} %")
+        (container,) = self._running_containers(task)
         self._engine.kill(container)
-        # The next kill is for the next container of the task.
-        _wait(lambda: not self._runs(container), f"{task} does not end")
+        # Wait for the end of this container, so that the next kill hits the task's next container.
+        _wait_until(lambda: not self._is_running(container), f"{task} does not end")
         pace = self._airflow.task_state(DAG, run_id, f"train.{task}", "pace") or {}
         return task, float(pace.get("progress_pct") or 0.0)
 
-    def _container(self, task: str) -> list[str]:
+    def _running_containers(self, task: str) -> list[str]:
         labels = [f"paceline.dag={DAG}", f"paceline.task=train.{task}"]
         return [str(found["Id"]) for found in self._engine.containers(filters={"label": labels})]
 
-    def _trains(self, container: str) -> bool:
-        """Return whether the container has reported progress since its start; an earlier kill fails no worker."""
+    def _has_progress(self, container: str) -> bool:
+        """Return whether the container has reported progress; only the loss of such a container counts as a failure."""
         started = self._engine.inspect_container(container)["State"]["StartedAt"]
         since_s = int(datetime.fromisoformat(started[:19] + "+00:00").timestamp())
         return b'"event":"progress"' in self._engine.logs(container, since=since_s)
 
-    def _runs(self, container: str) -> bool:
+    def _is_running(self, container: str) -> bool:
         return any(found["Id"] == container for found in self._engine.containers())
 
 
-def _wait(condition: Callable[[], bool], error: str) -> None:
+def _wait_until(condition: Callable[[], bool], error: str) -> None:
     give_up_s = time.monotonic() + 180
     while not condition():
         if time.monotonic() > give_up_s:
@@ -120,8 +120,8 @@ def _wait(condition: Callable[[], bool], error: str) -> None:
         time.sleep(_POLL_S)
 
 
-def _wrong_samples(model: str | None) -> int | None:
-    """Return how many samples were not trained on exactly once in every epoch."""
+def _count_wrong_samples(model: str | None) -> int | None:
+    """Return how many samples were not trained on exactly once in every epoch; None without a model."""
     import torch
 
     if model is None:
@@ -133,7 +133,9 @@ def _wrong_samples(model: str | None) -> int | None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark, print its summary and write it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.failures", description=__doc__)
-    parser.add_argument("--runs", type=int, default=10, help="runs in which one worker is killed (%(default)s)")
+    parser.add_argument(
+        "--runs", type=int, default=10, help="number of runs in which one worker is killed (%(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of the random times (%(default)s)")
     parser.add_argument("--folder", type=Path, default=Path("build/failures"))
     parser.add_argument("--json", type=Path, default=None, metavar="FILE")
@@ -145,12 +147,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     done: dict[str, Any] = {}
     try:
         with AirflowProcess(chosen.folder) as airflow:
-            failures = Failures(airflow)
+            failure_runs = FailureRuns(airflow)
             for name, kills in tqdm(plans.items(), unit="run"):
-                done[name] = failures.run(kills)
+                done[name] = failure_runs.run(kills)
                 tqdm.write(f"{name}: {json.dumps(done[name])}")
     finally:
-        DockerRuntime(connect).remove_all({"paceline.dag": DAG})  # of an interrupted run
+        DockerRuntime(connect).remove_all({"paceline.dag": DAG})  # containers of an interrupted run
     one = [done[name] for name in plans if name.startswith("a worker, ") and "times" not in name]
     summary = {
         "runs": len(done),

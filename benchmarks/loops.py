@@ -1,6 +1,6 @@
-"""CPU cost of many control loops in one process: real loops and clock, simulated jobs.
+"""Measures the CPU cost of many control loops in one process, with a real clock and simulated jobs.
 
-Run it as ``python -m benchmarks.loops [--loops 1000] [--seconds 30] [--json FILE]``.
+Run this benchmark as ``python -m benchmarks.loops [--loops 1000] [--seconds 30] [--json FILE]``.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from paceline.run.clock import SystemClock
 from paceline.testing.plant import Plant
 from paceline.testing.simulated_job import SimulatedJob
 
-MISSED = 1.5  # a longer gap between two steps, in periods, is a missed period
+MAX_GAP_PERIODS = 1.5  # a longer gap between two steps counts as a missed period
 
 
-class Timed(DeadlineController):
+class TimedController(DeadlineController):
     """A controller that records the time of each step."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -33,7 +33,7 @@ class Timed(DeadlineController):
         self.step_times_s: list[float] = []
 
     def step(self, seen: Observation) -> Decision:
-        """Record the time and take a step."""
+        """Record the time and make the step."""
         self.step_times_s.append(seen.now_s)
         return super().step(seen)
 
@@ -41,13 +41,13 @@ class Timed(DeadlineController):
 def measure(loops: int, seconds: float) -> dict[str, float]:
     """Run ``loops`` loops for ``seconds``; return the cores used, steps done and periods missed."""
     stop = threading.Event()
-    controllers: list[Timed] = []
+    controllers: list[TimedController] = []
     threads: list[threading.Thread] = []
-    # Far longer than the benchmark: every loop is in the middle of its run.
+    # The jobs are far longer than the benchmark, so every loop is in the middle of its run.
     plant = Plant(batches=50_000, batch_s=0.2, noise=0.05)
     for number in range(loops):
         clock = SystemClock()
-        controller = Timed(Limits(0.1, 4.0), 10_000.0)
+        controller = TimedController(Limits(0.1, 4.0), 10_000.0)
         controllers.append(controller)
         job = SimulatedJob(plant, controller.start(0.0), clock, seed=number)
         exchange = Exchange(MemoryState())
@@ -60,7 +60,7 @@ def measure(loops: int, seconds: float) -> dict[str, float]:
             clock=clock,
             stopped=stop.is_set,
         )
-        threads.append(threading.Thread(target=_until_stopped, args=(loop, exchange, number / loops)))
+        threads.append(threading.Thread(target=_run_until_stopped, args=(loop, exchange, number / loops)))
     for thread in threads:
         thread.start()
     time.sleep(3.0)  # until all loops have started
@@ -78,13 +78,13 @@ def measure(loops: int, seconds: float) -> dict[str, float]:
         "seconds": round(took_s, 1),
         "cores": round(used_s / took_s, 3),
         "steps": sum(len(each.step_times_s) for each in controllers),
-        "missed_periods": sum(gap > MISSED for gap in gaps),
+        "missed_periods": sum(gap > MAX_GAP_PERIODS for gap in gaps),
         "longest_gap_s": round(max(gaps), 3),
     }
 
 
-def _until_stopped(loop: PaceLoop, exchange: Exchange, delay_s: float) -> None:
-    time.sleep(delay_s)  # spread the loops over the second, like real jobs
+def _run_until_stopped(loop: PaceLoop, exchange: Exchange, delay_s: float) -> None:
+    time.sleep(delay_s)  # spread the steps of the loops over the control period, as in real jobs
     try:
         loop.run()
     except TaskStoppedError:
@@ -102,8 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     result = measure(chosen.loops, chosen.seconds)
     print(
-        f"{result['loops']} loops, one step a second each: {result['cores']:.2f} cores, {result['steps']} steps, "
-        f"{result['missed_periods']} periods missed, {result['longest_gap_s']:.2f} s between two steps at most"
+        f"{result['loops']} loops, one step a second in each: {result['cores']:.2f} cores, {result['steps']} steps, "
+        f"{result['missed_periods']} missed periods, at most {result['longest_gap_s']:.2f} s between two steps"
     )
     if chosen.json:
         chosen.json.write_text(json.dumps(result, indent=1) + "\n")

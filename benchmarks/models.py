@@ -1,10 +1,10 @@
-"""Accuracy of Deep-Edge's functions when learned from few points: its Table I on an emulated fleet.
+"""Measures the accuracy of Deep-Edge's functions learned from few points: its Table I on an emulated fleet.
 
-``python -m benchmarks.models`` (more than an hour; ``--quick``: a third of it) measures real trainings, with SIFT
-beside them, in containers that compete for the cores of an emulated device. The points to learn from are a part of the
-full grid. The points to test are drawn from the whole grid and measured four times each, among the others: predictions
-are compared with their mean, and their spread is the measurement error. The measurements are stored in
-``build/models/measured.jsonl``: an interrupted survey resumes from there, a complete one is not repeated.
+``python -m benchmarks.models`` (more than an hour; ``--quick``: a third of that time) measures real training jobs
+beside SIFT, in containers that compete for the cores of an emulated device. The functions are learned from a part of
+the full grid. The test points are drawn from the whole grid and measured four times each: predictions are compared with
+the mean of the four, and their spread is the measurement error. The measurements are stored in
+``build/models/measured.jsonl``. An interrupted survey resumes from this file, and a complete survey is not repeated.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from paceline.profiles import Function
 
 POINTS, HELD_OUT, REPEATS = 96, 18, 4
-# The columns that identify a point of one machine.
+# Columns that identify a measured point of a machine.
 POINT = ["stress_cpu", "stress_memory", "batch_size", "workers", "server_stress"]
 
 
-def table(measured: pd.DataFrame) -> list[dict[str, Any]]:
-    """Learn each function for each kind of device, and test it on the held-out points."""
+def evaluate_functions(measured: pd.DataFrame) -> list[dict[str, Any]]:
+    """Learn each function for each kind of device; return a row with its error on the held-out points."""
     rows = []
     functions = [one for one in FUNCTIONS if not one.name.endswith("gpu")]  # the devices have no GPU
-    for kind, of_kind in measured.groupby("kind"):
-        train, all_tests = of_kind[~of_kind.held_out], of_kind[of_kind.held_out]
-        same = all_tests.groupby(["machine", *POINT])
-        test = same.mean(numeric_only=True).reset_index()
+    for kind, kind_rows in measured.groupby("kind"):
+        train, all_tests = kind_rows[~kind_rows.held_out], kind_rows[kind_rows.held_out]
+        repeats_by_point = all_tests.groupby(["machine", *POINT])
+        test = repeats_by_point.mean(numeric_only=True).reset_index()
         for function in [*functions, execution(APP)]:
             usable, tested = train.dropna(subset=[function.target]), test.dropna(subset=[function.target])
             learned = learn(function, usable)
@@ -58,16 +58,16 @@ def table(measured: pd.DataFrame) -> list[dict[str, Any]]:
                     "regression": learned.regression,
                     "mape_pct": round(float(np.mean(errors)), 3),
                     "sd_pct": round(float(np.std(errors)), 3),
-                    "measurement_pct": _spread_pct(function, same[function.target]),
+                    "measurement_pct": _spread_pct(function, repeats_by_point[function.target]),
                 }
             )
     return rows
 
 
-def _spread_pct(function: Function, same: SeriesGroupBy[float, tuple[object, ...]]) -> float | None:
+def _spread_pct(function: Function, repeats_by_point: SeriesGroupBy[float, tuple[object, ...]]) -> float | None:
     """Return the mean deviation of repeated measurements of a point from their mean; ``None`` without repeats."""
-    repeated = same.transform("count") > 1
-    means, values = same.transform("mean")[repeated], same.obj[repeated]
+    repeated = repeats_by_point.transform("count") > 1
+    means, values = repeats_by_point.transform("mean")[repeated], repeats_by_point.obj[repeated]
     errors = errors_pct(function, values.to_numpy(dtype=float), means.to_numpy(dtype=float))
     return round(float(np.mean(errors)), 3) if len(errors) else None
 
@@ -75,10 +75,14 @@ def _spread_pct(function: Function, same: SeriesGroupBy[float, tuple[object, ...
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, learn, print the table and write it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.models", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a third of the points")
-    parser.add_argument("--points", type=int, default=None, help=f"measurements to learn from ({POINTS})")
-    parser.add_argument("--held-out", type=int, default=None, help=f"points to test, {REPEATS} times each ({HELD_OUT})")
-    parser.add_argument("--measured", type=Path, default=None, metavar="FILE", help="learn from these measurements")
+    parser.add_argument("--quick", action="store_true", help="measure only a third of the points")
+    parser.add_argument("--points", type=int, default=None, help=f"number of points to learn from ({POINTS})")
+    parser.add_argument(
+        "--held-out", type=int, default=None, help=f"number of test points, measured {REPEATS} times each ({HELD_OUT})"
+    )
+    parser.add_argument(
+        "--measured", type=Path, default=None, metavar="FILE", help="learn from this file of measurements"
+    )
     parser.add_argument("--json", type=Path, default=None, metavar="FILE")
     chosen = parser.parse_args(arguments)
     end_on_sigterm()
@@ -90,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with emulated_fleet() as fleet:
             measure(fleet, points, held_out, REPEATS, file)
     measured = read(file)
-    rows = table(measured)
+    rows = evaluate_functions(measured)
     print(f"{'device':8} {'function':24} {'train':>6} {'test':>6} {'MAPE %':>16} {'measured':>9}  regression")
     for row in rows:
         error = f"{row['mape_pct']:.3f} ± {row['sd_pct']:.3f}"
@@ -99,7 +103,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     grid = len(default_axes(workers=len(DEVICES)).grid)
     used = int(measured[~measured.held_out].groupby("kind").size().max())
     overall = float(np.mean([row["mape_pct"] for row in rows]))
-    print(f"overall {overall:.3f} % (Deep-Edge: 3.433 %), at most {used} of the {grid} points of the grid for a kind")
+    print(
+        f"overall {overall:.3f} % (Deep-Edge: 3.433 %), learned from at most {used} of {grid} grid points for each kind"
+    )
     result = {"functions": rows, "overall_mape_pct": round(overall, 3), "grid_points": grid, "used_points": used}
     if chosen.json:
         chosen.json.write_text(json.dumps(result, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""Argparse types for the benchmarks' options: they reject a bad value before the first measurement."""
+"""Argparse types for the benchmarks' options, which reject an invalid value before the first measurement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Number = TypeVar("Number", int, float)
 
 
 def between(least: Number, most: Number) -> Callable[[str], Number]:
-    """Return a parser of numbers from ``least`` to ``most``; of integers if these are integers.
+    """Return a parser of numbers from ``least`` to ``most``, and of integers if both limits are integers.
 
     >>> between(1, 9)("9"), between(0.5, 9.0)("0.5")
     (9, 0.5)
@@ -26,7 +26,7 @@ def between(least: Number, most: Number) -> Callable[[str], Number]:
     def read(text: str) -> Number:
         with contextlib.suppress(ValueError):
             value = kind(text)
-            if least <= value <= most:  # false for nan
+            if least <= value <= most:  # also rejects nan
                 return value
         whole = "whole " if kind is int else ""
         raise argparse.ArgumentTypeError(f"got {text!r}, expected a {whole}number from {least:g} to {most:g}")
@@ -35,9 +35,9 @@ def between(least: Number, most: Number) -> Callable[[str], Number]:
 
 
 def writable(text: str) -> Path:
-    """Return the path of a file that can be written, without changing its content.
+    """Return ``text`` as a path if the file can be written; do not change its content.
 
-    Opening the file is the only reliable test: root has all permissions, but cannot write to a read-only disk.
+    Opening the file is the only reliable check: root has all permissions, but cannot write to a read-only disk.
     """
     path, existed = Path(text), os.path.lexists(text)
     try:

@@ -1,7 +1,7 @@
-"""Round-trip time of a model's state to the parameter server and back, compared with gloo.
+"""Measures the round trip of a model's state to the parameter server and back, compared with gloo.
 
-Run it as ``python -m benchmarks.peers [--json FILE]``: for several model sizes, it measures the round trip between two
-processes, alternately over Paceline's own connection and over torch's gloo.
+``python -m benchmarks.peers [--json FILE]`` measures the round trip between two processes for several model sizes,
+alternately over Paceline's own connection and over torch's gloo.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from paceline.train.asynchronous.peer import GoneError, Peer, listen, reach
+from paceline.train.asynchronous.peer import DisconnectedError, Peer, connect, listen
 
 SIZES = (1_000, 100_000, 1_000_000, 25_000_000)  # four-byte numbers; ResNet-50 has 25 million
 ROUNDS, REPEATS = 20, 5
@@ -48,10 +48,10 @@ def _round_trips_ms(size: int) -> tuple[float, float]:
     listener = listen("127.0.0.1", 0)
     with tempfile.TemporaryDirectory() as folder:
         rendezvous = str(Path(folder) / "gloo")
-        other = context.Process(target=_answer, args=(listener.address[1], rendezvous, size), daemon=True)
-        other.start()
+        server = context.Process(target=_serve_round_trips, args=(listener.address[1], rendezvous, size), daemon=True)
+        server.start()
         peer = Peer(listener.accept())
-        group = _pair(rendezvous, 0)
+        group = _create_gloo_group(rendezvous, 0)
         row = torch.ones(size)
 
         def own() -> None:
@@ -66,13 +66,13 @@ def _round_trips_ms(size: int) -> tuple[float, float]:
         for _ in range(REPEATS):
             for name, round_trip in (("own", own), ("gloo", gloo)):
                 peer.send({"kind": name})
-                times[name] += _timed(round_trip)
+                times[name] += _time_round_trips(round_trip)
         peer.close()
-        other.join(10)
+        server.join(10)
     return statistics.median(times["own"]), statistics.median(times["gloo"])
 
 
-def _timed(round_trip: Callable[[], None]) -> list[float]:
+def _time_round_trips(round_trip: Callable[[], None]) -> list[float]:
     round_trip()
     times = []
     for _ in range(ROUNDS):
@@ -82,11 +82,11 @@ def _timed(round_trip: Callable[[], None]) -> list[float]:
     return times
 
 
-def _answer(port: int, rendezvous: str, size: int) -> None:
-    """Answer the round trips in the second process."""
+def _serve_round_trips(port: int, rendezvous: str, size: int) -> None:
+    """Reply to the round trips in the second process."""
     torch.set_num_threads(1)
-    peer = reach("127.0.0.1", port, b"")
-    group = _pair(rendezvous, 1)
+    peer = connect("127.0.0.1", port, b"")
+    group = _create_gloo_group(rendezvous, 1)
     row = torch.ones(size)
     try:
         while True:
@@ -98,11 +98,11 @@ def _answer(port: int, rendezvous: str, size: int) -> None:
                 else:
                     group.recv([row], 0, 0).wait()
                     group.send([row], 0, 0).wait()
-    except GoneError:
+    except DisconnectedError:
         pass
 
 
-def _pair(rendezvous: str, rank: int) -> Any:
+def _create_gloo_group(rendezvous: str, rank: int) -> Any:
     options = dist.ProcessGroupGloo._Options()
     options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
     return dist.ProcessGroupGloo(dist.FileStore(rendezvous, 2), rank, 2, options)

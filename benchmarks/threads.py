@@ -1,7 +1,8 @@
-"""Core-seconds saved by the right number of threads, for the same batches on the same share of the processor.
+"""Measures the core-seconds saved by the right thread count, for the same batches on the same allocation.
 
-``python -m benchmarks.threads [--quick] [--json FILE]`` trains real models in containers on constant allocations, with
-torch's own thread count (one for each core of the machine), with the share rounded up, and with ``track``'s choice.
+``python -m benchmarks.threads [--quick] [--json FILE]`` trains real models in containers on constant allocations. The
+thread count is torch's default (one for each core of the machine), the allocation rounded up, or the choice of
+``track``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ BATCHES = 100
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark, print its table and write it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.threads", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one model, two shares: about three minutes")
+    parser.add_argument("--quick", action="store_true", help="one model, two allocations (about three minutes)")
     parser.add_argument("--image", default="paceline-trainer:latest", help="image with Python and torch")
     parser.add_argument("--folder", type=Path, default=Path("build/threads"), help="record of finished runs")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE")
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for policy, threads in policies.items():
             name = f"{model}/{share:g}/{policy}"
             if name not in record:
-                run = trainer.constant(model, BATCHES, share, 1e4, threads=threads(share)).to_dict()
+                run = trainer.train_constant(model, BATCHES, share, 1e4, threads=threads(share)).to_dict()
                 record.add(name, {key: run[key] for key in ("finished_s", "cpu_seconds", "learned")})
             run = record[name]
             training_s = run["finished_s"] - run["learned"]["startup_s"] - run["learned"]["tail_s"]
@@ -64,10 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             tqdm.write("{:13} {:5.2f} {:>18} {:21.2f} {:7.2f} {:9.3f}".format(*row.values()))
     for policy in policies:
         spent = sum(row["core_s_per_100_batches"] for row in rows if row["threads"] == policy)
-        chose = sum(row["core_s_per_100_batches"] for row in rows if row["threads"] == "chosen")
-        print(
-            f"{policy:>18}: {spent:8.2f} core-seconds in all, {100 * (spent - chose) / spent:+.1f} % saved by choosing"
-        )
+        chosen_spent = sum(row["core_s_per_100_batches"] for row in rows if row["threads"] == "chosen")
+        print(f"{policy:>18}: {spent:8.2f} core-seconds, track saves {100 * (spent - chosen_spent) / spent:+.1f} %")
     if chosen.json:
         chosen.json.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
     return 0

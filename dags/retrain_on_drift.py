@@ -25,7 +25,7 @@ from airflow.sdk import (
 from paceline.operators import DeadlineTrainingOperator, EvaluateOperator, LogNotifier, PromoteOperator
 from paceline.sensors import DriftSensor
 
-# Storage of runs, reports and models. With workers on several machines: a shared folder, or s3://conn_id@bucket/...
+# Storage for runs, reports and models. Workers on several machines need a shared folder, or s3://conn_id@bucket/...
 HOME = os.path.expanduser(os.environ.get("AIRFLOW_HOME", "~/airflow"))
 STORAGE = os.environ.get("PACELINE_STORAGE", f"file://{HOME}/paceline-data")
 RUN = STORAGE + "/runs/{{ run_id }}"
@@ -42,7 +42,7 @@ PARAMS = {
         type=["string", "number"],
         title="Deadline",
         description_md="End of the training, counted from the start of this run: `90s`, `20m`, `PT20M`, a number of "
-        "seconds, or a time such as `2030-01-31T18:00:00Z`. During training, change it on the run's page Pace, or "
+        "seconds, or a time such as `2030-01-31T18:00:00Z`. During training, change it on the run's Pace tab, or "
         "with `paceline deadline set retrain_on_drift RUN train 15m`.",
     ),
     "alpha": Param(
@@ -87,7 +87,7 @@ with DAG(
     schedule=None,
     params=PARAMS,
     max_active_runs=1,
-    # Airflow's own deadline for the whole run: notify if it takes longer than an hour.
+    # Airflow's own deadline for the whole run: notify if the run takes longer than an hour.
     deadline=DeadlineAlert(
         name="the whole run",
         reference=DeadlineReference.DAGRUN_QUEUED_AT,
@@ -112,7 +112,7 @@ with DAG(
 
     @task
     def prepare(folder: str, window: str, hold_out_days: str) -> dict[str, str]:
-        """Write the training data, and the window's last days as the hold-out set for the evaluation."""
+        """Write the training data, and the window's last days as the hold-out set."""
         store = BaseHook.get_hook("paceline_store")
         newest = f'SELECT max(day) FROM flights WHERE "window" = {store.placeholder}'  # noqa: S608
         (last,) = store.get_first(newest, [window])

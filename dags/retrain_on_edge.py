@@ -1,11 +1,11 @@
 """Retrain the flight-delay model on the machines at the airports, beside their camera applications.
 
 drift -> prepare -> profile -> schedule -> train -> evaluate -> promote. `profile` measures new machines with the real
-training and the real application. `schedule` selects the machines with capacity to train, and a shard of the flights
-for each. Try it with `make demo-edge`. Needs a Docker engine with the images of `make image neighbour-image`.
+training and the real application. `schedule` chooses the machines with capacity to train, and assigns a shard of the
+flights to each. Try it with `make demo-edge`. It needs a Docker engine with the images of `make image neighbour-image`.
 
-The fleet is `edge/fleet.yaml`, or the file that `$PACELINE_FLEET` names. The training code is that of
-`retrain_on_drift`; it is the same for one machine and for several.
+The fleet is `edge/fleet.yaml` or the file in `$PACELINE_FLEET`. The training code is the same as in `retrain_on_drift`;
+it needs no change for several machines.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ PARAMS = {
     "reference_window": Param("2013-02", type="string", pattern=r"^\d{4}-\d{2}$", title="Reference month"),
     "current_window": Param("2013-07", type="string", pattern=r"^\d{4}-\d{2}$", title="Month to check for drift"),
     "train_days": Param(
-        112, type="integer", minimum=1, title="Training days", description="A small machine has no memory for a year."
+        112, type="integer", minimum=1, title="Training days", description="Small machines lack memory for a year."
     ),
     "hold_out_days": Param(
         7, type="integer", minimum=1, maximum=20, title="Held-out days", description="The last days of that month."
@@ -95,7 +95,7 @@ with DAG(
 
     @task
     def prepare(folder: str, window: str, train_days: str, hold_out_days: str) -> dict[str, Any]:
-        """Write the window's last days as the hold-out set, and the ``train_days`` before them as training data."""
+        """Write the window's last days as the hold-out set, and the ``train_days`` before as the training data."""
         store = BaseHook.get_hook("paceline_store")
         newest = f'SELECT max(day) FROM flights WHERE "window" = {store.placeholder}'  # noqa: S608
         (last,) = store.get_first(newest, [window])

@@ -1,7 +1,7 @@
-"""Share the cores of one machine among the trainings of any DAG.
+"""Share the cores of one machine among the training jobs of all DAGs.
 
-A training takes part with ``DeadlineTrainingOperator(..., pool="trainings", shared=True)``: it starts when it has a
-grant, never exceeds the grant, and is preempted, with its checkpoint kept, while other trainings need the cores more.
+A ``DeadlineTrainingOperator(..., pool="training", shared=True)`` starts its job when the arbiter has granted cores. The
+job never exceeds its grant. The arbiter may preempt it for more urgent jobs; it later resumes from its checkpoint.
 Once unpaused, this DAG runs continuously. It calls Airflow's API through the connection ``airflow_api``.
 """
 
@@ -25,7 +25,7 @@ PARAMS = {
         "on_time",
         enum=["on_time", "edf", "fifo", "priority", "greedy", "growing", "milp"],
         title="Policy",
-        description_md="`on_time`: meets as many deadlines as possible; the others are for comparison.",
+        description_md="`on_time` meets as many deadlines as possible; the other policies are for comparison.",
     ),
 }
 
@@ -40,7 +40,7 @@ with DAG(
 ):
     ArbiterOperator(
         task_id="arbiter",
-        pool="trainings",
+        pool="training",
         devices="{{ params.devices }}",
         policy="{{ params.policy }}",
         conn_id="airflow_api",

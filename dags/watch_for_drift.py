@@ -1,7 +1,7 @@
 """Start a run when the production data drifts: the triggerer checks for drift, and an asset event starts the DAG.
 
-Watches the newest month of the table ``flights`` of the connection ``paceline_store``, as filled by ``make demo``:
-columns ``window`` ('2013-07'), ``day``, the features below, ``predicted`` and the true label ``late``.
+The trigger checks the newest month of the table ``flights`` at the connection ``paceline_store``. ``make demo`` fills
+the table: columns ``window`` ('2013-07'), ``day``, the features below, ``predicted`` and the true label ``late``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ flights_watch = Asset(
                 prediction="predicted",
                 actual="late",
                 time="day",
-                fire_on="new_window",  # the data comes in months: one event for each month that has drifted
+                fire_on="new_window",  # the data arrives month by month: fire one event for each month with drift
                 poll_interval_s=30,
                 report_dir=STORAGE + "/watch",
             ),
@@ -42,12 +42,12 @@ flights_watch = Asset(
 with DAG("watch_for_drift", schedule=[flights_watch], tags=["paceline", "example"], doc_md=__doc__) as dag:
 
     @task
-    def what_drifted(triggering_asset_events: Any = None) -> list[str]:
-        """Print and return the drifted features. Your own DAG would retrain instead."""
+    def print_drifted_features(triggering_asset_events: Any = None) -> list[str]:
+        """Print and return the drifted features. Your own DAG would start training here."""
         result = triggering_asset_events[flights_watch][-1].extra["payload"]
         print(result["reason"])
         print(f"Report: {result['report_html']}")
         drifted: list[str] = result["drifted_features"]
         return drifted
 
-    what_drifted()
+    print_drifted_features()

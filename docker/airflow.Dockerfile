@@ -1,4 +1,4 @@
-# Airflow with Paceline, for docker-compose.yaml. Trainings run in other containers, so this image has no torch.
+# Airflow with Paceline, for docker-compose.yaml. Training runs in other containers, so this image has no torch.
 #
 # BASE    any image with Python >= 3.10 and its venv module
 # build/compose-wheels/ in the build context, if it exists, replaces the package index (`make compose-wheels`)
@@ -12,7 +12,7 @@ COPY include /opt/paceline/include
 COPY operators /opt/paceline/operators
 COPY plugins /opt/paceline/plugins
 COPY sensors /opt/paceline/sensors
-# Editable, so that the project's folders can be mounted over these.
+# Editable, so that the project's folders can be mounted over these folders.
 RUN python3 -m venv /opt/venv \
  && if ls /wheels/*.whl >/dev/null 2>&1; then export PIP_NO_INDEX=1 PIP_FIND_LINKS=/wheels; fi \
  && /opt/venv/bin/pip install --no-cache-dir --disable-pip-version-check --no-compile \

@@ -1,4 +1,4 @@
-# The image of trainers: Python, torch and numpy, without root and without Paceline
+# The image of training jobs: Python, torch and numpy, without root and without Paceline
 # (the operator copies the `paceline.train` package into each container).
 #
 #   docker build -t paceline-trainer -f docker/trainer.Dockerfile docker
@@ -18,7 +18,7 @@ RUN python3 -m venv /opt/trainer \
     elif [ -n "$INDEX" ]; then from="--index-url $INDEX"; else from=""; fi \
  && /opt/trainer/bin/pip install --no-cache-dir --disable-pip-version-check --no-compile $from "torch==$TORCH" numpy \
  && /opt/trainer/bin/pip uninstall --yes --disable-pip-version-check pip
-# Compile byte code now, on all cores: the user of the image cannot write it, so each import would compile again.
+# Compile byte code now, on all cores: the image's user cannot write byte code, so each process would compile again.
 RUN python3 -m compileall -q -j 0 /opt/trainer/lib >/dev/null || true
 
 FROM ${BASE}

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import paceline
 
-# Airflow writes a configuration file at its first import: not into the home of the user who builds the site.
+# At its first import, Airflow writes a configuration file: keep it out of the user's home.
 os.environ["AIRFLOW_HOME"] = str(Path(__file__).parents[1] / "build" / "docs-airflow")
-# autodoc imports modules with TYPE_CHECKING set, which breaks pydantic's models: import them before.
-FACES = ["operators", "sensors", "train", "contract", "fleet", "drift", "registry", "allocate", "profiles", "elastic"]
-for name in FACES:
+# autodoc sets TYPE_CHECKING when it imports modules, which breaks pydantic models: import the packages before.
+MODULES = ["operators", "sensors", "train", "contract", "fleet", "drift", "registry", "allocate", "profiles", "elastic"]
+for name in MODULES:
     importlib.import_module(f"paceline.{name}")
 
 project = "Paceline"
@@ -42,7 +42,7 @@ napoleon_use_rtype = False
 copybutton_prompt_text = r"\$ |>>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 
-# The site works without a network: `make docs` has fetched the library of the diagrams.
+# The site works without a network: `make docs` has downloaded the diagram library.
 mermaid_use_local = "mermaid.esm.min.mjs"
 html_static_path = ["../build/mermaid/dist"]
 mermaid_fullscreen = False

@@ -1,4 +1,4 @@
-"""Arguments of a training task: checked when the DAG is parsed, where known by then, and read when the task runs."""
+"""Checks a training task's arguments when the DAG is parsed, and converts them to settings when the task runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CHOICES = {
 
 
 class Arguments(Protocol):
-    """The arguments of ``DeadlineTrainingOperator`` that define how its training is controlled."""
+    """The arguments of ``DeadlineTrainingOperator`` that control its training."""
 
     template_fields: Sequence[str]
     objective: str
@@ -56,34 +56,34 @@ class Arguments(Protocol):
     output_path: Any
 
     def read_templates(self) -> None:
-        """Check and convert the template fields, see ``JobOperator``."""
+        """Check and convert the rendered template fields; see ``JobOperator``."""
 
 
 def check(task: Arguments, *, rendered: bool = False) -> None:
-    """Raise InvalidInputError for the first invalid argument; template values are checked only once ``rendered``."""
+    """Raise InvalidInputError for the first invalid argument. Skip templates that are not ``rendered`` yet."""
 
-    def deferred(field: str) -> bool:
+    def is_unrendered(field: str) -> bool:
         return not rendered and field in task.template_fields and is_template(getattr(task, field))
 
     for field, choices in _CHOICES.items():
-        if not deferred(field):
+        if not is_unrendered(field):
             one_of(choices)(field, getattr(task, field))
-    budget = None if deferred("budget") else optional_number("budget", task.budget)
+    budget = None if is_unrendered("budget") else optional_number("budget", task.budget)
     if budget is not None and task.objective == "deadline":
-        accepted = "None, unless the objective is 'throughput'; max_devices limits a training with a deadline"
+        accepted = "None, unless the objective is 'throughput'; max_devices limits the allocation"
         raise InvalidInputError("budget", task.budget, accepted)
     if budget is not None and budget <= 0:
         raise InvalidInputError("budget", budget, "a number greater than 0")
-    if not deferred("deadline") and not (task.deadline is None and task.objective == "throughput"):
+    if not is_unrendered("deadline") and not (task.deadline is None and task.objective == "throughput"):
         Deadline.parse(task.deadline)
-    if not deferred("alpha") and not 0 < number("alpha", task.alpha, _ALPHA) <= 1:
+    if not is_unrendered("alpha") and not 0 < number("alpha", task.alpha, _ALPHA) <= 1:
         raise InvalidInputError("alpha", task.alpha, _ALPHA)
     if number("control_period", task.control_period, "a number of seconds greater than 0") <= 0:
         raise InvalidInputError("control_period", task.control_period, "a number of seconds greater than 0")
-    least = 0.0 if deferred("min_devices") else number("min_devices", task.min_devices)
-    most = None if deferred("max_devices") else optional_number("max_devices", task.max_devices)
+    least = 0.0 if is_unrendered("min_devices") else number("min_devices", task.min_devices)
+    most = None if is_unrendered("max_devices") else optional_number("max_devices", task.max_devices)
     Limits(least, max(least, task.quantum) if most is None else most, task.quantum)
-    if not deferred("output_path"):
+    if not is_unrendered("output_path"):
         task.output_path = optional_path_or_url("output", task.output_path)
     for callback in task.on_deadline_alert:
         if not callable(callback):
@@ -127,10 +127,9 @@ def read(task: Arguments) -> Settings:
 
 
 def origin(context: Context, deadline_from: str) -> datetime:
-    """Return the time from which a duration counts: the start of the DAG run, or of this task.
+    """Return the time from which a deadline's duration counts: the start of the DAG run or of this task.
 
-    ``airflow dags test`` reports the logical date as the run's start. Such a run starts no earlier than it is due, at
-    ``run_after``.
+    ``airflow dags test`` reports the logical date as the start of the run; the later ``run_after`` replaces it.
     """
     now = datetime.now(timezone.utc)
     if deadline_from == "task":

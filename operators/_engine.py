@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from airflow.providers.docker.hooks.docker import DockerHook
 
 
-def client_of(engine_conn_id: str | None) -> Any:
-    """Return a client of the connection's engine, by default of the worker's. Raises as :func:`connect`."""
+def engine_client(engine_conn_id: str | None) -> Any:
+    """Return a client of the engine at a connection, by default the worker's engine. Raises as :func:`connect`."""
     return connect(lambda: engine_hook(engine_conn_id), engine_conn_id)
 
 
-def connect(make: Callable[[], DockerHook], engine_conn_id: str | None, docker_conn_id: str | None = None) -> Any:
+def connect(make_hook: Callable[[], DockerHook], engine_conn_id: str | None, docker_conn_id: str | None = None) -> Any:
     """Return a client of the engine. Raises RuntimeUnavailableError if no engine answers."""
     try:
         with engine_call("connect to the Docker engine"):
-            return make().api_client
+            return make_hook().api_client
     except (InvalidInputError, RuntimeUnavailableError):
         raise
     except Exception as error:  # the hook reports every engine error as a plain AirflowException

@@ -1,4 +1,4 @@
-"""``TaskHost``: connects a training to one try of its Airflow task: state store, log, engine and output."""
+"""``TaskHost``: connects a training job to one try of its Airflow task: state store, log, engine and output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from . import _related_runs
 from ._arguments import origin
 from ._identity import task_labels
 from ._objective import ObjectiveTask, runtime_for, team_of
-from ._output import collect, default_output_path
+from ._output import collect_output, default_output_path
 from ._reporting import Callback, SampleReporter
 
 if TYPE_CHECKING:
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from paceline.elastic.team import TeamJob
     from paceline.runtime import Job, JobSpec, Runtime
 
-_ENDED_STATES = ("success", "failed", "skipped", "upstream_failed", "removed", "restarting")  # restarting: cleared
+_ENDED_STATES = ("success", "failed", "skipped", "upstream_failed", "removed", "restarting")  # restarting: task cleared
 _QUERY_TIMEOUT_S = 1.5
 _SAVE_TIMEOUT_S = 5.0
 
 
 class TrainingTask(ObjectiveTask, Protocol):
-    """The operator as its host sees it, see ``DeadlineTrainingOperator``."""
+    """The part of ``DeadlineTrainingOperator`` that ``TaskHost`` uses."""
 
     task_id: str
     pool: str
@@ -43,8 +43,8 @@ class TrainingTask(ObjectiveTask, Protocol):
     image: str
     gpus: int
 
-    def code(self) -> tuple[list[str], dict[str, Path]]:
-        """Return the command, and the files beside it."""
+    def command_and_files(self) -> tuple[list[str], dict[str, Path]]:
+        """Return the command, and the files to place in its folder."""
 
     @property
     def log(self) -> Any:
@@ -54,16 +54,16 @@ class TrainingTask(ObjectiveTask, Protocol):
         """Return the job's runtime."""
 
     def extend_spec(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
-        """Return the job with the additions of this kind of training."""
+        """Return the job's specification, extended for this kind of training."""
 
 
 class TaskHost:
-    """The :class:`paceline.run.host.Host` of a training that runs as an Airflow task.
+    """The :class:`paceline.run.host.Host` of a training job in an Airflow task.
 
     Parameters
     ----------
     task:
-        The operator, its templates rendered.
+        The operator, with rendered templates.
     context:
         Airflow's context of the task's try.
     callbacks:
@@ -80,7 +80,7 @@ class TaskHost:
         self.try_number, self.max_tries = ti.try_number or 1, ti.max_tries or 0
 
     def origin(self, earlier: datetime | None) -> datetime:
-        """Return the time from which durations count. A retry keeps the first try's time, so its deadline stays."""
+        """Return the time from which durations count. A retry uses the first try's time and so keeps the deadline."""
         if earlier is not None and self._task.deadline_from == "task":
             return earlier
         return origin(self._context, self._task.deadline_from)
@@ -94,7 +94,7 @@ class TaskHost:
         return task_labels(self._context)
 
     def spec(self, scratch: Path, devices: float) -> JobSpec:
-        """Return the operator's job."""
+        """Return the specification of the operator's job."""
         return self._task.extend_spec(self._context, self._task.job_spec(self._context, scratch, devices), scratch)
 
     def team(self, job: Job) -> TeamJob | None:
@@ -102,7 +102,7 @@ class TaskHost:
         return team_of(job)
 
     def past_run(self) -> PastRun | None:
-        """Return the result of the task's last successful run, else of another task's run of the same code."""
+        """Return the measurements of the task's last successful run, or of another task with the same code."""
         ti = self._ti
         try:
             result = ti.xcom_pull(task_ids=self._task.task_id, map_indexes=ti.map_index, include_prior_dates=True)
@@ -117,7 +117,7 @@ class TaskHost:
         return past
 
     def save_measurements(self, past: Mapping[str, Any]) -> None:
-        """Store the measurements for other tasks with the same code; this task finds them in its own result."""
+        """Store the measurements for other tasks with the same code. This task reads them from its own result."""
 
         def save() -> bool:
             _related_runs.save(self._code_digest(), past)
@@ -128,17 +128,17 @@ class TaskHost:
 
     def _code_digest(self) -> str:
         task = self._task
-        command, files = task.code()
+        command, files = task.command_and_files()
         return _related_runs.code_digest(
             f"{type(task).__name__}, {task.objective}, {task.gpus} GPUs", task.image, command, files
         )
 
     def collect(self, job: Job) -> str:
-        """Copy the job's output to ``output``, or to a folder of this task's run; return that place."""
+        """Copy the job's output to ``output``, by default a folder of this task's run. Return the destination."""
         place = self._task.output_path or default_output_path(self._ti)
         earlier = CollectedOutput.read(self.store.get(OUTPUT))
         before = earlier.names if earlier is not None and earlier.place == place else ()
-        names = collect(job, place, before)
+        names = collect_output(job, place, before)
         self.store.set(OUTPUT, CollectedOutput(place=place, names=names).to_json())
         return place
 
@@ -153,24 +153,24 @@ class TaskHost:
         self._reporter.report(sample)
 
     def wait_for_callbacks(self) -> None:
-        """Wait for the callbacks, which run in a thread of their own."""
+        """Wait for the callbacks, which run in a separate thread."""
         if self._reporter is not None:
             self._reporter.close()
 
     def task_status(self) -> TaskStatus:
-        """Return whether the task is over, as Airflow reports it; "unknown" without an answer within 1.5 s."""
-        if _in_process():
-            return "over"  # `airflow dags test` starts no further process for the task
-        return within(_QUERY_TIMEOUT_S, self._query, default="unknown")
+        """Return the task's status in Airflow, or "unknown" if Airflow does not answer within 1.5 s."""
+        if _is_dags_test():
+            return "over"  # no other process continues the task
+        return within(_QUERY_TIMEOUT_S, self._query_status, default="unknown")
 
-    def _query(self) -> TaskStatus:
+    def _query_status(self) -> TaskStatus:
         ti = self._ti
         index = ti.map_index if ti.map_index is not None and ti.map_index >= 0 else None
         found = ti.get_task_states(dag_id=ti.dag_id, map_index=index, task_ids=[ti.task_id], run_ids=[ti.run_id])
         return "over" if set(found.get(ti.run_id, {}).values()) & set(_ENDED_STATES) else "active"
 
 
-def _in_process() -> bool:
+def _is_dags_test() -> bool:
     from airflow.sdk.execution_time import task_runner
 
     return type(getattr(task_runner, "SUPERVISOR_COMMS", None)).__name__ == "InProcessSupervisorComms"

@@ -63,31 +63,31 @@ def _command(field: str, value: object) -> object:
     if value in NOTHING:
         return None
     command_words(field, value)
-    return value  # as written, for Airflow's pages
+    return value  # unchanged: Airflow's pages show what the user wrote
 
 
 class JobOperator(BaseOperator):
     """A task that runs a script or a command as a sandboxed job, in a container or as a local process.
 
-    Template fields take templates, XComArgs, DAG parameters and functions, also inside lists and dicts. Their values
-    are checked when the task runs, all other values when the DAG is parsed.
+    Template fields accept templates, XComArgs, DAG parameters and functions, also inside lists and dicts. Their values
+    are checked when the task runs; all other values, when the DAG is parsed.
 
     Parameters
     ----------
     script:
-        Python file to run, relative to the DAG's folder; give either ``script`` or ``command``. (templated)
+        Python file to run, relative to the DAG's folder; set either ``script`` or ``command``. (templated)
     arguments:
         Command-line arguments for ``script``. (templated)
     command:
         Command to run in ``image``, as text or as a list. (templated)
     files:
-        Files to place beside the script: name in the job to local path. (templated)
+        Files to place in the script's folder: name in the job to local path. (templated)
     inputs:
         Data that the job reads: name below ``$PACELINE_INPUT`` to a local path or an object storage URL. (templated)
     runtime:
         ``"docker"``, ``"process"`` or ``"auto"``. ``"auto"`` uses a container if an engine answers and has the image,
-        else a local process. It uses no local process if any of these is set: ``command``, ``image``, a connection,
-        ``gpus``, ``mem_limit``, ``max_processes``, ``network_mode`` or ``user``. (templated)
+        else a local process. It never uses a local process if any of these is set: ``command``, ``image``, a
+        connection, ``gpus``, ``mem_limit``, ``max_processes``, ``network_mode`` or ``user``. (templated)
     image:
         Container image with Python and the script's dependencies; ``paceline-trainer:latest`` by default. (templated)
     engine_conn_id:
@@ -95,12 +95,12 @@ class JobOperator(BaseOperator):
         :func:`~paceline.airflow.engine_connection.engine_address`; by default the engine of ``$DOCKER_HOST`` or else
         the local one. (templated)
     docker_conn_id:
-        Connection of the Docker provider: the login to an image registry. (templated)
+        Connection of the Docker provider with the login to an image registry. (templated)
     force_pull:
         Pull the image before the job starts, even if the engine has it; a failed pull is an error. A retry that
         reconnects to its container pulls nothing.
     environment, private_environment:
-        Environment variables of the job; Airflow neither templates nor shows the private ones.
+        Environment variables of the job. Airflow neither renders nor shows the private variables.
     gpus:
         Number of GPUs for the container; the engine needs NVIDIA's container toolkit. A local process sees all GPUs.
     mem_limit:
@@ -130,7 +130,7 @@ class JobOperator(BaseOperator):
         "environment",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"environment": "json", "inputs": "json"}
-    # Template field to its reader, see ``read_templates``. Subclasses add the readers of their own template fields.
+    # Template field to its reader; see ``read_templates``. Subclasses add the readers of their own template fields.
     readers: ClassVar[Mapping[str, Reader]] = {
         "script": _script,
         "arguments": sequence,
@@ -196,12 +196,12 @@ class JobOperator(BaseOperator):
             raise InvalidInputError("gpus", gpus, "a whole number of GPUs, 0 for none")
 
     def read_templates(self) -> None:
-        """Check and convert the rendered template fields; ``execute`` calls it first.
+        """Check and convert the rendered template fields; ``execute`` calls this method first.
 
         Raises
         ------
         InvalidInputError
-            For the values that the constructor rejects.
+            For a value that the constructor would reject too.
         """
         read_fields(self, self.readers, rendered=True)
         self._check_script()
@@ -261,7 +261,7 @@ class JobOperator(BaseOperator):
     # --- job ------------------------------------------------------------------------------------------------------
 
     def job_name(self, context: Context, suffix: str = "") -> str:
-        """Return the name of this task's job: equal on every try, different from any other task's."""
+        """Return the name of this task's job, which is the same for every try and unique among tasks."""
         ti = context["ti"]
         return unique_name(context, f"{ti.dag_id}-{ti.task_id}{suffix}", *task_labels(context).values(), suffix)
 
@@ -287,7 +287,7 @@ class JobOperator(BaseOperator):
         suffix:
             Distinguishes several jobs of one task.
         """
-        command, files = self.code()
+        command, files = self.command_and_files()
         return JobSpec(
             name=self.job_name(context, suffix),
             command=command if self.script is None else [*command, *map(str, self.arguments)],
@@ -308,8 +308,8 @@ class JobOperator(BaseOperator):
             labels={**self.labels, **job_labels(context)},
         )
 
-    def code(self) -> tuple[list[str], dict[str, Path]]:
-        """Return the command, without a script's arguments, and the files beside it: name to local path."""
+    def command_and_files(self) -> tuple[list[str], dict[str, Path]]:
+        """Return the command without a script's arguments, and the job's files: name to local path."""
         files = {name: self._local_file(f"files[{name!r}]", path) for name, path in self.files.items()}
         if self.script is None:
             return command_words("command", self.command), files

@@ -1,4 +1,4 @@
-"""Buttons on a task's page in Airflow: to its container's logs, its model and its drift report."""
+"""Buttons on a task's page in Airflow that open the task's model or its container's logs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from airflow.sdk.types import TaskInstanceKey
 
 
-def page(path: str) -> str:
-    """Return the path of a page of Paceline, with the path prefix of ``[api] base_url``.
+def page_path(path: str) -> str:
+    """Return the URL path of a Paceline page, with the path prefix of ``[api] base_url``.
 
-    >>> page("models/churn")
+    >>> page_path("models/churn")
     '/plugin/retraining/models/churn'
     """
     base = urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
@@ -24,20 +24,20 @@ def page(path: str) -> str:
 
 
 class ModelLink(BaseOperatorLink):
-    """The button "Model": opens the page with the model's champion and the scores of its versions."""
+    """The button "Model", which opens the page with the model's champion and the scores of its versions."""
 
     name = "Model"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """Return the page of the model that the task evaluated or promoted; "" before that."""
+        """Return the path of the model's page; "" until the task has evaluated or promoted a model."""
         name = getattr(operator, "model", None) or getattr(operator, "promoted_model", None)
-        return page(f"models/{quote(str(name), safe='')}") if name else ""
+        return page_path(f"models/{quote(str(name), safe='')}") if name else ""
 
 
 class ContainerLogsLink(BaseOperatorLink):
-    """The button "Container logs", for an external log system at ``[paceline] container_logs_url``.
+    """The button "Container logs", which opens the external log system at ``[paceline] container_logs_url``.
 
-    The task's own log contains the container's output in any case.
+    With or without the button, the task's log contains the container's output.
     """
 
     name = "Container logs"

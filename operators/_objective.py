@@ -1,4 +1,4 @@
-"""The runtime of a training with ``objective="throughput"``: a team of containers that scales within its budget."""
+"""The runtime of a job with ``objective="throughput"``: a team of containers that scales within its budget."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 class ObjectiveTask(Protocol):
-    """A task with a training objective, see ``DeadlineTrainingOperator``."""
+    """The part of ``DeadlineTrainingOperator`` that determines the runtime."""
 
     objective: str
     deadline: Any
     scaling: Options | None
 
     def job_spec(self, context: Context, scratch: Path, devices: float) -> JobSpec:
-        """Return the job of one container of the training."""
+        """Return the specification of one container of the training."""
 
 
 def runtime_for(task: ObjectiveTask, single: Runtime, context: Context) -> Runtime:
-    """Return ``single`` for a training in one job, or a team runtime on top of it."""
+    """Return ``single`` for a job in one container, else a team runtime that uses ``single``."""
     if task.objective == "deadline":
         return single
     from paceline.elastic import Options
@@ -36,9 +36,9 @@ def runtime_for(task: ObjectiveTask, single: Runtime, context: Context) -> Runti
     from paceline.runtime import DockerRuntime
 
     if not isinstance(single, DockerRuntime):
-        raise InvalidInputError("runtime", single.name, "'docker': a training that scales is several containers")
+        raise InvalidInputError("runtime", single.name, "'docker': a job that scales runs in several containers")
     options = task.scaling or Options()
-    if task.deadline is not None:  # its controller chooses the budget from the start
+    if task.deadline is not None:  # the deadline controller sets the budget from the start
         options = replace(options, start_share=1.0)
     return TeamRuntime(single, lambda scratch: task.job_spec(context, scratch, 1.0), options=options)
 

@@ -1,4 +1,4 @@
-"""The destination of a training's output, and the copy from the job to it."""
+"""Chooses the destination of a job's output and copies the output there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def default_output_path(ti: Any) -> str:
-    """Return a folder of this task's run below ``$AIRFLOW_HOME/paceline-data``."""
+    """Return the path of this task's folder for this run, below ``$AIRFLOW_HOME/paceline-data``."""
     home = os.environ.get("AIRFLOW_HOME", os.path.expanduser("~/airflow"))
     mapped = [str(ti.map_index)] if ti.map_index is not None and ti.map_index >= 0 else []
     parts = [ti.dag_id, ti.run_id, ti.task_id, *mapped]
@@ -25,15 +25,15 @@ def default_output_path(ti: Any) -> str:
     return os.path.join(home, "paceline-data", "output", *(part.replace("/", "-") for part in parts))
 
 
-def collect(job: Job, destination: str, previous: Iterable[str] = ()) -> list[str]:
-    """Copy a job's output to a local path or an object storage URL; return the names of its files and folders there.
+def collect_output(job: Job, destination: str, previous: Iterable[str] = ()) -> list[str]:
+    """Copy a job's output to a local path or an object storage URL; return the names of the copied files and folders.
 
     Parameters
     ----------
     job:
         The job; its output may have been copied before.
     destination:
-        Local path or object storage URL. Other files there stay.
+        Local path or object storage URL. Other files there remain.
     previous:
         Names that the task copied there earlier. They are replaced, or removed if the job did not write them again.
     """
@@ -48,14 +48,14 @@ def collect(job: Job, destination: str, previous: Iterable[str] = ()) -> list[st
                 _remove(place / name)
                 storage_path(str(output / name)).copy(place / name, recursive=True)
     for name in previous:
-        # The stored names can be edited by users: skip names that lead outside the destination.
+        # Users can edit the stored names: skip names that lead outside the destination.
         if name not in names and name not in ("", ".", "..") and "/" not in name:
             _remove(place / name)
     return names
 
 
 def _remove(target: ObjectStoragePath) -> None:
-    # Copying a folder onto an existing folder would place it inside.
+    # Called before a copy, because copying a folder onto an existing folder would nest it.
     if target.is_dir():
         target.rmdir(recursive=True)
     elif target.exists():

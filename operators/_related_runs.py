@@ -1,7 +1,7 @@
-"""Measurements of a training, for the first run of other tasks with the same code.
+"""Stores the measurements of a training job for the first run of other tasks with the same code.
 
-One Airflow Variable keeps the newest measurements of the 50 most recent codes. They are optional: if two trainings end
-at the same moment, one entry may be lost; if the Variable is deleted, the next training creates it again.
+One Airflow Variable contains the newest measurements for each of the 50 most recent digests of code. Their loss does no
+harm: two jobs that end at the same moment may lose one entry, and the next job recreates a deleted Variable.
 
 """
 
@@ -20,13 +20,13 @@ from paceline.control import PastRun
 
 VARIABLE = "paceline_related_runs"
 _DESCRIPTION = (
-    "Written by Paceline: start-up, speed and pauses of trainings, by a digest of their code. May be deleted."
+    "Written by Paceline: start-up, speed and pauses of training jobs, by a digest of their code. May be deleted."
 )
 _MAX_ENTRIES = 50
 
 
 def code_digest(kind: str, image: str, command: Sequence[str], files: Mapping[str, Path]) -> str:
-    """Return a digest of a training's code: equal for tasks that differ only in arguments, data and limits.
+    """Return a digest of a training job's code: equal for tasks that differ only in arguments, data and limits.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def code_digest(kind: str, image: str, command: Sequence[str], files: Mapping[st
     image, command:
         Container image, and the command without a script's arguments.
     files:
-        The script and the files beside it: name to local path.
+        The script and its additional files: name to local path.
     """
     contents = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
     about = json.dumps([kind, image, list(command), contents], sort_keys=True)
@@ -43,19 +43,19 @@ def code_digest(kind: str, image: str, command: Sequence[str], files: Mapping[st
 
 
 def load(digest: str) -> PastRun | None:
-    """Return the newest run of the same code; ``None`` if there is none."""
-    past = PastRun.read(_stored().get(digest))
+    """Return the newest measurements of the same code; ``None`` if there are none."""
+    past = PastRun.read(_read_variable().get(digest))
     return None if past is None else replace(past, related=True)
 
 
 def save(digest: str, learned: Mapping[str, Any]) -> None:
     """Store the measurements of a run, in the form of :meth:`PastRun.to_dict`."""
-    others = {name: past for name, past in _stored().items() if name != digest}
+    others = {name: past for name, past in _read_variable().items() if name != digest}
     newest = list(others.items())[-(_MAX_ENTRIES - 1) :]
     Variable.set(VARIABLE, {**dict(newest), digest: dict(learned)}, description=_DESCRIPTION, serialize_json=True)
 
 
-def _stored() -> dict[str, Any]:
+def _read_variable() -> dict[str, Any]:
     text = Variable.get(VARIABLE, default=None)
     try:  # not deserialize_json=True: Airflow logs a traceback for a Variable that is not JSON
         stored = json.loads(text) if text else None

@@ -1,4 +1,4 @@
-"""Reports of a running training: every sample to Airflow's metrics, alerts to the DAG author's callbacks."""
+"""Sends the samples of a running training to Airflow's metrics, and its alerts to the DAG author's callbacks."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Callback = Callable[["Context"], Any]
 
 
 class SampleReporter:
-    """Sends each sample to Airflow's metrics; alerts reach the callbacks in a thread beside the control loop.
+    """Sends each sample to Airflow's metrics, and runs the callbacks for alerts in a separate thread.
 
     Parameters
     ----------
     context:
-        Airflow's context of the task. Callbacks get it with the alert as ``paceline``.
+        Airflow's context of the task. Callbacks receive it with the alert as ``paceline``.
     callbacks:
         Called for each alert, for example notifiers.
     log:
@@ -45,15 +45,15 @@ class SampleReporter:
         self._thread: threading.Thread | None = None
 
     def report(self, sample: PaceSample) -> None:
-        """Report a sample, as published as ``pace``. A failure in here never ends the training."""
+        """Report a sample. An error in this method never ends the training."""
         try:
-            self._report(sample)
+            self._send(sample)
         except Exception:
-            if not self._failed:  # once: samples come every second
-                self._log.exception("Could not report metrics or alerts of this training")
+            if not self._failed:  # log the error once, not for every sample
+                self._log.exception("Could not report metrics or alerts of this training job")
             self._failed = True
 
-    def _report(self, sample: PaceSample) -> None:
+    def _send(self, sample: PaceSample) -> None:
         self._send_metrics(sample)
         alert = self._alerts.evaluate(sample)
         if alert is None:
@@ -65,7 +65,7 @@ class SampleReporter:
         self._queue.put(alert)
 
     def close(self, timeout_s: float = 30.0) -> None:
-        """Wait for running callbacks."""
+        """Wait for running callbacks, at most ``timeout_s`` seconds."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join(timeout_s)
@@ -87,12 +87,12 @@ class SampleReporter:
 
     def _run_callbacks(self) -> None:
         while (alert := self._queue.get()) is not None:
-            with suppress(Exception):  # the store does not answer; at worst, a retry repeats the alert
+            with suppress(Exception):  # if the store does not answer, a retry may repeat the alert
                 self._store.set(ALERTS, self._alerts.to_json())
             context: Any = {**self._context, "paceline": alert.to_dict()}
             for callback in self._callbacks:
                 try:
-                    # A notifier replaces its templates by their values; a copy keeps them for the next alert.
+                    # A notifier overwrites its templates with their values; use a copy for each alert.
                     copy(callback)(context)
-                except Exception:  # a notifier may raise anything; the training continues
+                except Exception:  # an error in a callback must not end the training
                     self._log.exception("on_deadline_alert: %r failed", callback)

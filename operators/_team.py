@@ -1,4 +1,4 @@
-"""Shared by the tasks of a training on several machines: its plan, its network, the placement of its jobs."""
+"""Functions for the tasks of a distributed training: plan, network and placement of the jobs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def sample_shares(plan: object) -> dict[str, SampleShare]:
-    """Return each worker's share of the samples. A plan comes from a scheduler, or as JSON from a template.
+    """Return each worker's share of the samples. The plan is a scheduler's result, or JSON from a template.
 
     >>> sample_shares({"workers": {}})
     Traceback (most recent call last):
@@ -33,19 +33,19 @@ def sample_shares(plan: object) -> dict[str, SampleShare]:
 
 
 def valid_plan(field: str, value: object) -> object:
-    """Read the ``plan`` of a task and return it unchanged."""
+    """Check the ``plan`` of a task and return it unchanged."""
     sample_shares(value)
     return value
 
 
 def network_name(context: Context, training: str) -> str:
-    """Return the network's name of one training in one run: equal for all its tasks, different from any other's."""
+    """Return the name of the network that the tasks of a distributed training share; it is unique for each DAG run."""
     ti = context["ti"]
     return f"paceline-{unique_name(context, f'{ti.dag_id}-{training}', ti.dag_id, ti.run_id, training)}"
 
 
 def rendezvous(context: Context, fleet: Fleet, plan: object, training: str) -> Rendezvous:
-    """Return how the tasks of one training find each other; open to the network if they run on several engines."""
+    """Return the rendezvous of a training's tasks, open to other machines if the tasks use several engines."""
     is_open = any(name in fleet.remote_machines for name in sample_shares(plan))
     secret = _password(fleet.key_conn_id) if is_open and fleet.key_conn_id else ""
     return Rendezvous(network_name(context, training), fleet.parameter_server, open=is_open, secret=secret)
@@ -56,41 +56,41 @@ def _password(conn_id: str) -> str:
     from airflow.sdk.exceptions import AirflowNotFoundException
 
     try:
-        found = Connection.get(conn_id).password
+        password = Connection.get(conn_id).password
     except AirflowNotFoundException:
         raise InvalidInputError("fleet.key_conn_id", conn_id, "a connection that exists") from None
-    if not found:
+    if not password:
         raise InvalidInputError("fleet.key_conn_id", conn_id, "a connection with a password")
-    return str(found)
+    return str(password)
 
 
 def check_reachable(fleet: Fleet) -> None:
     """Raise InvalidInputError for a machine whose engine only its own edge worker can reach."""
     for machine in (*fleet.machines, fleet.parameter_server):
         if machine.queue is not None and machine.engine_conn_id is None:
-            accepted = f"a connection: the engine is needed from this task too, not only on queue {machine.queue}"
+            accepted = f"a connection: this task needs the engine too, not only the worker of queue {machine.queue}"
             raise InvalidInputError(f"fleet.{machine.name}.engine_conn_id", None, accepted)
 
 
 def placement_arguments(machine: Machine) -> dict[str, Any]:
-    """Return the operator arguments of a task that runs on a machine's engine."""
-    found = {"engine_conn_id": machine.engine_conn_id, "queue": machine.queue, "executor": machine.executor}
-    return {name: value for name, value in found.items() if value is not None}
+    """Return the operator arguments that place a task on a machine."""
+    fields = {"engine_conn_id": machine.engine_conn_id, "queue": machine.queue, "executor": machine.executor}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def check_distinguishable(fleet: Fleet) -> None:
-    """Raise InvalidInputError for machines on one engine whose containers have the same control group."""
+    """Raise InvalidInputError if two machines have the same engine and the same control group."""
     seen: dict[tuple[str | None, str | None], str] = {}
-    for machine in {one.name: one for one in (*fleet.machines, fleet.parameter_server)}.values():
+    for machine in {machine.name: machine for machine in (*fleet.machines, fleet.parameter_server)}.values():
         place = (machine.engine_conn_id, machine.cgroup_parent)
         if place in seen:
-            accepted = f"a cgroup_parent of its own: {seen[place]} has the same engine and control group"
+            accepted = f"another cgroup_parent: {seen[place]} has the same engine and control group"
             raise InvalidInputError(f"fleet.{machine.name}.cgroup_parent", machine.cgroup_parent, accepted)
         seen[place] = machine.name
 
 
 def container_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the operator arguments of a job in a container; a local process would listen on all interfaces."""
+    """Return the arguments with ``runtime="docker"``; a local process would listen on all interfaces."""
     if not is_template(kwargs.get("runtime")):
         only_docker("runtime", kwargs.get("runtime", "docker"))
     objective = kwargs.get("objective", "deadline")
@@ -100,7 +100,7 @@ def container_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def only_docker(field: str, value: object) -> object:
-    """Read the ``runtime`` of a job that needs containers."""
+    """Reject any ``runtime`` other than Docker."""
     if value != "docker":
-        raise InvalidInputError(field, value, "'docker': a training on several machines runs in containers")
+        raise InvalidInputError(field, value, "'docker': distributed training runs in containers")
     return value

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath
 
 Reader = Callable[[str, Any], Any]
-# Values of an absent argument, also as rendered from a template.
+# The values of an absent argument; a template renders None as text.
 NOTHING = (None, "", "None")
 
 
@@ -44,7 +44,7 @@ def is_template(value: object) -> bool:
 
 
 def read_fields(task: object, readers: Mapping[str, Reader], *, rendered: bool) -> None:
-    """Replace arguments of a task by the results of their readers.
+    """Replace each argument of a task by the result of its reader.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def read_fields(task: object, readers: Mapping[str, Reader], *, rendered: bool) 
         Attribute to its reader.
     rendered:
         ``False`` when the DAG is parsed: templates stay unchanged, so that Airflow finds XComArgs and derives
-        dependencies from them. ``True`` when the task runs: text with braces is a value then.
+        dependencies from them. ``True`` when the task runs: text with braces is then a literal value.
     """
     for field, read in readers.items():
         value = getattr(task, field)
@@ -61,19 +61,19 @@ def read_fields(task: object, readers: Mapping[str, Reader], *, rendered: bool) 
 
 
 def text(field: str, value: object, accepted: str = "text") -> str:
-    """Read text that is not empty."""
+    """Read text; reject empty text."""
     if not isinstance(value, str) or not value:
         raise InvalidInputError(field, value, accepted)
     return value
 
 
 def optional_text(field: str, value: object, accepted: str = "text, or nothing") -> str | None:
-    """Read text; ``None`` if it is absent."""
+    """Read text; return ``None`` for an absent value."""
     return None if value in NOTHING else text(field, value, accepted)
 
 
 def sequence(field: str, value: object, accepted: str = "a list or a tuple") -> list[Any]:
-    """Read a list. Text and dicts are rejected: Airflow's own operators do not split text into a list either.
+    """Read a list. Reject text and dicts: Airflow's own operators do not split text into a list either.
 
     >>> sequence("arguments", ("--epochs", 3))
     ['--epochs', 3]
@@ -87,7 +87,7 @@ def sequence(field: str, value: object, accepted: str = "a list or a tuple") -> 
 
 
 def mapping(field: str, value: object) -> dict[str, Any]:
-    """Read a dict with text as keys; an empty dict if it is absent."""
+    """Read a dict with text keys; return an empty dict for an absent value."""
     found = {} if value in NOTHING else value
     if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
         raise InvalidInputError(field, value, "a mapping of names to values")
@@ -106,7 +106,7 @@ def one_of(choices: Sequence[str]) -> Reader:
 
 
 def number(field: str, value: object, accepted: str = "a number") -> float:
-    """Read a number, or text with a number, as templates render it.
+    """Read a number, or the text of a number, which templates render.
 
     >>> number("alpha", "0.95")
     0.95
@@ -125,7 +125,7 @@ def number(field: str, value: object, accepted: str = "a number") -> float:
 
 
 def optional_number(field: str, value: object, accepted: str = "a number, or nothing") -> float | None:
-    """Read a number; ``None`` if it is absent.
+    """Read a number; return ``None`` for an absent value.
 
     >>> optional_number("max_devices", "None") is None, optional_number("max_devices", "1.5")
     (True, 1.5)
@@ -143,7 +143,7 @@ def positive_integer(field: str, value: object) -> int:
 
 
 def memory_bytes(field: str, value: object) -> int | None:
-    """Read a memory limit as the Docker provider takes it: bytes, or text such as ``"512m"`` or ``"2g"``.
+    """Read a memory limit in the Docker provider's form: bytes, or text such as ``"512m"`` or ``"2g"``.
 
     >>> memory_bytes("mem_limit", "512m"), memory_bytes("mem_limit", 1024), memory_bytes("mem_limit", None)
     (536870912, 1024, None)
@@ -176,12 +176,12 @@ def path_or_url(field: str, value: object, accepted: str = "a local path or an o
 
 
 def optional_path_or_url(field: str, value: object) -> str | None:
-    """Read a local path or a URL; ``None`` if it is absent."""
+    """Read a local path or a URL; return ``None`` for an absent value."""
     return None if value in NOTHING else path_or_url(field, value)
 
 
 def command_words(field: str, value: object) -> list[str]:
-    """Read a command as the Docker provider does: a list, or text; text that begins with ``[`` is a list too.
+    """Read a command as the Docker provider does, from a list, a command line, or the text of a list (``[...]``).
 
     >>> command_words("command", "python -m 'my app'"), command_words("command", "['python', '-m', 'app']")
     (['python', '-m', 'my app'], ['python', '-m', 'app'])
@@ -208,22 +208,22 @@ def is_local(path: ObjectStoragePath) -> bool:
 
 
 def local_copies(field: str, sources: Mapping[str, Any], scratch: Path) -> dict[str, Path]:
-    """Return local paths of files and folders; copy remote ones below ``scratch`` first.
+    """Return local paths of files and folders. Copy remote files and folders to ``scratch``.
 
     Raises
     ------
     InvalidInputError
-        For an entry that does not exist.
+        For a file or folder that does not exist.
     """
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for name, value in sources.items():
         source = storage_path(path_or_url(f"{field}[{name!r}]", value))
         if not source.exists():
             raise InvalidInputError(f"{field}[{name!r}]", str(value), "a file or folder that exists")
         if is_local(source):
-            found[name] = Path(source.path)
+            paths[name] = Path(source.path)
         else:
-            found[name] = scratch / name
-            found[name].parent.mkdir(parents=True, exist_ok=True)
-            source.copy(storage_path(str(found[name])), recursive=True)
-    return found
+            paths[name] = scratch / name
+            paths[name].parent.mkdir(parents=True, exist_ok=True)
+            source.copy(storage_path(str(paths[name])), recursive=True)
+    return paths

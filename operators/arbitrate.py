@@ -1,4 +1,4 @@
-"""``ArbiterOperator``: allocates the devices of an Airflow pool to the trainings of all DAGs that run in it."""
+"""``ArbiterOperator``: allocates the devices of an Airflow pool to the training jobs of all DAGs in the pool."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ _READERS: Mapping[str, Reader] = {
 }
 _STEP_S = 1.0
 _OUTAGE_LIMIT_S = 120.0
-_SLOTS = 128  # of a new pool; Airflow's default pool has the same number
-_PERMANENT = (401, 403, 404)  # wrong password, missing permission, API server without Paceline's plugin
+_SLOTS = 128  # slots of a new pool, the same as in Airflow's default pool
+_PERMANENT_ERRORS = (401, 403, 404)  # wrong password, missing permission, API server without Paceline's plugin
 
 
 class ArbiterOperator(BaseOperator):
-    """A task that allocates the devices of a pool to the trainings that run in it, whichever DAG they belong to.
+    """A task that allocates the devices of a pool to the training jobs of all DAGs that use the pool.
 
-    Trainings take part with ``DeadlineTrainingOperator(shared=True, pool=...)``. The policy decides when a training
-    arrives, ends, is late or gets another deadline, and every few minutes; each training gets the result as its grant.
-    Grants are reduced before others are raised, so together they never exceed ``devices``. They are stored with the
-    trainings: when an arbiter fails or stops, the trainings keep their grants, and the next arbiter continues.
+    Jobs of ``DeadlineTrainingOperator(shared=True, pool=...)`` share the devices. The policy decides when a job
+    arrives, ends, is late or has a new deadline, and every few minutes; the arbiter sends the decision to the jobs as
+    grants. It reduces grants before it raises others, so that their sum never exceeds ``devices``. Grants are stored
+    with the tasks: when an arbiter fails or stops, the jobs keep their grants, and the next arbiter continues.
 
     Parameters
     ----------
     pool:
-        The Airflow pool; it is created if it does not exist. Its slots limit the trainings that run or wait.
+        The Airflow pool; the task creates a missing pool. Its slots limit the number of running and waiting jobs.
         (templated)
     devices:
         Number of devices to allocate. (templated)
@@ -65,12 +65,12 @@ class ArbiterOperator(BaseOperator):
         ``schedule="@continuous"``.
     conn_id:
         Airflow connection to Airflow's own API: host, port, login and password of a user with permission to read and
-        edit these trainings. (templated)
+        edit the task instances of these jobs. (templated)
 
     Returns
     -------
     dict
-        ``decisions``, ``grants`` and ``trainings`` (their numbers), ``most_given`` (most devices allocated at a time).
+        ``decisions``, ``grants`` and ``jobs`` (numbers), and ``most_given`` (largest total allocation in devices).
 
     Examples
     --------
@@ -98,7 +98,7 @@ class ArbiterOperator(BaseOperator):
     ) -> None:
         kwargs.setdefault("retries", 3)
         kwargs.setdefault("retry_delay", timedelta(seconds=5))
-        super().__init__(**kwargs)  # the arbiter takes no slot of the pool that it shares
+        super().__init__(**kwargs)  # ``pool`` is not passed on: the arbiter needs no slot of the pool
         self.pool_name = pool
         self.devices = devices
         self.conn_id = conn_id
@@ -133,43 +133,45 @@ class ArbiterOperator(BaseOperator):
         arbiter = Arbiter(
             number("devices", self.devices),
             quantum=self.quantum,
-            policy=_policy(self.policy, every_s),
+            policy=_make_policy(self.policy, every_s),
             every_s=every_s,
         )
         pool_log = _PoolLog(self.log)
         end_s = time.monotonic() + _seconds("lifetime", self.lifetime)
         give_up_s = time.monotonic() + _OUTAGE_LIMIT_S
-        with contextlib.closing(self._api()) as api:
+        with contextlib.closing(self._connect()) as api:
             self._create_pool(api)
             while not self._ended.is_set() and time.monotonic() < end_s:
                 try:
                     self._step(api, arbiter, pool_log)
                     give_up_s = time.monotonic() + _OUTAGE_LIMIT_S
-                except (AirflowApiError, TransportError) as error:  # trainings continue with their grants
-                    permanent = isinstance(error, AirflowApiError) and error.status in _PERMANENT
+                except (AirflowApiError, TransportError) as error:  # jobs continue with their grants
+                    permanent = isinstance(error, AirflowApiError) and error.status in _PERMANENT_ERRORS
                     if permanent or time.monotonic() > give_up_s:
                         raise
-                    self.log.warning("Airflow's API failed; trying again: %s", error)
+                    self.log.warning("A request to Airflow's API failed; trying again: %s", error)
                 self._ended.wait(_STEP_S)
         return {"decisions": arbiter.decisions, **pool_log.summary()}
 
     def on_kill(self) -> None:
-        """End the task; trainings keep their grants."""
+        """End the task; the jobs keep their grants."""
         self._ended.set()
 
     def _step(self, api: AirflowApi, arbiter: Arbiter, pool_log: _PoolLog) -> None:
         from paceline.airflow.api import AirflowApiError
 
-        rows = api.pages(f"/pools/{quote(self.pool_name, safe='')}/trainings")
-        tasks = {_key(row): row for row in rows}
-        requests = [request for key, row in tasks.items() if (request := _request(key, row, self.policy)) is not None]
+        rows = api.pages(f"/pools/{quote(self.pool_name, safe='')}/jobs")
+        tasks = {_task_key(row): row for row in rows}
+        requests = [
+            request for key, row in tasks.items() if (request := _to_request(key, row, self.policy)) is not None
+        ]
         for grant in arbiter.step(requests, time.time()):
             row = tasks[grant.key]
             task = (row["dag_id"], row["run_id"], row["task_id"])
             try:
                 api.put_task_state(*task, CEILING, grant.ceiling.to_json(), map_index=row["map_index"])
             except AirflowApiError as error:
-                if error.status not in (403, 404):  # deleted meanwhile, or not editable by this user
+                if error.status not in (403, 404):  # the task was deleted, or this user may not edit it
                     raise
                 pool_log.record_failure(grant.key, error)
             else:
@@ -185,11 +187,11 @@ class ArbiterOperator(BaseOperator):
         except AirflowApiError as error:
             if error.status != 404:
                 raise
-            pool = {"name": self.pool_name, "slots": _SLOTS, "description": "Trainings that share devices"}
+            pool = {"name": self.pool_name, "slots": _SLOTS, "description": "Training jobs that share devices"}
             api.api("POST", "/pools", pool)
-            self.log.info("Created pool %s with %d slots for running and waiting trainings", self.pool_name, _SLOTS)
+            self.log.info("Created pool %s with %d slots for running and waiting training jobs", self.pool_name, _SLOTS)
 
-    def _api(self) -> AirflowApi:
+    def _connect(self) -> AirflowApi:
         from paceline.airflow.api import AirflowApi
 
         connection = BaseHook.get_connection(self.conn_id)
@@ -207,7 +209,7 @@ class ArbiterOperator(BaseOperator):
 
 
 class _PoolLog:
-    """An arbiter's events and numbers, for its log and its result."""
+    """Logs an arbiter's events, and counts them for the task's result."""
 
     def __init__(self, log: Any) -> None:
         self._log = log
@@ -234,33 +236,33 @@ class _PoolLog:
     def record_requests(self, requests: Sequence[DeviceRequest]) -> None:
         self._keys.update(request.key for request in requests)
         self._most_devices = max(self._most_devices, sum(request.committed for request in requests))
-        if self._only_arbiter and any(self._is_foreign(request) for request in requests):
+        if self._only_arbiter and any(self._is_from_other_arbiter(request) for request in requests):
             self._only_arbiter = False
             self._log.warning("Another arbiter allocates devices of this pool: the pool may be over-allocated")
         for request in requests:
             if request.lost and request.key not in self._lost:
                 self._lost.add(request.key)
-                message = "%s ended without reporting it: up to %g devices stay reserved until its task is cleared"
+                message = "%s ended without removing its job: up to %g devices stay reserved until the task is cleared"
                 self._log.warning(message, request.key, request.committed)
 
-    def _is_foreign(self, request: DeviceRequest) -> bool:
+    def _is_from_other_arbiter(self, request: DeviceRequest) -> bool:
         granted = request.ceiling.grant if request.ceiling is not None else 0
         return granted > self._latest_grant.get(request.key, granted)
 
     def summary(self) -> dict[str, Any]:
-        return {"grants": self._grants, "trainings": len(self._keys), "most_given": round(self._most_devices, 6)}
+        return {"grants": self._grants, "jobs": len(self._keys), "most_given": round(self._most_devices, 6)}
 
 
-def _key(row: Mapping[str, Any]) -> str:
+def _task_key(row: Mapping[str, Any]) -> str:
     mapped = f"[{row['map_index']}]" if row["map_index"] >= 0 else ""
     return f"{row['dag_id']} {row['run_id']} {row['task_id']}{mapped}"
 
 
-def _request(key: str, row: Mapping[str, Any], policy: str) -> DeviceRequest | None:
+def _to_request(key: str, row: Mapping[str, Any], policy: str) -> DeviceRequest | None:
     from paceline.arbiter import DeviceRequest
 
     arrived = datetime.fromisoformat(row["started_at"]) if row["started_at"] else None
-    # Airflow's weight counts downstream tasks by default, which is no measure of importance for other policies.
+    # Airflow's default weight counts downstream tasks and does not measure importance; only "priority" uses it.
     weight = float(row["priority_weight"] or 0) if policy == "priority" else 1.0
     request = DeviceRequest.read(key, row["pace"], row["ceiling"], arrived, weight)
     if request is not None and row["lost"] and not request.ended:
@@ -268,7 +270,7 @@ def _request(key: str, row: Mapping[str, Any], policy: str) -> DeviceRequest | N
     return request
 
 
-def _policy(name: str, every_s: float) -> Any:
+def _make_policy(name: str, every_s: float) -> Any:
     from paceline.allocate import Greedy, Growing, RollingHorizon, edf, fifo, priority
 
     makers: dict[str, Any] = {

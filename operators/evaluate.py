@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 _LAST_LINES = 20
 
 
-def _data(field: str, value: object) -> dict[str, Any]:
+def _nonempty_mapping(field: str, value: object) -> dict[str, Any]:
     found = mapping(field, value)
     if not found:
-        raise InvalidInputError(field, value, "at least one file or folder to evaluate on")
+        raise InvalidInputError(field, value, "at least one file or folder with hold-out data")
     return found
 
 
 class EvaluateOperator(JobOperator):
     """A task that scores challenger and champion with the user's script on the same data.
 
-    The script runs once for each of the two models, sandboxed like a training. It finds the model in
-    ``$PACELINE_INPUT/model`` and the data below ``$PACELINE_INPUT/data``, and reports its scores with
-    ``paceline.train.report(auc=..., ...)``. The challenger is then registered as the next version of the model; a retry
-    of the same task returns the same version.
+    The script runs once for each model, sandboxed like a training job. It reads the model from
+    ``$PACELINE_INPUT/model`` and the data from ``$PACELINE_INPUT/data``, and reports its scores with
+    ``paceline.train.report(auc=..., ...)``. The task then registers the challenger as the next version of the model; a
+    retry returns the same version.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class EvaluateOperator(JobOperator):
     data:
         Hold-out data: name below ``$PACELINE_INPUT/data`` to a local path or an object storage URL. (templated)
     metric:
-        Name of the reported score that is compared.
+        Name of the score to compare.
     greater_is_better:
         ``False`` for losses and errors.
     data_window:
@@ -73,7 +73,7 @@ class EvaluateOperator(JobOperator):
     dict
         ``model``, ``registry``, ``version`` (of the challenger), ``metric``, ``challenger`` and ``champion`` (scores),
         ``champion_version``, ``better``, ``improvement`` (positive is better), and ``challenger_metrics`` and
-        ``champion_metrics`` with all reported scores. Without a champion, its values and ``improvement`` are ``None``.
+        ``champion_metrics`` with all reported scores. Without a champion, champion values and ``improvement`` are None.
 
     Examples
     --------
@@ -113,7 +113,7 @@ the first a letter or digit
         "model": lambda field, value: check_name(value, field=field),
         "registry": path_or_url,
         "challenger": path_or_url,
-        "data": _data,
+        "data": _nonempty_mapping,
         "data_window": mapping,
         "lineage": mapping,
         "devices": number,
@@ -158,11 +158,11 @@ the first a letter or digit
             raise AirflowFailException(str(error)) from error  # a retry cannot succeed
         except PacelineError as error:
             if self._killed.is_set():
-                raise AirflowException("Task stopped: its job is stopped and removed") from error
+                raise AirflowException("The task was stopped; its job has been removed") from error
             raise AirflowException(str(error)) from error
 
     def on_kill(self) -> None:
-        """Stop and remove the job. Called from a signal handler, so the work is done in a thread."""
+        """Stop and remove the job, in a thread because Airflow calls this method in a signal handler."""
         self._killed.set()
         if self._job is not None:
             cleanup = threading.Thread(target=self._job.remove, name="paceline-kill", daemon=True)
@@ -176,8 +176,8 @@ the first a letter or digit
         if not trained.exists():
             raise InvalidInputError("challenger", self.challenger, "a folder with a model that exists")
         runtime = self.make_runtime()
-        key = self._key(context, trained)
-        champion = self._champion(registry, key)
+        key = self._registration_key(context, trained)
+        champion = self._find_champion(registry, key)
         with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
             scratch = Path(folder)
             new = self._score(context, runtime, "challenger", self.challenger, scratch)
@@ -191,7 +191,7 @@ the first a letter or digit
             name=self.model,
             metrics=new,
             data_window=self.data_window,
-            lineage={**self.lineage, **_origin(context), "evaluation": verdict},
+            lineage={**self.lineage, **_task_fields(context), "evaluation": verdict},
             key=key,
         )
         self._log_verdict(version, verdict)
@@ -204,8 +204,8 @@ the first a letter or digit
             "champion_metrics": old,
         }
 
-    def _champion(self, registry: Registry, key: str) -> ModelVersion | None:
-        """Return the version to compare with: the champion, or its predecessor if this challenger was promoted."""
+    def _find_champion(self, registry: Registry, key: str) -> ModelVersion | None:
+        """Return the champion; if an earlier try's challenger is the champion, return the previous champion."""
         for promotion in reversed(registry.history(self.model)):
             version = registry.version(self.model, promotion.version)
             if version.key != key:
@@ -222,7 +222,7 @@ the first a letter or digit
         self.log.info("Scoring the %s", role)
         job = self._job = runtime.start(spec)
         try:
-            scores = self._follow(job, role)
+            scores = self._read_scores(job, role)
         finally:
             job.remove()
             job.close()
@@ -234,22 +234,22 @@ the first a letter or digit
         self.log.info("The %s: %s", role, ", ".join(f"{name} {score:.6g}" for name, score in scores.items()))
         return scores
 
-    def _follow(self, job: Job, role: str) -> dict[str, float]:
+    def _read_scores(self, job: Job, role: str) -> dict[str, float]:
         scores: dict[str, float] = {}
-        text: list[str] = []
+        lines: list[str] = []
 
-        def keep(line: str) -> None:
+        def log_line(line: str) -> None:
             self.log.info("[%s] %s", role, line)
-            text.append(line)
-            del text[:-_LAST_LINES]
+            lines.append(line)
+            del lines[:-_LAST_LINES]
 
-        reader = ProgressReader(keep, lambda line, reason: self.log.warning("[%s] %s (%s)", role, line, reason))
+        reader = ProgressReader(log_line, lambda line, reason: self.log.warning("[%s] %s (%s)", role, line, reason))
         ended = False
         while not ended:
             ended = job.wait(0.5)
             for progress in reader.feed(job.read_lines(), now_s=0.0):
                 scores.update(progress.metrics)
-        failure = describe_failure(job.status(), text)
+        failure = describe_failure(job.status(), lines)
         if failure:
             raise TrainingFailedError(f"scoring the {role}: {failure}")
         return scores
@@ -282,8 +282,8 @@ the first a letter or digit
                 "better" if verdict["better"] else "not better",
             )
 
-    def _key(self, context: Context, place: Any) -> str:
-        """Return the registration's key, equal on every try: the task instance and a digest of the model."""
+    def _registration_key(self, context: Context, place: Any) -> str:
+        """Return a key that is the same for every try: the ids of the task instance and a digest of the model."""
         from paceline.registry.storage import digest_of
 
         ti = context["ti"]
@@ -295,6 +295,6 @@ def _challenger_fields(version: ModelVersion, verdict: Mapping[str, Any]) -> tup
     return version.name, version.version, verdict["metric"], verdict["challenger"]
 
 
-def _origin(context: Context) -> dict[str, Any]:
+def _task_fields(context: Context) -> dict[str, Any]:
     ti = context["ti"]
     return {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "map_index": ti.map_index}

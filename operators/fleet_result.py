@@ -1,4 +1,4 @@
-"""``FleetResultOperator``: combines the results of a training's workers."""
+"""``FleetResultOperator``: combines the results of the workers of a distributed training."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from airflow.sdk.exceptions import AirflowFailException
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-# Result keys that all workers share, and keys of each worker.
+# Result keys that are equal for all workers, and keys that differ between workers.
 _COMMON_KEYS = ("model", "deadline_s", "runtime", "loss", "metrics")
 _WORKER_KEYS = ("finished_s", "error_pct", "mean_devices", "device_seconds")
 
 
 class FleetResultOperator(BaseOperator):
-    """A task that combines the results of a training's workers, so that later tasks need not know the workers.
+    """A task that combines the results of the workers of a distributed training for the downstream tasks.
 
-    :func:`~paceline.operators.train_on_fleet` makes it as the group's last task.
+    :func:`~paceline.operators.train_on_fleet` creates it as the last task of the group.
 
     Parameters
     ----------
     worker_task_ids:
-        Worker to the id of its task.
+        Name of each worker to the id of its task.
 
     Returns
     -------
@@ -43,7 +43,7 @@ class FleetResultOperator(BaseOperator):
     ui_color = "#e6e0ff"
 
     def __init__(self, *, worker_task_ids: Mapping[str, str], **kwargs: Any) -> None:
-        # Workers that the schedule left out are skipped; downstream tasks are not.
+        # Run even if the schedule has excluded workers, whose tasks are skipped.
         kwargs.setdefault("trigger_rule", "none_failed_min_one_success")
         super().__init__(**kwargs)
         self.worker_task_ids = dict(worker_task_ids)
@@ -57,14 +57,14 @@ class FleetResultOperator(BaseOperator):
                 results[worker] = result
         if not results:
             raise AirflowFailException("no worker finished the training; see the workers' task logs")
-        return combine(results)
+        return combine_results(results)
 
 
-def combine(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return one result from the workers' results.
+def combine_results(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Combine the workers' results into one.
 
     >>> one = {"model": "a", "deadline_s": 60.0, "finished_s": 59.0, "error_pct": -1.7, "device_seconds": 30.0}
-    >>> both = combine({"a": one, "b": {**one, "model": "b", "finished_s": 59.5, "error_pct": -0.8}})
+    >>> both = combine_results({"a": one, "b": {**one, "model": "b", "finished_s": 59.5, "error_pct": -0.8}})
     >>> both["model"], both["finished_s"], both["device_seconds"], sorted(both["workers"])
     ('b', 59.5, 60.0, ['a', 'b'])
     """
@@ -82,7 +82,7 @@ def combine(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _end_s(result: Mapping[str, Any]) -> float:
-    """Return a worker's end on a common clock: durations may count from each task's own start."""
+    """Return the Unix time of a worker's end; ``finished_s`` may count from a different start for each worker."""
     origin = datetime.fromisoformat(result["origin"]).timestamp() if "origin" in result else 0.0
     return origin + float(result["finished_s"])
 

@@ -1,4 +1,4 @@
-"""``train_on_fleet``: a training on several machines as a group of tasks, one per machine."""
+"""``train_on_fleet``: creates a group of tasks that train on several machines, one task for each machine."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def train_on_fleet(
     server: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> TaskGroup:
-    """Return the tasks of a training on several machines as a group.
+    """Create a group of tasks that train on several machines.
 
-    The group has a task for the parameter server, one for each machine, and one that combines their results. A machine
-    that the schedule leaves out is skipped with the reason.
+    The group has a task for the parameter server, a task for each machine, and a task that combines the results. The
+    task of a machine that the schedule excludes is skipped and states the reason.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def train_on_fleet(
     Returns
     -------
     TaskGroup
-        The group. The XCom of its last task, ``GROUP.result``, is the training's result, see
+        The group. The XCom of its last task, ``GROUP.result``, is the combined result of
         :class:`~paceline.operators.FleetResultOperator`; the XCom of ``GROUP.MACHINE`` is that worker's result.
 
     Examples
@@ -65,7 +65,7 @@ def train_on_fleet(
     ['train.gate-1', 'train.gate-2', 'train.parameter_server', 'train.result']
     """
     check_rendezvous(fleet)
-    shared = {name: kwargs.pop(name) for name in _SERVER_ARGUMENTS if name in kwargs}
+    shared = {name: kwargs.pop(name) for name in _SHARED_ARGUMENTS if name in kwargs}
     with TaskGroup(group_id) as group:
         parameter_server = ParameterServerOperator(
             task_id=SERVER_TASK,
@@ -92,5 +92,5 @@ def train_on_fleet(
     return group
 
 
-# Arguments that the parameter server needs as well; the others concern the training code.
-_SERVER_ARGUMENTS = ("deadline", "deadline_from", "image", "labels", "user")
+# Arguments of the parameter server and of the workers. Only the workers get the remaining arguments.
+_SHARED_ARGUMENTS = ("deadline", "deadline_from", "image", "labels", "user")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-# The context of a DAG's `DeadlineAlert` has no task and no training.
+# In a DAG's `DeadlineAlert`, the context has neither a task instance nor an alert of Paceline.
 _MESSAGE = (
     "{% if paceline is defined %}{{ ti.dag_id }}.{{ ti.task_id }}: deadline {{ paceline.message }}"
     "{% else %}a deadline was missed{% endif %}"
@@ -19,12 +19,12 @@ _MESSAGE = (
 
 
 class LogNotifier(BaseNotifier):
-    """A notifier that logs: to the task's log as ``on_deadline_alert``, to the triggerer's in a ``DeadlineAlert``.
+    """A notifier that logs in the task (``on_deadline_alert``) or in the triggerer (``DeadlineAlert``).
 
     Parameters
     ----------
     message:
-        Message to log. ``paceline.message`` describes the alert of a training's deadline. (templated)
+        Message to log. ``paceline.message`` describes the alert about a job's deadline. (templated)
 
     Examples
     --------
@@ -45,5 +45,5 @@ class LogNotifier(BaseNotifier):
         self.log.warning("%s", self.message)
 
     async def async_notify(self, context: Context) -> None:
-        """Log the message, in the triggerer."""
+        """Log the message in the triggerer."""
         self.notify(context)

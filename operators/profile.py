@@ -1,4 +1,4 @@
-"""``ProfileOperator``: measures how a training and its neighbours behave on each kind of device."""
+"""``ProfileOperator``: measures a training job and its neighbours on each kind of device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailable
 from paceline.fleet import BackgroundApp, Fleet, Machine
 from paceline.fleet.rendezvous import check_rendezvous
 
-from ._engine import client_of
+from ._engine import engine_client
 from ._identity import job_labels
 from ._job import JobOperator
 from ._team import check_distinguishable, check_reachable, container_arguments, only_docker
@@ -33,17 +33,16 @@ if TYPE_CHECKING:
     from paceline.profiles.store import ProfileStore
 
 NEIGHBOUR_IMAGE = "paceline-neighbour:latest"
-# The measured trainings have at most this many workers.
-_MOST_MACHINES = 3
+_MAX_MACHINES = 3  # machines that train together in a measurement
 _KILL_S = 4.0  # Airflow kills a task 5 s after its signal
 
 
 class ProfileOperator(JobOperator):
-    """A task that profiles each kind of device whose profile is missing or outdated; otherwise it does nothing.
+    """A task that profiles each kind of device whose profile is missing or outdated.
 
-    The measured training is the real one: its script runs on machines of the fleet, beside their background
-    applications and under a controlled load. From these measurements the task learns the functions of Deep-Edge: the
-    time of a sample and of an update, the resulting load of the machine, and the applications' latency.
+    The task runs the training script on machines of the fleet, beside their background applications and under a
+    controlled load. From the measurements it fits the functions of Deep-Edge: the time of a sample and of an update,
+    the load of the machine, and the latency of the applications.
 
     Parameters
     ----------
@@ -52,25 +51,25 @@ class ProfileOperator(JobOperator):
     profiles:
         Path or object storage URL of the profiles. (templated)
     points:
-        Number of measurements; at least eight for each measured machine. (templated)
+        Number of measurements, at least eight for each measured machine. (templated)
     measure_s:
-        Seconds to measure each point with the training, after half as long without it. Each point takes about two
-        seconds more.
+        Seconds to measure each point with the training, after half that time without the training. The total time of a
+        point is about two seconds longer.
     batch_sizes:
-        Batch sizes that a schedule may choose among.
+        Batch sizes from which a schedule may choose.
     max_age:
         Largest age of a valid profile.
     neighbour_image:
         Image with stress-ng, which generates the load.
     **kwargs:
         Arguments of the training, as for :class:`~paceline.operators.DeadlineTrainingOperator`: ``script``,
-        ``arguments``, ``files``, ``inputs``, ``image``, ``environment``, ``user``; and the connection to the engine.
+        ``arguments``, ``files``, ``inputs``, ``image``, ``environment``, ``user``, and the connection to the engine.
 
     Returns
     -------
     dict
-        ``profiled`` and ``kept``: kind of device to the reason; ``report``: one row for each function of the new
-        profiles, with its error in percent as in the paper's Table I.
+        ``profiled`` and ``kept``: kind of device to the reason; ``report``: a row for each function of the new
+        profiles, with the function's error in percent as in the paper's Table I.
 
     Examples
     --------
@@ -124,16 +123,16 @@ class ProfileOperator(JobOperator):
     def _check_script(self) -> None:
         super()._check_script()
         if self.script is None:
-            raise InvalidInputError("script", self.script, "a Python file: the training that is measured")
+            raise InvalidInputError("script", self.script, "a Python file with the training code to measure")
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Measure the kinds of device without a valid profile, and store their new profiles."""
+        """Measure each kind of device without a valid profile, and store its new profile."""
         from paceline.profiles.store import ProfileStore
 
         try:
             self.read_templates()
             with tempfile.TemporaryDirectory() as scratch:
-                training = self._training(Path(scratch))
+                training = self._training_spec(Path(scratch))
                 store = ProfileStore(storage_path(self.profiles))
                 stale, kept = self._check_profiles(store, training)
                 for kind, why in stale.items():
@@ -142,7 +141,7 @@ class ProfileOperator(JobOperator):
                 if stale:
                     measured = self._measure(context, training, list(stale))
                     for kind in stale:
-                        profile = self._learn(kind, measured, training)
+                        profile = self._fit_profile(kind, measured, training)
                         store.save(profile)
                         report += profile.report()
         except RuntimeUnavailableError as error:
@@ -158,12 +157,12 @@ class ProfileOperator(JobOperator):
         self._killed.set()
         bench = self._bench
         if bench is not None:
-            # In a thread: the interrupted code may hold a lock that closing needs.
+            # Close in a thread, because the interrupted code may have locked what `close` needs.
             ending = threading.Thread(target=bench.close, daemon=True)
             ending.start()
             ending.join(_KILL_S)
 
-    def _training(self, scratch: Path) -> TrainingSpec:
+    def _training_spec(self, scratch: Path) -> TrainingSpec:
         from paceline.profiles.measured_training import TrainingSpec
 
         return TrainingSpec(
@@ -177,15 +176,15 @@ class ProfileOperator(JobOperator):
         )
 
     def _fingerprint(self, training: TrainingSpec, kind: str) -> str:
-        """Return a digest of everything that defines the training and its neighbours on a kind of device."""
-        apps = {app.name: app for machine in self._of_kind(kind) for app in machine.background}
+        """Return a digest of the definitions of the training and of its neighbours on a kind of device."""
+        apps = {app.name: app for machine in self._machines_of(kind) for app in machine.background}
         files = {"": training.script, **training.files}
         files |= {f"background {name}": self._app_script(app) for name, app in apps.items() if app.script is not None}
         digest = hashlib.sha256()
         for name in sorted(files):
             digest.update(f"{name}\0{hashlib.sha256(files[name].read_bytes()).hexdigest()}\0".encode())
         images = {name: app.image for name, app in apps.items()}
-        # Only the names of inputs: each retraining has its own data.
+        # Include only the names of the inputs, because the data differs in each retraining.
         inputs = sorted(self.inputs)
         definition = [training.image, list(training.arguments), self.environment, inputs, self.batch_sizes, images]
         digest.update(json.dumps(definition, sort_keys=True).encode())
@@ -198,11 +197,11 @@ class ProfileOperator(JobOperator):
         stale, kept = {}, {}
         for kind in self.fleet.kinds:
             profile = store.load(kind)
-            machine = self._of_kind(kind)[0]
+            machine = self._machines_of(kind)[0]
             if profile is None:
                 stale[kind] = "it has no profile"
                 continue
-            why = profile.stale(
+            why = profile.stale_reason(
                 datetime.now(timezone.utc),
                 training=self._fingerprint(training, kind),
                 cores=machine.cores,
@@ -225,14 +224,14 @@ class ProfileOperator(JobOperator):
         machines, server = self._select_machines(kinds), self.fleet.parameter_server
         if server.name in {machine.name for machine in machines}:
             server = server.model_copy(update={"name": f"{server.name}-server", "background": ()})
-        clients = self._clients([*machines, server])
-        labels = job_labels(context)  # other Airflow installations may use these engines
+        clients = self._engine_clients([*machines, server])
+        labels = job_labels(context)  # unique among the Airflow installations that use these engines
         runtimes = {name: DockerRuntime(client, pull=self.force_pull) for name, client in clients.items()}
-        for runtime in runtimes.values():  # remove jobs of a failed earlier try
+        for runtime in runtimes.values():  # remove the jobs of an earlier try
             runtime.remove_all(labels)
         done = 0
 
-        def on_rows(rows: list[dict[str, Any]]) -> None:
+        def log_rows(rows: list[dict[str, Any]]) -> None:
             nonlocal done
             done += 1
             if self._killed.is_set():
@@ -252,23 +251,23 @@ class ProfileOperator(JobOperator):
             labels={**self.labels, **labels},
         )
         with self._bench as bench:
-            return Survey(bench, machines, axes, on_rows=on_rows).run(self.points)
+            return Survey(bench, machines, axes, on_rows=log_rows).run(self.points)
 
-    def _clients(self, machines: Sequence[Machine]) -> dict[str, Any]:
-        """Return each machine's engine client, one per engine; without a connection, the operator's own engine."""
-        made: dict[str | None, Any] = {}
+    def _engine_clients(self, machines: Sequence[Machine]) -> dict[str, Any]:
+        """Return each machine's engine client. A machine without a connection uses the operator's engine."""
+        by_conn_id: dict[str | None, Any] = {}
         for machine in machines:
             conn_id = machine.engine_conn_id
             if conn_id is None:
-                made[None] = made.get(None) or self._connect()
-            elif conn_id not in made:
-                made[conn_id] = client_of(conn_id)
-        return {machine.name: made[machine.engine_conn_id] for machine in machines}
+                by_conn_id[None] = by_conn_id.get(None) or self._connect()
+            elif conn_id not in by_conn_id:
+                by_conn_id[conn_id] = engine_client(conn_id)
+        return {machine.name: by_conn_id[machine.engine_conn_id] for machine in machines}
 
-    def _learn(self, kind: str, measured: pd.DataFrame, training: TrainingSpec) -> DeviceProfile:
+    def _fit_profile(self, kind: str, measured: pd.DataFrame, training: TrainingSpec) -> DeviceProfile:
         from paceline.profiles import DeviceProfile, Origin
 
-        machine = self._of_kind(kind)[0]
+        machine = self._machines_of(kind)[0]
         origin = Origin(
             training=self._fingerprint(training, kind),
             cores=machine.cores,
@@ -276,19 +275,19 @@ class ProfileOperator(JobOperator):
             gpus=machine.gpus,
             measured_at=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         )
-        apps = sorted({app.name for one in self._of_kind(kind) for app in one.background})
+        apps = sorted({app.name for one in self._machines_of(kind) for app in one.background})
         rows = measured[measured["kind"] == kind]
         return DeviceProfile.fit(kind, rows, origin, apps=apps)
 
     def _select_machines(self, kinds: Sequence[str]) -> list[Machine]:
-        """Return the machines to measure on, as many as train together.
+        """Return the machines for the measurement.
 
-        They cover each given kind with all its applications. The rest are other machines of these kinds, or of other
-        kinds if their applications can be run.
+        The first machines cover each given kind with all its applications. Up to ``_MAX_MACHINES``, other machines
+        follow: of these kinds, or of other kinds if all their applications have scripts.
         """
         chosen: dict[str, Machine] = {}
         for kind in kinds:
-            of_kind = self._of_kind(kind)
+            of_kind = self._machines_of(kind)
             chosen[of_kind[0].name] = of_kind[0]
             for app in {app.name for machine in of_kind for app in machine.background}:
                 hosts = [one for one in of_kind if app in {other.name for other in one.background}]
@@ -297,16 +296,16 @@ class ProfileOperator(JobOperator):
         others = [machine for machine in self.fleet.machines if machine.name not in chosen]
         others = [one for one in others if one.kind in kinds or all(app.script for app in one.background)]
         others.sort(key=lambda machine: machine.kind not in kinds)
-        picked = [*chosen.values(), *others[: max(_MOST_MACHINES - len(chosen), 0)]]
-        return [self._with_scripts(machine) for machine in picked]
+        picked = [*chosen.values(), *others[: max(_MAX_MACHINES - len(chosen), 0)]]
+        return [self._with_absolute_scripts(machine) for machine in picked]
 
-    def _with_scripts(self, machine: Machine) -> Machine:
-        """Return the machine with absolute paths of its applications' scripts, which may be relative to the DAG."""
+    def _with_absolute_scripts(self, machine: Machine) -> Machine:
+        """Return a copy of the machine with absolute script paths; relative paths start at the DAG's folder."""
         apps = tuple(
             app.model_copy(update={"script": str(self._app_script(app))}) if app.script is not None else app
             for app in machine.background
         )
         return machine.model_copy(update={"background": apps})
 
-    def _of_kind(self, kind: str) -> list[Machine]:
+    def _machines_of(self, kind: str) -> list[Machine]:
         return [machine for machine in self.fleet.machines if machine.kind == kind]

@@ -10,7 +10,7 @@ from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
 from paceline.errors import InvalidInputError
-from paceline.registry import Registry
+from paceline.registry import ChampionChangedError, Registry
 from paceline.registry.manifest import check_name
 
 from ._links import ModelLink
@@ -35,9 +35,10 @@ _READERS: Mapping[str, Reader] = {"registry": path_or_url, "min_improvement": _a
 class PromoteOperator(BaseOperator):
     """A task that promotes the challenger if it is better than the champion by a required amount.
 
-    The task succeeds with either decision, which ``promoted`` in its result and a line in its log report. It fails if
-    another task has replaced the champion since the evaluation. Its ``outlets`` get an asset event only on promotion:
-    a DAG that is scheduled on the model's asset runs only for a new champion.
+    The task succeeds with either decision and reports it as ``promoted`` in its result and in its log. It promotes
+    nothing if another task has replaced the champion since the evaluation. Its ``outlets`` emit an asset event only on
+    promotion, and only once if the task is cleared, so that a DAG scheduled on the model's asset runs once for each new
+    champion.
 
     Parameters
     ----------
@@ -52,7 +53,7 @@ class PromoteOperator(BaseOperator):
     -------
     dict
         ``promoted``, ``reason``, ``model``, ``registry``, ``version``, ``champion_version`` (after this task) and
-        ``previous_version``.
+        ``previous_version`` (of the champion).
 
     Examples
     --------
@@ -76,26 +77,24 @@ class PromoteOperator(BaseOperator):
         read_fields(self, _READERS, rendered=False)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Decide, and promote the challenger if it is better by enough."""
+        """Promote the challenger if it is better by the required amount."""
         try:
-            result = self._decide()
+            result = self._decide_and_promote()
         except InvalidInputError as error:
             raise AirflowFailException(str(error)) from error  # a retry cannot succeed
         self.promoted_model = result["model"]
         self.log.info("%s: %s", "Promoted" if result["promoted"] else "Not promoted", result["reason"])
-        if result["promoted"]:
-            for outlet in (o for o in self.outlets if isinstance(o, Asset)):
-                context["outlet_events"][outlet].extra.update(
-                    {key: result[key] for key in ("model", "version", "previous_version", "reason")}
-                )
-        else:
-            # Airflow sends an event for every outlet of a task that succeeds.
-            self.outlets = []
+        # Airflow emits an event for every outlet of a successful task.
+        self.outlets = [o for o in self.outlets if result["promoted"] and not _was_sent(context, o)]
+        for outlet in (o for o in self.outlets if isinstance(o, Asset)):
+            context["outlet_events"][outlet].extra.update(
+                {key: result[key] for key in ("model", "version", "previous_version", "reason")}
+            )
         return result
 
-    def _decide(self) -> dict[str, Any]:
+    def _decide_and_promote(self) -> dict[str, Any]:
         read_fields(self, _READERS, rendered=True)
-        verdict = _read(self.evaluation)
+        verdict = _read_evaluation(self.evaluation)
         name, version = verdict["model"], verdict["version"]
         registry = Registry(storage_path(self.registry))
         champion = registry.champion(name)
@@ -117,10 +116,13 @@ class PromoteOperator(BaseOperator):
                 f"{verdict['champion_version'] or 'none'}"
             )
             return {"promoted": False, "reason": reason, **result}
-        enough, reason = _judge(verdict, self.min_improvement)
-        if not enough:
+        is_better, reason = _judge_improvement(verdict, self.min_improvement)
+        if not is_better:
             return {"promoted": False, "reason": reason, **result}
-        promotion = registry.promote(name, version, reason, expected_champion=before)
+        try:
+            promotion = registry.promote(name, version, reason, expected_champion=before)
+        except ChampionChangedError:
+            return self._decide_and_promote()
         return {
             "promoted": True,
             "reason": reason,
@@ -130,7 +132,20 @@ class PromoteOperator(BaseOperator):
         }
 
 
-def _judge(verdict: Mapping[str, Any], required: float) -> tuple[bool, str]:
+def _was_sent(context: Context, outlet: object) -> bool:
+    """Return whether this task instance has emitted the outlet's event before, so it was cleared after its success."""
+    from airflow.sdk.execution_time.context import InletEventsAccessor
+
+    if not isinstance(outlet, Asset):
+        return False
+    ti, began = context["ti"], context["dag_run"].run_after
+    events = InletEventsAccessor(asset_name=outlet.name, asset_uri=outlet.uri).after(began.isoformat())
+    own = (ti.dag_id, ti.run_id, ti.task_id, ti.map_index)
+    sources = ((e.source_dag_id, e.source_run_id, e.source_task_id, e.source_map_index) for e in events)
+    return own in sources
+
+
+def _judge_improvement(verdict: Mapping[str, Any], required: float) -> tuple[bool, str]:
     version, metric, challenger = verdict["version"], verdict["metric"], verdict["challenger"]
     if verdict["champion_version"] is None:
         return True, f"version {version} is the first, {metric} {challenger:.4g}"
@@ -146,8 +161,8 @@ def _judge(verdict: Mapping[str, Any], required: float) -> tuple[bool, str]:
     return True, f"{comparison}better by {improvement:.4g}"
 
 
-def _read(evaluation: Any) -> Mapping[str, Any]:
-    """Return the evaluation from XCom or a template; raise InvalidInputError for the invalid part."""
+def _read_evaluation(evaluation: Any) -> Mapping[str, Any]:
+    """Return the evaluation from XCom or a template; raise InvalidInputError for a missing or invalid part."""
     accepted = "the result of EvaluateOperator (evaluation=evaluate.output)"
     if isinstance(evaluation, str):
         try:

@@ -1,4 +1,4 @@
-"""``ScheduleOperator``: chooses the machines that train, and each machine's number of samples."""
+"""``ScheduleOperator``: chooses machines for distributed training and the number of samples for each machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from paceline.errors import PacelineError, RuntimeUnavailableError
 from paceline.fleet import Fleet, Machine
 
-from ._engine import client_of
+from ._engine import engine_client
 from ._team import check_distinguishable, check_reachable
 from ._values import Reader, number, one_of, optional_text, path_or_url, positive_integer, read_fields, storage_path
 
@@ -33,10 +33,10 @@ _READERS: Mapping[str, Reader] = {
 
 
 class ScheduleOperator(BaseOperator):
-    """A task that measures the load of a fleet's machines and distributes the samples of a training among them.
+    """A task that measures the load of a fleet's machines and distributes the training samples among them.
 
-    A machine whose applications would miss their latency objective beside the training is left out, and so is a
-    machine whose engine does not answer. Each kind of device needs a profile, see
+    The schedule excludes a machine whose applications would exceed their latency limits during training, and a machine
+    whose engine does not answer. Each kind of device needs a profile of
     :class:`~paceline.operators.ProfileOperator`.
 
     Parameters
@@ -48,11 +48,11 @@ class ScheduleOperator(BaseOperator):
     samples:
         Number of samples. (templated)
     epochs:
-        Number of epochs; decides whether a costly transfer is worthwhile. (templated)
+        Number of epochs, which determines whether a costly transfer is worthwhile. (templated)
     sample_bytes:
         Size of a sample in bytes, for the cost of its transfer to machines without the data. (templated)
     data:
-        Name of the data set; a machine with this name in its ``data`` needs no transfer. (templated)
+        Name of the data set; a machine that lists it in ``data`` needs no transfer. (templated)
     initialize_s:
         Seconds from the data's arrival to the first batch.
     scheduler:
@@ -64,7 +64,7 @@ class ScheduleOperator(BaseOperator):
     -------
     dict
         The plan for :func:`~paceline.operators.train_on_fleet`: ``workers`` (name to ``samples``, ``batch_size``,
-        ``sample_s``, ``epoch_s``), ``left_out`` (name to the reason), ``epoch_s``, ``total_s``, and ``states``.
+        ``sample_s``, ``epoch_s``), ``excluded`` (name to the reason), ``epoch_s``, ``total_s``, and ``states``.
 
     Examples
     --------
@@ -124,8 +124,8 @@ class ScheduleOperator(BaseOperator):
                 part.batch_size,
                 part.epoch_s,
             )
-        for name, why in plan.left_out.items():
-            self.log.info("%s does not train: %s", name, why)
+        for name, why in plan.excluded.items():
+            self.log.info("%s is excluded: %s", name, why)
         shares = {name: {"cpu": round(one.cpu, 3), "memory": round(one.memory, 3)} for name, one in states.items()}
         return {**plan.to_dict(), "states": shares}
 
@@ -135,8 +135,8 @@ class ScheduleOperator(BaseOperator):
         from paceline.profiles.store import ProfileStore
 
         store = ProfileStore(storage_path(self.profiles))
-        found = {kind: store.load(kind) for kind in self.fleet.kinds}
-        missing = [kind for kind, profile in found.items() if profile is None]
+        profiles = {kind: store.load(kind) for kind in self.fleet.kinds}
+        missing = [kind for kind, profile in profiles.items() if profile is None]
         if missing:
             raise NoProfileError(
                 f"profiles: {self.profiles} has no profile of {', '.join(missing)}: run a ProfileOperator"
@@ -155,11 +155,11 @@ class ScheduleOperator(BaseOperator):
             "deep_edge": schedule.deep_edge,
             "fair": schedule.fair,
         }[self.scheduler]
-        plan = choose(problem, ProfileEstimates({kind: one for kind, one in found.items() if one is not None}))
-        return schedule.Plan(plan.assignments, {**plan.left_out, **unreachable}, plan.total_s), states
+        plan = choose(problem, ProfileEstimates({kind: one for kind, one in profiles.items() if one is not None}))
+        return schedule.Plan(plan.assignments, {**plan.excluded, **unreachable}, plan.total_s), states
 
     def _measure_load(self) -> tuple[dict[str, State], dict[str, str]]:
-        """Return each machine's load, and the reason for each machine without an answer."""
+        """Return the load of each machine that answers, and the error of each machine that does not."""
         from paceline.fleet.usage import EngineUsage
         from paceline.schedule import State
 
@@ -169,7 +169,7 @@ class ScheduleOperator(BaseOperator):
         gauges = {}
         for name, machine in machines.items():
             try:
-                gauges[name] = EngineUsage(client_of(machine.engine_conn_id), machine)
+                gauges[name] = EngineUsage(engine_client(machine.engine_conn_id), machine)
                 first[name] = gauges[name].read()
             except RuntimeUnavailableError as error:
                 unreachable[name] = f"its engine does not answer: {error}"
@@ -192,7 +192,7 @@ class ScheduleOperator(BaseOperator):
         from paceline.schedule import Candidate
 
         has_data = self.data is not None and self.data in worker.data
-        # The link's delay occurs once in a transfer, not for each sample.
+        # The delay of the link occurs once in each transfer, not for each sample.
         transfer_s = 0.0 if has_data else worker.link.transfer_s(self.sample_bytes) - worker.link.transfer_s(0)
         return Candidate(
             worker.name,

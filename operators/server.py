@@ -1,4 +1,4 @@
-"""``ParameterServerOperator``: runs the parameter server of a training on several machines."""
+"""``ParameterServerOperator``: runs the parameter server of a distributed training."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 
 class ParameterServerOperator(DeadlineTrainingOperator):
-    """A task that runs the parameter server of a training on several machines until its last epoch is done.
+    """A task that runs the parameter server of a distributed training until the last epoch has ended.
 
     The server leases batches to the workers and applies their updates. When it fails, the task's retry restarts it
-    from its last checkpoint, and the workers reconnect by themselves. Each machine has its own
+    from its last checkpoint, and the workers reconnect automatically. Each machine has its own
     :class:`~paceline.operators.WorkerTrainingOperator`.
 
     Parameters
     ----------
     fleet:
         The machines, see :func:`paceline.fleet.load`. The server runs on ``fleet.parameter_server``; if machines with
-        other engines take part, its port is open at that machine's address.
+        other engines take part, the server listens at that machine's address.
     plan:
         The schedule: each worker's number of samples and batch size. (templated)
     training:
-        Name that distinguishes several trainings of one DAG.
+        Name of the training, unique within its DAG.
     cores:
         The server's allocation in cores; by default 1, or all cores of a smaller machine.
     **kwargs:
@@ -45,7 +45,7 @@ class ParameterServerOperator(DeadlineTrainingOperator):
     Returns
     -------
     dict
-        As :class:`~paceline.operators.DeadlineTrainingOperator`; ``metrics`` has the number of failures.
+        As :class:`~paceline.operators.DeadlineTrainingOperator`; ``metrics`` contains the number of failures.
 
     Examples
     --------
@@ -78,7 +78,7 @@ class ParameterServerOperator(DeadlineTrainingOperator):
         machine = fleet.parameter_server
         cores = min(1.0, machine.cores) if cores is None else cores
         kwargs.setdefault("mem_limit", int(machine.memory_gib * 2**30))
-        # Workers wait for the server: it must not queue behind them for a slot.
+        # The server must get a slot before the workers, which wait for the server.
         kwargs.setdefault("priority_weight", 1000)
         kwargs = {**placement_arguments(machine), **container_arguments(kwargs)}
         super().__init__(command=list(SERVER_COMMAND), min_devices=cores, max_devices=cores, **kwargs)
@@ -87,7 +87,7 @@ class ParameterServerOperator(DeadlineTrainingOperator):
         self.training = training
 
     def extend_spec(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
-        """Return the job with its plan, in the training's own network."""
+        """Add the plan to the job's files, and the job to the training's network."""
         plan = scratch / PLAN
         workers = {name: asdict(part) for name, part in sample_shares(self.plan).items()}
         plan.write_text(json.dumps({"workers": workers}, sort_keys=True))

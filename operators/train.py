@@ -1,4 +1,4 @@
-"""``DeadlineTrainingOperator``: trains in a job whose allocation is controlled to end at the deadline."""
+"""``DeadlineTrainingOperator``: trains in a job and controls its allocation so that it ends at the deadline."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _RESCHEDULE_S = 20.0
 
 
 class DeadlineTrainingOperator(JobOperator):
-    """A task that trains a model and is done at its deadline, with no more devices than the deadline requires.
+    """A task that trains a model by a deadline, with no more devices than the deadline requires.
 
     The training code loops over ``paceline.train.track(...)``; Paceline controls the devices from outside. The deadline
     of a running task can be changed through its task state store key ``deadline``: in the UI, by REST ``PATCH``, or
@@ -51,7 +51,7 @@ class DeadlineTrainingOperator(JobOperator):
     min_devices, max_devices:
         Smallest and largest allocation in cores, fractions allowed; by default all cores are the largest. (templated)
     quantum:
-        Smallest change of the allocation, in cores; 1 for a training with ``data_parallel``, which needs whole cores.
+        Smallest change of the allocation, in cores; 1 for a job with ``data_parallel``, which needs whole cores.
     control_period:
         Seconds between two steps of the controller.
     on_infeasible:
@@ -62,14 +62,14 @@ class DeadlineTrainingOperator(JobOperator):
         worker): ``"leave"`` keeps it running with its allocation, ``"stop"`` ends it with a checkpoint. In both cases
         Airflow reschedules the task without counting a try, and the task continues the job.
     objective:
-        ``"deadline"``, or ``"throughput"`` to train as fast as ``budget`` allows. Such a training is a team of
-        containers, parameter servers and workers, that starts small and is scaled while it runs, see
-        :mod:`paceline.elastic`. With a deadline as well, the deadline decides how much of the budget is used.
+        ``"deadline"``, or ``"throughput"`` to train as fast as ``budget`` allows, in a team of containers (parameter
+        servers and workers) that starts small and scales while it runs; see :mod:`paceline.elastic`. If a deadline is
+        set too, the deadline determines how much of the budget the training uses.
     budget:
-        With ``objective="throughput"``, the most cores of all containers together; all cores by default. (templated)
+        With ``objective="throughput"``, the maximum total of its containers' cores; by default all. (templated)
     scaling:
-        With ``objective="throughput"``, how to scale, see :class:`~paceline.elastic.Options`: the largest number of
-        parameter servers and workers, the capacity of their links, ...
+        With ``objective="throughput"``, the options of scaling (:class:`~paceline.elastic.Options`): the largest number
+        of parameter servers and workers, the capacity of their links, ...
     shared:
         Let an arbiter (:class:`~paceline.operators.ArbiterOperator`) of the task's Airflow ``pool`` allocate the
         devices. The job starts with its first grant, never exceeds its grant, and is preempted with its checkpoint
@@ -79,8 +79,8 @@ class DeadlineTrainingOperator(JobOperator):
         folder of this task's run below ``$AIRFLOW_HOME/paceline-data``. (templated)
     on_deadline_alert:
         A notifier, a callable, or several, called once each when the deadline is in danger, infeasible or missed. They
-        get the task's context with the alert as ``paceline`` (``kind``, ``message`` and the newest values); templates
-        of a notifier can use ``{{ paceline.message }}``.
+        receive the task's context with the alert as ``paceline`` (``kind``, ``message`` and the newest values); a
+        notifier's templates can use ``{{ paceline.message }}``.
     controller:
         ``"default"`` plans the rest of the training at every step; ``"paper"`` is the published DECOR-NN controller.
     gains:
@@ -171,9 +171,9 @@ class DeadlineTrainingOperator(JobOperator):
         _arguments.check(self)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Train, or continue the training of an earlier try; see :meth:`paceline.run.Training.run`."""
+        """Train, or continue an earlier try's training; see :meth:`paceline.run.Training.run`."""
         try:
-            result = self.new_try(context).run()
+            result = self.new_training(context).run()
         except DetachedError as error:
             self.log.warning("%s", error)
             resume_at = datetime.now(timezone.utc) + timedelta(seconds=_RESCHEDULE_S)
@@ -195,16 +195,16 @@ class DeadlineTrainingOperator(JobOperator):
         return result.to_json()
 
     def on_kill(self) -> None:
-        """Ask the training to end. Airflow calls this in a signal handler, for an ended task or a drained worker."""
+        """Request the end of the training. Airflow calls this in a signal handler when the task or worker must end."""
         if self._training is not None:
             self._training.request_stop()
 
-    def new_try(self, context: Context) -> Training:
-        """Return the training of this try."""
+    def new_training(self, context: Context) -> Training:
+        """Create the training of this try."""
         settings = _arguments.read(self)
         self._training = Training(settings, TaskHost(self, context, self.on_deadline_alert), on_drain=self.on_drain)
         return self._training
 
     def extend_spec(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
-        """Return the job with the additions of a subclass, which may write files to ``scratch``."""
+        """Return the job's specification. Subclasses extend it, and may write files to ``scratch``."""
         return spec

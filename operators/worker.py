@@ -1,4 +1,4 @@
-"""``WorkerTrainingOperator``: one machine's worker in a training on several machines."""
+"""``WorkerTrainingOperator``: runs the worker of one machine in a distributed training."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _SERVER_TIMEOUT_S = 300.0
 
 
 class WorkerTrainingOperator(DeadlineTrainingOperator):
-    """A task that trains on one machine's share of the samples and is done at the deadline.
+    """A task that trains on one machine's shard of the samples by the deadline.
 
-    The training code is the same as on one machine: ``track`` finds the parameter server by itself and gets its batches
-    from it. A worker that fails rejoins with the task's retry; meanwhile the other workers train its share. After three
-    failures the machine is left out, and its task is skipped with the reason.
+    The training code is the same as on one machine: ``track`` connects to the parameter server and gets batches from
+    it. A failed worker rejoins with the task's retry; meanwhile, the other workers train on its shard. After three
+    failures the server excludes the machine; its task is skipped and states the reason.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
     worker:
         Name of the machine, which sets the task's engine, queue, cores and memory.
     plan:
-        The schedule; the task of a machine outside it is skipped. (templated)
+        The schedule; the task is skipped if the schedule excludes the machine. (templated)
     server_task_id:
         Task id of the parameter server.
     training:
@@ -89,7 +89,7 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
         training: str = "training",
         **kwargs: Any,
     ) -> None:
-        kwargs.setdefault("retries", 3)  # one more than failures allowed: the last try skips the task
+        kwargs.setdefault("retries", 3)  # the number of allowed failures; the last retry skips the task
         machine = fleet.machine(worker)
         kwargs.setdefault("max_devices", machine.cores)
         kwargs.setdefault("gpus", machine.gpus)
@@ -102,7 +102,7 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
         self.training = training
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Train, unless the schedule or the server leaves this machine out."""
+        """Train, unless the schedule or the server excludes this machine."""
         try:
             chosen = self.worker.name in sample_shares(self.plan)
         except InvalidInputError as error:
@@ -110,22 +110,22 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
         if not chosen:
             raise AirflowSkipException(f"{self.worker.name} does not train: {self._exclusion_reason()}")
         if self._training_is_done(context):
-            self.new_try(context).discard()  # remove the job of a failed try; no try follows
+            self.new_training(context).discard()  # remove the job of a failed earlier try
             raise AirflowSkipException(f"{self.worker.name} does not train: the training ended before it started")
         try:
             return super().execute(context)
         except AirflowException as error:
             code = getattr(error.__cause__, "exit_code", None)
             if code == EXIT_EXCLUDED or (code == EXIT_NO_SERVER and self._training_is_done(context)):
-                self.new_try(context).discard()
+                self.new_training(context).discard()
                 raise AirflowSkipException(f"{self.worker.name} has left the training: {error}") from error
-            if code == EXIT_REJECTED:  # another script or model: a retry cannot succeed
-                self.new_try(context).discard()
+            if code == EXIT_REJECTED:  # its script or model differs; a retry cannot succeed
+                self.new_training(context).discard()
                 raise AirflowFailException(str(error)) from error
             raise
 
     def extend_spec(self, context: Context, spec: JobSpec, scratch: Path) -> JobSpec:
-        """Return the job in the training's network, on its part of the machine, with the server's address."""
+        """Add the job to the training's network and to the machine's control group; set the server's address."""
         point = rendezvous(context, self.fleet, self.plan, self.training)
         if point.shares_engine(self.worker):
             self._wait_for_network(point.network)
@@ -135,7 +135,7 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
         """Wait for the network, which the parameter server creates on its engine."""
         from paceline.runtime import DockerRuntime
 
-        assert self._training is not None  # the training requests the job
+        assert self._training is not None  # the training calls `extend_spec`
         training, runtime = self._training, DockerRuntime(self._connect)
         give_up_s = time.monotonic() + _SERVER_TIMEOUT_S
         while not training.call_engine(lambda: runtime.has_network(network)):
@@ -146,7 +146,7 @@ class WorkerTrainingOperator(DeadlineTrainingOperator):
 
     def _exclusion_reason(self) -> str:
         plan = json.loads(self.plan) if isinstance(self.plan, str) else self.plan
-        return str((plan.get("left_out") or {}).get(self.worker.name, "the schedule does not choose it"))
+        return str((plan.get("excluded") or {}).get(self.worker.name, "the schedule does not choose it"))
 
     def _training_is_done(self, context: Context) -> bool:
         ti = context["ti"]

@@ -1,6 +1,6 @@
-"""``DriftCheck``: the windows of a drift check and how they are compared, as a JSON-safe value.
+"""``DriftCheck``: the sources of both windows and the settings of a drift check, as a value that JSON can store.
 
-``DriftSensor`` and the triggers make it, on workers and in triggerers; Airflow stores it with a trigger.
+``DriftSensor`` and the triggers create it. Airflow stores it with a trigger.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from paceline.drift import DriftSettings
-from paceline.drift.compare import check_pair
+from paceline.drift.compare import check_column_pair
 from paceline.errors import InvalidInputError
 
 from .windows import Parameters, describe, read_window
@@ -38,7 +38,7 @@ class CheckOptions(TypedDict, total=False):
 
 @dataclasses.dataclass(frozen=True)
 class DriftCheck:
-    """The sources of both windows (see ``paceline.sensors.windows``) and how they are compared."""
+    """The sources of both windows (see ``paceline.sensors.windows``) and the settings of their comparison."""
 
     reference: str
     current: str
@@ -53,14 +53,14 @@ class DriftCheck:
     settings: DriftSettings = dataclasses.field(default_factory=DriftSettings)
 
     def __post_init__(self) -> None:
-        if isinstance(self.settings, dict):  # of ``to_dict``
+        if isinstance(self.settings, dict):  # from ``to_dict``
             object.__setattr__(self, "settings", DriftSettings(**self.settings))
         elif not isinstance(self.settings, DriftSettings):
             raise InvalidInputError("settings", self.settings, "DriftSettings(...)")
-        check_pair(self.prediction, self.actual)
+        check_column_pair(self.prediction, self.actual)
 
     def run(self) -> DriftReport:
-        """Read and compare both windows. Blocks: asynchronous code has to call it in a thread."""
+        """Read and compare both windows. This method blocks: asynchronous code has to call it in a thread."""
         from paceline.drift import compare
 
         reference = read_window("reference", self.reference, conn_id=self.conn_id, parameters=self.reference_parameters)
@@ -79,12 +79,12 @@ class DriftCheck:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the arguments of ``DriftCheck(**…)``, JSON-safe: tuples become lists, which JSON leaves unchanged."""
+        """Return the arguments of ``DriftCheck(**…)`` as plain JSON values; tuples become lists."""
         loaded: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
         return loaded
 
     def fingerprint(self) -> str:
-        """Return a digest of the check; equal parameters have equal digests.
+        """Return a digest of the check, which is equal for equal parameters.
 
         >>> DriftCheck("a.csv", "b.csv").fingerprint() == DriftCheck("a.csv", "c.csv").fingerprint()
         False

@@ -14,18 +14,16 @@ from paceline.drift import DriftSettings
 from paceline.errors import InvalidInputError
 
 from .check import CheckOptions, DriftCheck
-from .reports import DriftReportLink, fit_to_xcom, run_folder, write_report
+from .reports import DriftReportLink, run_folder, summarise
 from .triggers import DriftTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from paceline.drift import DriftReport
-
     from .windows import Parameters
 
 OnNoDrift = Literal["wait", "skip", "succeed"]
-# Types of template fields with values that need no validation when the DAG is parsed; text for all others.
+# Template fields with these types need no validation when the DAG is parsed; the other fields expect text.
 _PLAIN_TYPES: dict[str, tuple[type, ...]] = {
     "reference_parameters": (list, tuple, dict),
     "current_parameters": (list, tuple, dict),
@@ -37,8 +35,8 @@ _PLAIN_TYPES: dict[str, tuple[type, ...]] = {
 class DriftSensor(BaseSensorOperator):
     """A sensor that compares a current window of data with a reference window and reports drift.
 
-    On drift the task succeeds, its XCom is the report's summary, and each asset among its outlets gets an event with
-    the summary as ``extra``. Without drift there is no asset event, whatever ``on_no_drift`` is.
+    On drift the task succeeds and returns the report's summary, and each asset among its outlets gets an event with the
+    summary as ``extra``. Without drift there is no asset event, for any value of ``on_no_drift``.
 
     Parameters
     ----------
@@ -61,13 +59,13 @@ class DriftSensor(BaseSensorOperator):
     settings:
         Thresholds and methods, for example ``DriftSettings(minimum_samples=500)``.
     on_no_drift:
-        ``"wait"`` (default): check every ``poke_interval`` until there is drift or ``timeout`` is over, as other
-        sensors do. ``"skip"``: check once, and without drift skip this task and its downstream tasks, as scheduled DAGs
-        need it. ``"succeed"``: check once and succeed; the summary has the verdict. Not enough data counts as no drift.
+        ``"wait"`` (default): check every ``poke_interval`` until there is drift or ``timeout`` has passed. ``"skip"``:
+        check once; without drift, skip this task and its downstream tasks, for scheduled DAGs. ``"succeed"``: check
+        once and succeed; the summary contains the verdict. Too little data counts as no drift.
     report_dir:
         Path or URL of the folder for ``report.json`` and ``report.html`` of each run.
     report_url:
-        URL of ``report_dir`` for browsers; with it, the task's page has a button "Drift report".
+        URL of ``report_dir`` for browsers; if set, the task's page has a button "Drift report".
     deferrable:
         Wait in the triggerer, without a worker slot; by default as set in ``[operators] default_deferrable``.
 
@@ -75,13 +73,13 @@ class DriftSensor(BaseSensorOperator):
     -------
     The summary (XCom ``return_value``): ``verdict``, ``reason``, ``drifted_features``, ``concept_drift``,
     ``statistics`` of the drifted features, row counts, and ``report_json`` and ``report_html`` with ``report_dir``.
-    XCom ``report`` has the whole report, which Airflow's pages show; above 48 kB, without its least
-    severe features.
+    XCom ``report`` contains the whole report for Airflow's pages; if it exceeds 48 kB, the least severe features are
+    omitted.
 
     Raises
     ------
     InvalidInputError
-        For connections, files, columns and values at run time.
+        At run time, for an invalid connection, file, column or value.
     AirflowFailException
         For a template field with an invalid rendered value, for example ``features`` as text.
 
@@ -160,10 +158,10 @@ class DriftSensor(BaseSensorOperator):
         self._check(rendered=False)
         plain = {field: (*_PLAIN_TYPES.get(field, (str,)), type(None)) for field in self.template_fields}
         if not all(isinstance(getattr(self, field), kinds) for field, kinds in plain.items()):
-            self._read(rendered=False)
+            self._read_fields(rendered=False)
 
     def execute(self, context: Context) -> Any:
-        """Check; with ``on_no_drift="wait"``, repeat the check here or in the triggerer."""
+        """Check for drift; with ``on_no_drift="wait"``, repeat the check here or in the triggerer."""
         if not self.deferrable:
             return super().execute(context)
         try:
@@ -172,7 +170,7 @@ class DriftSensor(BaseSensorOperator):
             raise
         except Exception as error:
             final = isinstance(error, AirflowFailException)
-            # As Airflow does for a sensor that waits on a worker.
+            # Airflow does the same for a sensor that waits on a worker.
             option = "never_fail" if self.never_fail else "soft_fail" if final and self.soft_fail else ""
             if option:
                 raise AirflowSkipException(f"Skipping due to {option} is set to True.") from error
@@ -182,94 +180,95 @@ class DriftSensor(BaseSensorOperator):
             result = PokeReturnValue(is_done=False)
         if result.is_done:
             return result.xcom_value
-        trigger = DriftTrigger(self._check().to_dict(), self.poke_interval, keep_going=self.silent_fail)
+        trigger = DriftTrigger(
+            self._check().to_dict(),
+            self.poke_interval,
+            keep_going=self.silent_fail,
+            report_dir=self.report_dir,
+            folder=run_folder(context["ti"]),
+        )
         self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
         return None
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Check once."""
+        """Check for drift once."""
         self._read_templates()
         report = self._check().run()
         self.log.info("%s", report.reason)
         if not report.drifted and self.on_no_drift == "wait":
             return PokeReturnValue(is_done=False)
-        return PokeReturnValue(is_done=True, xcom_value=self._finish(context, report))
+        found = summarise(report, self.report_dir, *run_folder(context["ti"]))
+        return PokeReturnValue(is_done=True, xcom_value=self._finish(context, **found))
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Finish the task after the trigger found drift."""
-        from paceline.drift import DriftReport
-
         self._read_templates()
-        report = DriftReport.from_dict(event["report"])
-        self.log.info("%s", report.reason)
-        return self._finish(context, report)
+        self.log.info("%s", event["summary"]["reason"])
+        return self._finish(context, **event)
 
     def _read_templates(self) -> None:
         try:
-            self._read(rendered=True)
+            self._read_fields(rendered=True)
         except InvalidInputError as error:
             raise AirflowFailException(str(error)) from error  # a retry cannot succeed
 
-    def _read(self, *, rendered: bool) -> None:
-        # Imported only here: the import is slow, and most DAGs have values that need no validation.
+    def _read_fields(self, *, rendered: bool) -> None:
+        # Import it here, because the import is slow and most DAGs have values that need no validation.
         # mypy does not find the operators' folder by this name.
         from paceline.operators import _values as values  # type: ignore[import-not-found]
 
-        def window(field: str, value: object) -> Any:
+        def read_source(field: str, value: object) -> Any:
             return values.path_or_url(field, value, "a SQL query, or the path of a Parquet or CSV file")
 
-        def columns(field: str, value: object) -> Any:
+        def read_columns(field: str, value: object) -> Any:
             return None if value in values.NOTHING else values.sequence(field, value, "a list of column names")
 
-        def parameters(field: str, value: object) -> Any:
+        def read_parameters(field: str, value: object) -> Any:
             if value in values.NOTHING:
                 return None
             return dict(value) if isinstance(value, Mapping) else values.sequence(field, value, "a list or a mapping")
 
         readers = {
-            "reference": window,
-            "current": window,
+            "reference": read_source,
+            "current": read_source,
             "conn_id": values.optional_text,
-            "reference_parameters": parameters,
-            "current_parameters": parameters,
-            "features": columns,
-            "categorical": lambda field, value: columns(field, value) or [],
+            "reference_parameters": read_parameters,
+            "current_parameters": read_parameters,
+            "features": read_columns,
+            "categorical": lambda field, value: read_columns(field, value) or [],
             "report_dir": values.optional_path_or_url,
             "report_url": values.optional_text,
         }
         values.read_fields(self, readers, rendered=rendered)
 
     def _check(self, *, rendered: bool = True) -> DriftCheck:
-        """Return the check; before templates are rendered, without the template fields."""
+        """Return the check. Omit the template fields unless they are ``rendered``."""
         names = [name for name in CheckOptions.__annotations__ if rendered or name not in self.template_fields]
         return DriftCheck(**{"reference": "", "current": "", **{name: getattr(self, name) for name in names}})
 
-    def _finish(self, context: Context, report: DriftReport) -> dict[str, Any]:
-        """Store the report, set the asset events and return the summary, or skip the task."""
+    def _finish(self, context: Context, summary: dict[str, Any], report: dict[str, Any]) -> dict[str, Any]:
+        """Publish the report, set the asset events and return the summary, or skip the task."""
         ti = context["ti"]
-        summary = report.summary()
         if self.report_dir:
-            folder = run_folder(ti)
-            summary |= write_report(report, self.report_dir, *folder)
             self.log.info("Report: %s", summary["report_html"])
             if self.report_url:
-                inside = summary["report_html"].removeprefix(str(_path(self.report_dir))).lstrip("/")
-                self.report_link = f"{self.report_url.rstrip('/')}/{inside}"
-        ti.xcom_push(key="report", value=fit_to_xcom(report.to_dict()))
-        if report.drifted:
+                relative = summary["report_html"].removeprefix(str(_storage_path(self.report_dir))).lstrip("/")
+                self.report_link = f"{self.report_url.rstrip('/')}/{relative}"
+        ti.xcom_push(key="report", value=report)
+        if summary["verdict"] == "drift":
             for outlet in self.outlets:
                 if isinstance(outlet, Asset):
                     context["outlet_events"][outlet].extra = summary
             return summary
-        # Airflow emits an event for every outlet of a task that succeeds; without drift there must be none.
+        # Airflow emits an event for every outlet of a successful task; without drift there must be no event.
         self.outlets = []
         if self.on_no_drift == "skip":
             ti.xcom_push(key="return_value", value=summary)
-            raise AirflowSkipException(report.reason)
+            raise AirflowSkipException(summary["reason"])
         return summary
 
 
-def _path(url: str) -> Any:
+def _storage_path(url: str) -> Any:
     from airflow.sdk import ObjectStoragePath
 
     return ObjectStoragePath(url)

@@ -1,6 +1,6 @@
-"""Storage of drift reports: ``report.json`` and ``report.html`` in one folder for each run, and the link to it.
+"""Stores drift reports as ``report.json`` and ``report.html`` in a folder for each run, and links to the folder.
 
-Called by ``DriftSensor`` and ``DriftEventTrigger``. A retry overwrites the two files of the earlier try.
+``DriftSensor`` and ``DriftEventTrigger`` write reports. A retry overwrites the files of the earlier try.
 """
 
 from __future__ import annotations
@@ -37,33 +37,53 @@ def write_report(report: DriftReport, report_dir: str, *parts: str) -> dict[str,
     return written
 
 
-def fit_to_xcom(report: dict[str, Any], limit_bytes: int = XCOM_LIMIT_BYTES) -> dict[str, Any]:
-    """Return a report small enough for XCom: features without drift are left out first, with a note.
+def summarise(report: DriftReport, report_dir: str | None, *parts: str) -> dict[str, Any]:
+    """Write the files of a report, if there is a ``report_dir``; return its ``summary`` and the ``report`` for XCom."""
+    written = write_report(report, report_dir, *parts) if report_dir else {}
+    return {"summary": report.summary() | written, "report": fit_to_xcom(report.to_dict())}
 
-    >>> features = [{"name": "a", "verdict": "drift"}, {"name": "b", "verdict": "no drift", "reason": "x" * 90}]
-    >>> short = fit_to_xcom({"features": features, "notes": []}, limit_bytes=100)
-    >>> [feature["name"] for feature in short["features"]], short["notes"]
-    (['a'], ['1 feature is left out here; the written report has all.'])
+
+def fit_to_xcom(report: dict[str, Any], limit_bytes: int = XCOM_LIMIT_BYTES) -> dict[str, Any]:
+    """Return a report that is small enough for XCom.
+
+    Features without drift lose their entries first, then the least severe drifted features lose their histograms, and
+    only then their entries. A note states how many features are omitted.
+
+    >>> features = [{"name": "a", "verdict": "drift", "histogram": "x" * 90}, {"name": "b", "verdict": "no drift"}]
+    >>> short = fit_to_xcom({"features": features, "notes": []}, limit_bytes=200)
+    >>> short["features"], short["notes"]
+    ([{'name': 'a', 'verdict': 'drift'}], ['1 feature is omitted here; the stored report contains all features.'])
     """
-    features = list(report["features"])
-    kept = {**report, "features": features}
-    while features and len(json.dumps(kept)) > limit_bytes:
-        features.pop()  # the least severe is the last
-    left_out = len(report["features"]) - len(features)
-    if left_out:
-        are = "feature is" if left_out == 1 else "features are"
-        kept["notes"] = [*report["notes"], f"{left_out} {are} left out here; the written report has all."]
-    return kept
+    features = report["features"]
+    if len(json.dumps(report)) <= limit_bytes:
+        return report
+    note = "{} features are omitted here; the stored report contains all features."
+    left = limit_bytes - len(json.dumps({**report, "features": [], "notes": [*report["notes"], note + "    "]}))
+    kept: dict[int, dict[str, Any]] = {}
+    # The features are sorted by severity: the drifted ones come first.
+    drifted = sum(feature["verdict"] == "drift" for feature in features)
+    plain = [{key: value for key, value in one.items() if value and key != "histogram"} for one in features[:drifted]]
+    for entries in (plain, features):  # without histograms, then whole: drifted features, then the others
+        for number, entry in enumerate(entries):
+            size = len(json.dumps(entry)) + 2
+            size -= len(json.dumps(kept[number])) + 2 if number in kept else 0
+            if size > left:
+                break
+            kept[number] = entry
+            left -= size
+    omitted = len(features) - len(kept)
+    note = note.format(omitted) if omitted != 1 else note.format(1).replace("features are", "feature is")
+    return {**report, "features": list(kept.values()), "notes": [*report["notes"], *([note] if omitted else [])]}
 
 
 def run_folder(ti: Any) -> list[str]:
-    """Return a task instance's folder below ``report_dir``: one for each run and mapped index, not for each try."""
+    """Return a task instance's folder below ``report_dir``, as path components. All its tries use the same folder."""
     mapped = [str(ti.map_index)] if ti.map_index is not None and ti.map_index >= 0 else []
     return [ti.dag_id, ti.run_id, ti.task_id, *mapped]
 
 
 def _file_name(part: str) -> str:
-    """Return ``part`` with only the characters that every file system and object store accepts.
+    """Return ``part`` without the characters that some file systems and object stores reject.
 
     >>> _file_name("manual__2026-01-01T00:00:00+00:00")
     'manual__2026-01-01T00_00_00_00_00'
@@ -77,5 +97,5 @@ class DriftReportLink(BaseOperatorLink):
     name = "Drift report"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """Return the URL of the task's report, "" without one."""
+        """Return the URL of the task's report; "" without a report."""
         return str(getattr(operator, "report_link", ""))

@@ -1,13 +1,13 @@
 """Drift checks in the triggerer: for a deferred sensor, and as an event that starts DAGs.
 
-``DriftSensor`` defers to ``DriftTrigger``; users give ``DriftEventTrigger`` to an ``AssetWatcher``. Data is read and
-tested in a thread, so that the triggerer's shared event loop is never blocked.
+``DriftSensor`` defers to ``DriftTrigger``; users pass a ``DriftEventTrigger`` to an ``AssetWatcher``. A thread reads
+and tests the data, so that a check never blocks the triggerer's shared event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +16,7 @@ from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 from paceline.errors import InvalidInputError
 
 from .check import CheckOptions, DriftCheck
-from .reports import write_report
+from .reports import summarise, write_report
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 FireOn = Literal["new_drift", "new_window"]
 STATE_KEY = "paceline_drift"
-# The triggerer delivers its events about once a second. A fired event is stored only after that: a triggerer that fails
-# in between fires it twice, rather than never.
+# Seconds from firing an event to storing the state. The triggerer delivers events about once a second; if it fails
+# before the state is stored, it fires the event twice rather than never.
 HANDOVER_S = 3.0
 
 
@@ -38,85 +38,99 @@ class DriftTrigger(BaseTrigger):
     check:
         ``DriftCheck.to_dict()``.
     poll_interval_s:
-        Seconds between checks; the first comes after one interval, as the sensor has just checked.
+        Seconds between checks, and before the first check, because the sensor has just checked.
     keep_going:
         Log an error and keep checking instead of failing the task.
+    report_dir, folder:
+        Path or URL for the report's files, and the components of the folder below it.
     """
 
-    def __init__(self, check: dict[str, Any], poll_interval_s: float = 60.0, keep_going: bool = False) -> None:
+    def __init__(
+        self,
+        check: dict[str, Any],
+        poll_interval_s: float = 60.0,
+        keep_going: bool = False,
+        report_dir: str | None = None,
+        folder: Sequence[str] = (),
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.check = DriftCheck(**check)
         self.poll_interval_s = poll_interval_s
         self.keep_going = keep_going
+        self.report_dir = report_dir
+        self.folder = list(folder)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments from which Airflow recreates this trigger."""
-        kwargs = {"check": self.check.to_dict(), "poll_interval_s": self.poll_interval_s, "keep_going": self.keep_going}
+        names = ("poll_interval_s", "keep_going", "report_dir", "folder")
+        kwargs = {"check": self.check.to_dict(), **{name: getattr(self, name) for name in names}}
         return f"{type(self).__module__}.{type(self).__qualname__}", kwargs
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yield one event, ``{"report": …}``, when there is drift."""
+        """Yield one event, the result of ``summarise``, when there is drift."""
         while True:
             await asyncio.sleep(self.poll_interval_s)
             try:
                 report = await asyncio.to_thread(self.check.run)
+                self.log.info("%s", report.reason)
+                if report.drifted:
+                    event = await asyncio.to_thread(summarise, report, self.report_dir, *self.folder)
             except Exception:
                 if not self.keep_going:
                     raise
                 self.log.exception("The drift check failed; trying again in %g s", self.poll_interval_s)
                 continue
-            self.log.info("%s", report.reason)
             if report.drifted:
-                yield TriggerEvent({"report": report.to_dict()})  # type: ignore[no-untyped-call]
+                yield TriggerEvent(event)  # type: ignore[no-untyped-call]
                 return
 
 
 @dataclass(frozen=True)
-class Fired:
-    """State of an event trigger: the last event's check, drifted parts and finding."""
+class TriggerState:
+    """State of an event trigger: the digest of its check, and the drifted parts and finding of the last event."""
 
     check: str = ""
     parts: tuple[str, ...] = ()
     finding: str = ""
 
 
-def decide(report: DriftReport, last: Fired, check: str, fire_on: FireOn) -> tuple[bool, Fired]:
-    """Return whether a finding is new, and the state to store.
+def decide_event(report: DriftReport, last: TriggerState, check: str, fire_on: FireOn) -> tuple[bool, TriggerState]:
+    """Return whether to fire an event for a report, and the state to store.
 
-    With ``"new_drift"``, drift is new if a part (a feature, or the model's error) drifts that was not fired since the
-    last check without drift; continuing drift in a sliding window is not new. With ``"new_window"``, every window with
-    drift is new once. Too little data changes nothing; a changed check starts without a state.
+    With ``"new_drift"``, fire if a part (a feature, or the model's error) drifts for the first time since the last
+    check without drift; drift that continues in a sliding window is not new. With ``"new_window"``, fire once for every
+    window with drift. A report with too little data leaves the state unchanged. A changed check resets the state.
 
     >>> from paceline.drift import DriftReport, FeatureDrift
     >>> drift = DriftReport("drift", "", 500, 500, features=(FeatureDrift("temp", "numeric", "drift"),))
-    >>> is_new, fired = decide(drift, Fired(), "check", "new_drift")
-    >>> is_new, decide(drift, fired, "check", "new_drift")[0]
+    >>> is_new, state = decide_event(drift, TriggerState(), "check", "new_drift")
+    >>> is_new, decide_event(drift, state, "check", "new_drift")[0]
     (True, False)
     """
     if report.verdict == "not enough data":
         return False, last
     if not report.drifted:
-        return False, Fired(check)
-    known = last if last.check == check else Fired(check)
+        return False, TriggerState(check)
+    known = last if last.check == check else TriggerState(check)
     parts, finding = report.drifted_parts, report.fingerprint()
     is_new = finding != known.finding if fire_on == "new_window" else bool(set(parts) - set(known.parts))
-    return is_new, Fired(check, tuple(sorted({*known.parts, *parts})), finding if is_new else known.finding)
+    return is_new, TriggerState(check, tuple(sorted({*known.parts, *parts})), finding if is_new else known.finding)
 
 
 class DriftEventTrigger(BaseEventTrigger):
     """An event trigger that starts DAGs at each new drift, without a sensor or a worker slot.
 
-    The event's payload is the report's summary; a DAG finds it as ``extra["payload"]`` of its triggering asset event.
-    The trigger's state is kept in the asset's state store, so that a restarted triggerer does not fire again. No
-    parameter is templated: let the query choose its window (``WHERE day > date('now', '-7 days')``).
+    The event's payload is the report's summary; a DAG reads it as ``extra["payload"]`` of its triggering asset event.
+    The trigger stores its state with the asset, so that a restarted triggerer does not repeat events. Parameters are
+    not templated: let the query choose its window (``WHERE day > date('now', '-7 days')``).
 
     Parameters
     ----------
     poll_interval_s:
         Seconds between checks.
     fire_on:
-        ``"new_drift"`` (default): once when a part starts to drift, again for another part, and again after a check
-        without drift. ``"new_window"``: once for each window with drift, for data in batches.
+        ``"new_drift"`` (default): once for each part that starts to drift; a check without drift resets this.
+        ``"new_window"``: once for each window with drift, for data in batches.
     report_dir:
         Folder, as a path or URL, for ``report.json`` and ``report.html`` of each event.
     **check:
@@ -166,56 +180,56 @@ class DriftEventTrigger(BaseEventTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield an event for each new drift, until Airflow ends the trigger."""
-        last: Fired | None = None
+        last: TriggerState | None = None
         while True:
             try:
                 if last is None:
                     last = await self._load_state()
-                is_new, now, payload = await self._check_once(last)
+                is_new, state, payload = await self._check_once(last)
             except Exception as error:
-                # Airflow restarts a failed event trigger at once, and it would fail again at once.
+                # Do not raise: Airflow would restart the trigger at once, and the check would fail again.
                 self.log.error("The drift check failed; trying again in %g s: %s", self.poll_interval_s, error)
                 await asyncio.sleep(self.poll_interval_s)
                 continue
             if is_new:
                 yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
                 await asyncio.sleep(min(HANDOVER_S, self.poll_interval_s))
-            if now != last:
-                last = now
-                await self._store_state(now)
+            if state != last:
+                last = state
+                await self._store_state(state)
             await asyncio.sleep(self.poll_interval_s)
 
-    async def _check_once(self, last: Fired) -> tuple[bool, Fired, dict[str, Any]]:
+    async def _check_once(self, last: TriggerState) -> tuple[bool, TriggerState, dict[str, Any]]:
         report = await asyncio.to_thread(self.check.run)
         self.log.info("%s", report.reason)
-        is_new, now = decide(report, last, self.check.fingerprint(), self.fire_on)
+        is_new, state = decide_event(report, last, self.check.fingerprint(), self.fire_on)
         if not is_new:
-            return is_new, now, {}
+            return is_new, state, {}
         payload = {**report.summary(), "current": report.current, "fingerprint": report.fingerprint()}
         if self.report_dir is not None:
             folder = report.fingerprint()
             payload |= await asyncio.to_thread(write_report, report, self.report_dir, folder)
-        return is_new, now, payload
+        return is_new, state, payload
 
-    async def _load_state(self) -> Fired:
+    async def _load_state(self) -> TriggerState:
         if self.asset_state_store is None:
-            return Fired()
+            return TriggerState()
         try:
             stored = await self.asset_state_store.aget(STATE_KEY)
         except ValueError:
             self.log.warning("This trigger watches several assets: its state is lost when the triggerer restarts")
-            return Fired()
+            return TriggerState()
         if not isinstance(stored, dict):
-            return Fired()
+            return TriggerState()
         parts: Any = stored.get("parts") or ()
-        return Fired(str(stored.get("check")), tuple(map(str, parts)), str(stored.get("finding")))
+        return TriggerState(str(stored.get("check")), tuple(map(str, parts)), str(stored.get("finding")))
 
-    async def _store_state(self, fired: Fired) -> None:
+    async def _store_state(self, state: TriggerState) -> None:
         if self.asset_state_store is None:
             return
         try:
-            await self.asset_state_store.aset(STATE_KEY, {**asdict(fired), "parts": list(fired.parts)})
+            await self.asset_state_store.aset(STATE_KEY, {**asdict(state), "parts": list(state.parts)})
         except ValueError:
-            return  # several assets; logged at the start
+            return  # several assets; `_load_state` has logged it
         except Exception:
-            self.log.exception("Could not store the trigger's state; after a restart the last event may be repeated")
+            self.log.exception("Could not store the trigger's state; after a restart, it may repeat its last event")

@@ -1,6 +1,6 @@
-"""Read a window of data: a SQL query through an Airflow connection, or a Parquet or CSV file.
+"""Reads a window of data with a SQL query through an Airflow connection, or from a Parquet or CSV file.
 
-Called by ``DriftCheck``, on a worker or in a thread of the triggerer.
+``DriftCheck`` reads its windows on a worker or in a thread of the triggerer.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 Parameters = Mapping[str, Any] | Sequence[Any]
 _SQL = re.compile(r"(\s|--[^\n]*\n|/\*.*?\*/|\()*(select|with|values|table|from)\b", re.IGNORECASE | re.DOTALL)
-_SHOWN = 300
+_MAX_DESCRIPTION = 300
 
 
 def is_sql(source: str) -> bool:
-    """Return whether ``source`` is a query, not the path of a file.
+    """Return whether ``source`` is a query and not the path of a file.
 
     >>> is_sql("SELECT temp FROM weather"), is_sql("s3://lake@bucket/with/batch.parquet")
     (True, False)
@@ -32,12 +32,12 @@ def is_sql(source: str) -> bool:
 def read_window(
     field: str, source: str, *, conn_id: str | None = None, parameters: Parameters | None = None
 ) -> pd.DataFrame:
-    """Read one window.
+    """Read a window into a data frame.
 
     Parameters
     ----------
     field:
-        Name of the parameter in errors.
+        Name of the parameter, for error messages.
     source:
         A query, or the path or URL of a ``.parquet``, ``.csv`` or ``.csv.gz`` file; a URL may name its Airflow
         connection (``s3://aws_default@bucket/key.parquet``).
@@ -49,24 +49,24 @@ def read_window(
     Raises
     ------
     InvalidInputError
-        For a missing connection or file, a connection to something other than a database, or an unknown file format.
+        For a missing connection or file, a connection that is not to a database, or an unknown file format.
     """
     if not isinstance(source, str) or not source.strip():
         raise InvalidInputError(field, source, "a SQL query, or the path of a Parquet or CSV file")
-    return _query(field, source, conn_id, parameters) if is_sql(source) else _file(field, source)
+    return _read_query(field, source, conn_id, parameters) if is_sql(source) else _read_file(field, source)
 
 
 def describe(source: str, parameters: Parameters | None) -> str:
-    """Return a description of a window on one line, for the report."""
+    """Describe a window in one line, for the report."""
     text = " ".join(source.split())
-    text = text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+    text = text if len(text) <= _MAX_DESCRIPTION else text[: _MAX_DESCRIPTION - 1] + "…"
     if not parameters:
         return text
     values = dict(parameters) if isinstance(parameters, Mapping) else list(parameters)
     return f"{text} with {values}"
 
 
-def _query(field: str, sql: str, conn_id: str | None, parameters: Parameters | None) -> pd.DataFrame:
+def _read_query(field: str, sql: str, conn_id: str | None, parameters: Parameters | None) -> pd.DataFrame:
     from airflow.providers.common.sql.hooks.sql import DbApiHook
     from airflow.sdk import BaseHook
     from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
@@ -84,12 +84,12 @@ def _query(field: str, sql: str, conn_id: str | None, parameters: Parameters | N
         raise InvalidInputError("conn_id", conn_id, f"a database connection, not one of {type(hook).__name__}")
     bound = dict(parameters) if isinstance(parameters, Mapping) else list(parameters) if parameters else None
     with warnings.catch_warnings():
-        # pandas warns about connections other than SQLAlchemy's; the hook uses the driver's, which every provider has.
+        # pandas warns about connections that are not SQLAlchemy's. The hook uses the driver's connections on purpose.
         warnings.filterwarnings("ignore", message=".*SQLAlchemy.*", category=UserWarning)
         return hook.get_df(sql, parameters=bound, df_type="pandas")
 
 
-def _file(field: str, source: str) -> pd.DataFrame:
+def _read_file(field: str, source: str) -> pd.DataFrame:
     import pandas as pd
     from airflow.sdk import ObjectStoragePath
 

@@ -1,6 +1,6 @@
 """Fixtures for all tests, and the rule for skipping tests.
 
-A test marked ``docker`` needs an engine that answers (``DOCKER_HOST``, else the default socket) and the trainer image.
+A test marked ``docker`` needs a reachable engine (``DOCKER_HOST``, else the default socket) and the trainer image.
 A test marked ``browser`` needs Chromium and the built pages. Without them, a test is skipped with the reason; with
 ``CI=true`` it fails instead, so that a pipeline cannot pass untested.
 """
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from paceline.airflow.demo.airflow_process import AirflowProcess
     from tests.scheduling import AirflowFirst
 
-# Many tests import Airflow in this process: it must not touch the user's own installation. Set before the import of any
-# test module, because Airflow reads its environment at import.
+# Airflow in this process must not touch the user's own installation. It reads its environment at import, so set the
+# environment before the import of any test module.
 for name in [name for name in os.environ if name.startswith("AIRFLOW_")]:
     del os.environ[name]
 _WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # parallel test processes do not share a database
@@ -37,7 +37,7 @@ os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 
 PROJECT = Path(__file__).parents[1]
-# The same examples in every run, on machines of any speed; `make soak` searches for new ones.
+# Use the same examples in every run, on machines of any speed; `make soak` searches for new examples.
 settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("new", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile(os.environ.get("PACELINE_EXAMPLES", "same"))
@@ -60,7 +60,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Airflow
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the files that need an Airflow first; it is stopped after the last of them."""
+    """Put the files that need an Airflow first, because Airflow is stopped after the last of these files."""
     need = config.stash[_NEED_AIRFLOW] = {item.path for item in items if "airflow" in getattr(item, "fixturenames", ())}
     items.sort(key=lambda item: item.path not in need)
 
@@ -90,7 +90,7 @@ def pytest_runtest_makereport(
     """Add logs to a failure; with ``CI=true``, turn a skipped ``docker`` or ``browser`` test into a failure."""
     report = yield
     if report.failed:
-        report.sections.extend(_logs(item))
+        report.sections.extend(_collect_logs(item))
     needs = item.get_closest_marker("docker") or item.get_closest_marker("browser")
     if report.skipped and in_ci() and needs and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
@@ -118,18 +118,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(f"{took_s:7.1f} s  {name}")
 
 
-def _logs(item: pytest.Item) -> Iterator[tuple[str, str]]:
+def _collect_logs(item: pytest.Item) -> Iterator[tuple[str, str]]:
     """Yield titles and texts of the logs of a test's Airflow and containers."""
     import docker
 
     from paceline.errors import PacelineError
-    from tests.failures import sections
+    from tests.failures import report_sections
 
     fixtures = getattr(item, "funcargs", {})
     airflow = fixtures.get("airflow")
     engine = docker.APIClient(base_url=DOCKER_HOST, version="auto") if item.get_closest_marker("docker") else None
     try:
-        yield from sections(airflow, engine, item.stash.get(_BEGAN_S, time.time()))
+        yield from report_sections(airflow, engine, item.stash.get(_BEGAN_S, time.time()))
     except (PacelineError, docker.errors.DockerException, OSError) as error:
         yield "logs not available", repr(error)  # the failure itself must still be shown
     finally:
@@ -141,7 +141,7 @@ def _logs(item: pytest.Item) -> Iterator[tuple[str, str]]:
 def airflow(
     tmp_path_factory: pytest.TempPathFactory, docker_host: str, pytestconfig: pytest.Config
 ) -> Iterator[AirflowProcess]:
-    """The Airflow of this test process, started for the first test that uses it and stopped after the last.
+    """Yield the Airflow of this test process, started for the first test that uses it and stopped after the last.
 
     A test writes its DAG to ``airflow.dags_folder`` under a unique name. Tasks use the engine of the tests; the
     connection ``airflow_api`` points to this Airflow.
@@ -171,25 +171,25 @@ def airflow(
 
 @pytest.fixture
 def project() -> Path:
-    """The root of the repository, for tests that run the unchanged example DAGs."""
+    """Return the root of the repository, for tests that run the unchanged example DAGs."""
     return PROJECT
 
 
 @pytest.fixture(scope="session")
 def docker_host() -> str:
-    """The address of the engine, as in ``DOCKER_HOST``."""
+    """Return the address of the engine, as in ``DOCKER_HOST``."""
     return DOCKER_HOST
 
 
 @pytest.fixture(scope="session")
 def trainer_image() -> str:
-    """Name of the trainer image; it exists if the test runs."""
+    """Return the name of the trainer image, which exists if the test runs."""
     return TRAINER_IMAGE
 
 
 @pytest.fixture(scope="session")
 def docker_client(docker_host: str) -> Iterator[docker.APIClient]:
-    """A client of the engine, for tests marked ``docker`` only."""
+    """Yield a client of the engine, for tests marked ``docker`` only."""
     import docker
 
     client = docker.APIClient(base_url=docker_host, version="auto", timeout=60)
@@ -199,7 +199,7 @@ def docker_client(docker_host: str) -> Iterator[docker.APIClient]:
 
 @pytest.fixture
 def process_runtime_root(tmp_path: Path) -> Path:
-    """An empty folder for the jobs of a process runtime."""
+    """Return an empty folder for the jobs of a process runtime."""
     root = tmp_path / "jobs"
     root.mkdir()
     return root

@@ -1,6 +1,6 @@
 """The report of a failed test with Airflow or containers: the ends of their logs, and the events of the run.
 
-``tests/conftest.py`` calls ``sections`` while the test's Airflow and containers still exist.
+``tests/conftest.py`` calls ``report_sections`` while the test's Airflow and containers still exist.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ LINES = 40
 MOST_LOGS = 6  # the newest logs
 
 
-def sections(
+def report_sections(
     airflow: AirflowProcess | None, engine: docker.APIClient | None, since_s: float
 ) -> Iterator[tuple[str, str]]:
-    """Yield titles and texts of everything that ran since ``since_s`` (seconds since the epoch)."""
+    """Yield the titles and texts of all logs and events since ``since_s`` (seconds since the epoch)."""
     if airflow is not None:
         logs = [path for path in airflow.home.glob("logs/dag_id=*/**/*.log") if path.stat().st_mtime >= since_s]
         for path in sorted(logs, key=lambda path: path.stat().st_mtime)[-MOST_LOGS:]:
-            yield f"log of {path.relative_to(airflow.home / 'logs')}", _tail(path)
-        for dag_id, run_id, task_id in sorted({_task_of(path) for path in logs}):
+            yield f"log of {path.relative_to(airflow.home / 'logs')}", _read_tail(path)
+        for dag_id, run_id, task_id in sorted({_task_from_path(path) for path in logs}):
             with contextlib.suppress(AirflowApiError, OSError):
                 if history := airflow.task_state(dag_id, run_id, task_id, "history"):
                     yield f"events of {dag_id} {run_id} {task_id}", "\n".join(map(json.dumps, history["events"]))
@@ -42,17 +42,17 @@ def sections(
                 yield f"container {one['Names'][0]}: {one['Status']}", log
 
 
-def _task_of(path: Path) -> tuple[str, str, str]:
+def _task_from_path(path: Path) -> tuple[str, str, str]:
     """Return DAG, run and task of a log file from the names of its folders."""
     named = dict(part.split("=", 1) for part in path.parts if "=" in part)
     return named.get("dag_id", ""), named.get("run_id", ""), named.get("task_id", "")
 
 
-def _tail(path: Path) -> str:
-    return "\n".join(_readable(line) for line in path.read_text(errors="replace").splitlines()[-LINES:])
+def _read_tail(path: Path) -> str:
+    return "\n".join(_format_line(line) for line in path.read_text(errors="replace").splitlines()[-LINES:])
 
 
-def _readable(line: str) -> str:
+def _format_line(line: str) -> str:
     """Return the relevant fields of a line of a task's log."""
     try:
         event = json.loads(line)

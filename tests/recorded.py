@@ -1,6 +1,6 @@
-"""Writes simulated runs into an Airflow: trainings under the real control loop, on a plant and a simulated clock.
+"""Write simulated runs into an Airflow: jobs under the real control loop, on a plant and a simulated clock.
 
-The page tests use it, so that no page waits for a training. The DAGs stay paused: Airflow starts none of their tasks.
+The page tests use these runs, so no page waits for a job. The DAGs stay paused: Airflow starts none of their tasks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ENDS_AS = {"finished": "success", "failed": "failed"}
 
 
 class Clock:
-    """A clock that only ``sleep`` moves. It starts at 0, like every recorded training."""
+    """A clock that only ``sleep`` advances. It starts at 0, like every recorded job."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -45,8 +45,8 @@ class Clock:
         self.now_s += seconds
 
 
-class Store(MemoryState):
-    """A training's live state without a thread; ``deadlines`` maps times to new deadlines."""
+class SimulatedStore(MemoryState):
+    """A job's live state without a thread; ``deadlines`` maps times to new deadlines."""
 
     round_ms_mean = 0.0
 
@@ -62,7 +62,7 @@ class Store(MemoryState):
         return {DEADLINE: due[-1]} if due else {}
 
 
-class Learning(SimulatedJob):
+class LearningJob(SimulatedJob):
     """A simulated job that reports a falling loss and a rising accuracy."""
 
     def read_lines(self) -> list[str]:
@@ -79,7 +79,7 @@ class Learning(SimulatedJob):
         return replace(progress, loss=round(0.25 + 1.8 * left + off, 4), metrics=measured).to_line()
 
 
-class Team(Learning):
+class SimulatedTeam(LearningJob):
     """Parameter servers and workers at the speed of the steady-state model, scaled by the real ``Scaling``."""
 
     def __init__(self, workload: Workload, batches: int, budget: float, options: Options, clock: Clock) -> None:
@@ -87,9 +87,9 @@ class Team(Learning):
         self._workload = workload
         self._random = random.Random(0)
         first = self.scaling.configuration
-        # The step of `TeamRuntime.start`.
+        # The same step as in `TeamRuntime.start`.
         self._steps = [Step("begin", first, f"starts on {first.cores:.3g} of {budget:g} cores")]
-        plant = Plant(batches, 1.0, lambda devices: self._now().speed, startup_s=9.0, tail_s=3.0)
+        plant = Plant(batches, 1.0, lambda devices: self._steady_sample().speed, startup_s=9.0, tail_s=3.0)
         super().__init__(plant, budget, clock)
 
     @property
@@ -99,12 +99,12 @@ class Team(Learning):
     def take_steps(self) -> list[Step]:
         steps, self._steps = self._steps, []
         if self._run.reported is not None and self._run.trained_s is None:
-            now, off = self._now(), 1 + self._random.gauss(0, 0.01)
+            now, off = self._steady_sample(), 1 + self._random.gauss(0, 0.01)
             step = self.scaling.decide(replace(now, speed=off * now.speed))
             steps += [] if step is None else [step]
         return steps
 
-    def _now(self) -> TeamSample:
+    def _steady_sample(self) -> TeamSample:
         return steady_state(self._workload, self.scaling.configuration, _LINK_BYTES_S)
 
 
@@ -117,37 +117,37 @@ def record(
     seed: int = 0,
     past: PastRun | None = None,
 ) -> dict[str, Any]:
-    """Return a training's ``pace`` and ``history`` at its end, or ``until_s`` after its start.
+    """Simulate a job; return its ``pace`` and ``history`` at its end, or ``until_s`` after its start.
 
     ``deadlines`` maps times, in seconds after the start, to new deadlines.
     """
     clock = Clock()
     controller = DeadlineController(CORES, deadline_s, past=past)
-    job = Learning(plant, controller.start(0.0), clock, seed)
-    return _published(job, controller, clock, deadlines or {}, until_s, past=past)
+    job = LearningJob(plant, controller.start(0.0), clock, seed)
+    return _run_and_read(job, controller, clock, deadlines or {}, until_s, past=past)
 
 
 def past_run(plant: Plant, deadline_s: float) -> PastRun:
-    """Return what a training's next run knows of it."""
+    """Simulate a job; return its measurements for the next run."""
     clock = Clock()
     controller = DeadlineController(CORES, deadline_s)
-    job = Learning(plant, controller.start(0.0), clock, seed=1)
-    outcome = _loop(job, controller, clock, Store(clock, {})).run()
+    job = LearningJob(plant, controller.start(0.0), clock, seed=1)
+    outcome = _make_loop(job, controller, clock, SimulatedStore(clock, {})).run()
     past = PastRun.read(outcome.learned)
     assert past is not None
     return past
 
 
 def record_team(workload: Workload, batches: int, budget: float, options: Options) -> dict[str, Any]:
-    """Return ``pace`` and ``history`` of a training with ``objective="throughput"`` at its end."""
+    """Simulate a job with ``objective="throughput"``; return its ``pace`` and ``history`` at its end."""
     clock = Clock()
-    team = Team(workload, batches, budget, options, clock)
+    team = SimulatedTeam(workload, batches, budget, options, clock)
     controller = BudgetController(Limits(options.initial_cores, budget))
     controller.start(0.0)
-    return _published(team, controller, clock, {}, math.inf, team=team)
+    return _run_and_read(team, controller, clock, {}, math.inf, team=team)
 
 
-def _published(
+def _run_and_read(
     job: SimulatedJob,
     controller: Controller,
     clock: Clock,
@@ -155,16 +155,21 @@ def _published(
     until_s: float,
     **more: Any,
 ) -> dict[str, Any]:
-    store = Store(clock, deadlines)
+    store = SimulatedStore(clock, deadlines)
     try:
-        _loop(job, controller, clock, store, until_s, **more).run()
+        _make_loop(job, controller, clock, store, until_s, **more).run()
     except TaskStoppedError:
         assert clock.now() >= until_s, "the loop stopped before until_s"
     return {PACE: store[PACE], HISTORY: store[HISTORY]}
 
 
-def _loop(
-    job: SimulatedJob, controller: Controller, clock: Clock, store: Store, until_s: float = math.inf, **more: Any
+def _make_loop(
+    job: SimulatedJob,
+    controller: Controller,
+    clock: Clock,
+    store: SimulatedStore,
+    until_s: float = math.inf,
+    **more: Any,
 ) -> PaceLoop:
     return PaceLoop(
         job,
@@ -184,14 +189,14 @@ class RecordedRun:
     Parameters
     ----------
     airflow, dag_id:
-        The Airflow and the DAG. The DAG's file must be in the DAG folder; its tasks have their real classes.
+        The Airflow and the DAG. The DAG's file must be in the DAG folder; its tasks are real operators.
     began:
         Start of the run; now by default.
 
     Attributes
     ----------
     updated:
-        Time of the newest sample of its trainings.
+        Time of the newest sample of its jobs.
     """
 
     def __init__(self, airflow: AirflowProcess, dag_id: str, began: datetime | None = None) -> None:
@@ -210,7 +215,7 @@ class RecordedRun:
         self._update("task_instance", task_id, state, began or self.began, ended)
 
     def put_training(self, recording: Mapping[str, Any], task_id: str = "train", at: datetime | None = None) -> None:
-        """Store a recording as a task's training that was last updated ``at``; now by default."""
+        """Store a recording as the state of a task's job, last updated ``at``; now by default."""
         at = self.updated = at or datetime.now(timezone.utc)
         pace = {**recording[PACE], "updated_at": at.isoformat()}
         state = _ENDS_AS.get(pace["state"], "running")
@@ -236,14 +241,14 @@ class RecordedRun:
         end = time.monotonic() + timeout_s
         while True:
             try:
-                self.pause(True)  # an earlier run may have unpaused it
+                self.pause(True)  # an earlier run may have unpaused the DAG
                 body = {"dag_run_id": self.run_id, "logical_date": None}
                 self.airflow.api("POST", f"/dags/{self.dag_id}/dagRuns", body)
                 return
             except AirflowApiError as error:
                 if error.status != 404:
                     raise
-            if time.monotonic() > end:  # its file is not parsed, or invalid
+            if time.monotonic() > end:  # the DAG's file is not parsed, or is invalid
                 traces = [one["stack_trace"] for one in self.airflow.api("GET", "/importErrors")["import_errors"]]
                 raise TimeoutError("\n".join([f"no DAG {self.dag_id} within {timeout_s:g} s", *traces]))
             time.sleep(0.3)
@@ -252,7 +257,7 @@ class RecordedRun:
         values = [state, str(began), None if ended is None else str(ended), self.dag_id, self.run_id]
         columns, which = "state = ?, start_date = ?, end_date = ?", "dag_id = ? AND run_id = ?"
         if task_id:
-            # Airflow resets tasks of dead schedulers, so they belong to the living one.
+            # Airflow resets tasks of dead schedulers, so assign the task to the running scheduler.
             columns += ", queued_by_job_id = (SELECT max(id) FROM job WHERE job_type = 'SchedulerJob')"
             which, values = f"{which} AND task_id = ?", [*values, task_id]
         # Airflow's API creates runs, but cannot set a task to running.

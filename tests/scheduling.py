@@ -1,4 +1,4 @@
-"""Assigns test files to test processes."""
+"""Assignment of test files to test processes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _AIRFLOWS = 2  # an idle Airflow takes an eighth of a core
 
 
 class AirflowFirst(LoadFileScheduling):
-    """Two processes take the files that need an Airflow, and then the rest; the others take files that need none.
+    """A scheduler that assigns files that need an Airflow to two test processes first.
 
-    Other processes compute while the first two wait for Airflow, and start none of their own.
+    The other processes take files without Airflow: they compute while the first two wait, and start no Airflow.
     """
 
     def _assign_work_unit(self, node: WorkerController) -> None:

@@ -1,4 +1,4 @@
-"""Waiting in tests: for a condition, with a timeout that only a failing test reaches."""
+"""Wait for a condition in a test, with a timeout that only a failing test reaches."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-LONG_S = 300.0  # timeout for what takes seconds on an idle machine
+LONG_S = 300.0  # timeout of operations that take seconds on an idle machine
 
 
 def until(condition: Callable[[], Any], description: object = "", *, period_s: float = 0.5) -> Any:
-    """Wait until ``condition`` returns a true value, and return it; ``description`` is in the error.
+    """Wait until ``condition`` returns a true value, and return the value; ``description`` is in the error.
 
     The polling interval grows to ``period_s`` seconds.
     """

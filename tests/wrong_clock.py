@@ -1,7 +1,7 @@
 """A machine with a wrong clock: forwards the socket of its Docker engine and shifts the times in the responses.
 
-Used by ``faults``. The times are the engine's RFC 3339 timestamps and the wall clock in its jobs' progress lines. Both
-keep their length when whole seconds are added, so log frames stay intact.
+The module ``faults`` uses it. The times are the engine's RFC 3339 timestamps and the wall clock in its jobs' progress
+lines. Both keep their length when whole seconds are added, so log frames stay intact.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CHUNK = 2**16
 
 
 class WrongClock:
-    """Listens on a socket file for clients of the engine at ``real``.
+    """A proxy of the engine at ``real`` whose clock is wrong; its clients connect to a socket file.
 
     Parameters
     ----------
@@ -44,24 +44,24 @@ class WrongClock:
         self._listener.bind(str(socket_file))
         self._listener.listen(64)
         self.address = f"unix://{socket_file}"
-        threading.Thread(target=self._accept, daemon=True).start()
+        threading.Thread(target=self._accept_clients, daemon=True).start()
 
     def jump(self, seconds: int) -> None:
         """Set the clock forward or back; connections are closed, so clients request logs again."""
         self._before_s, self._after_s, self._jumped_s = self._after_s, self._after_s + seconds, time.time()
-        self._cut()
+        self._close_connections()
 
     def close(self) -> None:
         self._listener.close()
-        self._cut()
+        self._close_connections()
 
-    def _cut(self) -> None:
+    def _close_connections(self) -> None:
         for one in list(self._open):
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
 
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # closed
+    def _accept_clients(self) -> None:
+        with contextlib.suppress(OSError):  # the listener is closed
             while True:
                 client, _ = self._listener.accept()
                 engine = socket.socket(socket.AF_UNIX)
@@ -71,22 +71,22 @@ class WrongClock:
                 threading.Thread(target=self._forward_responses, args=(engine, client), daemon=True).start()
 
     def _forward_requests(self, client: socket.socket, engine: socket.socket) -> None:
-        with self._ends(client, engine):
+        with self._closing_at_end(client, engine):
             while data := client.recv(_CHUNK):
                 engine.sendall(_SINCE.sub(lambda found: b"%d" % self._true_s(int(found[0])), data))
 
     def _forward_responses(self, engine: socket.socket, client: socket.socket) -> None:
-        with self._ends(engine, client):
+        with self._closing_at_end(engine, client):
             partial = b""
             while data := engine.recv(_CHUNK):
                 data = partial + data
                 partial = _partial_time(data)
-                client.sendall(_TIME.sub(self._shifted, data[: len(data) - len(partial)]))
+                client.sendall(_TIME.sub(self._shift_time, data[: len(data) - len(partial)]))
             client.sendall(partial)
 
     @contextlib.contextmanager
-    def _ends(self, source: socket.socket, target: socket.socket) -> Iterator[None]:
-        """Forward the end of the source; the last of a connection's two directions closes its sockets."""
+    def _closing_at_end(self, source: socket.socket, target: socket.socket) -> Iterator[None]:
+        """Forward the end of the source; the second direction of a connection to end closes both sockets."""
         with contextlib.suppress(OSError):
             yield
         with contextlib.suppress(OSError):
@@ -96,7 +96,7 @@ class WrongClock:
             source.close()
             target.close()
 
-    def _shifted(self, found: re.Match[bytes]) -> bytes:
+    def _shift_time(self, found: re.Match[bytes]) -> bytes:
         stamp, fraction, key, seconds, decimals = (part or b"" for part in found.groups())
         if key:
             true_s = int(seconds)
@@ -110,7 +110,7 @@ class WrongClock:
 
     def _true_s(self, since_s: int) -> float:
         """Return the true time for a time of the wrong clock."""
-        # After a jump back, two true times are possible: the earlier one gives more lines, not fewer.
+        # After a jump back, two true times are possible: the earlier time returns more lines, not fewer.
         set_back = self._after_s < self._before_s
         before = set_back or since_s < self._jumped_s + self._after_s
         return since_s - (self._before_s if before else self._after_s)

@@ -1,1 +1,1 @@
-"""Comparison of allocators in simulated clusters. Run it as ``python -m benchmarks.allocators``."""
+"""Comparison of allocators in simulated clusters. Run this benchmark as ``python -m benchmarks.allocators``."""

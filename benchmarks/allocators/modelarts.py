@@ -1,8 +1,8 @@
-"""The optimal allocator of elastic jobs against the greedy one: section 5 of Hu et al. 2021 (ModelArts).
+"""Compares the optimal and the greedy allocator of elastic jobs: section 5 of Hu et al. 2021 (ModelArts).
 
-The benchmark simulates two days of jobs under both, on 70 to 190 nodes, with the disturbances of the paper. The optimal
-allocator also plans for more jobs and nodes than in the paper. The paper's workload is not public: this one is drawn
-from its published statistics (:func:`paceline.simulate.cluster.generate.modelarts`).
+The benchmark simulates two days of jobs under both allocators, on 70 to 190 nodes, with the paper's disturbances. It
+also measures the optimal allocator with more jobs and nodes than in the paper. The paper's workload is not public, so
+the jobs are drawn from its published statistics (:func:`paceline.simulate.cluster.generate.modelarts`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import scipy.optimize  # noqa: F401 - imported before the timed part
 
-from benchmarks.allocators.timed import Timed
+from benchmarks.allocators.timed import TimedPolicy
 from paceline.allocate import DEVICE, ClusterJob, Greedy, Node, Policy, RollingHorizon, Speeds
 from paceline.allocate.modelarts.horizon import HorizonProblem
 from paceline.allocate.modelarts.solver import solve
@@ -30,7 +30,7 @@ QUICK_NODES, QUICK_SEEDS = (70, 110, 150), (0,)
 
 @dataclass(frozen=True)
 class Scenario:
-    """A workload and its cost of changes."""
+    """A workload, and the cost of changing an allocation."""
 
     workload: Mapping[str, Any] = field(default_factory=dict)
     friction: Friction = field(default_factory=Friction)
@@ -43,13 +43,13 @@ SCENARIOS = {
     "harsh": Scenario({"eta_error": 0.1, "bugs": 0.15, "cancelled": 0.10}),
     "scaling_delay": Scenario(friction=Friction(delay_s=15.0)),
 }
-# The paper does not say which times the greedy allocator compares, nor whether it halves one job or as many as needed.
-READINGS: dict[str, Callable[[], Greedy]] = {
+# The paper does not specify which times the greedy allocator compares, and whether it halves one job or several.
+GREEDY_VARIANTS: dict[str, Callable[[], Greedy]] = {
     "time so far, repeated": Greedy,
     "time so far, once": lambda: Greedy(repeat=False),
     "time left, repeated": lambda: Greedy(training_time="left"),
 }
-# As in the paper, and with one node kept idle for jobs that arrive between two regular decisions.
+# The paper's planner, and a planner that leaves one node idle for jobs that arrive between two regular decisions.
 PLANNERS: dict[str, Callable[[], RollingHorizon]] = {
     "as published": lambda: RollingHorizon(period_s=PERIOD_S),
     "one node spare": lambda: RollingHorizon(period_s=PERIOD_S, spare_nodes=1),
@@ -62,30 +62,31 @@ class Simulated:
 
     result: SimulationResult
     done_s: Sequence[float]
-    took_s: Sequence[float]
+    decision_s: Sequence[float]
 
 
 def simulate(scenario: Scenario, policy: Policy, nodes: int, seed: int) -> Simulated:
     """Simulate one workload of a scenario on ``nodes`` nodes."""
     done_s: list[float] = []
 
-    def note_done(outcome: JobOutcome) -> None:
+    def record_completion(outcome: JobOutcome) -> None:
         if outcome.status == "done":
             done_s.append(outcome.departed_s)
 
-    timed = Timed(policy, regular_only=True)
+    timed = TimedPolicy(policy, regular_only=True)
     jobs = modelarts(seed, **scenario.workload)
     simulation = Simulation(
-        jobs, [Node("pool", nodes)], timed, friction=scenario.friction, period_s=PERIOD_S, on_outcome=note_done
+        jobs, [Node("pool", nodes)], timed, friction=scenario.friction, period_s=PERIOD_S, on_outcome=record_completion
     )
-    return Simulated(simulation.run(), done_s, timed.took_s)
+    return Simulated(simulation.run(), done_s, timed.decision_s)
 
 
 def extra_jobs_per_100(greedy_done_s: Sequence[float], milp_done_s: Sequence[float]) -> float:
-    """Return how many jobs more than greedy the optimal allocator completes, per 100 of greedy's.
+    """Return how many more jobs the optimal allocator completes for each 100 jobs that the greedy one completes.
 
-    This is the mean surplus in percent at the times of greedy's 100th, 200th, 300th, ... completion. Completions are
-    limited by arrivals, so it is small where greedy keeps up with the arrivals, however long its jobs take.
+    This number is the mean surplus in percent at the greedy allocator's 100th, 200th, 300th, ... completion. Arrivals
+    limit completions, so the number is small if the greedy allocator keeps up with the arrivals, even if its jobs take
+    longer.
     """
     milp = np.sort(milp_done_s)
     moments = np.sort(greedy_done_s)[99::100]
@@ -96,12 +97,12 @@ def extra_jobs_per_100(greedy_done_s: Sequence[float], milp_done_s: Sequence[flo
 
 
 def compare(greedy: Sequence[Simulated], milp: Sequence[Simulated]) -> dict[str, Any]:
-    """Return the figures of one row: means over workloads of the same scenario, under both allocators."""
+    """Return the figures of one row: means over the workloads of a scenario, for both allocators."""
 
     def mean(runs: Sequence[Simulated], figure: str) -> float:
         return float(np.mean([getattr(one.result, figure) for one in runs]))
 
-    took_s = np.concatenate([one.took_s for one in milp])
+    took_s = np.concatenate([one.decision_s for one in milp])
     queue_s = {"greedy": mean(greedy, "mean_queue_s"), "milp": mean(milp, "mean_queue_s")}
     total_s = {"greedy": mean(greedy, "mean_total_s"), "milp": mean(milp, "mean_total_s")}
     return {
@@ -112,7 +113,7 @@ def compare(greedy: Sequence[Simulated], milp: Sequence[Simulated]) -> dict[str,
         "greedy_total_s": total_s["greedy"],
         "milp_total_s": total_s["milp"],
         "total_reduction_pct": 100.0 * (1.0 - total_s["milp"] / total_s["greedy"]),
-        # Alternative count: jobs completed in the time of 100, if each takes its mean total time.
+        # Alternative count, from the mean total times: jobs completed while the greedy allocator completes 100.
         "extra_jobs_per_100_by_total": 100.0 * (total_s["greedy"] / total_s["milp"] - 1.0),
         "extra_jobs_per_100": float(
             np.mean([extra_jobs_per_100(a.done_s, b.done_s) for a, b in zip(greedy, milp, strict=True)])
@@ -136,43 +137,43 @@ def run(
     nodes: Sequence[int] | None = None,
     seeds: Sequence[int] | None = None,
 ) -> list[dict[str, Any]]:
-    """Simulate all scenarios on all pools; return a row per planner and, in the baseline, per set of greedy rules.
+    """Simulate all scenarios on all pools; return a row per planner and, in the baseline, per greedy variant.
 
     Parameters
     ----------
     quick:
-        Only the baseline, three pools and one workload.
+        Simulate only the baseline, three pools and one workload.
     progress:
         Called with the name of each finished simulation.
     scenarios, nodes, seeds:
-        Override the choice of ``quick``.
+        Override the values that ``quick`` selects.
     """
     rows = []
     for name in scenarios or (("baseline",) if quick else tuple(SCENARIOS)):
         scenario = SCENARIOS[name]
-        readings = READINGS if name == "baseline" else dict(list(READINGS.items())[:1])
+        variants = GREEDY_VARIANTS if name == "baseline" else dict(list(GREEDY_VARIANTS.items())[:1])
         for size in nodes or (QUICK_NODES if quick else NODES):
-            greedy: dict[str, list[Simulated]] = {reading: [] for reading in readings}
+            greedy: dict[str, list[Simulated]] = {variant: [] for variant in variants}
             milp: dict[str, list[Simulated]] = {planner: [] for planner in PLANNERS}
             for seed in seeds or (QUICK_SEEDS if quick else SEEDS):
-                for reading, rules in readings.items():
-                    greedy[reading].append(simulate(scenario, rules(), size, seed))
-                for planner, made in PLANNERS.items():
-                    milp[planner].append(simulate(scenario, made(), size, seed))
+                for variant, make_greedy in variants.items():
+                    greedy[variant].append(simulate(scenario, make_greedy(), size, seed))
+                for planner, make_planner in PLANNERS.items():
+                    milp[planner].append(simulate(scenario, make_planner(), size, seed))
                 if progress is not None:
                     progress(f"{name}, {size} nodes, workload {seed}")
             rows += [
-                {"scenario": name, "nodes": size, "greedy": reading, "milp": planner} | compare(rules_runs, plan_runs)
-                for reading, rules_runs in greedy.items()
-                for planner, plan_runs in milp.items()
+                {"scenario": name, "nodes": size, "greedy": variant, "milp": planner} | compare(greedy_runs, milp_runs)
+                for variant, greedy_runs in greedy.items()
+                for planner, milp_runs in milp.items()
             ]
     return rows
 
 
-def large(jobs: int = 1000, nodes: int = 3000, workloads: int = 3) -> list[dict[str, Any]]:
-    """Measure the seconds of one plan for many jobs, and its gap to the proven bound, for each workload.
+def measure_large_plans(jobs: int = 1000, nodes: int = 3000, workloads: int = 3) -> list[dict[str, Any]]:
+    """Measure the seconds to plan many jobs, and the plan's gap to the proven bound, for each workload.
 
-    The jobs are drawn from the baseline, each with a random share of its work left.
+    The jobs are drawn from the baseline; a random share of the work of each job remains.
     """
     rows = []
     speeds = {DEVICE: Speeds.halving_efficiency(16)}

@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from paceline.allocate import Allocation, ClusterJob, Node, Policy
 
 
-class Timed:
-    """A policy with the seconds of its decisions; with ``regular_only``, of its regular decisions only."""
+class TimedPolicy:
+    """Wraps a policy and records the seconds of each decision (``regular_only``: of each regular decision)."""
 
     def __init__(self, policy: Policy, *, regular_only: bool = False) -> None:
         self.name = policy.name
-        self.took_s: list[float] = []
+        self.decision_s: list[float] = []
         self.policy = policy
         self._regular_only = regular_only
 
     def allocate(self, jobs: Sequence[ClusterJob], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
-        """See ``Policy``."""
+        """Return the allocation of the wrapped policy, and record the time that it took."""
         began_s = time.perf_counter()
         allocation = self.policy.allocate(jobs, nodes, now_s, rescale=rescale)
         if rescale or not self._regular_only:
-            self.took_s.append(time.perf_counter() - began_s)
+            self.decision_s.append(time.perf_counter() - began_s)
         return allocation

@@ -1,4 +1,4 @@
-"""Published traces under every policy: deadlines met, completion times and simulation time."""
+"""Simulates published traces under every policy: deadlines met, completion times and simulation time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.allocators.timed import Timed
+from benchmarks.allocators.timed import TimedPolicy
 from paceline.allocate import (
     Allocation,
     ClusterJob,
@@ -26,27 +26,27 @@ from paceline.allocate import (
 from paceline.simulate.cluster import Arrival, Friction, Simulation
 from paceline.simulate.cluster.traces import read, resampled, throughputs
 
-# Name, file and GPUs, as in ElasticFlow's evaluation.
+# Name, file and number of GPUs, as in ElasticFlow's evaluation.
 TRACES = (
     ("195job", "elasticflow-195job.csv", 128),
     ("cluster10", "elasticflow-cluster10.csv", 256),
     ("philly", "elasticflow-philly.csv", 256),
     ("cluster01", "elasticflow-cluster01.csv", 512),
 )
-FAMILY = 69_351  # jobs of the full trace of which cluster01 is a part
-PERIOD_S = 300.0  # between two regular decisions of periodic policies
+FULL_TRACE_JOBS = 69_351  # cluster01 is a part of this full trace
+PERIOD_S = 300.0  # time between two regular decisions of periodic policies
 PAUSE_S = 30.0  # cost of each start and each resize
 
 
-class Gauged(Timed):
-    """A timed policy that also counts the jobs planned on time by ``OnTime`` and the upper bound of their number."""
+class CountingPolicy(TimedPolicy):
+    """A timed policy that also counts the jobs that ``OnTime`` plans on time, and sums their upper bounds."""
 
     def __init__(self, policy: Policy) -> None:
         super().__init__(policy)
         self.planned = self.bound = 0
 
     def allocate(self, jobs: Sequence[ClusterJob], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
-        """See ``Policy``."""
+        """Return the allocation of the wrapped policy, and count its jobs on time."""
         found = super().allocate(jobs, nodes, now_s, rescale=rescale)
         if isinstance(self.policy, OnTime):
             self.planned += sum(job.deadline_s is not None for job in jobs) - len(found.late)
@@ -76,7 +76,7 @@ def run(data: Path, quick: bool, progress: Callable[[str], None]) -> list[dict[s
         arrivals = list(read(data / "traces" / file, tables))
         possible = sum(_feasible_alone(one) for one in arrivals)
         for label, make in POLICIES.items():
-            policy = Gauged(make())
+            policy = CountingPolicy(make())
             progress(f"{name}, {label}")
             began_s = time.perf_counter()
             period_s = PERIOD_S if label in PERIODIC else None
@@ -92,7 +92,7 @@ def run(data: Path, quick: bool, progress: Callable[[str], None]) -> list[dict[s
                     "mean_jct_s": round(result.mean_total_s, 1),
                     "changes": result.changes,
                     "sim_s": round(time.perf_counter() - began_s, 2),
-                    "decision_s_mean": round(sum(policy.took_s) / len(policy.took_s), 6),
+                    "decision_s_mean": round(sum(policy.decision_s) / len(policy.decision_s), 6),
                     "planned_of_bound_pct": round(100 * policy.planned / policy.bound, 2) if policy.bound else None,
                 }
             )
@@ -100,13 +100,13 @@ def run(data: Path, quick: bool, progress: Callable[[str], None]) -> list[dict[s
 
 
 def _feasible_alone(one: Arrival) -> bool:
-    """Return whether a job alone on its fastest number of GPUs would be on time."""
+    """Return whether a job would be on time if it ran alone on its fastest number of GPUs."""
     (speeds,) = one.speeds.values()
     assert one.deadline_s is not None
     return one.arrives_s + one.work / speeds.at(speeds.fastest) <= one.deadline_s
 
 
-def speed(data: Path, jobs: int = FAMILY) -> dict[str, Any]:
+def measure_simulator(data: Path, jobs: int = FULL_TRACE_JOBS) -> dict[str, Any]:
     """Measure the simulator's time and memory for ``jobs`` jobs like those of cluster01, under EDF."""
     trace = list(read(data / "traces" / "elasticflow-cluster01.csv", throughputs(data / "throughput" / "A100")))
     found: dict[str, Any] = {}

@@ -1,1 +1,1 @@
-"""Deviation from the deadline and core use of real trainings: the tables of DECOR-NN, side by side."""
+"""Measures the deviation from the deadline and the core use of real training jobs, as in the tables of DECOR-NN."""

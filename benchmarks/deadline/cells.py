@@ -1,4 +1,4 @@
-"""The benchmark's cells (model, deadline), controllers and repeats; and a resumable record of finished runs."""
+"""The cells of the benchmark (model and deadline), the controllers, and a resumable record of finished runs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ REPEATS = 3
 
 @dataclass(frozen=True)
 class Cell:
-    """One row of the paper's tables: the deadline, first ``d_c`` and later ``changed_to`` times the shortest time."""
+    """One row of the paper's tables. The deadline is ``d_c``, later ``changed_to``, times the shortest time."""
 
     model: str
     d_c: float
     changed_to: float | None = None
 
     @property
-    def last(self) -> float:
-        """The coefficient of the final deadline."""
+    def final_coefficient(self) -> float:
+        """The final deadline relative to the shortest time."""
         return self.changed_to or self.d_c
 
     def __str__(self) -> str:
@@ -30,7 +30,7 @@ class Cell:
 
 
 def cells(models: list[str], *, quick: bool) -> list[Cell]:
-    """Return the cells of tables I and III of DECOR-NN and a deadline of 1.2; with ``quick``, three of them.
+    """Return the cells of tables I and III of DECOR-NN and a cell with ``d_c`` 1.2; with ``quick``, only three cells.
 
     >>> [str(cell) for cell in cells(["vgg19"], quick=True)]
     ['vgg19 1', 'vgg19 1.5', 'vgg19 1.8 -> 1.44']
@@ -43,7 +43,7 @@ def cells(models: list[str], *, quick: bool) -> list[Cell]:
 
 
 class Record:
-    """Finished runs by name, in a file with a line for each, from which an interrupted benchmark resumes."""
+    """Finished runs by name, from which an interrupted benchmark resumes; its file has one line for each run."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -58,7 +58,7 @@ class Record:
         return self._runs[name]
 
     def forget(self, name: str) -> None:
-        """Forget a run, so that it is repeated; of several lines with its name, the file's last counts."""
+        """Forget a run, so that it is repeated. If the file has several lines for a run, the last one counts."""
         self._runs.pop(name, None)
 
     def add(self, name: str, value: Any) -> None:

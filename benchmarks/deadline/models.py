@@ -1,4 +1,4 @@
-"""ResNet-50, VGG-19 and Inception v3 as in their papers. Runs in the training container, so torch only.
+"""ResNet-50, VGG-19 and Inception v3 as in their papers. This file runs in a container that only has torch.
 
 He et al. 2015 (arXiv 1512.03385), Simonyan and Zisserman 2014 (arXiv 1409.1556),
 Szegedy et al. 2015 (arXiv 1512.00567).
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 def resnet50(classes: int = 1000, image_size: int = 224) -> nn.Module:
-    """Return ResNet-50 (table 1 of the paper): bottleneck blocks, stride on the 3x3 convolution."""
+    """Return ResNet-50 (table 1 of the paper): bottleneck blocks, with the stride on the 3x3 convolution."""
     layers: list[nn.Module] = [*_convolution(3, 64, 7, stride=2, padding=3), nn.MaxPool2d(3, stride=2, padding=1)]
     width_in = 64
     for stage, (width, blocks) in enumerate([(64, 3), (128, 4), (256, 6), (512, 3)]):
@@ -41,7 +41,7 @@ def vgg19(classes: int = 1000, image_size: int = 224) -> nn.Module:
 
 
 def inception_v3(classes: int = 1000, image_size: int = 299) -> nn.Module:
-    """Return Inception v3 (table 1 of the paper) with batch normalisation, without auxiliary head; from 75 pixels."""
+    """Return Inception v3 (table 1 of the paper): batch normalisation, no auxiliary head, images from 75 pixels."""
     return nn.Sequential(
         *_convolution(3, 32, 3, stride=2),
         *_convolution(32, 32, 3),
@@ -59,7 +59,9 @@ def inception_v3(classes: int = 1000, image_size: int = 299) -> nn.Module:
         *(_inception_17(width) for width in (128, 160, 160, 192)),
         _Branches(
             nn.Sequential(*_convolution(768, 192, 1), *_convolution(192, 320, 3, stride=2)),
-            nn.Sequential(*_convolution(768, 192, 1), *_cross(192, 192, 192), *_convolution(192, 192, 3, stride=2)),
+            nn.Sequential(
+                *_convolution(768, 192, 1), *_factorised_7x7(192, 192, 192), *_convolution(192, 192, 3, stride=2)
+            ),
             nn.MaxPool2d(3, stride=2),
         ),
         *(_inception_8(width_in) for width_in in (1280, 2048)),
@@ -70,7 +72,7 @@ def inception_v3(classes: int = 1000, image_size: int = 299) -> nn.Module:
     )
 
 
-# Name to constructor, image side in pixels, and batch size: a batch takes a few tenths of a second.
+# Constructor, image side in pixels and batch size of each model. A batch takes a few tenths of a second.
 MODELS: dict[str, tuple[Callable[[int, int], nn.Module], int, int]] = {
     "resnet50": (resnet50, 64, 8),
     "vgg19": (vgg19, 32, 8),
@@ -113,11 +115,11 @@ def _convolution(
     return convolution, nn.BatchNorm2d(width), nn.ReLU(inplace=True)
 
 
-def _cross(width_in: int, between: int, width: int) -> tuple[nn.Module, ...]:
+def _factorised_7x7(width_in: int, width_between: int, width: int) -> tuple[nn.Module, ...]:
     """Return a factorised 7x7 convolution: 1x7, then 7x1 (figure 6 of the Inception paper)."""
     return (
-        *_convolution(width_in, between, (1, 7), padding=(0, 3)),
-        *_convolution(between, width, (7, 1), padding=(3, 0)),
+        *_convolution(width_in, width_between, (1, 7), padding=(0, 3)),
+        *_convolution(width_between, width, (7, 1), padding=(3, 0)),
     )
 
 
@@ -135,7 +137,7 @@ def _inception_35(width_in: int, pool: int) -> nn.Module:
 def _inception_17(width: int) -> nn.Module:
     return _Branches(
         nn.Sequential(*_convolution(768, 192, 1)),
-        nn.Sequential(*_convolution(768, width, 1), *_cross(width, width, 192)),
+        nn.Sequential(*_convolution(768, width, 1), *_factorised_7x7(width, width, 192)),
         nn.Sequential(
             *_convolution(768, width, 1),
             *_convolution(width, width, (7, 1), padding=(3, 0)),
@@ -148,7 +150,7 @@ def _inception_17(width: int) -> nn.Module:
 
 
 def _inception_8(width_in: int) -> nn.Module:
-    def fan() -> nn.Module:  # 1x3 and 3x1 in parallel (figure 7)
+    def _split_3x3() -> nn.Module:  # 1x3 and 3x1 in parallel (figure 7)
         return _Branches(
             nn.Sequential(*_convolution(384, 384, (1, 3), padding=(0, 1))),
             nn.Sequential(*_convolution(384, 384, (3, 1), padding=(1, 0))),
@@ -156,7 +158,7 @@ def _inception_8(width_in: int) -> nn.Module:
 
     return _Branches(
         nn.Sequential(*_convolution(width_in, 320, 1)),
-        nn.Sequential(*_convolution(width_in, 384, 1), fan()),
-        nn.Sequential(*_convolution(width_in, 448, 1), *_convolution(448, 384, 3, padding=1), fan()),
+        nn.Sequential(*_convolution(width_in, 384, 1), _split_3x3()),
+        nn.Sequential(*_convolution(width_in, 448, 1), *_convolution(448, 384, 3, padding=1), _split_3x3()),
         nn.Sequential(nn.AvgPool2d(3, stride=1, padding=1), *_convolution(width_in, 192, 1)),
     )

@@ -1,4 +1,4 @@
-"""Tables and figures of the benchmark, as in DECOR-NN: tables I and III, figures 2 and 4."""
+"""Tables and figures of the benchmark, like tables I and III and figures 2 and 4 of DECOR-NN."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.deadline.cells import STATIC, Cell
 Runs = Mapping[tuple[Cell, str, int], dict[str, Any]]
 
 
-def figures(runs: Runs) -> list[dict[str, Any]]:
+def result_rows(runs: Runs) -> list[dict[str, Any]]:
     """Return a row for each cell and controller."""
     rows = []
     for cell, controller in dict.fromkeys((cell, controller) for cell, controller, _ in runs if controller != STATIC):
@@ -44,7 +44,7 @@ def figures(runs: Runs) -> list[dict[str, Any]]:
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
-    """Return each controller's mean deviation, latest run, and core-seconds over the best constant allocation."""
+    """Return each controller's mean deviation, latest run, and cost relative to the best constant allocation."""
     found: dict[str, dict[str, float | None]] = {}
     for controller in dict.fromkeys(row["controller"] for row in rows):
         own = [row for row in rows if row["controller"] == controller]
@@ -82,7 +82,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def draw(model: str, runs: Runs, folder: Path) -> Path:
-    """Draw progress against the setpoint, and cores, for the first run of each cell of a model."""
+    """Draw progress, setpoint and cores of the first run of each cell of a model; return the path of the picture."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""Runs one training in a container, under a controller or on a constant allocation."""
+"""Runs a training job in a container, under a controller or on a constant allocation."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from paceline.run import Exchange, History, MemoryState, PaceLoop
 from paceline.runtime import DockerRuntime, JobSpec
 
 HERE = Path(__file__).parent
-LEAST_CORES = 0.1
-CHANGED_AT = 0.3  # of ideal progress, as in the paper
+MIN_CORES = 0.1
+CHANGE_PROGRESS = 0.3  # share of the ideal progress, as in the paper
 _LATE_PCT = 0.3
 
 
 @dataclass(frozen=True)
 class Result:
-    """Result of one run. ``samples`` has (time, percent, setpoint, cores) over the run."""
+    """Result of one run. Each of ``samples`` has time, progress in percent, setpoint and cores."""
 
     finished_s: float
     deadline_s: float
@@ -43,20 +43,20 @@ class Result:
 
 
 class Trainer:
-    """Starts the benchmark's trainings on an engine.
+    """Runs the benchmark's training jobs on an engine.
 
     Parameters
     ----------
     connect:
-        Returns a client of the engine.
+        Function that returns a client of the engine.
     image:
         Image with Python and torch.
     cores:
-        Maximum cores of a training; all cores by default.
+        Maximum cores of a job; all cores by default.
     on_pace:
         Called with each new sample of a run.
-    whole:
-        Allocate whole devices: processes that join and leave, which stand in for GPUs.
+    whole_devices:
+        Allocate whole devices; processes that join and leave stand in for GPUs.
     """
 
     def __init__(
@@ -66,29 +66,28 @@ class Trainer:
         cores: float | None = None,
         on_pace: Callable[[dict[str, Any]], None] = lambda pace: None,
         *,
-        whole: bool = False,
+        whole_devices: bool = False,
     ) -> None:
         self._runtime = DockerRuntime(connect)
         self._image = image
         self._on_pace = on_pace
-        self._whole = whole
+        self._whole_devices = whole_devices
         self.cores = cores or self._runtime.capacity()
-        self.quantum = GPU_QUANTUM if whole else CPU_QUANTUM
+        self.quantum = GPU_QUANTUM if whole_devices else CPU_QUANTUM
 
-    def constant(
+    def train_constant(
         self, model: str, batches: int, cores: float, deadline_s: float, *, threads: int | None = None
     ) -> Result:
-        """Train on a constant allocation; on a fixed number of threads, if it is given."""
+        """Train on a constant allocation, and optionally on a fixed number of threads."""
         controller = make_controller("default", Limits(cores, cores, self.quantum), deadline_s)
         return self._run(model, batches, controller, threads=threads)
 
-    def controlled(
+    def train_controlled(
         self, model: str, batches: int, controller: str, deadline_s: float, *, past: PastRun, changed_s: float | None
     ) -> Result:
-        """Train under a controller; the deadline becomes ``changed_s`` at 30 % of ideal progress, if it is given."""
-        limits = Limits(self.quantum if self._whole else LEAST_CORES, self.cores, self.quantum)
-        made = make_controller(controller, limits, deadline_s, past=past)
-        return self._run(model, batches, made, changed_s)
+        """Train under a controller; at 30 % of ideal progress, the deadline changes to ``changed_s`` (None: never)."""
+        limits = Limits(self.quantum if self._whole_devices else MIN_CORES, self.cores, self.quantum)
+        return self._run(model, batches, make_controller(controller, limits, deadline_s, past=past), changed_s)
 
     def _run(
         self,
@@ -102,7 +101,7 @@ class Trainer:
         log = logging.getLogger("benchmarks.deadline.training")
         began = datetime.now(timezone.utc)
         devices = controller.start(0.0)
-        options = ["--whole"] if self._whole else []
+        options = ["--whole"] if self._whole_devices else []
         if threads is not None:
             options += ["--threads", str(threads)]
         spec = JobSpec(
@@ -113,7 +112,7 @@ class Trainer:
             files={name: HERE / name for name in ("train.py", "models.py")},
         )
         job = self._runtime.start(spec)
-        change = threading.Timer(CHANGED_AT * controller.deadline_s, state.set, (DEADLINE, changed_s))
+        change = threading.Timer(CHANGE_PROGRESS * controller.deadline_s, state.set, (DEADLINE, changed_s))
         if changed_s is not None:
             change.start()
         exchange = Exchange(state)
@@ -140,7 +139,7 @@ class Trainer:
 
 
 def was_out_of_cores(run: dict[str, Any], cores: float) -> bool:
-    """Return whether a run was late although it had all cores for its second half: no controller could do better.
+    """Return whether a run was late although it had all cores in its second half, so no controller could do better.
 
     >>> samples = [[10.0 * second, 0.0, 0.0, 1.4 if second < 4 else 2.0] for second in range(11)]
     >>> was_out_of_cores({"error_pct": 3.0, "samples": samples}, cores=2.0)
@@ -149,13 +148,13 @@ def was_out_of_cores(run: dict[str, Any], cores: float) -> bool:
     False
     """
     end_s = run["samples"][-1][0]
-    # The last samples are from the end of the container, when cores are released.
+    # Exclude the last samples: cores are released while the container ends.
     second_half = [devices for at_s, _, _, devices in run["samples"] if 0.5 < at_s / end_s < 0.95]
     return bool(run["error_pct"] > _LATE_PCT and min(second_half) >= cores)
 
 
 class _ObservedState(MemoryState):
-    """Live state that passes each new sample to a callback."""
+    """A live state that passes each new sample to a callback."""
 
     def __init__(self, on_pace: Callable[[dict[str, Any]], None]) -> None:
         super().__init__()

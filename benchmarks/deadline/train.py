@@ -1,4 +1,4 @@
-"""Training script: one of the benchmark's models on random images. Runs in a container."""
+"""Training script that runs in a container: trains one of the benchmark's models on random images."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ CLASSES, EPOCHS = 10, 5
 
 arguments = argparse.ArgumentParser()
 arguments.add_argument("model", choices=MODELS)
-arguments.add_argument("--batches", type=int, required=True, help="in total; a multiple of the epochs")
-arguments.add_argument("--threads", type=int, default=None, help="a fixed number; by default, track chooses")
-arguments.add_argument("--whole", action="store_true", help="on whole devices, a process for each")
+arguments.add_argument("--batches", type=int, required=True, help="total number of batches, a multiple of the epochs")
+arguments.add_argument("--threads", type=int, default=None, help="fixed thread count; by default, track chooses")
+arguments.add_argument("--whole", action="store_true", help="train on whole devices, with a process for each")
 chosen = arguments.parse_args()
 
 torch.manual_seed(0)
@@ -41,5 +41,5 @@ for chosen_images, wanted in track(loader, epochs=EPOCHS, threads=chosen.threads
     optimizer.step()
     report(loss=loss)
 
-report(cpu_s=time.process_time())  # threads and start-up included
+report(cpu_s=time.process_time())  # includes all threads and the start-up
 torch.save(model.state_dict(), output_dir() / "model.pt")

@@ -1,1 +1,1 @@
-"""The emulated fleet of the fleet benchmarks, its application and its training."""
+"""The emulated fleet of the fleet benchmarks, with its neighbour application and its training scripts."""

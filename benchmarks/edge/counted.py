@@ -1,4 +1,4 @@
-"""Training script: a model that counts how often each sample was trained on, and uses CPU time for each batch."""
+"""Training script: counts how often each sample was trained on, and uses CPU time for each batch."""
 
 import sys
 
@@ -12,7 +12,7 @@ samples, epochs, rounds = map(int, sys.argv[1:])
 
 
 class Counts(nn.Module):
-    """A counter for each sample."""
+    """A model with a counter for each sample."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""An emulated fleet like the one of Deep-Edge: a fast device, three slow ones, and a parameter server."""
+"""An emulated fleet like that of Deep-Edge: one fast device, three slow devices, and a parameter server."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 
 from paceline.fleet import BackgroundApp, Machine
 from paceline.profiles.measured_training import TrainingSpec
-from paceline.testing.emulated_device import EmulatedDevice, remove_leftover
+from paceline.testing.emulated_device import EmulatedDevice, remove_old_groups
 
 HERE = Path(__file__).parent
 STITCHING = HERE.parents[1] / "dags" / "edge" / "stitching.py"
 TRAINER, NEIGHBOUR = "paceline-trainer:latest", "paceline-neighbour:latest"
 MEMORY_GIB = 1.5
-LATENCY_MS = 500  # BackgroundApp needs one; the benchmarks apply limits of their own
-# Name to kind, cores and processor. Each processor keeps some capacity free: containers on a full processor slow each
-# other down. A Jetson TX2 does 2.8 times as many operations a second as a Nano. An application must leave a part of its
-# device free: the CPU usage of a full device does not show its other load.
+LATENCY_MS = 500  # required by BackgroundApp; the benchmarks apply other limits
+# Kind, cores and processor of each device. Some capacity of each processor stays free, because containers on a full
+# processor slow each other down. A Jetson TX2 does 2.8 times as many operations a second as a Nano. An application must
+# not fill its device: the CPU usage of a full device does not show any other load.
 DEVICES = {
     "tx2": ("tx2", 0.67, 0),
     "nano-1": ("nano", 0.24, 1),
@@ -39,12 +39,12 @@ class EmulatedFleet:
 
 @contextmanager
 def emulated_fleet(name: str = "bench") -> Iterator[EmulatedFleet]:
-    """Create the devices, after empty ones of a killed run are removed; needs root and an engine on this machine."""
+    """Remove old devices of a killed run and create new ones; needs root and an engine on this machine."""
     app = BackgroundApp(name="stitching", latency_ms=LATENCY_MS, image=NEIGHBOUR, script=str(STITCHING))
     with ExitStack() as stack:
         devices, machines = {}, []
         for machine, (kind, cores, processor) in {**DEVICES, "server": SERVER}.items():
-            remove_leftover(f"{name}-{machine}")
+            remove_old_groups(f"{name}-{machine}")
             device = EmulatedDevice(f"{name}-{machine}", cores, int(MEMORY_GIB * 2**30), processor)
             devices[machine] = stack.enter_context(device)
             machines.append(
@@ -60,6 +60,6 @@ def emulated_fleet(name: str = "bench") -> Iterator[EmulatedFleet]:
         yield EmulatedFleet(machines[:-1], machines[-1], devices)
 
 
-def training() -> TrainingSpec:
-    """Return the training of the benchmarks."""
+def training_spec() -> TrainingSpec:
+    """Return the training code of the benchmarks."""
     return TrainingSpec(HERE / "train.py", TRAINER)

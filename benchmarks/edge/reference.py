@@ -1,4 +1,4 @@
-"""The current speed of this machine's processors at training-like work: emulated devices are parts of them."""
+"""Measures the current speed of this machine's processors, parts of which are the emulated devices."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from benchmarks.edge.fleet import DEVICES, SERVER
 
 _MAX_AGE_S = 0.1
 _IMAGES = 4
-# Reuse freed memory for the next batch, as a job does: M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.
+# M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc: reuse freed memory for the next batch, as a job does.
 _MALLOC = ((-3, 2**30), (-1, 2**30))
 
 
 class Reference:
-    """Does fixed work on the processor of an emulated machine and measures its CPU seconds."""
+    """Measures the CPU seconds of a fixed piece of training-like work on the processor of an emulated machine."""
 
     def __init__(self) -> None:
         import torch
@@ -32,12 +32,12 @@ class Reference:
         self._last: dict[int, tuple[float, float]] = {}
 
     def __call__(self, machine: str) -> float:
-        """Return the CPU seconds on a machine's processor."""
+        """Return the CPU seconds of the work on a machine's processor."""
         processor = self._processor[machine]
         at_s, took_s = self._last.get(processor, (0.0, 0.0))
         if time.monotonic() - at_s > _MAX_AGE_S:
             allowed = os.sched_getaffinity(0)
-            os.sched_setaffinity(0, {processor})  # of this thread
+            os.sched_setaffinity(0, {processor})  # only this thread
             began_s = time.thread_time()
             self._model(self._images).sum().backward()
             took_s = time.thread_time() - began_s

@@ -1,4 +1,4 @@
-"""Training script for measurements: a small convolutional network on random images. Runs in a container."""
+"""Training script that runs in a container for measurements: a small convolutional network on random images."""
 
 import torch
 from torch import nn

@@ -1,1 +1,1 @@
-"""Elastic trainings on a budget, against Optimus, exhaustive search, and fixed allocations."""
+"""Compares elastic training within a budget with Optimus, exhaustive search and fixed allocations."""

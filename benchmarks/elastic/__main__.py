@@ -1,6 +1,7 @@
-"""Bottleneck-driven scaling against Optimus and exhaustive search: ``python -m benchmarks.elastic [--json FILE]``.
+"""Compares bottleneck-driven scaling with Optimus and exhaustive search: ``python -m benchmarks.elastic``.
 
-Real trainings on one engine, and simulations at the scale of Nearchus's clusters from curves measured here.
+The benchmark has real training jobs on one engine, and simulations at the scale of Nearchus's clusters. The simulations
+use training costs that are measured on this machine.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from typing import Any
 from tqdm import tqdm
 
 from benchmarks.deadline.cells import Record
-from benchmarks.elastic.by_deadline import by_deadline
+from benchmarks.elastic.by_deadline import compare_by_deadline
 from benchmarks.elastic.curves import MODELS, Curve, measure
-from benchmarks.elastic.multi_job import shared
-from benchmarks.elastic.real import LINKS, TRAINED, cases, compared
-from benchmarks.elastic.simulated import CLUSTERS, alone
+from benchmarks.elastic.multi_job import simulate_sharing
+from benchmarks.elastic.real import LINKS, MODEL_NAMES, cases, compare
+from benchmarks.elastic.simulated import CLUSTERS, simulate_alone
 from benchmarks.elastic.stage import Stage
-from benchmarks.elastic.standstill import longest_gaps
+from benchmarks.elastic.standstill import measure_gaps
 from benchmarks.engine import connect
 from paceline.airflow.demo.signals import end_on_sigterm
 
@@ -33,14 +34,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark, print its tables and write them."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.elastic", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=_PARTS, default=list(_PARTS), metavar="PART")
-    parser.add_argument("--quick", action="store_true", help="one model, fewer configurations, fewer traces")
+    parser.add_argument("--quick", action="store_true", help="fewer models, configurations and traces")
     parser.add_argument(
-        "--models", nargs="+", choices=TRAINED, metavar="MODEL", help=f"models to train: {', '.join(TRAINED)}"
+        "--models", nargs="+", choices=MODEL_NAMES, metavar="MODEL", help=f"models to train: {', '.join(MODEL_NAMES)}"
     )
-    parser.add_argument("--links", nargs="+", choices=LINKS, default=LINKS, metavar="LINK", help="free, narrow")
-    parser.add_argument("--budget", type=float, default=1.6, help="cores of a real training (%(default)s)")
-    parser.add_argument("--epochs", type=int, default=60, help="epochs of a real training (%(default)s)")
-    parser.add_argument("--restart-s", type=float, default=60.0, help="seconds of a restart of Optimus (%(default)s)")
+    parser.add_argument(
+        "--links", nargs="+", choices=LINKS, default=LINKS, metavar="LINK", help="kinds of links: free, narrow"
+    )
+    parser.add_argument("--budget", type=float, default=1.6, help="cores of a real training job (%(default)s)")
+    parser.add_argument("--epochs", type=int, default=60, help="epochs of a real training job (%(default)s)")
+    parser.add_argument(
+        "--restart-s", type=float, default=60.0, help="seconds that a restart under Optimus takes (%(default)s)"
+    )
     parser.add_argument("--image", default="paceline-trainer:latest", help="image with Python and torch")
     parser.add_argument("--folder", type=Path, default=Path("build/elastic"), help="record of finished runs")
     parser.add_argument("--json", type=Path, default=None, metavar="FILE")
@@ -51,31 +56,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "real" in chosen.only:
         stage = Stage(connect, chosen.image, chosen.budget, tqdm.write)
         rows = []
-        models = chosen.models or (TRAINED[:1] if chosen.quick else TRAINED)
+        models = chosen.models or (MODEL_NAMES[:1] if chosen.quick else MODEL_NAMES)
         for case in tqdm(cases(models, chosen.links), unit="case"):
             tqdm.write(str(case))
-            rows.append(compared(stage, case, record, epochs=chosen.epochs, quick=chosen.quick))
-            tqdm.write(_table(rows, _REAL))  # an intermediate table: each case takes half an hour or more
+            rows.append(compare(stage, case, record, epochs=chosen.epochs, quick=chosen.quick))
+            tqdm.write(_table(rows, _REAL))  # print an intermediate table, because each case takes half an hour or more
         result["real"] = rows
     if "standstill" in chosen.only:
-        found = longest_gaps(Stage(connect, chosen.image, chosen.budget, tqdm.write), cases()[0])
+        found = measure_gaps(Stage(connect, chosen.image, chosen.budget, tqdm.write), cases()[0])
         result["standstill"] = found
         print(f"Longest time without a sample when nodes are added: {found['live_s']:.1f} s; ", end="")
         print(f"with a restart of all nodes: {found['restart_s']:.1f} s")
     if "deadline" in chosen.only:
-        rows = by_deadline(Stage(connect, chosen.image, chosen.budget, tqdm.write))
+        rows = compare_by_deadline(Stage(connect, chosen.image, chosen.budget, tqdm.write))
         result["deadline"] = rows
         print(_table(rows, _DEADLINE))
     if "alone" in chosen.only or "shared" in chosen.only:
-        curves = {name: _curve(name, record) for name in tqdm(MODELS, unit="model")}
+        curves = {name: _recorded_curve(name, record) for name in tqdm(MODELS, unit="model")}
         result["curves"] = {name: asdict(curve) for name, curve in curves.items()}
     if "alone" in chosen.only:
-        rows = [alone(name, curve, cluster, chosen.restart_s) for cluster in CLUSTERS for name, curve in curves.items()]
+        rows = [
+            simulate_alone(name, curve, cluster, chosen.restart_s)
+            for cluster in CLUSTERS
+            for name, curve in curves.items()
+        ]
         result["alone"] = rows
         print(_table(rows, _ALONE))
     if "shared" in chosen.only:
         seeds = 3 if chosen.quick else 20
-        rows = [row for cluster in CLUSTERS for row in shared(curves, cluster, seeds, chosen.restart_s)]
+        rows = [row for cluster in CLUSTERS for row in simulate_sharing(curves, cluster, seeds, chosen.restart_s)]
         result["multi_job"] = rows
         print(_table(rows, _SHARED))
     if chosen.json:
@@ -83,14 +92,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _curve(name: str, record: Record) -> Curve:
+def _recorded_curve(name: str, record: Record) -> Curve:
     key = f"curve/{name}"
     if key not in record:
         record.add(key, asdict(measure(name)))
     return Curve(**record[key])
 
 
-# Heading to format string.
+# Columns of the tables: heading to format string.
 _REAL = {
     "model": "{model}",
     "case": "{case}",
@@ -101,8 +110,8 @@ _REAL = {
     "settled": "{settled} / {settled_optimus}",
     "restarts": "{restarts} / {restarts_optimus}",
     "lost": "{lost_samples}",
-    "right": "{accuracy:.3f}",
-    "fixed": "{accuracy_fixed:.3f}",
+    "accuracy": "{accuracy:.3f}",
+    "of fixed": "{accuracy_fixed:.3f}",
 }
 _DEADLINE = {
     "deadline": "{deadline_s:.0f} s",
@@ -131,7 +140,7 @@ _SHARED = {
     "done after": "{mean_jct_s:.0f} s",
     "queued": "{mean_queue_s:.0f} s",
     "in use": "{in_use:.0%}",
-    "restarts of each": "{restarts:.1f}",
+    "restarts per job": "{restarts:.1f}",
 }
 
 

@@ -1,4 +1,4 @@
-"""Scaling under a deadline, against a fixed configuration: the controller sets the budget, scaling distributes it."""
+"""Compares scaling under a deadline with a fixed configuration. The controller sets the budget of both."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from paceline.control import DeadlineController, Limits
 from paceline.elastic import Decider, Options, Scaling, TeamConfiguration
 from paceline.run import Exchange, MemoryState, PaceLoop
 
-# A worker waits for its data most of the time: two workers are too slow on any number of cores.
+# A worker waits for its data most of the time, so two workers are too slow on any number of cores.
 CASE = Case("lstm", wait_s=0.1)
 DEADLINES_S = (240.0, 120.0)
 _EPOCHS = 32
 
 
-def by_deadline(stage: Stage) -> list[dict[str, Any]]:
-    """Train by two deadlines, with scaling and without."""
+def compare_by_deadline(stage: Stage) -> list[dict[str, Any]]:
+    """Train with two deadlines, with and without scaling; return a row for each run."""
     options = Options(start_share=1.0)  # the controller sets the budget from the start
     rows = []
     for deadline_s in DEADLINES_S:
         deciders: dict[str, Decider] = {
             "scaled": Scaling(stage.budget, options),
-            "fixed": _Fixed(stage.budget),
+            "fixed": _FixedNodes(stage.budget),
         }
         rows += [{"decider": name, **_run(stage, decider, deadline_s, options)} for name, decider in deciders.items()]
     return rows
 
 
-class _Fixed(Tour):
-    """One parameter server and two workers on the current budget."""
+class _FixedNodes(Tour):
+    """A decider that distributes the current budget to one parameter server and two workers."""
 
     def __init__(self, cores: float) -> None:
         super().__init__([TeamConfiguration.first(cores)], samples=10**9)

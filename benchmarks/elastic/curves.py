@@ -1,4 +1,4 @@
-"""Measured cost of a training step of real models: the curves of the simulations."""
+"""Measures the cost of a training step of real models, as input of the simulations."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Curve:
     Parameters
     ----------
     parameters:
-        Numbers in its state.
+        Count of numbers in the model's state.
     alone_s:
-        Seconds of a step on one thread while the other core does the same, as two virtual cores share resources.
+        Seconds of a step on one thread, while the other core does the same because virtual cores share resources.
     both_s:
         Seconds of a step on two threads.
     update_s:
-        Seconds of one thread to add a change and copy the state.
+        Seconds that one thread takes to add a change to the state and to copy the state.
     """
 
     parameters: int
@@ -58,17 +58,17 @@ class Curve:
 
 
 def measure(name: str) -> Curve:
-    """Measure a model in new processes."""
+    """Measure the curve of a model in new processes."""
     context = multiprocessing.get_context("spawn")
     with context.Pool(2) as pool:
-        alone = pool.map(partial(_step, name), [1, 1], chunksize=1)
+        alone = pool.map(partial(_measure_step, name), [1, 1], chunksize=1)
     with context.Pool(1) as pool:
-        both = pool.apply(_step, (name, 2))
-        update_s = pool.apply(_update, (both[1],))
+        both = pool.apply(_measure_step, (name, 2))
+        update_s = pool.apply(_measure_update, (both[1],))
     return Curve(both[1], median(one[0] for one in alone), both[0], update_s)
 
 
-def _step(name: str, threads: int) -> tuple[float, int]:
+def _measure_step(name: str, threads: int) -> tuple[float, int]:
     """Return the seconds of a step and the count of numbers in the state."""
     import torch
     from torch import nn
@@ -88,7 +88,7 @@ def _step(name: str, threads: int) -> tuple[float, int]:
     return median(times_s[1:]), sum(one.numel() for one in model.state_dict().values())
 
 
-def _update(numbers: int) -> float:
+def _measure_update(numbers: int) -> float:
     import torch
 
     torch.set_num_threads(1)
@@ -102,7 +102,7 @@ def _update(numbers: int) -> float:
     return median(times_s)
 
 
-def _images(name: str, size: int) -> Any:
+def _image_model(name: str, size: int) -> Any:
     import torch
 
     from benchmarks.deadline import models
@@ -110,8 +110,8 @@ def _images(name: str, size: int) -> Any:
     return getattr(models, name)(10, size), torch.randn(BATCH, 3, size, size), torch.randint(0, 10, (BATCH,))
 
 
-def _transformer() -> Any:
-    """Return a GPT of 3 million parameters, as in Nearchus's table II, with a batch."""
+def _gpt_model() -> Any:
+    """Return a GPT of 3 million parameters (table II of Nearchus), and the inputs and targets of a batch."""
     import torch
     from torch import nn
 
@@ -133,8 +133,8 @@ def _transformer() -> Any:
     return Gpt(), text[:, :-1], text[:, 1:]
 
 
-def _lstm() -> Any:
-    """Return a bidirectional LSTM of 2.7 million parameters, as in Nearchus's table II, with a batch."""
+def _lstm_model() -> Any:
+    """Return a bidirectional LSTM of 2.7 million parameters (table II of Nearchus), and a batch for it."""
     import torch
     from torch import nn
 
@@ -154,9 +154,9 @@ def _lstm() -> Any:
 
 
 MODELS: dict[str, Callable[[], Any]] = {
-    "resnet50": partial(_images, "resnet50", 32),
-    "vgg19": partial(_images, "vgg19", 32),
-    "inception_v3": partial(_images, "inception_v3", 75),
-    "gpt": _transformer,
-    "lstm": _lstm,
+    "resnet50": partial(_image_model, "resnet50", 32),
+    "vgg19": partial(_image_model, "vgg19", 32),
+    "inception_v3": partial(_image_model, "inception_v3", 75),
+    "gpt": _gpt_model,
+    "lstm": _lstm_model,
 }

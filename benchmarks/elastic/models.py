@@ -1,6 +1,6 @@
-"""A CNN, a transformer and an LSTM that are small enough to train on two cores. Runs in the training container.
+"""A CNN, a transformer and an LSTM that are small enough to train on two cores. This file runs in the job's container.
 
-Each learns the ten classes of ``data``: noisy rows of numbers around one pattern per class.
+Each model learns the ten classes of ``data``, whose samples are noisy copies of one pattern per class.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def data(samples: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 class Convolutional(nn.Module):
-    """Three convolutions and a dense layer."""
+    """A model of three convolutions and a dense layer."""
 
     def __init__(self, width: int = 24) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Convolutional(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Two encoder layers over the rows (Vaswani et al. 2017), and the mean of their outputs."""
+    """A model of two encoder layers over the rows (Vaswani et al. 2017) that averages their outputs."""
 
     def __init__(self, width: int = 128) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Transformer(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """A bidirectional LSTM (Hochreiter and Schmidhuber 1997) over the rows, and the mean of its states."""
+    """A bidirectional LSTM (Hochreiter and Schmidhuber 1997) over the rows that averages its states."""
 
     def __init__(self, width: int = 128) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Forty trainings that share one of the paper's clusters, simulated from measured curves: Nearchus, section V-B."""
+"""Simulates forty jobs that share a cluster of the paper, from measured curves (section V-B of Nearchus)."""
 
 from __future__ import annotations
 
@@ -15,32 +15,37 @@ from benchmarks.elastic.simulated import (
     FIRST_CORES,
     HOUR_S,
     NODE_CORES,
-    OPTIMUS_S,
+    OPTIMUS_PERIOD_S,
     SAMPLE_S,
     Cluster,
+    add_noise,
     best_fixed,
-    follow,
-    noisy,
+    simulate_decider,
 )
 from paceline.allocate import ClusterJob, Growing, Node, Placement, Speeds, fifo
 from paceline.elastic import Options, Scaling
 from paceline.simulate.cluster import Arrival, Friction, Simulation
 from paceline.simulate.parameter_servers import Workload
 
-_JOBS, _VARIANTS = 40, ((30, 1.0), (30, 2.0), (50, 0.8), (50, 1.6), (80, 0.6), (80, 1.2))  # cores, hours on all of them
-_GROW_S = 180.0  # between two decisions of an arbiter
-_PROFILES, _STABLE = 20, 2  # Optimus: configurations, and samples of each
+_JOBS, _VARIANTS = (
+    40,
+    ((30, 1.0), (30, 2.0), (50, 0.8), (50, 1.6), (80, 0.6), (80, 1.2)),
+)  # cores of a job, and hours on all of these cores
+_DECISION_PERIOD_S = 180.0  # time between two decisions of an arbiter
+_OPTIMUS_PROFILES, _SAMPLES_PER_PROFILE = 20, 2  # number of profiled configurations, and samples of each
 
 
-def shared(curves: Mapping[str, Curve], cluster: Cluster, seeds: int, restart_s: float) -> list[dict[str, Any]]:
-    """Simulate the three policies; return means over ``seeds`` traces for each."""
+def simulate_sharing(
+    curves: Mapping[str, Curve], cluster: Cluster, seeds: int, restart_s: float
+) -> list[dict[str, Any]]:
+    """Simulate the three policies; return a row of means over ``seeds`` traces for each policy."""
     policies = {
-        "growing": lambda seed: _growing(_arrivals(curves, seed), curves, cluster),
-        "optimus": lambda seed: _simulated(
-            Adding(), _arrivals(curves, seed), _optimus_speeds, curves, cluster, restart_s
+        "growing": lambda seed: _simulate_growing(_draw_arrivals(curves, seed), curves, cluster),
+        "optimus": lambda seed: _simulate_known_speeds(
+            OptimusPolicy(), _draw_arrivals(curves, seed), _speeds_of_optimus, curves, cluster, restart_s
         ),
-        "fixed": lambda seed: _simulated(
-            fifo(_all_or_nothing), _arrivals(curves, seed), _best_fixed_speeds, curves, cluster, 0.0
+        "fixed": lambda seed: _simulate_known_speeds(
+            fifo(_place_whole_request), _draw_arrivals(curves, seed), _speed_of_best_fixed, curves, cluster, 0.0
         ),
     }
     rows = []
@@ -53,7 +58,7 @@ def shared(curves: Mapping[str, Curve], cluster: Cluster, seeds: int, restart_s:
 
 @dataclass(frozen=True)
 class JobRequest:
-    """An arriving training: its work in steps, and its maximum of cores."""
+    """An arriving job, its work in steps, and its maximum number of cores."""
 
     name: str
     model: str
@@ -62,8 +67,8 @@ class JobRequest:
     cores: int
 
 
-def _arrivals(curves: Mapping[str, Curve], seed: int) -> Iterator[JobRequest]:
-    """Yield a request an hour on average, drawn from thirty jobs; the same for each policy and cluster."""
+def _draw_arrivals(curves: Mapping[str, Curve], seed: int) -> Iterator[JobRequest]:
+    """Yield one request an hour on average, drawn from thirty jobs. All policies and clusters get the same requests."""
     rng = random.Random(seed)
     slow = CLUSTERS[0]
     now_s = 0.0
@@ -79,7 +84,7 @@ def _arrivals(curves: Mapping[str, Curve], seed: int) -> Iterator[JobRequest]:
 
 
 @dataclass
-class _Training:
+class _RunningJob:
     request: JobRequest
     workload: Workload
     left: float
@@ -88,29 +93,31 @@ class _Training:
     started_s: float = field(default=float("inf"))
 
 
-def _growing(arrivals: Iterator[JobRequest], curves: Mapping[str, Curve], cluster: Cluster) -> dict[str, float]:
-    """Simulate the growing policy: at each sample every training trains, measures and decides."""
+def _simulate_growing(
+    arrivals: Iterator[JobRequest], curves: Mapping[str, Curve], cluster: Cluster
+) -> dict[str, float]:
+    """Simulate the policy ``growing``: for each sample, every job trains, measures its speed and decides."""
     rng = random.Random(0)
     policy = GrowingFromFifteen()
     pending = list(arrivals)
-    running: list[_Training] = []
+    running: list[_RunningJob] = []
     done: list[tuple[float, float]] = []  # seconds from arrival to start, and to end
-    now_s, grow_s, used_core_s = 0.0, 0.0, 0.0
+    now_s, next_decision_s, used_core_s = 0.0, 0.0, 0.0
     while pending or running:
         changed = False
         while pending and pending[0].arrives_s <= now_s:
             request = pending.pop(0)
-            running.append(_Training(request, curves[request.model].workload(cluster.process_cores), request.work))
+            running.append(_RunningJob(request, curves[request.model].workload(cluster.process_cores), request.work))
             changed = True
-        if changed or now_s >= grow_s:
-            _grant(policy, running, cluster, now_s, rescale=now_s >= grow_s)
-            grow_s = now_s + _GROW_S if now_s >= grow_s else grow_s
+        if changed or now_s >= next_decision_s:
+            _update_grants(policy, running, cluster, now_s, rescale=now_s >= next_decision_s)
+            next_decision_s = now_s + _DECISION_PERIOD_S if now_s >= next_decision_s else next_decision_s
         for one in [one for one in running if one.scaling is not None]:
             assert one.scaling is not None
             sample = cluster.sample(one.workload, one.scaling.configuration)
             one.left -= sample.speed * SAMPLE_S
             used_core_s += one.scaling.configuration.cores * SAMPLE_S
-            one.scaling.decide(noisy(sample, rng))
+            one.scaling.decide(add_noise(sample, rng))
             if one.left <= 0:
                 running.remove(one)
                 done.append((one.started_s - one.request.arrives_s, now_s + SAMPLE_S - one.request.arrives_s))
@@ -120,13 +127,15 @@ def _growing(arrivals: Iterator[JobRequest], curves: Mapping[str, Curve], cluste
     return {"mean_jct_s": total_s, "mean_queue_s": queued_s, "restarts": 0.0, "in_use": in_use}
 
 
-def _grant(policy: Growing, running: Sequence[_Training], cluster: Cluster, now_s: float, *, rescale: bool) -> None:
+def _update_grants(
+    policy: Growing, running: Sequence[_RunningJob], cluster: Cluster, now_s: float, *, rescale: bool
+) -> None:
     jobs = [
         ClusterJob(
             one.request.name,
             one.request.arrives_s,
             one.left,
-            {"device": Speeds.linear(one.request.cores)},  # its speed is unknown
+            {"device": Speeds.linear(one.request.cores)},  # a placeholder: the policy does not know the job's speed
             requested=one.request.cores,
             held=Placement("cluster", one.granted) if one.granted else None,
         )
@@ -144,17 +153,17 @@ def _grant(policy: Growing, running: Sequence[_Training], cluster: Cluster, now_
 
 
 class GrowingFromFifteen(Growing):
-    """As in the paper's evaluation, R_0 is fifteen cores for any budget, or the job's maximum."""
+    """The policy ``growing`` with the paper's R_0: fifteen cores for any budget, or the job's maximum if it is less."""
 
     def _start_count(self, job: ClusterJob, speeds: Speeds) -> int:
         return speeds.largest_count(int(FIRST_CORES))
 
 
-# --- baselines: the speed of a training on each number of cores is known in advance -----------------------------------
+# --- baselines: the speed of a job on each number of cores is known in advance ----------------------------------------
 
 
-class Adding(Growing):
-    """Optimus's policy: grow from fifteen cores by one node at a time, even while other jobs wait."""
+class OptimusPolicy(Growing):
+    """The policy of Optimus: a job grows from fifteen cores by one node at a time, even while other jobs wait."""
 
     name = "optimus"
 
@@ -168,7 +177,7 @@ class Adding(Growing):
         return next((count for count in speeds.counts if held < count <= held + free), held)
 
 
-def _simulated(
+def _simulate_known_speeds(
     policy: Any,
     arrivals: Iterator[JobRequest],
     speeds_of: Any,
@@ -184,28 +193,36 @@ def _simulated(
             known[key] = speeds_of(curves[one.model].workload(cluster.process_cores), cluster, one.cores)
         jobs.append(Arrival(one.name, one.arrives_s, one.work, {"device": known[key]}, requested=one.cores))
     result = Simulation(
-        jobs, [Node("cluster", cluster.cores)], policy, friction=Friction(pause_s=pause_s), period_s=OPTIMUS_S
+        jobs, [Node("cluster", cluster.cores)], policy, friction=Friction(pause_s=pause_s), period_s=OPTIMUS_PERIOD_S
     ).run()
     assert result.done == _JOBS
     return {
         "mean_jct_s": result.mean_total_s,
         "mean_queue_s": result.mean_queue_s,
-        "restarts": (result.changes - result.done) / result.done,  # a start is not a restart
+        "restarts": (result.changes - result.done) / result.done,  # the first start of a job is not a restart
         "in_use": result.device_s / (cluster.cores * result.ended_s),
     }
 
 
-def _optimus_speeds(workload: Workload, cluster: Cluster, budget: int) -> Speeds:
-    optimus = Optimus(float(budget), NODE_CORES, profiled=_PROFILES, options=Options(stable_samples=_STABLE))
-    path = list(follow(optimus, workload, cluster, 500))
-    found = {int(one.cores): speed for _, one, speed in path[_PROFILES * _STABLE :] if one.cores >= FIRST_CORES}
+def _speeds_of_optimus(workload: Workload, cluster: Cluster, budget: int) -> Speeds:
+    optimus = Optimus(
+        float(budget), NODE_CORES, profiled=_OPTIMUS_PROFILES, options=Options(stable_samples=_SAMPLES_PER_PROFILE)
+    )
+    path = list(simulate_decider(optimus, workload, cluster, 500))
+    found = {
+        int(one.cores): speed
+        for _, one, speed in path[_OPTIMUS_PROFILES * _SAMPLES_PER_PROFILE :]
+        if one.cores >= FIRST_CORES
+    }
     return Speeds(tuple(sorted(found)), tuple(found[count] for count in sorted(found)))
 
 
-def _best_fixed_speeds(workload: Workload, cluster: Cluster, budget: int) -> Speeds:
+def _speed_of_best_fixed(workload: Workload, cluster: Cluster, budget: int) -> Speeds:
     return Speeds((budget,), (best_fixed(workload, cluster, budget)[1],))
 
 
-def _all_or_nothing(job: ClusterJob, nodes: Sequence[Node], free: Mapping[str, int], now_s: float) -> Placement | None:
+def _place_whole_request(
+    job: ClusterJob, nodes: Sequence[Node], free: Mapping[str, int], now_s: float
+) -> Placement | None:
     count = next(iter(job.speeds.values())).counts[-1]
     return Placement(nodes[0].name, count) if free[nodes[0].name] >= count else None

@@ -1,7 +1,7 @@
-"""Optimus (Peng et al., EuroSys 2018) as in Nearchus's comparison: profiles, fits a speed model, adds nodes.
+"""Optimus (Peng et al., EuroSys 2018) as in Nearchus's comparison.
 
-All nodes have the same number of cores. The training first runs in ten to twenty configurations for a while each, and a
-speed model is fitted to them. Then Optimus adds one node at a time, of the kind with the larger predicted gain.
+All nodes have the same number of cores. Optimus first runs the job in ten to twenty configurations and fits a speed
+model to their speeds. Then it adds one node at a time, of the kind with the larger predicted gain.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from paceline.elastic import Options, Step, TeamConfiguration, TeamSample
 from paceline.elastic.step import Kind
 from paceline.elastic.window import Window
 
-_LEAST_GAIN = 1e-3  # a node with less predicted gain is not added
+_MIN_GAIN = 1e-3  # relative; a node is not added for a smaller predicted gain
 
 
 @dataclass(frozen=True)
 class SpeedModel:
-    """Steps a second of asynchronous training: ``w / (a + b w / p + c w + d p)``, with no coefficient below 0.
+    """A model of asynchronous training in steps a second: ``w / (a + b w / p + c w + d p)``, coefficients at least 0.
 
     Examples
     --------
-    >>> model = SpeedModel.fitted([(1, 1), (1, 2), (2, 2), (2, 4), (1, 4)], [1.0, 1.9, 2.0, 3.8, 3.0])
+    >>> model = SpeedModel.fit([(1, 1), (1, 2), (2, 2), (2, 4), (1, 4)], [1.0, 1.9, 2.0, 3.8, 3.0])
     >>> round(model.speed(2, 3), 1)
     2.9
     """
@@ -30,8 +30,8 @@ class SpeedModel:
     coefficients: tuple[float, ...]
 
     @classmethod
-    def fitted(cls, nodes: Sequence[tuple[int, int]], speeds: Sequence[float]) -> SpeedModel:
-        """Fit to measured speeds of (parameter servers, workers) by non-negative least squares."""
+    def fit(cls, nodes: Sequence[tuple[int, int]], speeds: Sequence[float]) -> SpeedModel:
+        """Fit the model by non-negative least squares to the speeds of pairs (parameter servers, workers)."""
         from scipy.optimize import nnls
 
         found, _ = nnls(
@@ -41,7 +41,7 @@ class SpeedModel:
         return cls(tuple(float(one) for one in found))
 
     def speed(self, servers: int, workers: int) -> float:
-        """Return the predicted steps a second."""
+        """Return the predicted speed in steps a second."""
         terms = _terms(servers, workers)
         return workers / max(sum(one * term for one, term in zip(self.coefficients, terms, strict=True)), 1e-12)
 
@@ -50,21 +50,21 @@ def _terms(servers: int, workers: int) -> tuple[float, ...]:
     return 1.0, workers / servers, float(workers), float(servers)
 
 
-def profile(most_nodes: int, number: int) -> list[tuple[int, int]]:
-    """Return ``number`` pairs (parameter servers, workers), spread over all that fit.
+def profile_points(max_nodes: int, number: int) -> list[tuple[int, int]]:
+    """Return ``number`` pairs (parameter servers, workers), spread over all pairs with at most ``max_nodes`` nodes.
 
-    >>> profile(most_nodes=6, number=5)
+    >>> profile_points(max_nodes=6, number=5)
     [(1, 1), (1, 5), (2, 3), (3, 2), (5, 1)]
     """
-    every = [
-        (servers, count - servers) for servers in range(1, most_nodes) for count in range(servers + 1, most_nodes + 1)
+    all_points = [
+        (servers, count - servers) for servers in range(1, max_nodes) for count in range(servers + 1, max_nodes + 1)
     ]
-    number = min(number, len(every))
-    return [every[round(place * (len(every) - 1) / max(number - 1, 1))] for place in range(number)]
+    number = min(number, len(all_points))
+    return [all_points[round(place * (len(all_points) - 1) / max(number - 1, 1))] for place in range(number)]
 
 
 class Optimus:
-    """A decider like :class:`paceline.elastic.Scaling`; every step is a restart.
+    """A decider like :class:`paceline.elastic.Scaling`, in which every step restarts all nodes.
 
     Parameters
     ----------
@@ -73,20 +73,20 @@ class Optimus:
     node_cores:
         Cores of each node.
     profiled:
-        How many configurations are profiled.
+        Number of configurations to profile.
     options:
-        Define when measurements are stable.
+        Options that define when measurements are stable.
     """
 
     def __init__(self, budget: float, node_cores: float, *, profiled: int = 10, options: Options | None = None) -> None:
         self.budget, self.settled = budget, False
         self._node_cores = node_cores
-        self._most_nodes = int(budget / node_cores + 1e-9)
-        self._left = profile(self._most_nodes, profiled)
+        self._max_nodes = int(budget / node_cores + 1e-9)
+        self._unprofiled = profile_points(self._max_nodes, profiled)
         self._speeds: dict[tuple[int, int], float] = {}
         self._model: SpeedModel | None = None
         self._window = Window(options or Options())
-        self._nodes = self._left.pop(0)
+        self._nodes = self._unprofiled.pop(0)
 
     @property
     def configuration(self) -> TeamConfiguration:
@@ -95,42 +95,42 @@ class Optimus:
         return TeamConfiguration((self._node_cores,) * servers, (self._node_cores,) * workers)
 
     @property
-    def profiles(self) -> bool:
-        """Whether profiling is not finished."""
+    def is_profiling(self) -> bool:
+        """Whether profiling continues."""
         return self._model is None
 
     def decide(self, sample: TeamSample) -> Step | None:
-        """Take in a sample; return the next step, if any."""
+        """Process a sample; return the next step, if any."""
         if self.settled:
             return None
         self._window.add(sample)
         if not self._window.stable:
             return None
         self._speeds[self._nodes] = self._window.speed
-        if self._left:
-            return self._go(self._left.pop(0), "profile")
+        if self._unprofiled:
+            return self._step_to(self._unprofiled.pop(0), "profile")
         first = self._model is None
-        self._model = SpeedModel.fitted(list(self._speeds), list(self._speeds.values()))
+        self._model = SpeedModel.fit(list(self._speeds), list(self._speeds.values()))
         if first:
-            return self._go((1, 1), "start of the training")
+            return self._step_to((1, 1), "start after profiling")
         servers, workers = self._nodes
         now = self._model.speed(servers, workers)
         candidates = [(servers, workers + 1), (servers + 1, workers)]
         gain, best = max((self._model.speed(*one) / now - 1, one) for one in candidates)
-        if gain < _LEAST_GAIN or sum(best) > self._most_nodes:
+        if gain < _MIN_GAIN or sum(best) > self._max_nodes:
             self.settled = True
-            return Step("settled", self.configuration, "no further node has a gain, or no cores are left")
-        return self._go(best, f"one more node, predicted gain {100 * gain:.1f} %")
+            return Step("settled", self.configuration, "no further node increases the speed, or no cores are left")
+        return self._step_to(best, f"one more node, predicted gain {100 * gain:.1f} %")
 
     def set_budget(self, budget: float) -> Step | None:
-        """Do nothing: the budget is fixed."""
+        """Ignore the new budget: the budget of Optimus is fixed."""
         return None
 
     def reject(self, reason: str) -> Step | None:
-        """Do nothing: there is no alternative."""
+        """Ignore the rejection: Optimus has no alternative step."""
         return None
 
-    def _go(self, nodes: tuple[int, int], reason: str) -> Step:
+    def _step_to(self, nodes: tuple[int, int], reason: str) -> Step:
         kind: Kind = "server" if nodes[0] > self._nodes[0] else "worker"
         self._nodes = nodes
         self._window.clear()

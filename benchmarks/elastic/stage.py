@@ -1,4 +1,4 @@
-"""Real trainings on one engine, each a team of containers; a case may limit their links."""
+"""Runs training jobs as teams of containers on one engine; a case may limit the containers' links."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from paceline.train.progress import parse_line
 
 HERE = Path(__file__).parent
 _POLL_S = 0.25
-_TRANSFER_S = 0.06  # of a model's state over a narrow link, in each direction
+_TRANSFER_S = 0.06  # time to transfer a model's state over a narrow link in one direction
 _STATE_BYTES = {"cnn": 240_000, "transformer": 1_620_000, "lstm": 680_000}
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model and its links."""
+    """A model, the kind of its links, and its waiting time for data."""
 
     model: str
     narrow: bool = False
-    wait_s: float = 0.0  # wait for the data of each batch
+    wait_s: float = 0.0  # time that each batch waits for its data
 
     @property
     def link_mbit_s(self) -> float | None:
-        """Rate of each node's link; a narrow link's rate is proportional to the size of the model's state."""
+        """The rate of each node's link; the rate of a narrow link is proportional to the size of the model's state."""
         return 8 * _STATE_BYTES[self.model] / _TRANSFER_S / 1e6 if self.narrow else None
 
     @property
     def arguments(self) -> list[str]:
-        """Arguments of the training script, without the epochs."""
+        """The arguments of the training script, except the epochs."""
         return [self.model, "--wait-s", str(self.wait_s)]
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class Case:
 
 @dataclass
 class Run:
-    """Result of a run; ``steps`` has (seconds since the first batch, kind, configuration as text, reason)."""
+    """Result of a run. Each of ``steps`` has the seconds since the first batch, kind, configuration and reason."""
 
     steps: list[tuple[float, str, str, str]]
     speeds: list[tuple[float, float]]
@@ -59,20 +59,20 @@ class Run:
     seconds: float
     settled_s: float | None
     most_cores: float
-    found: dict[str, Any] | None
+    output: dict[str, Any] | None
 
 
 class Stage:
-    """Starts the benchmark's trainings on an engine.
+    """Runs the benchmark's training jobs on an engine.
 
     Parameters
     ----------
     connect:
-        Returns a client of the engine.
+        Function that returns a client of the engine.
     image:
         Image with Python and torch.
     budget:
-        Cores of a training.
+        Cores of a job.
     on_line:
         Called with each line of the log.
     """
@@ -81,13 +81,13 @@ class Stage:
         self._connect, self._image, self.budget, self._on_line = connect, image, budget, on_line
 
     def options(self, case: Case) -> Options:
-        """Return the defaults with the rate of the links."""
+        """Return default options with the link rate of the case."""
         return Options(link_mbit_s=case.link_mbit_s)
 
     def run(
         self, case: Case, decider: Decider, *, epochs: int, until: Callable[[], bool], folder: Path | None = None
     ) -> Run:
-        """Train to the end, and collect the output in ``folder``; or until ``until`` returns true."""
+        """Train until ``until`` returns true or training ends; in the latter case, collect the output in ``folder``."""
         links = _Links(self._connect(), case.link_mbit_s)
         steps: list[tuple[float, str, str, str]] = []
         began_s, settled_s, most = None, None, 0.0
@@ -107,25 +107,23 @@ class Stage:
                     steps.append((round(passed_s, 2), step.kind, str(step.configuration), step.reason))
                     self._on_line(f"{passed_s:6.0f} s  {step.reason}  ->  {step.configuration}")
             seconds = time.monotonic() - (began_s or time.monotonic())
-            found = None
-            if ended and folder is not None:
-                found = _collected(team, folder)
-            return Run(steps, recording.speeds(began_s or 0.0), seconds, settled_s, most, found)
+            output = _collect(team, folder) if ended and folder is not None else None
+            return Run(steps, recording.speeds(began_s or 0.0), seconds, settled_s, most, output)
         finally:
             with contextlib.suppress(PacelineError):
                 team.stop(1.0)
             team.remove()
 
     def start(self, case: Case, decider: Decider, epochs: int) -> TeamJob:
-        """Start a training as a team."""
-        spec = self.training(f"elastic-{uuid.uuid4().hex[:8]}", case, epochs)
+        """Start a training job as a team."""
+        spec = self.worker_spec(f"elastic-{uuid.uuid4().hex[:8]}", case, epochs)
         containers = DockerRuntime(self._connect)
         return TeamRuntime(containers, lambda _: spec, options=self.options(case), decider=lambda *_: decider).start(
             spec
         )
 
-    def training(self, name: str, case: Case, epochs: int) -> JobSpec:
-        """Return the job of one worker of a case."""
+    def worker_spec(self, name: str, case: Case, epochs: int) -> JobSpec:
+        """Return the job specification of a case."""
         command = ["python", "train.py", *case.arguments, "--epochs", str(epochs)]
         files = {file: HERE / file for file in ("train.py", "models.py")}
         return JobSpec(name=name, command=command, devices=self.budget, image=self._image, files=files)
@@ -144,45 +142,45 @@ class _RecordingDecider:
 
     def decide(self, sample: TeamSample) -> Step | None:
         self._seen[-1][1].append(sample.speed)
-        return self._changed(self._decider.decide(sample))
+        return self._record_step(self._decider.decide(sample))
 
     def set_budget(self, budget: float) -> Step | None:
-        return self._changed(self._decider.set_budget(budget))
+        return self._record_step(self._decider.set_budget(budget))
 
     def reject(self, reason: str) -> Step | None:
-        return self._changed(self._decider.reject(reason))
+        return self._record_step(self._decider.reject(reason))
 
     def speeds(self, began_s: float) -> list[tuple[float, float]]:
         """Return the start and the mean speed of each configuration with samples."""
         return [(round(max(at_s - began_s, 0.0), 2), fmean(speeds)) for at_s, speeds in self._seen if speeds]
 
-    def _changed(self, step: Step | None) -> Step | None:
+    def _record_step(self, step: Step | None) -> Step | None:
         if step is not None and step.kind != "settled":
             self._seen.append((time.monotonic(), []))
         return step
 
 
 class _Links:
-    """Limits the link of each container soon after its start."""
+    """Limits the link of each container of a team soon after the container starts."""
 
     def __init__(self, client: Any, mbit_s: float | None) -> None:
         self._client = client
         self._link = Link(mbit_per_s=mbit_s) if mbit_s else None
-        self._narrow: set[str] = set()
+        self._limited: set[str] = set()
 
     def limit_new(self, first: str) -> None:
-        """Limit the links of new containers in the team of this parameter server."""
+        """Limit the links of new containers in the team of the container ``first``."""
         if self._link is None:
             return
         team = self._client.inspect_container(first)["Config"]["Labels"][LABEL_TEAM]
         for one in self._client.containers(filters={"label": f"{LABEL_TEAM}={team}"}):
-            if one["Id"] not in self._narrow:
-                with contextlib.suppress(PacelineError):  # the container has ended, or is just starting
+            if one["Id"] not in self._limited:
+                with contextlib.suppress(PacelineError):  # the container has ended or is still starting
                     limit_bandwidth(self._client, one["Id"], self._link)
-                    self._narrow.add(one["Id"])
+                    self._limited.add(one["Id"])
 
 
-def _collected(team: Any, folder: Path) -> dict[str, Any]:
+def _collect(team: Any, folder: Path) -> dict[str, Any]:
     import torch
 
     team.collect(folder)
@@ -190,10 +188,10 @@ def _collected(team: Any, folder: Path) -> dict[str, Any]:
     return {"accuracy": float(found["accuracy"]), "counts": [int(one) for one in found["counts"].round()]}
 
 
-def grid(budget: float, *, quick: bool) -> list[TeamConfiguration]:
-    """Return the fixed configurations of exhaustive search, all on the whole budget.
+def search_grid(budget: float, *, quick: bool) -> list[TeamConfiguration]:
+    """Return the fixed configurations of exhaustive search, each of which uses the whole budget.
 
-    >>> len(grid(1.6, quick=True)), len(grid(1.6, quick=False))
+    >>> len(search_grid(1.6, quick=True)), len(search_grid(1.6, quick=False))
     (8, 27)
     """
     kinds = ((1, 2), (2, 4), (0.1, 0.25)) if quick else ((1, 2, 3), (2, 3, 5), (0.1, 0.2, 0.35))

@@ -1,4 +1,4 @@
-"""Longest time without a sample while nodes are added: live, and with a restart of all nodes."""
+"""Measures the longest time without a completed sample while nodes are added, with and without a restart."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from paceline.elastic.team import TeamJob
 from paceline.errors import PacelineError
 from paceline.train.progress import parse_line
 
-_EPOCHS = 10**5  # more than any run reaches
+_EPOCHS = 10**5  # more epochs than any run reaches
 _WAIT_S = 180.0
 
 
-def longest_gaps(stage: Stage, case: Case) -> dict[str, float]:
-    """Return the longest time without a sample, in seconds: ``live_s`` without, ``restart_s`` with a restart."""
-    return {"live_s": _live_s(stage, case), "restart_s": _restart_s(stage, case)}
+def measure_gaps(stage: Stage, case: Case) -> dict[str, float]:
+    """Return the longest seconds without a sample: ``live_s`` without and ``restart_s`` with a restart."""
+    return {"live_s": _gap_while_adding_s(stage, case), "restart_s": _gap_with_restart_s(stage, case)}
 
 
-def _live_s(stage: Stage, case: Case) -> float:
-    """Add a parameter server and a worker while the others train."""
+def _gap_while_adding_s(stage: Stage, case: Case) -> float:
+    """Add a parameter server and a worker during training; return the longest gap between samples."""
     before = TeamConfiguration.first(stage.budget / 2)
     share = stage.budget / 2
     after = TeamConfiguration((share / 2, share / 2), (share / 3,) * 3)
     tour = Tour([before, after])
     team = stage.start(case, tour, _EPOCHS)
     try:
-        seen = _Samples(team)
+        seen = _SampleProgress(team)
         seen.wait_for(lambda: tour.settled)
         return seen.longest_gap_s()
     finally:
@@ -38,24 +38,24 @@ def _live_s(stage: Stage, case: Case) -> float:
         team.remove()
 
 
-def _restart_s(stage: Stage, case: Case) -> float:
-    """Stop all nodes with a checkpoint and restart them from it."""
+def _gap_with_restart_s(stage: Stage, case: Case) -> float:
+    """Stop all nodes, restart them from the checkpoint, and return the longest gap between samples."""
     team = stage.start(case, Tour([TeamConfiguration.first(stage.budget)], samples=10**9), _EPOCHS)
     try:
-        seen = _Samples(team)
+        seen = _SampleProgress(team)
         seen.wait_for(lambda: seen.done > 0)
         team.stop(10.0)
         seen.read()
-        at = seen.done
+        done_before = seen.done
         team.restart()
-        seen.wait_for(lambda: seen.done > at)
+        seen.wait_for(lambda: seen.done > done_before)
         return seen.longest_gap_s()
     finally:
         team.remove()
 
 
-class _Samples:
-    """The completed samples over time, from the training's progress lines."""
+class _SampleProgress:
+    """The number of completed samples over time, from a job's progress lines."""
 
     def __init__(self, team: TeamJob) -> None:
         self._team = team
@@ -75,7 +75,7 @@ class _Samples:
         give_up_s = time.monotonic() + _WAIT_S
         while not condition():
             if self._team.wait(0.1) or time.monotonic() > give_up_s:
-                raise PacelineError(f"the training ended or stopped making progress after {self.done} samples")
+                raise PacelineError(f"training ended or made no further progress after {self.done} samples")
             self._team.usage()
             self._team.take_steps()
             self.read()

@@ -1,4 +1,4 @@
-"""Visits given configurations during a training and measures the speed of each."""
+"""Runs a job in a fixed sequence of configurations and measures the speed of each."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ class Tour:
     configurations:
         Configurations in the order of the visits.
     samples:
-        Samples of each visit.
+        Number of samples in each visit.
     rounds:
-        Rounds over all configurations, so that drift of the machine affects all of them alike.
+        Number of rounds over all configurations; several rounds spread drift of the machine over all of them.
     """
 
     def __init__(self, configurations: Sequence[TeamConfiguration], *, samples: int = 4, rounds: int = 1) -> None:
-        self._ahead = list(configurations) * rounds
+        self._unvisited = list(configurations) * rounds
         self._samples = samples
         self._seen: dict[TeamConfiguration, list[float]] = {one: [] for one in configurations}
         self._current: list[float] = []
-        self.configuration = self._ahead.pop(0)
+        self.configuration = self._unvisited.pop(0)
         self.budget = max(one.cores for one in configurations)
         self.settled = False
 
     @property
     def speeds(self) -> dict[TeamConfiguration, float]:
-        """Mean steps a second of each visited configuration."""
+        """The mean steps a second of each visited configuration."""
         return {one: fmean(speeds) for one, speeds in self._seen.items() if speeds}
 
     def decide(self, sample: TeamSample) -> Step | None:
-        """Take in a sample; move to the next configuration after enough of them."""
+        """Record a sample; move to the next configuration after enough samples."""
         if self.settled:
             return None
         self._current.append(sample.speed)
@@ -44,19 +44,19 @@ class Tour:
             return None
         self._seen[self.configuration] += self._current
         self._current = []
-        if not self._ahead:
+        if not self._unvisited:
             self.settled = True
             return Step("settled", self.configuration, "all configurations are measured")
-        return self._move("next")
+        return self._visit_next("next")
 
     def set_budget(self, budget: float) -> Step | None:
-        """Do nothing: the configurations are given."""
+        """Ignore the new budget: the sequence of configurations is fixed."""
         return None
 
     def reject(self, reason: str) -> Step | None:
         """Move to the next configuration."""
-        return self._move(reason) if self._ahead else None
+        return self._visit_next(reason) if self._unvisited else None
 
-    def _move(self, why: str) -> Step:
-        self.configuration = self._ahead.pop(0)
-        return Step("reassign", self.configuration, why)
+    def _visit_next(self, reason: str) -> Step:
+        self.configuration = self._unvisited.pop(0)
+        return Step("reassign", self.configuration, reason)

@@ -1,4 +1,4 @@
-"""Training script: one of the benchmark's models, which counts how often each sample was trained on."""
+"""Training script: trains one of the benchmark's models and counts how often each sample was trained on."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ SAMPLES, HELD_OUT, BATCH = 1920, 2000, 32
 arguments = argparse.ArgumentParser()
 arguments.add_argument("model", choices=MODELS)
 arguments.add_argument("--epochs", type=int, required=True)
-arguments.add_argument("--wait-s", type=float, default=0.0, help="wait for the data of each batch")
+arguments.add_argument("--wait-s", type=float, default=0.0, help="seconds that each batch waits for its data")
 chosen = arguments.parse_args()
 
 torch.manual_seed(0)
 
 
 class Counted(nn.Module):
-    """A model with a counter for each sample, which adds up over the workers like parameters."""
+    """A model with a counter for each sample; the counters add up over the workers, like parameters."""
 
     def __init__(self) -> None:
         super().__init__()

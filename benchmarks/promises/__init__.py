@@ -1,1 +1,1 @@
-"""Measures the numbers that the guides promise, in real runs on this machine."""
+"""Measures the figures that the guides promise, in real runs on this machine."""

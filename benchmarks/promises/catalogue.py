@@ -1,6 +1,6 @@
-"""The promises: all numbers of the guides that real runs must show, and some that no guide gives.
+"""The catalogue of promises: all figures of the guides that real runs must show, and some that no guide has.
 
-Figures with their own benchmark are in ``ELSEWHERE``, with its command.
+``ELSEWHERE`` has the figures that have their own benchmark, with its command.
 """
 
 from __future__ import annotations
@@ -15,29 +15,31 @@ _ALL = (
     # benchmarks.promises.training
     Promise(
         "container",
-        "A training in a container ends at its deadline.",
+        "A job in a container ends at its deadline.",
         within(2, "%"),
         _BENCHMARKS,
         "| container | 90 s |",
     ),
     Promise(
         "moved",
-        "A training meets a deadline that is cut to 80 % at 30 % of the setpoint's progress.",
+        "A job meets a deadline that is cut to 80 % when the setpoint is 30 %.",
         within(2, "%"),
         _BENCHMARKS,
         "| container, deadline cut to 80 %",
     ),
     Promise(
         "process",
-        "A training in a local process ends at its deadline.",
+        "A job in a local process ends at its deadline.",
         within(3, "%"),
         _BENCHMARKS,
         "| local process | 90 s |",
     ),
-    Promise("step", "A control step takes 25 ms on average, with engine and Airflow requests.", at_most(25, "ms")),
+    Promise(
+        "step", "A control step takes 25 ms on average, with its requests to the engine and Airflow.", at_most(25, "ms")
+    ),
     Promise(
         "period",
-        "A run has a sample a second (median interval).",
+        "A run publishes one sample a second (median interval).",
         at_most(1.2, "s"),
         _WATCH,
         "about once a second",
@@ -52,7 +54,7 @@ _ALL = (
     ),
     Promise(
         "orphan",
-        "A task whose supervisor has died ends within seconds (20).",
+        "A task whose supervisor has died ends within 20 seconds.",
         at_most(20, "s"),
         _JOBS,
         "the task ends within seconds",
@@ -60,40 +62,42 @@ _ALL = (
     # benchmarks.promises.sharing
     Promise(
         "crash",
-        "Five trainings share the cores of a pool and end at their deadlines, although the arbiter is killed.",
+        "Five jobs share the cores of a pool and end at their deadlines, although the arbiter is killed.",
         within(5, "%"),
         _BENCHMARKS,
         "their deadline (-1.07 to +0.33 %)",
     ),
     Promise(
         "tight",
-        "Trainings meet deadlines that need more than equal shares of the cores.",
+        "Jobs meet deadlines that cannot be met with equal shares of the cores.",
         within(2, "%"),
         _SHARING,
         "**Promises at admission.**",
     ),
     Promise(
         "beside",
-        "A training beside one without a deadline is at most 5 % late.",
+        "A job with a deadline beside a job without a deadline is at most 5 % late.",
         at_most(5, "%"),
         "docs/throughput.md",
-        "it has what they leave",
+        "runs on the devices that they do not need",
     ),
     Promise(
         "pool",
-        "Ceilings and quotas together never exceed the pool: cores above it (0.01 for rounding).",
+        "The sums of ceilings and of quotas never exceed the pool: excess cores (0.01 for rounding).",
         at_most(0.01, "cores"),
         _SHARING,
-        "**Never more than there is.**",
+        "**The pool is never over-allocated.**",
     ),
     # benchmarks.promises.shares
-    Promise("share-signal", "A local process that is stopped and continued keeps its share.", within(3, "%")),
-    Promise("share-cgroup", "A local process in a control group keeps its share.", within(3, "%")),
-    Promise("share-container", "A container keeps its share.", within(3, "%")),
     Promise(
-        "launcher", "The launcher of a local process uses less than 2 % of a core (percent of one).", at_most(2, "%")
+        "share-signal",
+        "A local process whose share is enforced by signals gets its share.",
+        within(3, "%"),
     ),
-    Promise("apart", "A job's processes in other sessions share its allocation: percent above it.", at_most(10, "%")),
+    Promise("share-cgroup", "A local process in a control group gets its share.", within(3, "%")),
+    Promise("share-container", "A container gets its share.", within(3, "%")),
+    Promise("launcher", "The launcher of a local process uses at most 2 % of a core.", at_most(2, "%")),
+    Promise("apart", "A job's processes in other sessions share its allocation: excess in percent.", at_most(10, "%")),
     Promise(
         "resize",
         "Half a second after a resize, a job has its new allocation.",
@@ -101,8 +105,14 @@ _ALL = (
         _CODE,
         "control file",
     ),
-    Promise("wait-process", "wait() returns at its timeout or a local process's end: seconds late.", at_most(0.5, "s")),
-    Promise("wait-container", "wait() returns at its timeout or a container's end: seconds late.", at_most(1, "s")),
+    Promise(
+        "wait-process",
+        "wait() returns at its timeout or at the end of a local process: seconds late.",
+        at_most(0.5, "s"),
+    ),
+    Promise(
+        "wait-container", "wait() returns at its timeout or at the end of a container: seconds late.", at_most(1, "s")
+    ),
     Promise(
         "stop-process",
         "stop() of a process that ignores SIGTERM returns in time: seconds beyond the grace time.",
@@ -116,36 +126,38 @@ _ALL = (
     # benchmarks.promises.devices
     Promise(
         "device",
-        "Busy containers of an emulated device together use its cores.",
+        "Busy containers of an emulated device together use all cores of the device.",
         within(10, "%"),
         _FLEET,
-        "control groups: it needs root",
+        "control groups of this machine",
     ),
     Promise(
         "starved",
-        "No busy container of an emulated device starves: the smallest share relative to the largest.",
+        "No busy container of an emulated device starves: smallest share relative to the largest.",
         at_least(0.5),
         _BENCHMARKS,
         "the last of three busy containers starve",
     ),
-    Promise("link", "A round trip of 1 MB over an emulated link matches its rate.", within(15, "%")),
+    Promise(
+        "link", "A round trip of 1 MB over an emulated link takes as long as the link's rate implies.", within(15, "%")
+    ),
     Promise(
         "bottleneck-worker",
-        "A worker with more cores than its threads can use leads to a second worker (1: yes).",
+        "If a worker has more cores than its threads can use, a second worker is added (1: yes).",
         at_least(1),
         _BENCHMARKS,
         "| a worker of one thread on 1.5 cores |",
     ),
     Promise(
         "bottleneck-link",
-        "A full link of a parameter server leads to a second server (1: yes).",
+        "If the link of a parameter server is full, a second server is added (1: yes).",
         at_least(1),
         _BENCHMARKS,
-        "| the link of ps-0 held to 20 Mbit/s",
+        "| the link of ps-0 limited to 20 Mbit/s",
     ),
     Promise(
         "bottleneck-server",
-        "A parameter server short of cores gets idle cores of workers (1: yes).",
+        "A parameter server that lacks cores gets idle cores of workers (1: yes).",
         at_least(1),
         _BENCHMARKS,
         "| a parameter server of a million numbers",
@@ -153,21 +165,21 @@ _ALL = (
     # benchmarks.promises.fleet
     Promise(
         "unequal",
-        "Workers with unequal parts end together at the deadline.",
+        "Workers with unequal shards end together at the deadline.",
         within(3, "%"),
         _FLEET,
-        "Workers with unequal parts end together",
+        "Workers with unequal shards end together",
     ),
     Promise(
         "unequal-cores",
-        "Of these workers, the one with the larger part (50 to 30) has more cores: the ratio.",
+        "A worker with a shard of 50 samples gets more cores than a worker with 30: the ratio.",
         at_least(1.2),
         _FLEET,
-        "Each worker keeps the deadline by itself",
+        "Each worker meets the deadline on its own",
     ),
     Promise(
         "accuracy",
-        "Three workers learn as well as one, to one point of accuracy: points less.",
+        "Three workers reach the accuracy of a single worker, to one point: points less.",
         at_most(1, "points"),
         _FLEET,
         "to one point of accuracy",
@@ -188,21 +200,23 @@ _ALL = (
     ),
     Promise(
         "edge-parts",
-        "The fast machine of `make demo-edge` gets more samples: the ratio.",
+        "In `make demo-edge`, the fast machine gets more samples than a slow one: the ratio.",
         at_least(1.2),
         _FLEET,
         "Schedule: ewr 67,361 flights",
     ),
     # benchmarks.promises.pages
     Promise("ten-hours", "The page of a ten-hour run opens within a second.", at_most(1, "s")),
-    Promise("frames", "A live page draws 80 % of the frames of an empty one: the ratio.", at_least(0.8)),
-    Promise("fifty", "A request for fifty running trainings is answered in 300 ms (median).", at_most(300, "ms")),
+    Promise(
+        "frames", "A live page draws at least 80 % of the frames that an empty page draws: the ratio.", at_least(0.8)
+    ),
+    Promise("fifty", "A request for the list of fifty running jobs takes 300 ms (median).", at_most(300, "ms")),
     # benchmarks.promises.computing
     Promise("parse", "The example DAGs are parsed in 0.8 s of CPU time.", at_most(0.8, "s")),
     Promise("store", "The demo's store is created in 8 s of CPU time.", at_most(8, "s")),
     Promise(
         "schedule-1000",
-        "A fleet of 1,000 is scheduled in 120 ms once its profiles are loaded.",
+        "With loaded profiles, a fleet of 1,000 machines is scheduled in 120 ms.",
         at_most(120, "ms"),
         _BENCHMARKS,
         "A fleet of 1,000 is scheduled in 60 to 120 ms",
@@ -226,39 +240,39 @@ _ALL = (
         "`milp` decides in milliseconds (mean over two days of jobs).",
         at_most(2.6, "ms"),
         _BENCHMARKS,
-        "One decision takes 1.2 to 2.6 ms in the mean",
+        "One decision takes 1.2 to 2.6 ms on average",
     ),
     Promise(
         "milp-large",
         "`milp` decides for 1,000 jobs on 3,000 nodes in 0.6 s.",
         at_most(0.6, "s"),
         _BENCHMARKS,
-        "1,000 jobs on 3,000 nodes: 0.3 to 0.6 s",
+        "1,000 jobs on 3,000 nodes takes 0.3 to 0.6 s",
     ),
     Promise(
         "milp-gap",
-        "The plan for these jobs is at most 0.39 % from its bound.",
+        "The plan of `milp` for 1,000 jobs on 3,000 nodes is at most 0.39 % from its bound.",
         at_most(0.39, "%"),
         _BENCHMARKS,
         "at most 0.39 % from the bound",
     ),
     Promise("rg", "`rg` decides in 20 ms (mean).", at_most(20, "ms"), _ALLOCATORS, "an energy bill and a price"),
     Promise("control", "A step of the deadline controller takes 0.1 ms of CPU time.", at_most(0.1, "ms")),
-    Promise("plant", "The simulation of a ten-hour run takes half a second.", at_most(500, "ms")),
+    Promise("plant", "Simulating a ten-hour run takes half a second.", at_most(500, "ms")),
     Promise(
         "loops",
-        "A thousand control loops use a third of a core, at most 0.4.",
+        "A thousand control loops use a third of a core (at most 0.4).",
         at_most(0.4, "cores"),
         _JOBS,
         "a third of a core",
     ),
     Promise("track", "track() costs about 80 ns for a batch.", at_most(100, "ns"), _CODE, "about 80 |"),
     Promise(
-        "track-number", "track() with a number reported costs about 480 ns.", at_most(600, "ns"), _CODE, "about 480 |"
+        "track-number", "track() with a reported number costs about 480 ns.", at_most(600, "ns"), _CODE, "about 480 |"
     ),
     Promise(
         "track-tensor",
-        "track() with a tensor reported costs about 1,100 ns.",
+        "track() with a reported tensor costs about 1,100 ns.",
         at_most(1400, "ns"),
         _CODE,
         "about 1,100 |",
@@ -269,9 +283,9 @@ PROMISES = {promise.id: promise for promise in _ALL}
 ELSEWHERE = {
     "deviation and core-seconds by deadline, against the paper's controller": "benchmarks.deadline",
     "core-seconds saved by the thread count": "benchmarks.threads",
-    "error of a device's learned functions; eight minutes for a first profile": "benchmarks.models",
+    "error of the learned functions of a device; duration of a first profile, eight minutes": "benchmarks.models",
     "gain of a schedule over a fair one": "benchmarks.scheduling",
-    "speed, steps and accuracy of trainings without a deadline; 0.2 s without a sample at a step": "benchmarks.elastic",
+    "speed, steps and accuracy of jobs without a deadline; 0.2 s without a sample during a step": "benchmarks.elastic",
     "samples and deadline when workers and the server are killed": "benchmarks.failures",
     "round trip of a model's state": "benchmarks.peers",
     "false alarms and detection of drift": "benchmarks.drift",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _PARSE = """
 import runpy, sys, time
-# Imported by every DAG file and by the DAG processor in any case.
+# The DAG processor and every DAG file import these modules in any case.
 import airflow.sdk, airflow.sdk.definitions.decorators
 from airflow.sdk import DAG, Asset, BaseHook, BaseSensorOperator, ObjectStoragePath, Param, ResumableJobMixin, task
 from airflow.triggers.base import BaseEventTrigger
@@ -30,8 +30,8 @@ began_s = time.process_time()
 runpy.run_path(sys.argv[1])
 print(time.process_time() - began_s)
 """
-# Commands of the guide, by promise: set-up and timed statement.
-_TRACKED = {
+# Set-up and timed statement of the guide's commands, by promise.
+_TRACK_COMMANDS = {
     "track": ("import torch; from paceline.train import track", "for _ in track(range(1_000_000)): pass"),
     "track-number": (
         "from paceline.train import report, track",
@@ -44,7 +44,7 @@ _TRACKED = {
 }
 
 
-def _timed(call: Callable[[], object], times: int) -> Iterator[float]:
+def _call_times_s(call: Callable[[], object], times: int) -> Iterator[float]:
     for _ in range(times):
         began_s = time.perf_counter()
         call()
@@ -67,7 +67,7 @@ def parse(stage: Stage) -> Iterator[Reading]:
 
 @measures("store", takes_s=(10, 10), needs=("demo",))
 def store(stage: Stage) -> Iterator[Reading]:
-    """Store the flights of 2013 with their weather in SQLite."""
+    """Store the flights and the weather of 2013 in SQLite."""
     from paceline.airflow.demo.store import fill_store, read_flights
 
     stage.log("creating the demo's store")
@@ -78,7 +78,7 @@ def store(stage: Stage) -> Iterator[Reading]:
 
 @measures("schedule-1000", takes_s=(10, 10))
 def schedule_1000(stage: Stage) -> Iterator[Reading]:
-    """Schedule a thousand machines of a kind whose profile is learned from forty points."""
+    """Schedule a thousand machines of one kind, whose profile is learned from forty points."""
     import numpy as np
 
     from paceline.profiles import Axes, DeviceProfile, Origin, ProfileEstimates, first_points
@@ -95,18 +95,18 @@ def schedule_1000(stage: Stage) -> Iterator[Reading]:
         }
     )
     origin = Origin("train-1", cores=4, memory_gib=4, gpus=0, measured_at="2030-01-01T00:00:00+00:00")
-    profile = DeviceProfile.fit("nano", _measured(first_points(axes, 40)), origin, apps=["sift"])
+    profile = DeviceProfile.fit("nano", _plausible_measurements(first_points(axes, 40)), origin, apps=["sift"])
     estimates = ProfileEstimates({"nano": profile})
     draw = np.random.default_rng(0)
     many = [Candidate(f"w{number}", "nano", State(cpu=draw.uniform(0, 0.8), memory=0.2)) for number in range(1000)]
     problem = Problem(100_000, many, State(cpu=0.2))
-    schedule(problem, estimates)  # builds the tables
-    for took_s in _timed(lambda: schedule(problem, estimates), 5):
+    schedule(problem, estimates)  # the first call builds the tables
+    for took_s in _call_times_s(lambda: schedule(problem, estimates), 5):
         yield Reading("schedule-1000", 1000 * took_s)
 
 
-def _measured(points: Sequence[Mapping[str, float]]) -> pd.DataFrame:
-    """Return plausible measurements at the points."""
+def _plausible_measurements(points: Sequence[Mapping[str, float]]) -> pd.DataFrame:
+    """Return artificial measurements at the points."""
     import numpy as np
     import pandas as pd
 
@@ -128,11 +128,11 @@ def _measured(points: Sequence[Mapping[str, float]]) -> pd.DataFrame:
 
 @measures("on-time", "on-time-10000", takes_s=(5, 5))
 def on_time(stage: Stage) -> Iterator[Reading]:
-    """Decide by ``on_time``: 5 jobs in a pool of 8 devices, 10,000 jobs in one of 200."""
-    stage.log("deciding by on_time")
+    """Decide with ``on_time`` for 5 jobs in a pool of 8 devices, and for 10,000 jobs in a pool of 200."""
+    stage.log("deciding with on_time")
     curves = ({"device": Speeds.halving_efficiency(8)}, {"device": Speeds((1, 2, 4, 8), (1.0, 1.9, 2.0, 1.5))})
 
-    def decide(number: int, devices: int, longest_s: float) -> Callable[[], object]:
+    def make_decision(number: int, devices: int, longest_s: float) -> Callable[[], object]:
         draw = random.Random(3)
         jobs = [
             ClusterJob(f"j{n}", 0.0, draw.uniform(1, 50), draw.choice(curves), deadline_s=draw.uniform(1, longest_s))
@@ -140,31 +140,31 @@ def on_time(stage: Stage) -> Iterator[Reading]:
         ]
         return lambda: OnTime(change_s=0.0).allocate(jobs, [Node("pool", devices)], 0.0, rescale=True)
 
-    few = decide(5, 8, 60.0)
+    few = make_decision(5, 8, 60.0)
     few()
-    yield Reading("on-time", 1000 * statistics.median(_timed(few, 101)), "5 jobs, 8 devices")
-    for took_s in _timed(decide(10_000, 200, 5000.0), 3):
+    yield Reading("on-time", 1000 * statistics.median(_call_times_s(few, 101)), "5 jobs, 8 devices")
+    for took_s in _call_times_s(make_decision(10_000, 200, 5000.0), 3):
         yield Reading("on-time-10000", took_s)
 
 
 @measures("milp", "milp-large", "milp-gap", takes_s=(20, 20))
 def milp(stage: Stage) -> Iterator[Reading]:
-    """Decide by ModelArts' allocator: two days of jobs on 110 nodes, and many jobs at once."""
+    """Decide with ModelArts' allocator for two days of jobs on 110 nodes, and for many jobs at once."""
     import numpy as np
 
     from benchmarks.allocators.modelarts import PERIOD_S, Scenario, simulate
     from paceline.allocate import RollingHorizon
     from paceline.simulate.cluster.generate import modelarts
 
-    stage.log("deciding by milp")
-    took_s = simulate(Scenario(), RollingHorizon(period_s=PERIOD_S), 110, 0).took_s
+    stage.log("deciding with milp")
+    took_s = simulate(Scenario(), RollingHorizon(period_s=PERIOD_S), 110, 0).decision_s
     yield Reading("milp", 1000 * statistics.mean(took_s), f"{len(took_s)} decisions")
     speeds = {"device": Speeds.halving_efficiency(16)}
     for seed in range(1 if stage.quick else 3):
-        left = np.random.default_rng(seed).uniform(0.0, 1.0, 1000)
+        work_left = np.random.default_rng(seed).uniform(0.0, 1.0, 1000)
         jobs = [
-            ClusterJob(one.name, 0.0, one.work * part, speeds)
-            for one, part in zip(modelarts(seed, 1000), left, strict=True)
+            ClusterJob(one.name, 0.0, one.work * share, speeds)
+            for one, share in zip(modelarts(seed, 1000), work_left, strict=True)
         ]
         policy = RollingHorizon(period_s=PERIOD_S)
         began_s = time.perf_counter()
@@ -176,22 +176,22 @@ def milp(stage: Stage) -> Iterator[Reading]:
 
 @measures("rg", takes_s=(12, 12))
 def rg(stage: Stage) -> Iterator[Reading]:
-    """Decide by Randomized Greedy: 200 jobs in a cluster of 20 nodes of two kinds."""
+    """Decide with Randomized Greedy for 200 jobs in a cluster of 20 nodes of two kinds."""
     from benchmarks.allocators import andreas
 
-    stage.log("deciding by rg")
-    took_s = andreas.simulate(andreas.SETTINGS["default"](), 20, "small").took_s
+    stage.log("deciding with rg")
+    took_s = andreas.simulate(andreas.SETTINGS["default"](), 20, "small").decision_s
     yield Reading("rg", 1000 * statistics.mean(took_s), f"{len(took_s)} decisions")
 
 
 @measures("control", "plant", takes_s=(5, 5))
 def control(stage: Stage) -> Iterator[Reading]:
-    """Run steps of the deadline controller, and a whole simulated run."""
+    """Run steps of the deadline controller, and simulate a whole run."""
     from paceline.control import DeadlineController, Limits, Observation
     from paceline.testing.plant import Plant
-    from paceline.testing.simulated_run import pace
+    from paceline.testing.simulated_run import simulate_run
 
-    stage.log("stepping the deadline controller")
+    stage.log("running steps of the deadline controller")
     limits = Limits(0.1, 2.0)
     controller = DeadlineController(limits, 10_000)
     controller.start(0.0)
@@ -201,15 +201,17 @@ def control(stage: Stage) -> Iterator[Reading]:
     yield Reading("control", 1000 * (time.process_time() - began_s) / 2000)
     plant = Plant(batches=22_000, batch_s=3.0, startup_s=3.0, tail_s=0.5, noise=0.05)
     deadline_s = 1.5 * plant.shortest_s(2.0)
-    for took_s in _timed(lambda: pace(plant, DeadlineController(limits, deadline_s, period_s=deadline_s / 2000)), 3):
+    for took_s in _call_times_s(
+        lambda: simulate_run(plant, DeadlineController(limits, deadline_s, period_s=deadline_s / 2000)), 3
+    ):
         yield Reading("plant", 1000 * took_s)
 
 
 @measures("track", "track-number", "track-tensor", takes_s=(25, 15), needs=("torch",))
 def track(stage: Stage) -> Iterator[Reading]:
-    """Run the guide's commands: the best of seven loops of a million batches."""
+    """Run the guide's commands, and read the best of seven loops of a million batches."""
     environment = {**os.environ, "PACELINE_OUTPUT": str(stage.scratch)}
-    for promise, (before, loop) in _TRACKED.items():
+    for promise, (before, loop) in _TRACK_COMMANDS.items():
         stage.log(f"a million batches: {loop}")
         repeats = "3" if stage.quick else "7"
         command = [sys.executable, "-m", "timeit", "-n", "1", "-r", repeats, "-u", "nsec", "-s", before, loop]
@@ -220,9 +222,9 @@ def track(stage: Stage) -> Iterator[Reading]:
 
 @measures("loops", takes_s=(45, 20))
 def loops(stage: Stage) -> Iterator[Reading]:
-    """Run a thousand real-time loops with simulated jobs; last, because they raise the load average."""
-    stage.log("a thousand control loops in one process")
-    # A separate process, like a worker's: this one's memory holds data of other benchmarks.
+    """Run a thousand control loops with simulated jobs. Run them last, because they raise the load average."""
+    stage.log("running a thousand control loops in one process")
+    # Use a separate process, as a worker does: the memory of this process has data of other benchmarks.
     figures = stage.scratch / "loops.json"
     command = [sys.executable, "-m", "benchmarks.loops", "--seconds", "10" if stage.quick else "30", "--json", figures]
     subprocess.run(command, cwd=PROJECT, check=True, stdout=subprocess.DEVNULL)

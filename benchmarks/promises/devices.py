@@ -9,19 +9,19 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.promises.machine import idle_core_s, too_busy
+from benchmarks.promises.machine import busy_excuse, idle_core_s
 from benchmarks.promises.registry import Reading, measures
-from benchmarks.promises.stage import LABEL, OURS, SCRIPTS, Stage, until
+from benchmarks.promises.stage import LABEL, OURS, SCRIPTS, Stage, wait_until
 from paceline.elastic import Options, Scaling, TeamConfiguration
 from paceline.elastic.nodes import LABEL_NODE, LABEL_TEAM
 from paceline.elastic.runtime import TeamRuntime
 from paceline.errors import PacelineError
 from paceline.fleet import Link
 from paceline.runtime import JobSpec
-from paceline.testing.emulated_device import EmulatedDevice, remove_leftover
+from paceline.testing.emulated_device import EmulatedDevice, remove_old_groups
 from paceline.testing.emulated_link import limit_bandwidth
 
-_DEVICES = ((0.5, 2), (0.18, 3))  # cores of a device, and busy containers in it
+_DEVICES = ((0.5, 2), (0.18, 3))  # cores of a device, and number of busy containers in the device
 BYTES, MBIT_S = 1_000_000, 20.0
 _ECHO = f"""
 import socket
@@ -31,7 +31,7 @@ while True:
     there.recv({BYTES}, socket.MSG_WAITALL)
     there.sendall(b"x" * {BYTES})
 """
-_ASK = f"""
+_MEASURE_ROUND_TRIPS = f"""
 import socket, time
 give_up = time.monotonic() + 60
 while True:
@@ -48,16 +48,16 @@ while True:
     print("took", time.monotonic() - began, flush=True)
     time.sleep(0.1)
 """
-# A busy machine varies more than a cluster, so the threshold for stable samples is higher than by default.
-_STEADY: dict[str, Any] = {"stable_samples": 3, "stable_variation": 0.2, "network_samples": 10}
+# Speeds on a busy machine vary more than in a cluster, so the threshold for stable samples is above the default.
+_STABLE_OPTIONS: dict[str, Any] = {"stable_samples": 3, "stable_variation": 0.2, "network_samples": 10}
 
 
 @measures("device", "starved", takes_s=(25, 25), needs=("engine", "root"))
 def device(stage: Stage) -> Iterator[Reading]:
-    """Measure the CPU use of busy containers in a device."""
+    """Measure the CPU use of busy containers in an emulated device."""
     for cores, containers in _DEVICES:
         stage.log(f"{containers} busy containers in a device of {cores:g} cores")
-        remove_leftover(OURS)
+        remove_old_groups(OURS)
         with contextlib.ExitStack() as stack:
             emulated = EmulatedDevice(OURS, cores, memory_bytes=2**29, processor=min(os.sched_getaffinity(0)))
             stack.enter_context(emulated)
@@ -80,14 +80,14 @@ def device(stage: Stage) -> Iterator[Reading]:
         of = f"{containers} on {cores:g}"
         used = (after.cpu_s - before.cpu_s) / (after.measured_s - before.measured_s)
         spare = (idle_core_s() - idle_s) / (after.measured_s - before.measured_s)
-        parts = [second.cpu_s - first.cpu_s for first, second in zip(each_before, each_after, strict=True)]
-        yield Reading("device", 100 * (used / cores - 1), of, too_busy(used < 0.9 * cores, spare))
-        yield Reading("starved", min(parts) / max(parts), of)
+        cpu_seconds = [second.cpu_s - first.cpu_s for first, second in zip(each_before, each_after, strict=True)]
+        yield Reading("device", 100 * (used / cores - 1), of, busy_excuse(used < 0.9 * cores, spare))
+        yield Reading("starved", min(cpu_seconds) / max(cpu_seconds), of)
 
 
 @measures("link", takes_s=(15, 15), needs=("engine", "root", "tc"))
 def link(stage: Stage) -> Iterator[Reading]:
-    """Measure round trips between two containers, one of them behind a narrow link."""
+    """Measure round trips between two containers, one of which is behind a narrow link."""
 
     def start(name: str, program: str, alias: str | None) -> Any:
         command = ["python", "-c", program]
@@ -106,31 +106,31 @@ def link(stage: Stage) -> Iterator[Reading]:
         job.read_lines()
         found: list[float] = []
 
-        def enough() -> bool:
+        def has_enough() -> bool:
             found.extend(float(line.split()[1]) for line in job.read_lines() if line.startswith("took"))
             return len(found) >= count
 
-        until(enough, 90, "no round trip ends", period_s=0.05)
+        wait_until(has_enough, 90, "no round trip ends", period_s=0.05)
         return found
 
     stage.log(f"round trips of {BYTES / 1e6:g} MB at {MBIT_S:g} Mbit/s")
     with contextlib.ExitStack() as stack:
         echo = start("echo", _ECHO, "echo")
         stack.callback(echo.remove)
-        ask = start("ask", _ASK, None)
+        ask = start("ask", _MEASURE_ROUND_TRIPS, None)
         stack.callback(ask.remove)
         round_trips_s(ask, 2)
         limit_bandwidth(stage.client, ask.id, Link(mbit_per_s=MBIT_S))
         expected_s = 2 * 8 * BYTES / (MBIT_S * 1e6)
-        for seconds in round_trips_s(ask, 5)[2:]:  # the first one may have started before the limit
+        for seconds in round_trips_s(ask, 5)[2:]:  # the first round trip may have started before the limit
             yield Reading("link", 100 * (seconds / expected_s - 1), f"{seconds:.2f} s for {expected_s:.2f}")
 
 
 def _first_step(
     stage: Stage, before: TeamConfiguration, *, numbers: int, batch_cpu_s: float, link_mbit_s: float | None = None
 ) -> tuple[str, TeamConfiguration]:
-    """Train on a configuration until the first step; return its kind and reason, and the new configuration."""
-    options = Options(link_mbit_s=link_mbit_s, **_STEADY)
+    """Train until the first step; return the kind and reason of the step, and the new configuration."""
+    options = Options(link_mbit_s=link_mbit_s, **_STABLE_OPTIONS)
     script = SCRIPTS / "held_up.py"
     spec = JobSpec(
         name=f"{OURS}-{uuid.uuid4().hex[:8]}",
@@ -145,7 +145,7 @@ def _first_step(
     team = runtime.start(spec)
     steps: list[Any] = []
 
-    def stepped() -> bool:
+    def has_step() -> bool:
         team.wait(0.5)
         team.usage()
         team.read_lines()
@@ -157,7 +157,7 @@ def _first_step(
             labels = [f"{LABEL_TEAM}={spec.name}", f"{LABEL_NODE}=ps-0"]
             (server,) = stage.client.containers(filters={"label": labels})
             limit_bandwidth(stage.client, server["Id"], Link(mbit_per_s=link_mbit_s))
-        until(stepped, 200, "no step is taken", period_s=0.0)
+        wait_until(has_step, 200, "no step is taken", period_s=0.0)
     finally:
         with contextlib.suppress(PacelineError):
             team.stop(1.0)
@@ -176,7 +176,7 @@ def bottleneck_worker(stage: Stage) -> Iterator[Reading]:
 
 @measures("bottleneck-link", takes_s=(60, None), needs=("engine", "root", "tc"))
 def bottleneck_link(stage: Stage) -> Iterator[Reading]:
-    """Saturate the link of a parameter server; fewer workers would alternate between its directions."""
+    """Saturate the link of a parameter server with five workers; fewer would use only one direction at a time."""
     stage.log("the link of a parameter server is full")
     before = TeamConfiguration((0.4,), (0.2,) * 5)
     step, after = _first_step(stage, before, numbers=100_000, batch_cpu_s=0.001, link_mbit_s=20)
@@ -187,7 +187,7 @@ def bottleneck_link(stage: Stage) -> Iterator[Reading]:
 @measures("bottleneck-server", takes_s=(40, None), needs=("engine",))
 def bottleneck_server(stage: Stage) -> Iterator[Reading]:
     """Train with a parameter server of a million numbers on a tenth of a core."""
-    stage.log("a parameter server is short of cores")
+    stage.log("a parameter server lacks cores")
     before = TeamConfiguration((0.1,), (0.7, 0.7))
     step, after = _first_step(stage, before, numbers=1_000_000, batch_cpu_s=0.01)
     found = step.startswith("reassign: worker-") and after.servers[0] > 1.2 * before.servers[0]

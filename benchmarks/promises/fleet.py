@@ -1,4 +1,4 @@
-"""Measures trainings on several machines and the two demos: deadlines, accuracy and the split of samples."""
+"""Measures training on several machines, and the two demos: deadlines, accuracy and sizes of the shards."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 
 from benchmarks.promises.place import PROJECT
 from benchmarks.promises.registry import Reading, measures
-from benchmarks.promises.stage import SCRIPTS, NotMeasuredError, Stage, until
-from benchmarks.promises.training import had_all
+from benchmarks.promises.stage import SCRIPTS, NotMeasuredError, Stage, wait_until
+from benchmarks.promises.training import had_full_allocation
 from paceline.airflow.demo import edge as edge_demo
 from paceline.airflow.demo import story
 from paceline.airflow.demo.screen import Screen
@@ -27,11 +27,11 @@ from airflow.sdk import DAG
 from paceline.fleet import Fleet, Machine
 from paceline.operators import train_on_fleet
 
-machines = [Machine(name=name, kind="part", cores=$cores, memory_gib=1) for name in $parts]
+machines = [Machine(name=name, kind="part", cores=$cores, memory_gib=1) for name in $shards]
 with DAG($dag, schedule=None):
     train_on_fleet(
         fleet=Fleet(machines=machines, parameter_server=machines[0]),
-        plan={"workers": {name: {"samples": part, "batch_size": 64} for name, part in $parts.items()}},
+        plan={"workers": {name: {"samples": samples, "batch_size": 64} for name, samples in $shards.items()}},
         server={"cores": 0.5},
         script=$script,
         image=$image,
@@ -40,37 +40,37 @@ with DAG($dag, schedule=None):
         deadline_from="run",
     )
 """
-PARTS, CORES = {"a": 50, "b": 40, "c": 30}, 0.5
-EPOCHS = 64  # the order of the samples changes the accuracy by a point after 16, by a third of a point after 64
+SHARDS, CORES = {"a": 50, "b": 40, "c": 30}, 0.5
+EPOCHS = 64  # the sample order changes the accuracy by one point after 16 epochs, and by a third of a point after 64
 
 
 @measures("unequal", "unequal-cores", takes_s=(80, None), needs=("engine",))
 def unequal(stage: Stage) -> Iterator[Reading]:
-    """Train with three workers with parts of 50, 40 and 30.
+    """Train with three workers that have shards of 50, 40 and 30 samples.
 
-    The work is little enough for slow machines: workers at their maximum take over each other's batches, and their
-    allocations are then equal.
+    The work is small enough for slow machines. Workers at their maximum allocation would take over each other's
+    batches, and their allocations would be equal.
     """
-    dag_id = stage.dag("unequal", DAG, parts=PARTS, cores=CORES, script=str(SCRIPTS / "digits.py"))
-    stage.log("three workers with unequal parts train by a deadline of 60 s")
+    dag_id = stage.dag("unequal", DAG, shards=SHARDS, cores=CORES, script=str(SCRIPTS / "digits.py"))
+    stage.log("three workers with unequal shards train with a deadline of 60 s")
     run_id = stage.airflow.run_dag(dag_id)
     if stage.airflow.wait(dag_id, run_id, timeout_s=300) != "success":
-        raise NotMeasuredError(f"the training failed: {stage.airflow.task_states(dag_id, run_id)}")
-    results = {name: stage.airflow.xcom(dag_id, run_id, f"train.{name}") for name in PARTS}
+        raise NotMeasuredError(f"training failed: {stage.airflow.task_states(dag_id, run_id)}")
+    results = {name: stage.airflow.xcom(dag_id, run_id, f"train.{name}") for name in SHARDS}
     excuse = ""
     if max(result["error_pct"] for result in results.values()) > 3.0:
-        histories = [stage.airflow.task_state(dag_id, run_id, f"train.{name}", "history") for name in PARTS]
-        if all(had_all(history["samples"], CORES) for history in histories):
-            excuse = "all workers had all of their cores for their second half"
+        histories = [stage.airflow.task_state(dag_id, run_id, f"train.{name}", "history") for name in SHARDS]
+        if all(had_full_allocation(history["samples"], CORES) for history in histories):
+            excuse = "all workers had all of their cores in the second half of the run"
     for name, result in results.items():
-        yield Reading("unequal", result["error_pct"], f"part of {PARTS[name]}", excuse)
+        yield Reading("unequal", result["error_pct"], f"shard of {SHARDS[name]}", excuse)
     ratio = results["a"]["device_seconds"] / results["c"]["device_seconds"]
     yield Reading("unequal-cores", ratio, excused=excuse)
 
 
 @measures("accuracy", takes_s=(60, None), needs=("torch",))
 def accuracy(stage: Stage) -> Iterator[Reading]:
-    """Train one process alone, then a server with three workers, on scikit-learn's digits for the same epochs."""
+    """Train on scikit-learn's digits, first in one process, then with three workers for the same number of epochs."""
     script = [str(SCRIPTS / "digits_model.py"), str(EPOCHS)]
     plan = stage.scratch / "plan.json"
     plan.write_text(json.dumps({"workers": {name: {"samples": 20, "batch_size": 16} for name in "abc"}}))
@@ -92,41 +92,43 @@ def accuracy(stage: Stage) -> Iterator[Reading]:
             stack.callback(process.kill)
             return process, output, log
 
-        def end(process: subprocess.Popen[str]) -> None:
-            until(lambda: process.poll() is not None, 240, "a training does not end")
+        def wait_for_end(process: subprocess.Popen[str]) -> None:
+            wait_until(lambda: process.poll() is not None, 240, "a process does not end")
             if process.returncode != 0:
-                raise NotMeasuredError(f"a training ended with {process.returncode}")
+                raise NotMeasuredError(f"a process ended with exit code {process.returncode}")
 
-        stage.log("one process learns alone")
+        stage.log("training in one process")
         alone, output, _ = start("alone", script)
-        end(alone)
+        wait_for_end(alone)
         best = json.loads((output / "accuracy.json").read_text())
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-        stage.log("three workers learn together")
+        stage.log("training with three workers")
         serve = ["-m", "paceline.train.asynchronous", str(plan), "--port", str(port)]
         _, _, server_log = start("server", serve, PACELINE_CHECKPOINT=str(stage.scratch / "accuracy" / "checkpoint"))
         workers = []
         for name in "abc":
             (stage.scratch / "accuracy" / name).mkdir(parents=True)
-            (stage.scratch / "accuracy" / name / "hold").touch()  # until all workers have started
+            (stage.scratch / "accuracy" / name / "hold").touch()  # batches wait until all workers have started
             workers.append(start(name, script, PACELINE_SERVER=f"127.0.0.1:{port}", PACELINE_WORKER=name))
-        until(
-            lambda: all(f"{name} trains" in server_log.read_text() for name in "abc"), 120, "the workers do not begin"
+        wait_until(
+            lambda: all(f"{name} has joined" in server_log.read_text() for name in "abc"),
+            120,
+            "the workers do not start",
         )
         for _, output, _ in workers:
             (output / "hold").unlink()
         for process, output, log in workers:
-            end(process)
+            wait_for_end(process)
             learned = json.loads((output / "accuracy.json").read_text())
-            part = [one.done for line in log.read_text().splitlines() if (one := parse_line(line))][-1]
+            batches = [one.done for line in log.read_text().splitlines() if (one := parse_line(line))][-1]
             yield Reading(
-                "accuracy", 100 * (best - learned), f"{100 * learned:.1f} and {100 * best:.1f} %, {part} batches"
+                "accuracy", 100 * (best - learned), f"{100 * learned:.1f} and {100 * best:.1f} %, {batches} batches"
             )
 
 
-def _demo(stage: Stage, name: str, **options: Any) -> tuple[story.Demo, Screen, Any]:
-    """Return a demo in its own folder, its screen, and the file of its output: ``build/promises/NAME.txt``."""
+def _make_demo(stage: Stage, name: str, **options: Any) -> tuple[story.Demo, Screen, Any]:
+    """Return a demo with its own folder, its screen, and the file ``build/promises/NAME.txt`` for its output."""
     from rich.console import Console
 
     if stage.image != story.IMAGE:
@@ -141,9 +143,9 @@ def _demo(stage: Stage, name: str, **options: Any) -> tuple[story.Demo, Screen, 
 def demo(stage: Stage) -> Iterator[Reading]:
     """Run ``make demo``."""
     stage.log("make demo, with its own Airflow")
-    made, screen, output = _demo(stage, "demo")
+    prepared, screen, output = _make_demo(stage, "demo")
     with output:
-        summary = story.run(made, screen)
+        summary = story.run(prepared, screen)
     if summary["dag_run_state"] != "success":
         raise NotMeasuredError(f"the demo failed: {output.name}")
     yield Reading("demo", summary["finished_s"], str(summary["runtime"]))
@@ -153,11 +155,11 @@ def demo(stage: Stage) -> Iterator[Reading]:
 def edge(stage: Stage) -> Iterator[Reading]:
     """Run ``make demo-edge``."""
     stage.log("make demo-edge, with its own Airflow")
-    made, screen, output = _demo(
+    prepared, screen, output = _make_demo(
         stage, "edge", deadline="120s", dag=edge_demo.DAG, tasks=EDGE_TASKS, training=edge_demo.TRAINING
     )
     with output:
-        summary = edge_demo.run_edge(made, screen)
+        summary = edge_demo.run_edge(prepared, screen)
     if summary["dag_run_state"] != "success":
         raise NotMeasuredError(f"the demo failed: {output.name}")
     yield Reading("edge", summary["error_pct"])

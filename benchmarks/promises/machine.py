@@ -1,6 +1,6 @@
-"""The state of the machine: its speed at a fixed loop on all cores, and its load.
+"""Measures the state of the machine: its speed in a fixed loop on all cores, and its load.
 
-A figure from a slow or busy machine says more about the machine than about Paceline.
+A figure from a slow or busy machine shows more about the machine than about Paceline.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-# Rounds of the loop in a quarter of a second, counted by each of one process per core at the same time.
+# One process for each core runs this loop for a quarter of a second, and prints its rounds a second.
 _LOOP = """
 import time
 began = time.perf_counter()
@@ -24,12 +24,12 @@ while time.perf_counter() - began < 0.25:
 print(rounds / (time.perf_counter() - began))
 """
 
-_IDLE = 0.2  # cores
+_MIN_IDLE_CORES = 0.2
 
 
 @dataclass(frozen=True)
 class State:
-    """State of the machine: rounds of the fixed loop a second on all cores together, and the load average."""
+    """The rounds a second of the fixed loop on all cores together, and the load average."""
 
     speed: float
     load: float
@@ -60,19 +60,19 @@ def idle_core_s() -> float:
     return (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")
 
 
-def too_busy(too_little: bool, spare: float) -> str:
-    """Return why a job got too little: fewer than 0.2 cores were idle; "" otherwise.
+def busy_excuse(too_little: bool, spare: float) -> str:
+    """Return the excuse for a job that got too few cores while fewer than 0.2 cores were idle, or "".
 
-    >>> too_busy(True, spare=0.01), too_busy(True, spare=1.0)
+    >>> busy_excuse(True, spare=0.01), busy_excuse(True, spare=1.0)
     ('the machine had 0.01 cores to spare', '')
     """
-    return f"the machine had {spare:.2f} cores to spare" if too_little and spare < _IDLE else ""
+    return f"the machine had {spare:.2f} cores to spare" if too_little and spare < _MIN_IDLE_CORES else ""
 
 
-def described(state: dict[str, Any], best_speed: float) -> str:
-    """Describe a state, with its speed in percent of the best speed seen.
+def describe(state: dict[str, Any], best_speed: float) -> str:
+    """Return a state as text, with the speed in percent of the best speed seen.
 
-    >>> described({"speed": 45.0, "load": 1.234, "at_s": 0}, 50.0)
+    >>> describe({"speed": 45.0, "load": 1.234, "at_s": 0}, 50.0)
     '90 % load 1.2'
     """
     return f"{100 * state['speed'] / best_speed:.0f} % load {state['load']:.1f}"

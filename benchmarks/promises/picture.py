@@ -1,4 +1,4 @@
-"""The guide's picture of core sharing: the stacked allocations of trainings over time."""
+"""Draws the guide's picture of core sharing: the stacked allocations of jobs over time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paceline.contract import PaceSample
 
 
 def draw(airflow: AirflowApi, runs: Sequence[tuple[str, str, str]], cores: float, path: Path) -> None:
-    """Draw runs, given as (name, DAG, run), that shared ``cores`` cores."""
+    """Draw the runs, each a tuple (name, DAG, run), that shared ``cores`` cores."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

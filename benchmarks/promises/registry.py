@@ -1,6 +1,6 @@
-"""Promises, measurements and readings, and the register of measurements.
+"""Classes for promises, measurements and readings, and the register of measurements.
 
-The modules register their measurements with ``measures``; ``catalogue`` has the promises.
+The other modules register their measurements with ``measures``; ``catalogue`` has the promises.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MET, MISSED, NOT_MEASURED = "met", "missed", "not measured"
 
 @dataclass(frozen=True)
 class Target:
-    """The target of a figure; ``within`` compares its absolute value.
+    """The target of a figure; a target of kind ``within`` applies to the absolute value.
 
     >>> str(within(2, "%")), within(2, "%").is_met_by(-1.9), at_least(0.8).is_met_by(0.7)
     ('within 2 %', True, False)
@@ -41,26 +41,26 @@ class Target:
 
 
 def within(limit: float, unit: str = "") -> Target:
-    """Return the target of a deviation of at most ``limit`` in either direction."""
+    """Return the target for a deviation of at most ``limit`` in either direction."""
     return Target("within", limit, unit)
 
 
 def at_most(limit: float, unit: str = "") -> Target:
-    """Return the target of a figure of ``limit`` or less."""
+    """Return the target for a figure of at most ``limit``."""
     return Target("at most", limit, unit)
 
 
 def at_least(limit: float, unit: str = "") -> Target:
-    """Return the target of a figure of ``limit`` or more."""
+    """Return the target for a figure of at least ``limit``."""
     return Target("at least", limit, unit)
 
 
 @dataclass(frozen=True)
 class Promise:
-    """A promised number.
+    """A promised figure.
 
-    ``guide`` and ``words`` locate the promise: a file of this repository, and words of its line. Both are empty for a
-    promise that no guide makes.
+    ``guide`` is the file that makes the promise, and ``words`` are some words of its line. Both are empty for a promise
+    that no guide makes.
     """
 
     id: str
@@ -71,7 +71,7 @@ class Promise:
 
     @property
     def place(self) -> str:
-        """``FILE:LINE`` of the promise; "" if no guide makes it, ``FILE:?`` if the guide does not have the words."""
+        """``FILE:LINE`` of the promise, "" if no guide makes it, or ``FILE:?`` if the guide lacks the words."""
         if not self.guide:
             return ""
         lines = (PROJECT / self.guide).read_text().splitlines()
@@ -83,8 +83,8 @@ class Promise:
 class Reading:
     """One figure for one promise.
 
-    ``of`` names its subject where there are several. ``excused`` is the reason why the figure does not count, such as a
-    machine that lost half of its speed: such a reading is shown, but does not affect the verdict.
+    ``of`` names the subject if a promise has several. ``excused`` is the reason why the figure does not count, such as
+    a machine that lost half of its speed. An excused reading is shown, but does not affect the verdict.
     """
 
     promise: str
@@ -99,10 +99,10 @@ class Reading:
 
 @dataclass(frozen=True)
 class Measurement:
-    """A real run that gives readings for one or more promises.
+    """A real run that returns readings for one or more promises.
 
     ``takes_s`` is the approximate duration on an idle machine with two cores, without and with ``--quick`` (``None``:
-    omitted). ``needs`` names its requirements for ``stage.missing``.
+    omitted). ``needs`` names the requirements that ``stage.missing_reason`` checks.
     """
 
     name: str
@@ -117,7 +117,7 @@ Run = Callable[["Stage"], Iterator[Reading]]
 
 
 def measures(*promises: str, takes_s: tuple[float, float | None], needs: Sequence[str] = ()) -> Callable[[Run], Run]:
-    """Register the function as the measurement of these promises."""
+    """Return a decorator that registers a function as the measurement of these promises."""
 
     def register(run: Run) -> Run:
         MEASUREMENTS.append(Measurement(run.__name__, promises, takes_s, tuple(needs), run))
@@ -127,7 +127,7 @@ def measures(*promises: str, takes_s: tuple[float, float | None], needs: Sequenc
 
 
 def verdict(target: Target, readings: Sequence[Reading]) -> str:
-    """Return the verdict on all readings of a promise: each that counts must meet the target.
+    """Return the verdict on the readings of a promise: all readings that count must meet the target.
 
     >>> verdict(within(2), [Reading("a", 1.0), Reading("a", -3.0)])
     'missed'
@@ -141,7 +141,7 @@ def verdict(target: Target, readings: Sequence[Reading]) -> str:
 
 
 def spread(readings: Sequence[Reading]) -> dict[str, float]:
-    """Return median and extremes of the readings that count; of all readings if none counts."""
+    """Return the median and the extremes of the readings that count, or of all readings if none counts."""
     values = [reading.value for reading in readings if not reading.excused] or [one.value for one in readings]
     if not values:
         return {}

@@ -1,4 +1,4 @@
-"""The table of the measured promises, and the same as JSON."""
+"""Reports the measured promises as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.promises.machine import described
+from benchmarks.promises.machine import describe
 from benchmarks.promises.registry import NOT_MEASURED, Promise, Reading, spread, verdict
 
 WIDTH = 118
-_SLOW = 0.9  # fraction of the best speed seen; a machine below it counts as slow
+_SLOW = 0.9  # a machine below this fraction of its best speed counts as slow
 
 
 @dataclass(frozen=True)
 class Row:
-    """A promise, its readings, the machine's states before and after, and the reason for missing readings."""
+    """A promise, its readings, the machine's states before and after them, and the reason for missing readings."""
 
     promise: Promise
     readings: Sequence[Reading]
@@ -26,11 +26,11 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """``met``, ``missed`` or ``not measured``."""
+        """The verdict: ``met``, ``missed`` or ``not measured``."""
         return verdict(self.promise.target, self.readings)
 
 
-def rows(
+def collect_rows(
     promises: Sequence[Promise],
     measured: Mapping[str, Sequence[str]],
     results: Mapping[str, dict[str, Any]],
@@ -43,11 +43,11 @@ def rows(
     promises:
         Promises to report.
     measured:
-        Promise to the names of its measurements.
+        Names of the measurements of each promise.
     results:
-        Measurement to its result.
+        Result of each measurement.
     skip_reasons:
-        Measurement to the reason why it has no result.
+        Reason for each measurement without a result.
     """
     made = []
     for promise in promises:
@@ -60,29 +60,28 @@ def rows(
 
 
 def table(rows: Sequence[Row], best_speed: float) -> str:
-    """Format the rows: a line of figures, then the sentence, the place of the promise, and single readings."""
+    """Format each row as a line of figures, followed by the sentence, the place of the promise, and single readings."""
     lines = [f"{'promise':17} {'target':21} {'measured':33} {'verdict':12}  machine before, after", "-" * WIDTH]
     for row in rows:
-        machine = _machine(row, best_speed)
-        lines.append(
-            f"{row.promise.id:17} {row.promise.target!s:21} {_measured(row):33} {row.verdict:12}  {machine}".rstrip()
-        )
+        machine = _machine_text(row, best_speed)
+        figures = f"{row.promise.id:17} {row.promise.target!s:21} {_measured_text(row):33} {row.verdict:12}"
+        lines.append(f"{figures}  {machine}".rstrip())
         where = f" [{row.promise.place}]" if row.promise.place else ""
-        lines += _indented(row.promise.sentence + where)
+        lines += _wrap_indented(row.promise.sentence + where)
         if row.skip_reason:
-            lines += _indented(
+            lines += _wrap_indented(
                 f"not measured: {row.skip_reason}" if not row.readings else f"incomplete: {row.skip_reason}"
             )
-        singles = [_described(reading) for reading in row.readings if reading.of or reading.excused]
+        singles = [_reading_text(reading) for reading in row.readings if reading.of or reading.excused]
         if singles:
-            lines += _indented("; ".join(singles))
+            lines += _wrap_indented("; ".join(singles))
     slow = sum(_was_slow(row, best_speed) for row in rows)
     counts = {name: sum(row.verdict == name for row in rows) for name in ("met", "missed", NOT_MEASURED)}
     lines += ["-" * WIDTH, ", ".join(f"{number} {name}" for name, number in counts.items())]
     if slow:
         lines.append(
-            f"The machine was more than {100 * (1 - _SLOW):.0f} % below its best speed before or after {slow} of them "
-            "(marked *): such figures also measure its other load."
+            f"The machine was more than {100 * (1 - _SLOW):.0f} % below its best speed before or after {slow} promises "
+            "(marked *). Their figures also show the machine's other load."
         )
     return "\n".join(lines)
 
@@ -103,7 +102,7 @@ def to_json(rows: Sequence[Row], best_speed: float, **about: Any) -> dict[str, A
                 "measured": spread(row.readings),
                 "readings": [reading.to_dict() for reading in row.readings],
                 "machine": {
-                    when: [_ratio(state, best_speed) for state in states]
+                    when: [_relative_state(state, best_speed) for state in states]
                     for when, states in (("before", row.before), ("after", row.after))
                 },
                 "machine_was_slow": _was_slow(row, best_speed),
@@ -113,7 +112,7 @@ def to_json(rows: Sequence[Row], best_speed: float, **about: Any) -> dict[str, A
     }
 
 
-def _ratio(state: Mapping[str, Any], best_speed: float) -> dict[str, Any]:
+def _relative_state(state: Mapping[str, Any], best_speed: float) -> dict[str, Any]:
     return {"speed": round(state["speed"] / best_speed, 3), "load": state["load"], "at_s": round(state["at_s"], 1)}
 
 
@@ -121,41 +120,41 @@ def _was_slow(row: Row, best_speed: float) -> bool:
     return any(state["speed"] < _SLOW * best_speed for state in (*row.before, *row.after))
 
 
-def _measured(row: Row) -> str:
+def _measured_text(row: Row) -> str:
     found = spread(row.readings)
     if not found:
         return "-"
     unit = row.promise.target.unit.split(" ")[0]
     unit = unit if unit in ("%", "ms", "s", "ns", "cores") else ""
-    middle = f"{_short(found['median'])} {unit}".strip()
+    middle = f"{_three_digits(found['median'])} {unit}".strip()
     if found["readings"] == 1:
         return middle
-    return f"{middle} ({_short(found['least'])} to {_short(found['most'])}, {found['readings']:.0f})"
+    return f"{middle} ({_three_digits(found['least'])} to {_three_digits(found['most'])}, {found['readings']:.0f})"
 
 
-def _machine(row: Row, best_speed: float) -> str:
-    """Describe the slowest states before and after the measurements."""
+def _machine_text(row: Row, best_speed: float) -> str:
+    """Return the slowest states before and after the measurements as text."""
     if not row.before:
         return ""
     slowest = [
-        described(dict(min(states, key=lambda state: state["speed"])), best_speed) for states in (row.before, row.after)
+        describe(dict(min(states, key=lambda state: state["speed"])), best_speed) for states in (row.before, row.after)
     ]
     return ", ".join(slowest) + (" *" if _was_slow(row, best_speed) else "")
 
 
-def _described(reading: Reading) -> str:
-    text = f"{reading.of}: {_short(reading.value)}" if reading.of else _short(reading.value)
+def _reading_text(reading: Reading) -> str:
+    text = f"{reading.of}: {_three_digits(reading.value)}" if reading.of else _three_digits(reading.value)
     return text + (f" (does not count: {reading.excused})" if reading.excused else "")
 
 
-def _short(value: float) -> str:
+def _three_digits(value: float) -> str:
     """Format a figure with three digits.
 
-    >>> _short(0.01234), _short(-3.456), _short(234.56), _short(0.0)
+    >>> _three_digits(0.01234), _three_digits(-3.456), _three_digits(234.56), _three_digits(0.0)
     ('0.0123', '-3.46', '235', '0')
     """
     return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
 
 
-def _indented(text: str) -> list[str]:
+def _wrap_indented(text: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)

@@ -1,4 +1,4 @@
-"""Stored results, a file for each measurement, from which an interrupted run resumes."""
+"""Stores the result of each measurement in a file, from which an interrupted run resumes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from benchmarks.promises.place import PROJECT
 
 
 class Results:
-    """Results of the measurements of one kind of run (whole or quick), by name.
+    """Stored results of the measurements of whole or of quick runs, by name.
 
-    They are stored until the run has ended; the next run measures everything again, because machines change. Stored
-    results count only if ``about`` is equal: commit, image and all else that affects the figures.
+    Results are stored until the run has ended; the next run measures everything again, because machines change. A
+    stored result counts only if its ``about`` (commit, image and everything else that affects the figures) is equal.
     """
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
@@ -31,7 +31,7 @@ class Results:
         return result
 
     def difference(self, name: str) -> str:
-        """Return how the stored result differs from this run; "" if it counts or does not exist."""
+        """Return how a stored result differs from this run; "" if the result counts or does not exist."""
         try:
             about = json.loads(self._path(name).read_text())["about"]
             differing = [key for key, value in self._about.items() if about.get(key) != value]
@@ -44,7 +44,7 @@ class Results:
         )
 
     def add(self, name: str, result: dict[str, Any]) -> None:
-        """Store a result atomically: a kill leaves a complete file or none."""
+        """Store a result atomically, so that a kill leaves a complete file or no file."""
         unfinished = self._path(name).with_suffix(".part")
         unfinished.write_text(json.dumps({**result, "about": self._about}, indent=1) + "\n")
         unfinished.replace(self._path(name))
@@ -58,7 +58,7 @@ class Results:
 
 
 def commit() -> str:
-    """Return the commit that is measured, with a digest of uncommitted changes; "unknown" outside of a clone."""
+    """Return the measured commit, with a digest of uncommitted changes; "unknown" outside of a clone."""
 
     def git(*arguments: str) -> bytes:
         command = ["git", "--no-optional-locks", "-C", str(PROJECT), *arguments]

@@ -1,4 +1,4 @@
-"""The resources of measurements: an engine, one Airflow, folders; and their removal at the end of a run."""
+"""Creates the resources of measurements (an engine client, an Airflow, folders) and removes them after a run."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from paceline.runtime import DockerRuntime, ProcessRuntime, cgroups
 
 SCRIPTS = Path(__file__).parent / "scripts"
 OURS = "promises"  # prefix of the names of this benchmark's DAGs, containers, networks and devices
-LABEL = {"paceline.benchmark": OURS}  # of containers that no DAG has started
+LABEL = {"paceline.benchmark": OURS}  # label of containers that no DAG has started
 
 
 class NotMeasuredError(PacelineError):
-    """A measurement that cannot be made; the message gives the reason."""
+    """A measurement cannot be made; the message states the reason."""
 
 
 @contextlib.contextmanager
-def at_most_s(seconds: float, error: str) -> Iterator[None]:
-    """Raise ``NotMeasuredError(error)`` in the block after ``seconds``, so that a run keeps its time limit."""
+def time_limit(seconds: float, error: str) -> Iterator[None]:
+    """Raise ``NotMeasuredError(error)`` in the block after ``seconds``, so that a run meets its time limit."""
 
     def expire(number: int, frame: FrameType | None) -> None:
         raise NotMeasuredError(error)
@@ -51,16 +51,16 @@ def at_most_s(seconds: float, error: str) -> Iterator[None]:
 
 
 class Stage:
-    """The resources of measurements, created at their first use. Closing it removes them all.
+    """The resources of measurements, which are created when first used and removed by ``close``.
 
     Parameters
     ----------
     folder:
-        Folder of all files; Airflow and jobs that an earlier run left there are removed.
+        Folder of all files; remains of an earlier run (Airflow, jobs) are removed from it.
     quick:
         Make shorter measurements.
     shortest_s:
-        Shortest time of the trainings whose accuracy is measured.
+        Duration on all cores of the jobs whose deviation from the deadline is measured.
     image:
         The trainer image.
     log:
@@ -75,24 +75,22 @@ class Stage:
         self.shortest_s = shortest_s
         self.image = image
         self.log = log
-        self.scratch = (
-            self.folder / f"{OURS}-scratch"
-        )  # deleted recursively, so the name must be one that no other program uses
+        self.scratch = self.folder / f"{OURS}-scratch"  # deleted recursively, so no other program may use this name
         self._airflow: AirflowProcess | None = None
 
     @cached_property
     def client(self) -> Any:
-        """A client of the engine."""
+        """The client of the engine."""
         return connect()
 
     @cached_property
     def containers(self) -> DockerRuntime:
-        """The engine's containers."""
+        """The runtime that starts containers on the engine."""
         return DockerRuntime(self.client)
 
     @property
     def airflow(self) -> AirflowProcess:
-        """The Airflow of this run, started at the first use."""
+        """The Airflow of this run, which is started when first used."""
         if self._airflow is None:
             self.log("starting Airflow")
             home = self.scratch / "airflow"
@@ -111,7 +109,7 @@ class Stage:
         return self._airflow
 
     def dag(self, name: str, text: str, **values: object) -> str:
-        """Write the file of DAG ``promises_NAME``; return its id.
+        """Write the file of the DAG ``promises_NAME``; return the DAG's id.
 
         ``$dag``, ``$image`` and ``values`` are substituted in ``text``.
         """
@@ -125,19 +123,19 @@ class Stage:
         states = self.airflow.task_states(dag_id, run_id)
         pids = [self.airflow.task_instance(dag_id, run_id, task)["pid"] for task in states]
         self.airflow.api("PATCH", f"/dags/{dag_id}/dagRuns/{run_id}", {"state": "failed"})
-        until(lambda: not any(pid and Path(f"/proc/{pid}").exists() for pid in pids), 60, "its tasks do not end")
+        wait_until(lambda: not any(pid and Path(f"/proc/{pid}").exists() for pid in pids), 60, "its tasks do not end")
 
     def stop_airflow(self) -> None:
-        """Stop Airflow, for a measurement that needs the cores or its own Airflow; the next use starts it again."""
+        """Stop Airflow for a measurement that needs the cores or its own Airflow. The next use starts Airflow again."""
         if self._airflow is not None:
             self._airflow.stop()
             self._airflow = None
-        self.tidy()
+        self.remove_leftovers()
 
-    def tidy(self) -> None:
-        """Remove the runs, containers, networks and processes that a measurement has left."""
+    def remove_leftovers(self) -> None:
+        """Remove runs, containers, networks and processes that a measurement has left behind."""
         if self._airflow is not None:
-            with contextlib.suppress(Exception):  # an Airflow that does not answer is stopped later
+            with contextlib.suppress(Exception):  # an Airflow that does not respond is stopped later
                 for run in self._airflow.api("GET", "/dags/~/dagRuns", state="running")["dag_runs"]:
                     self.end_run(run["dag_id"], run["dag_run_id"])
         self._remove_containers()
@@ -146,29 +144,29 @@ class Stage:
                 with contextlib.suppress(PacelineError):
                     ProcessRuntime(root).reattach(str(folder)).remove()
 
-    def begin(self) -> None:
-        """Remove what a killed run has left, first its Airflow, whose working folder is below ours."""
+    def prepare(self) -> None:
+        """Kill the Airflow of a killed run, which works in this folder, and remove the other remains of the run."""
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):  # the process is ending
                 is_ours = (process / "cwd").readlink().is_relative_to(self.scratch.resolve())
                 if is_ours and b"airflow" in (process / "cmdline").read_bytes():
                     os.kill(int(process.name), signal.SIGKILL)
-        self.tidy()
+        self.remove_leftovers()
         shutil.rmtree(self.scratch, ignore_errors=True)
         self.scratch.mkdir(parents=True, exist_ok=True)
 
     def close(self) -> None:
-        """Stop Airflow and remove everything; signals wait until then."""
+        """Stop Airflow and remove everything; delay signals until then."""
         with signals_deferred():
             if self._airflow is not None:
                 self.log("stopping Airflow")
                 self._airflow.stop()
                 self._airflow = None
-            self.tidy()
+            self.remove_leftovers()
             shutil.rmtree(self.scratch, ignore_errors=True)
 
     def _remove_containers(self) -> None:
-        """Remove all containers with our labels, of any image, if an engine answers."""
+        """Remove all containers with this benchmark's labels, of any image, if an engine responds."""
         import docker
 
         with contextlib.suppress(PacelineError, docker.errors.DockerException, OSError):
@@ -181,7 +179,7 @@ class Stage:
                 self.client.remove_network(network["Id"])
 
 
-def until(
+def wait_until(
     condition: Callable[[], object],
     timeout_s: float,
     error: str,
@@ -189,24 +187,24 @@ def until(
     each: Callable[[], object] = lambda: None,
     period_s: float = 0.3,
 ) -> None:
-    """Wait until ``condition`` is true, calling ``each`` in between; raise ``NotMeasuredError`` after ``timeout_s``."""
+    """Call ``each`` until ``condition`` is true; raise ``NotMeasuredError`` after ``timeout_s``."""
     end_s = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > end_s:
-            raise NotMeasuredError(f"{error}, in {timeout_s:g} s")
+            raise NotMeasuredError(f"{error} within {timeout_s:g} s")
         each()
         time.sleep(period_s)
 
 
-def missing(need: str, image: str) -> str:
-    """Return why a requirement is missing, "" if it is met."""
+def missing_reason(need: str, image: str) -> str:
+    """Return the reason why a requirement is missing; "" if it is met."""
     if need in ("engine", "neighbours"):
         return find_image(image if need == "engine" else NEIGHBOUR_IMAGE)[1]
     return _MISSING[need]()
 
 
 def find_image(image: str) -> tuple[str, str]:
-    """Return the id of an image and ""; or "" and the reason why the engine has none."""
+    """Return the id of an image and "", or "" and the reason why the engine does not have the image."""
     import docker
 
     client = None
@@ -216,7 +214,7 @@ def find_image(image: str) -> tuple[str, str]:
     except (docker.errors.ImageNotFound, docker.errors.NullResource):
         return "", f"the engine has no image {image}"
     except docker.errors.APIError as error:
-        return "", f"the engine refuses image {image}: {error.explanation}"
+        return "", f"the engine rejects image {image}: {error.explanation}"
     except (docker.errors.DockerException, OSError) as error:
         return "", f"no Docker engine answers at {default_engine()}: {error}"
     finally:
@@ -238,7 +236,7 @@ def _no_browser() -> str:
 
 
 _MISSING: dict[str, Callable[[], str]] = {
-    "root": lambda: "" if os.geteuid() == 0 else "it needs root",
+    "root": lambda: "" if os.geteuid() == 0 else "the user is not root",
     "tc": lambda: "" if shutil.which("tc") else "tc (iproute2) is not installed",
     "cgroup": _no_cgroup,
     "browser": _no_browser,

@@ -1,6 +1,6 @@
-"""The neighbour of the training: SIFT features of a frame every 200 ms, as in Deep-Edge. Runs in a container.
+"""The training's neighbour: computes SIFT features of a frame every 200 ms, as in Deep-Edge. Runs in a container.
 
-The frames are synthetic: rectangles and circles of random grey on noise, in the paper's size (640 x 320).
+The frames are synthetic: rectangles and circles of random grey on noise, 640 x 320 pixels as in the paper.
 """
 
 import time

@@ -1,7 +1,7 @@
-"""Score a model on held-out flights. The champion and the challenger are scored by the same script.
+"""Score a model on held-out flights. ``EvaluateOperator`` runs this script for the champion and for the challenger.
 
-``EvaluateOperator`` ships it together with ``train.py``. Reads the model from ``model/`` and the flights from
-``data/``, reports the scores, and writes ``predictions.csv``.
+Its job also contains ``train.py``. The script reads the model from ``model/`` and the flights from ``data/``, reports
+the scores, and writes ``predictions.csv``.
 """
 
 import json
@@ -13,9 +13,9 @@ from paceline.train import input_dir, output_dir, report
 
 
 def area_under_curve(scores: torch.Tensor, late: torch.Tensor) -> float:
-    """Return the probability that a late flight scores higher than a punctual one (ties count half)."""
+    """Return the probability that a late flight scores higher than a punctual flight (ties count half)."""
     _, group, size = scores.unique(return_inverse=True, return_counts=True)
-    rank = (size.cumsum(0) - (size - 1) / 2)[group]  # tied scores share their mean rank
+    rank = (size.cumsum(0) - (size - 1) / 2)[group]  # equal scores get their mean rank
     positive, negative = late.sum(), (1 - late).sum()
     return ((rank[late == 1].double().sum() - positive * (positive + 1) / 2) / (positive * negative)).item()
 
@@ -24,7 +24,7 @@ def main() -> None:
     """Score the model, report the scores and write the predictions."""
     reader = Reader(json.loads((input_dir() / "model" / "model.json").read_text()))
     model = Delays(reader.plan)
-    # weights_only: a weights file must not run code.
+    # weights_only prevents code in the weights file from running.
     model.load_state_dict(torch.load(input_dir() / "model" / "weights.pt", weights_only=True))
     model.eval()
     categories, numbers, late = reader.read(read_columns(input_dir() / "data" / "holdout.csv"))

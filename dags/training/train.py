@@ -1,8 +1,7 @@
 """Train a network that predicts, before departure, how likely a flight from New York is to arrive late.
 
-Runs in a container, in several containers that train one model, in a local process, and as plain ``python train.py``.
-Needs only torch and the standard library. Reads ``train.csv``; writes ``model.json`` (the encoding of a flight) and
-``weights.pt``.
+The script runs in one or several containers, in a local process, or as plain ``python train.py``. It needs only torch
+and the standard library. It reads ``train.csv``; it writes ``model.json`` (the encoding of flights) and ``weights.pt``.
 """
 
 import csv
@@ -35,14 +34,14 @@ def read_columns(path: Path) -> Columns:
 
 
 class Reader:
-    """Converts text columns to tensors. ``plan``, fitted to the training data, is plain JSON."""
+    """Converts text columns to tensors. ``plan``, the encoding fitted to the training data, is plain JSON."""
 
     def __init__(self, plan: dict) -> None:
         self.plan = plan
 
     @classmethod
     def fit(cls, columns: Columns) -> "Reader":
-        """Fit means, standard deviations and the known categories; unknown categories share number 0."""
+        """Fit means, standard deviations and categories; categories that are not in the data get number 0."""
         numeric = {}
         for name in NUMERIC:
             values = torch.tensor([float(value) for value in columns[name] if value])
@@ -50,7 +49,7 @@ class Reader:
         return cls({"numeric": numeric, "categorical": {name: sorted(set(columns[name])) for name in CATEGORICAL}})
 
     def read(self, columns: Columns) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return (category numbers, standardized numeric values, labels) of all rows."""
+        """Return the category numbers, the standardized numeric values and the labels of all rows."""
         categories, numbers = [], []
         for name, known in self.plan["categorical"].items():
             number = {value: i + 1 for i, value in enumerate(known)}
@@ -79,7 +78,7 @@ def identity(batch: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
 def learning_rate(progress: float) -> float:
     """Return the learning rate at a progress from 0 to 1: cosine warm-up to the peak, then cosine decay to zero.
 
-    It depends on the progress, not on the batch number, because batch sizes differ between machines.
+    The rate depends on the progress, not on the batch number, because batch sizes differ between machines.
     """
     turn = progress / WARM_UP if progress < WARM_UP else 1 + (progress - WARM_UP) / (1 - WARM_UP)
     return PEAK_RATE * (
@@ -107,7 +106,7 @@ class Delays(nn.Module):
 
 
 def main() -> None:
-    """Train, and write the model to the output folder."""
+    """Train the model and write it to the output folder."""
     torch.manual_seed(2013)
     columns = read_columns(input_dir() / "train.csv")
     reader = Reader.fit(columns)

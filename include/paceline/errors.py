@@ -38,7 +38,7 @@ class InvalidInputError(PacelineError, ValueError):
 
 
 class RuntimeUnavailableError(PacelineError):
-    """The engine or machine of a job does not answer. A later retry may succeed."""
+    """The engine or machine of a job does not respond. A later retry may succeed."""
 
 
 class JobLostError(PacelineError):
@@ -46,9 +46,9 @@ class JobLostError(PacelineError):
 
 
 class TrainingFailedError(PacelineError):
-    """The training code ended without a usable result: it raised, was killed, or reported nothing.
+    """The training code ended without a usable result: it raised an exception, was killed, or reported nothing.
 
-    ``exit_code`` is the job's exit code, ``None`` if the failure is another one.
+    ``exit_code`` is the job's exit code, or ``None`` if the failure has no exit code.
     """
 
     def __init__(self, message: str, exit_code: int | None = None) -> None:
@@ -68,4 +68,4 @@ class TaskStoppedError(PacelineError):
 
 
 class DetachedError(PacelineError):
-    """The controlling process ends before its training does; the next process takes over the job."""
+    """The controlling process ends before its job; the next process takes over the job."""

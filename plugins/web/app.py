@@ -7,20 +7,20 @@ from fastapi.staticfiles import StaticFiles
 
 from paceline import __version__
 
-from . import bundle, deadline, overview, pool, trainings
+from . import bundle, deadline, jobs, overview, pool
 
 
 def create_app() -> FastAPI:
     """Create the application. Every route except the static files checks Airflow's login and permissions."""
-    app = FastAPI(title="Paceline", version=__version__, description="Trainings, their progress and their deadlines.")
-    for part in (trainings, deadline, overview, pool):
-        app.include_router(part.router, prefix="/api")
+    app = FastAPI(title="Paceline", version=__version__, description="Training jobs, their progress and deadlines.")
+    for module in (jobs, deadline, overview, pool):
+        app.include_router(module.router, prefix="/api")
 
     @app.get(f"/static/{bundle.SCRIPT}", include_in_schema=False)
     def script(version: str = "") -> Response:
         """Return the pages' script. Its URL contains its version, so browsers may cache it.
 
-        During a rolling upgrade a server may have another version than the URL names; that answer is not cached.
+        During a rolling upgrade, the server's version may differ from the URL's; browsers must not cache that response.
         """
         text = bundle.read_script()
         caching = "public, max-age=31536000, immutable" if version == bundle.version(text) else "no-store"

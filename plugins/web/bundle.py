@@ -1,4 +1,4 @@
-"""The script of the pages, built by ``make ui``; before that, a script that shows how to build it."""
+"""The pages' script, built by ``make ui``, or a placeholder script that shows how to build the pages."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 STATIC = Path(__file__).parents[1] / "static"
 SCRIPT = "pages.js"
 NOT_BUILT = (
-    "Paceline's pages have not been built. In a clone of Paceline, run `make ui` and restart the API server; "
-    "a wheel contains them."
+    "Paceline's pages have not been built. In a clone of Paceline, run `make ui` and restart the API server. "
+    "A wheel of Paceline contains the built pages."
 )
 
 
@@ -29,7 +29,7 @@ def version(script: str) -> str:
 
 
 def read_script() -> str:
-    """Return the pages' script, or one that shows ``NOT_BUILT`` if they have not been built."""
+    """Return the pages' script; if the pages have not been built, return a script that shows ``NOT_BUILT``."""
     path = STATIC / SCRIPT
     return path.read_text() if path.is_file() else _message_script(NOT_BUILT)
 

@@ -1,4 +1,4 @@
-"""Changes the deadline of running trainings. Refuses invalid deadlines and stale changes."""
+"""Route that changes the deadline of running training jobs. It rejects invalid deadlines and stale changes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ router = APIRouter(tags=["Deadline"])
 
 
 class TargetTask(BaseModel):
-    """A training to change. ``seen`` is the ``updated_at`` of the deadline that the user replaces."""
+    """A task whose deadline changes. ``seen`` is the ``updated_at`` of the deadline that the user replaces."""
 
     task_id: str
     map_index: int = -1
@@ -33,10 +33,10 @@ class TargetTask(BaseModel):
 
 
 class DeadlineChange(BaseModel):
-    """A new deadline for one training, or for all workers of a training on several machines."""
+    """A new deadline for one training job, or for all jobs of a distributed training."""
 
     deadline: Annotated[str, Field(max_length=100)] | float
-    trainings: list[TargetTask] = Field(min_length=1, max_length=1000)
+    jobs: list[TargetTask] = Field(min_length=1, max_length=1000)
 
 
 @router.put(
@@ -44,28 +44,28 @@ class DeadlineChange(BaseModel):
     status_code=204,
     dependencies=[can_edit_tasks, Depends(action_logging("paceline.deadline"))],
     responses={
-        409: {"description": "The deadline has changed since it was read, or the training has ended"},
+        409: {"description": "The deadline has changed since the user read it, or the training job has ended"},
         422: {"description": "Not a deadline"},
     },
 )
-def change(dag_id: str, run_id: str, change: DeadlineChange, session: SessionDep, user: GetUserDep) -> None:
-    """Set a new deadline, for all of the trainings or for none. It is stored with the user's name."""
+def change_deadline(dag_id: str, run_id: str, change: DeadlineChange, session: SessionDep, user: GetUserDep) -> None:
+    """Set a new deadline for all given jobs, or for none if a check fails. Store the deadline with the user's name."""
     try:
         deadline = Deadline.parse(change.deadline)
     except InvalidInputError as error:
         raise HTTPException(422, str(error)) from None
     value = json.dumps(StoredDeadline(change.deadline, user.get_name()).to_json())
-    for target in change.trainings:
-        rows = _rows(session, dag_id, run_id, target)
+    for target in change.jobs:
+        rows = _stored_rows(session, dag_id, run_id, target)
         pace = PaceSample.read(json.loads(rows[PACE].value)) if PACE in rows else None
         if DEADLINE not in rows or pace is None:
             raise HTTPException(409, f"{target.task_id} is not training")
         _check_is_future(deadline, change.deadline, pace)
-        _write(session, rows[DEADLINE], target, value)
+        _replace_deadline(session, rows[DEADLINE], target, value)
 
 
-def _rows(session: Session, dag_id: str, run_id: str, target: TargetTask) -> Mapping[str, Stored]:
-    found: Sequence[Stored] = session.scalars(
+def _stored_rows(session: Session, dag_id: str, run_id: str, target: TargetTask) -> Mapping[str, Stored]:
+    rows: Sequence[Stored] = session.scalars(
         select(Stored).where(
             Stored.dag_id == dag_id,
             Stored.run_id == run_id,
@@ -74,19 +74,19 @@ def _rows(session: Session, dag_id: str, run_id: str, target: TargetTask) -> Map
             Stored.key.in_((PACE, DEADLINE)),
         )
     ).all()
-    return {row.key: row for row in found}
+    return {row.key: row for row in rows}
 
 
 def _check_is_future(deadline: Deadline, value: object, pace: PaceSample) -> None:
-    """Refuse a deadline that has passed, because the training would refuse it too."""
+    """Reject a deadline that has passed, because the training task would reject it too."""
     passed_s = (datetime.now(timezone.utc) - pace.origin).total_seconds()
     if deadline.seconds_after(pace.origin) <= passed_s:
         accepted = f"a time in the future ({passed_s:.0f} s have passed)"
         raise HTTPException(422, str(InvalidInputError("deadline", value, accepted)))
 
 
-def _write(session: Session, row: Stored, target: TargetTask, value: str) -> None:
-    """Replace the deadline if it is still the one the user has seen: one conditional update, hence atomic."""
+def _replace_deadline(session: Session, row: Stored, target: TargetTask, value: str) -> None:
+    """Replace the deadline if it has not changed since the user read it, in one conditional, hence atomic, update."""
     written = session.execute(
         update(Stored)
         .where(Stored.id == row.id, Stored.updated_at == target.seen)
@@ -95,6 +95,6 @@ def _write(session: Session, row: Stored, target: TargetTask, value: str) -> Non
     )
     if written.rowcount:  # type: ignore[attr-defined]
         return
-    now = StoredDeadline.read(json.loads(row.value))
-    author = f" by {now.by}" if now.by else ""
-    raise HTTPException(409, f"The deadline of {target.task_id} has since been changed to {now.value}{author}")
+    newest = StoredDeadline.read(json.loads(row.value))
+    author = f" by {newest.by}" if newest.by else ""
+    raise HTTPException(409, f"The deadline of {target.task_id} has since been changed to {newest.value}{author}")

@@ -1,4 +1,4 @@
-"""Results of Paceline's other tasks from Airflow's XComs, newest first: models, drift checks and schedules."""
+"""Route that returns the newest results of evaluations, promotions, drift checks and schedules from Airflow's XComs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ router = APIRouter(tags=["Overview"])
 
 
 class TaskResult(BaseModel):
-    """A task instance and what it returned."""
+    """A task instance and its return value."""
 
     dag_id: str
     run_id: str
@@ -90,6 +90,6 @@ def _results(session: Session, readable: set[str], operator: str, limit: int) ->
             value=row.value,
         )
         for row in rows
-        # Paceline returns plain JSON. Serialized classes are not Paceline's; custom XCom backends store references.
+        # Paceline's tasks return plain JSON. Skip serialized classes, and references that custom XCom backends store.
         if isinstance(row.value, dict) and "__classname__" not in row.value
     ]

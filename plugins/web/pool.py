@@ -1,4 +1,4 @@
-"""The trainings of an Airflow pool, for the arbiter that shares its devices among them."""
+"""Route that returns the training jobs of an Airflow pool to the arbiter, which allocates the pool's devices."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from sqlalchemy.orm import aliased
 from paceline.contract import CEILING, CONTAINER, PACE
 
 from .access import ReadableDags, can_read_tasks
-from .trainings import FINAL_STATES, same_task
+from .jobs import FINAL_STATES, same_task
 
 router = APIRouter(tags=["Arbiter"])
 
 
-class PoolTraining(BaseModel):
-    """A training that has devices of a pool or waits for some, with its newest ``pace`` and its ``ceiling``.
+class PoolJob(BaseModel):
+    """A training job that has or waits for devices of a pool, with its newest ``pace`` and its ``ceiling``.
 
-    ``priority_weight`` is Airflow's, of the task. ``lost``: the task has ended without removing its job, which may
-    still use its devices.
+    ``priority_weight`` is the Airflow task's. ``lost``: the task has ended without removing its job, which may still
+    use devices.
     """
 
     dag_id: str
@@ -41,9 +41,9 @@ class PoolTraining(BaseModel):
     ceiling: Any = None
 
 
-@router.get("/pools/{pool}/trainings", dependencies=[can_read_tasks])
-def pool_trainings(pool: str, session: SessionDep, readable: ReadableDags) -> list[PoolTraining]:
-    """Return all trainings of a pool that have not ended, by start time."""
+@router.get("/pools/{pool}/jobs", dependencies=[can_read_tasks])
+def pool_jobs(pool: str, session: SessionDep, readable: ReadableDags) -> list[PoolJob]:
+    """Return all jobs of a pool that have not ended, by start time."""
     container = aliased(Stored)
     has_job = exists().where(container.key == CONTAINER, same_task(container))
     not_ended = or_(TaskInstance.state.is_(None), TaskInstance.state.not_in(FINAL_STATES), has_job)
@@ -62,11 +62,11 @@ def pool_trainings(pool: str, session: SessionDep, readable: ReadableDags) -> li
         .join(Stored, same_task())
         .where(TaskInstance.pool == pool, TaskInstance.dag_id.in_(readable), Stored.key.in_((PACE, CEILING)), not_ended)
     )
-    found: dict[tuple[str, str, str, int], PoolTraining] = {}
+    jobs: dict[tuple[str, str, str, int], PoolJob] = {}
     for row in rows:
         key = (row.dag_id, row.run_id, row.task_id, row.map_index)
-        one = found.setdefault(key, PoolTraining.model_validate(row, from_attributes=True))
-        one.lost = one.state in FINAL_STATES
-        setattr(one, row.key, json.loads(row.value))
-    order = sorted(found.values(), key=lambda one: (one.dag_id, one.run_id, one.task_id, one.map_index))
-    return sorted(order, key=lambda one: one.started_at.timestamp() if one.started_at else float("inf"))
+        job = jobs.setdefault(key, PoolJob.model_validate(row, from_attributes=True))
+        job.lost = job.state in FINAL_STATES
+        setattr(job, row.key, json.loads(row.value))
+    by_name = sorted(jobs.values(), key=lambda job: (job.dag_id, job.run_id, job.task_id, job.map_index))
+    return sorted(by_name, key=lambda job: job.started_at.timestamp() if job.started_at else float("inf"))

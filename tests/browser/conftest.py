@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 PROJECT = Path(__file__).parents[2]
 AXE = PROJECT / "plugins" / "ui" / "node_modules" / "axe-core" / "axe.min.js"
 PICTURES = Path(os.environ.get("PACELINE_PICTURES", PROJECT / "build" / "pictures"))
-WAIT_MS = 90_000  # ten times the load time of the slowest page
+TIMEOUT_MS = 90_000  # ten times the load time of the slowest page
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Headless Chromium, closed after each module because its event loop would disturb other tests."""
+    """Headless Chromium. It is closed after each module, because its event loop would disturb other tests."""
     from playwright.sync_api import expect, sync_playwright
 
-    expect.set_options(timeout=WAIT_MS)
+    expect.set_options(timeout=TIMEOUT_MS)
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(
             executable_path=shutil.which("chromium"),
@@ -38,7 +38,7 @@ def browser() -> Iterator[Browser]:
         chromium.close()
 
 
-Open = Callable[..., "Page"]
+OpenPage = Callable[..., "Page"]
 _PAGES = pytest.StashKey[list["Page"]]()
 
 
@@ -58,15 +58,15 @@ def pytest_runtest_makereport(
 
 
 @pytest.fixture(scope="module")
-def logged_in(browser: Browser, airflow: AirflowProcess) -> Callable[[str, bool], BrowserContext]:
-    """Browser context of a user, light or dark. Reused, so that each loads Airflow's scripts only once."""
+def browser_context(browser: Browser, airflow: AirflowProcess) -> Callable[[str, bool], BrowserContext]:
+    """Return a function that makes a user's browser context, light or dark. Contexts are reused: scripts load once."""
     contexts: dict[tuple[str, bool], BrowserContext] = {}
 
     def context_of(user: str, dark: bool) -> BrowserContext:
         if (user, dark) not in contexts:
             theme = "dark" if dark else "light"
             context = contexts[user, dark] = browser.new_context(color_scheme="dark" if dark else "light")
-            context.set_default_timeout(WAIT_MS)
+            context.set_default_timeout(TIMEOUT_MS)
             context.add_cookies([{"name": "_token", "value": airflow.token(user), "url": airflow.url}])
             context.add_init_script(f"if (location.protocol == 'http:') localStorage.setItem('theme', '{theme}')")
         return contexts[user, dark]
@@ -76,9 +76,9 @@ def logged_in(browser: Browser, airflow: AirflowProcess) -> Callable[[str, bool]
 
 @pytest.fixture
 def open_page(
-    request: pytest.FixtureRequest, logged_in: Callable[[str, bool], BrowserContext], airflow: AirflowProcess
-) -> Iterator[Open]:
-    """Open a page of Airflow as one of its users. An unhandled error in a page fails the test."""
+    request: pytest.FixtureRequest, browser_context: Callable[[str, bool], BrowserContext], airflow: AirflowProcess
+) -> Iterator[OpenPage]:
+    """Return a function that opens a page as an Airflow user. An unhandled error in a page fails the test."""
     pages = request.node.stash.setdefault(_PAGES, [])
     errors: list[str] = []
 
@@ -91,9 +91,9 @@ def open_page(
         dark: bool = False,
         at: datetime | None = None,
     ) -> Page:
-        page = logged_in(user, dark).new_page()
+        page = browser_context(user, dark).new_page()
         pages.append(page)
-        if at is not None:  # the page's clock: at this time the newest sample of a recorded training is recent
+        if at is not None:  # set the page's clock, so that the newest sample of a recorded run is recent
             page.clock.set_fixed_time(at)
         page.set_viewport_size({"width": width, "height": height})
         page.on("pageerror", lambda error: errors.append(str(error)))
@@ -103,24 +103,24 @@ def open_page(
     yield open_as
     for page in pages:
         page.close()
-    # Leaving a page during a request causes this error; it is harmless.
+    # A page that is closed during a request causes this error, which is harmless.
     assert [error for error in errors if "Failed to fetch" not in error] == []
 
 
 @pytest.fixture
 def violations() -> Callable[[Page], list[str]]:
-    """Return the serious and critical accessibility violations that axe finds in Paceline's part of a page."""
+    """Return a function that lists axe's serious and critical accessibility violations in Paceline's part of a page."""
 
-    def find(page: Page) -> list[str]:
+    def find_violations(page: Page) -> list[str]:
         page.add_script_tag(path=AXE)
-        found = page.evaluate("axe.run('.paceline').then(result => result.violations)")
+        violations = page.evaluate("axe.run('.paceline').then(result => result.violations)")
         return [
-            f"{one['id']}: {one['help']} {[node['html'][:200] for node in one['nodes'][:3]]}"
-            for one in found
-            if one["impact"] in ("serious", "critical")
+            f"{violation['id']}: {violation['help']} {[node['html'][:200] for node in violation['nodes'][:3]]}"
+            for violation in violations
+            if violation["impact"] in ("serious", "critical")
         ]
 
-    return find
+    return find_violations
 
 
 @pytest.fixture(scope="session")

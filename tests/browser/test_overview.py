@@ -1,4 +1,4 @@
-"""Models and drift reports, from results that the real operators produce with real data and a real registry."""
+"""The pages show models and drift reports, from results of the real operators with a real registry."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 pytestmark = [pytest.mark.airflow, pytest.mark.browser, pytest.mark.timeout(300)]
-Open = Callable[..., "Page"]
+OpenPage = Callable[..., "Page"]
 Violations = Callable[["Page"], list[str]]
 DAG = """
 from airflow.sdk import DAG
@@ -41,7 +41,7 @@ with DAG("retrain_flights", schedule=None):
 """
 
 
-def data(mean: float, carriers: str, seed: int) -> pd.DataFrame:
+def flight_data(mean: float, carriers: str, seed: int) -> pd.DataFrame:
     random = np.random.default_rng(seed)
     temperature, humidity = random.normal(mean, 5, 2000), random.normal(60, 15, 2000)
     carrier = random.choice(list(carriers), 2000)
@@ -49,22 +49,22 @@ def data(mean: float, carriers: str, seed: int) -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def judged(airflow: AirflowProcess, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """A run with drift and a promotion, and a run without drift and with a challenger that is not better."""
+def run_ids(airflow: AirflowProcess, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Ids of two runs: with drift and a promotion; without drift and with a challenger that is not better."""
     (airflow.dags_folder / "retrain_flights.py").write_text(DAG)
     folder = tmp_path_factory.mktemp("retrain_flights")
     (folder / "model").mkdir()
     (folder / "model" / "weights").write_text("0")
     registry = Registry(folder / "registry")
-    reference = data(12, "AABBCD", seed=2)
+    reference = flight_data(12, "AABBCD", seed=2)
     runs = []
     for mean, carriers, auc in ((17, "ABBBCE", 0.70), (12, "AABBCD", 0.69)):
         run = RecordedRun(airflow, "retrain_flights")
         runs.append(run.run_id)
         ended = run.began + timedelta(seconds=9)
-        current = data(mean, carriers, seed=12)
+        current = flight_data(mean, carriers, seed=12)
         report = compare(reference, current, reference_name="last-year.csv", current_name="today.csv")
-        evaluation = evaluated(registry, folder / "model", auc)
+        evaluation = evaluation_result(registry, folder / "model", auc)
         promote = PromoteOperator(task_id="promote", registry=str(registry.root), evaluation=evaluation)
         promotion = promote.execute({})  # type: ignore[typeddict-item]
         run.put_xcom("drift", report.to_dict(), key="report")
@@ -78,8 +78,8 @@ def judged(airflow: AirflowProcess, tmp_path_factory: pytest.TempPathFactory) ->
     return runs
 
 
-def evaluated(registry: Registry, model: Path, auc: float) -> dict[str, Any]:
-    """Return the result of an evaluation with this score for the challenger."""
+def evaluation_result(registry: Registry, model: Path, auc: float) -> dict[str, Any]:
+    """Register a challenger with a given score and return the result of its evaluation."""
     evaluate = EvaluateOperator(
         task_id="evaluate", model="flights", registry=str(registry.root), challenger=str(model),
         data={"holdout.csv": "holdout.csv"}, command="python -m app.score", metric="auc",
@@ -91,9 +91,9 @@ def evaluated(registry: Registry, model: Path, auc: float) -> dict[str, Any]:
 
 
 def test_run_page_shows_the_drift_report(
-    judged: list[str], open_page: Open, violations: Violations, pictures: Path
+    run_ids: list[str], open_page: OpenPage, violations: Violations, pictures: Path
 ) -> None:
-    page = open_page(f"/dags/retrain_flights/runs/{judged[0]}/plugin/pace")
+    page = open_page(f"/dags/retrain_flights/runs/{run_ids[0]}/plugin/pace")
     report = page.get_by_role("region", name="Drift report of drift")
     report.get_by_role("heading", name="temperature").wait_for()
     assert report.get_by_text(re.compile("▲ drift")).count() == 3, "overall, temperature and carrier"
@@ -110,9 +110,9 @@ def test_run_page_shows_the_drift_report(
 
 
 def test_promotion_links_to_its_model_with_scores_and_last_drift_check(
-    airflow: AirflowProcess, judged: list[str], open_page: Open, violations: Violations
+    airflow: AirflowProcess, run_ids: list[str], open_page: OpenPage, violations: Violations
 ) -> None:
-    links = airflow.api("GET", f"/dags/retrain_flights/dagRuns/{judged[0]}/taskInstances/promote/links")["extra_links"]
+    links = airflow.api("GET", f"/dags/retrain_flights/dagRuns/{run_ids[0]}/taskInstances/promote/links")["extra_links"]
     page = open_page(links["Model"])
     model = page.get_by_role("region", name="Model flights")
     model.get_by_text("champion: version 1").wait_for()
@@ -123,4 +123,4 @@ def test_promotion_links_to_its_model_with_scores_and_last_drift_check(
     assert violations(page) == []
     model.get_by_role("link", name=re.compile("No drift")).click()
     page.get_by_role("region", name="Drift report of drift").wait_for()
-    assert unquote(page.url).endswith(f"/dags/retrain_flights/runs/{judged[1]}")
+    assert unquote(page.url).endswith(f"/dags/retrain_flights/runs/{run_ids[1]}")

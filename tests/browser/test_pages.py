@@ -1,4 +1,4 @@
-"""Users view trainings in Airflow's UI and change their deadlines there, as far as their role permits."""
+"""Users view training jobs in Airflow's UI and change their deadlines there, if their role permits it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
 
 pytestmark = [pytest.mark.airflow, pytest.mark.browser, pytest.mark.timeout(300)]
-Open = Callable[..., "Page"]
+OpenPage = Callable[..., "Page"]
 Violations = Callable[["Page"], list[str]]
 DAGS = """
 from airflow.sdk import DAG
@@ -32,39 +32,39 @@ for name in ("retrain_churn", "retrain_delays", "retrain_demand"):
     with DAG(name, schedule=None):
         DeadlineTrainingOperator(task_id="train", command="python train.py", deadline="30m", max_devices=4)
 """
-HALF_AN_HOUR = Plant(batches=6000, batch_s=0.3, noise=0.3, startup_s=6, tail_s=2)
-FIVE_MINUTES = replace(HALF_AN_HOUR, batches=900)
-# Another application takes nearly all of the machine for two and a half minutes.
-BUSY_MACHINE = replace(FIVE_MINUTES, neighbours=(Neighbour(60.0, 215.0, 0.95),))
+HALF_HOUR_JOB = Plant(batches=6000, batch_s=0.3, noise=0.3, startup_s=6, tail_s=2)
+FIVE_MINUTE_JOB = replace(HALF_HOUR_JOB, batches=900)
+# Another application uses 95 % of the machine for 155 s.
+JOB_ON_BUSY_MACHINE = replace(FIVE_MINUTE_JOB, neighbours=(Neighbour(60.0, 215.0, 0.95),))
 
 
 @cache
-def halfway() -> dict[str, Any]:
-    """A training with a deadline of 30 minutes, which anna changed to 24 minutes after ten; recorded until 14:40."""
+def recorded_job() -> dict[str, Any]:
+    """Record 14:40 of a job with a deadline of 30 min, which anna changed to 24 min after 10 min."""
     change = {"deadline": "24m", "by": "anna"}
-    return {**record(HALF_AN_HOUR, 1800, deadlines={600: change}, until_s=880), "deadline": change}
+    return {**record(HALF_HOUR_JOB, 1800, deadlines={600: change}, until_s=880), "deadline": change}
 
 
 @cache
-def infeasible() -> dict[str, Any]:
-    """A training that cannot meet its deadline."""
-    return record(HALF_AN_HOUR, 480, until_s=250)
+def infeasible_job() -> dict[str, Any]:
+    """Record a job that cannot meet its deadline."""
+    return record(HALF_HOUR_JOB, 480, until_s=250)
 
 
 @pytest.fixture(scope="module")
 def runs(airflow: AirflowProcess) -> Iterator[list[RecordedRun]]:
-    """Two running runs with trainings, beside finished ones, one of them late."""
+    """Two running DAG runs, after six finished runs, one of which ended late."""
     (airflow.dags_folder / "pages.py").write_text(DAGS)
     now = datetime.now(timezone.utc)
     hour = timedelta(hours=1)
-    known = past_run(FIVE_MINUTES, 300)
+    known = past_run(FIVE_MINUTE_JOB, 300)
     for dag_id, hours, deadline_s, plant in (
-        ("retrain_churn", 9, 240, FIVE_MINUTES),
-        ("retrain_demand", 7, 240, BUSY_MACHINE),
-        ("retrain_delays", 6, 300, FIVE_MINUTES),
-        ("retrain_churn", 5, 240, FIVE_MINUTES),
-        ("retrain_demand", 3, 360, FIVE_MINUTES),
-        ("retrain_delays", 2, 300, FIVE_MINUTES),
+        ("retrain_churn", 9, 240, FIVE_MINUTE_JOB),
+        ("retrain_demand", 7, 240, JOB_ON_BUSY_MACHINE),
+        ("retrain_delays", 6, 300, FIVE_MINUTE_JOB),
+        ("retrain_churn", 5, 240, FIVE_MINUTE_JOB),
+        ("retrain_demand", 3, 360, FIVE_MINUTE_JOB),
+        ("retrain_delays", 2, 300, FIVE_MINUTE_JOB),
     ):
         ended = now - hours * hour
         done = RecordedRun(airflow, dag_id, ended - timedelta(seconds=deadline_s + 5))
@@ -78,10 +78,10 @@ def runs(airflow: AirflowProcess) -> Iterator[list[RecordedRun]]:
 
 @pytest.fixture
 def running(runs: list[RecordedRun]) -> RecordedRun:
-    """A running run with a recent sample; another run's training has an infeasible deadline."""
+    """A running DAG run with a recent sample; the job of another running run has an infeasible deadline."""
     delays, demand = runs
-    delays.put_training(halfway())
-    demand.put_training(infeasible(), at=delays.updated)
+    delays.put_training(recorded_job())
+    demand.put_training(infeasible_job(), at=delays.updated)
     return delays
 
 
@@ -94,44 +94,44 @@ def wide_path(run: RecordedRun) -> str:
 
 
 def test_run_page_shows_progress_and_previews_a_new_deadline(
-    running: RecordedRun, open_page: Open, pictures: Path
+    running: RecordedRun, open_page: OpenPage, pictures: Path
 ) -> None:
     running.pause(False)
     page = open_page(pace_path(running), user="anna", height=1250, at=running.updated)
-    training = page.get_by_role("region", name="Training train")
-    training.get_by_text(re.compile("on time|behind")).first.wait_for()
-    training.get_by_text("Deadline changed by anna from 30:00 to 24:00").wait_for()
-    training.get_by_label(re.compile(r"Progress of train: \d+\.\d % at 14:40, .*; deadline at 24:00")).wait_for()
+    card = page.get_by_role("region", name="Training job train")
+    card.get_by_text(re.compile("on time|behind")).first.wait_for()
+    card.get_by_text("Deadline changed by anna from 30:00 to 24:00").wait_for()
+    card.get_by_label(re.compile(r"Progress of train: \d+\.\d % at 14:40, .*; deadline at 24:00")).wait_for()
     preview = page.get_by_test_id("preview")
-    for deadline, text in (
+    for deadline, pattern in (
         ("16m", r"^cannot be met: .* late on all 4 cores"),
         ("6h", r"^ends .* before the deadline on the smallest allocation"),
         ("20m", r"^can be met on about .* cores \(now .* cores\)"),
     ):
-        training.get_by_label("New deadline").fill(deadline)
-        preview.get_by_text(re.compile(text)).wait_for()
+        card.get_by_label("New deadline").fill(deadline)
+        preview.get_by_text(re.compile(pattern)).wait_for()
     page.screenshot(path=pictures / "pace-light.png")
 
 
 @pytest.mark.parametrize("variant", ["light", "dark", "narrow"])
 def test_pages_are_accessible_and_fit_in_light_dark_and_narrow_windows(
-    running: RecordedRun, open_page: Open, violations: Violations, pictures: Path, variant: str
+    running: RecordedRun, open_page: OpenPage, violations: Violations, pictures: Path, variant: str
 ) -> None:
     width, height = (360, 780) if variant == "narrow" else (1280, 1000)
     page = open_page(wide_path(running), width=width, height=height, dark=variant == "dark", at=running.updated)
     page.get_by_label(re.compile("Progress of train")).locator("canvas").wait_for()
     check_layout(page, violations, pictures / f"run-{variant}.png")
-    page.get_by_role("link", name="All trainings").click()
-    rows = page.get_by_role("table", name="Running trainings").get_by_role("row")
+    page.get_by_role("link", name="All training jobs").click()
+    rows = page.get_by_role("table", name="Running training jobs").get_by_role("row")
     rows.filter(has_text="retrain_delays · train").wait_for()
     texts = rows.all_inner_texts()
     urgent, good = (
         next(at for at, row in enumerate(texts) if name in row) for name in ("retrain_demand", "retrain_delays")
     )
-    assert urgent < good, "urgent trainings come first"
+    assert urgent < good, "urgent jobs come first"
     assert "late at best" in texts[urgent]
     assert re.search("on time|behind", texts[good])
-    page.get_by_role("table", name="Recently ended trainings").get_by_text("retrain_churn · train").first.wait_for()
+    page.get_by_role("table", name="Recently ended training jobs").get_by_text("retrain_churn · train").first.wait_for()
     check_layout(page, violations, pictures / f"retraining-{variant}.png")
 
 
@@ -142,14 +142,14 @@ def check_layout(page: Page, violations: Violations, picture: Path) -> None:
     assert page.locator(".paceline").evaluate("box => box.scrollWidth <= box.clientWidth"), "content is cut off"
 
 
-def test_ten_hour_history_is_shown_completely(airflow: AirflowProcess, running: RecordedRun, open_page: Open) -> None:
+def test_ten_hour_history_is_complete(airflow: AirflowProcess, running: RecordedRun, open_page: OpenPage) -> None:
     history = History()
     for second in range(36_000):
         percent = second / 360
         history.add(t_s=second, progress_pct=percent, setpoint_pct=percent, devices=1.5, deadline_s=36_000, loss=1.0)
     stored = history.to_json()
     assert len(str(stored)) < 100_000
-    done = {**halfway()["pace"], "state": "finished", "t_s": 36_000, "deadline_s": 36_000, "progress_pct": 100}
+    done = {**recorded_job()["pace"], "state": "finished", "t_s": 36_000, "deadline_s": 36_000, "progress_pct": 100}
     long = RecordedRun(airflow, "retrain_delays")
     long.put_training({"pace": done, "history": stored})
     long.put_state("success")
@@ -161,33 +161,33 @@ def test_ten_hour_history_is_shown_completely(airflow: AirflowProcess, running: 
     page.get_by_text("0:00: 0.0 % done, setpoint 0.0 %, 1.5 cores").wait_for()
 
 
-def test_viewer_cannot_change_a_deadline(airflow: AirflowProcess, running: RecordedRun, open_page: Open) -> None:
+def test_viewer_cannot_change_a_deadline(airflow: AirflowProcess, running: RecordedRun, open_page: OpenPage) -> None:
     page = open_page(pace_path(running), user="viewer")
     page.get_by_text("To change its deadline, you need permission").wait_for()
     assert page.get_by_label("New deadline").count() == 0
     seen = deadline_time(running)
-    assert put(running, {"deadline": "50m", "trainings": [{"task_id": "train", "seen": seen}]}, "viewer")[0] == 403
+    assert put_deadline(running, {"deadline": "50m", "jobs": [{"task_id": "train", "seen": seen}]}, "viewer")[0] == 403
     assert deadline_time(running) == seen
 
 
 def test_api_requires_a_login(airflow: AirflowProcess) -> None:
-    for path in ("trainings", "overview", "dags/delays/dagRuns/some/trainings", "pools/default_pool/trainings"):
+    for path in ("jobs", "overview", "dags/delays/dagRuns/some/jobs", "pools/default_pool/jobs"):
         assert httpx.get(f"{airflow.url}/paceline/api/{path}", trust_env=False, timeout=60).status_code == 401
 
 
-def test_page_shows_why_a_change_was_refused(airflow: AirflowProcess, running: RecordedRun, open_page: Open) -> None:
+def test_page_shows_reason_for_rejection(airflow: AirflowProcess, running: RecordedRun, open_page: OpenPage) -> None:
     page = open_page(wide_path(running), user="anna")
     field, button = page.get_by_label("New deadline"), page.get_by_role("button", name="Set deadline")
     field.fill("50m")
     by_ben = {"deadline": "70m", "by": "ben"}
     airflow.put_task_state("retrain_delays", running.run_id, "train", "deadline", by_ben)
-    for _ in range(2):  # the second response has ben's deadline, but anna began to type before it
-        with page.expect_response("**/trainings"):
+    for _ in range(2):  # the second response contains ben's deadline, but anna began to type earlier
+        with page.expect_response("**/jobs"):
             pass
     button.click()
     page.get_by_text("has since been changed to 70m by ben").wait_for()
     assert airflow.task_state("retrain_delays", running.run_id, "train", "deadline") == by_ben
-    # The user has lost the permission or the login in the meantime.
+    # The user has lost the permission or the login since the page was loaded.
     for status, message in ((403, "role in Airflow does not allow"), (401, "login has expired")):
         page.route("**/deadline", respond_with(status))
         field.fill("55m")
@@ -208,7 +208,7 @@ def test_invalid_deadline_and_unknown_task_are_rejected(
     running: RecordedRun, deadline: str, task_id: str, status: int, message: str
 ) -> None:
     target = {"task_id": task_id, "seen": deadline_time(running)}
-    response = put(running, {"deadline": deadline, "trainings": [target]})
+    response = put_deadline(running, {"deadline": deadline, "jobs": [target]})
     assert response[0] == status
     assert message in response[1]
 
@@ -219,12 +219,12 @@ def respond_with(status: int) -> Callable[[Route], None]:
 
 def deadline_time(run: RecordedRun) -> str:
     """Return the time at which the current deadline was written."""
-    (training,) = run.airflow.pages(f"/dags/{run.dag_id}/dagRuns/{run.run_id}/trainings")["trainings"]
-    return str(training["deadline"]["updated_at"])
+    (job,) = run.airflow.pages(f"/dags/{run.dag_id}/dagRuns/{run.run_id}/jobs")["jobs"]
+    return str(job["deadline"]["updated_at"])
 
 
-def put(run: RecordedRun, body: dict[str, Any], user: str = "anna") -> tuple[int, str]:
-    """Change a deadline as the page does; return the status and the error message."""
+def put_deadline(run: RecordedRun, body: dict[str, Any], user: str = "anna") -> tuple[int, str]:
+    """Send the page's request to change a deadline; return the HTTP status and the error message."""
     url = f"{run.airflow.url}/paceline/api/dags/{run.dag_id}/dagRuns/{run.run_id}/deadline"
     headers = {"Authorization": f"Bearer {run.airflow.token(user)}"}
     response = httpx.put(url, json=body, headers=headers, trust_env=False, timeout=60)

@@ -1,4 +1,4 @@
-"""Registration of the plugin: once if found twice, with a message if the pages have not been built."""
+"""Airflow registers the plugin once, even if it finds the plugin twice; missing pages show a message."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 pytestmark = [pytest.mark.airflow, pytest.mark.browser, pytest.mark.timeout(300)]
-Open = Callable[..., "Page"]
-MANY = """
+OpenPage = Callable[..., "Page"]
+DAG_WITH_50_TASKS = """
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
 
@@ -28,10 +28,10 @@ with DAG("many", schedule=None):
 """
 
 
-def test_plugin_found_twice_is_registered_once(airflow: AirflowProcess, open_page: Open) -> None:
-    ours = [one for one in airflow.api("GET", "/plugins")["plugins"] if one["name"] == "paceline"]
-    assert [one["url_route"] for one in ours[0]["react_apps"]] == ["retraining", "pace", "task-pace"]
-    assert len(ours) == 1
+def test_plugin_found_twice_is_registered_once(airflow: AirflowProcess, open_page: OpenPage) -> None:
+    found = [plugin for plugin in airflow.api("GET", "/plugins")["plugins"] if plugin["name"] == "paceline"]
+    assert len(found) == 1
+    assert [page["url_route"] for page in found[0]["react_apps"]] == ["retraining", "pace", "task-pace"]
     page = open_page("/plugin/retraining")
     page.get_by_role("heading", name="Retraining").wait_for()
     page.get_by_role("button", name="Browse").click()
@@ -39,7 +39,7 @@ def test_plugin_found_twice_is_registered_once(airflow: AirflowProcess, open_pag
 
 
 def test_missing_build_shows_a_message(
-    airflow: AirflowProcess, open_page: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    airflow: AirflowProcess, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(bundle, "STATIC", tmp_path)
     script = bundle.read_script()
@@ -49,14 +49,14 @@ def test_missing_build_shows_a_message(
     page.get_by_role("alert").get_by_text("run `make ui`").wait_for()
 
 
-def test_api_lists_fifty_running_trainings(airflow: AirflowProcess) -> None:
-    (airflow.dags_folder / "many.py").write_text(MANY)
+def test_api_lists_fifty_running_jobs(airflow: AirflowProcess) -> None:
+    (airflow.dags_folder / "many.py").write_text(DAG_WITH_50_TASKS)
     pace = record(Plant(batches=1000, batch_s=0.1), 120, until_s=60)["pace"]
     run = RecordedRun(airflow, "many")
     try:
         for number in range(50):
             run.put_training({"pace": pace, "deadline": "2m"}, f"train-{number}")
-        rows = [one for one in airflow.pages("/trainings")["running"] if one["dag_id"] == "many"]
+        rows = [one for one in airflow.pages("/jobs")["running"] if one["dag_id"] == "many"]
         assert {(one["task_id"], one["deadline"]["value"]) for one in rows} == {(f"train-{n}", "2m") for n in range(50)}
     finally:
         run.end()

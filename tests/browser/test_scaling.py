@@ -1,4 +1,4 @@
-"""An elastic training shows its nodes over time, with the reason of each scaling."""
+"""The page of an elastic training shows its nodes over time and the reason for each scaling."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 pytestmark = [pytest.mark.airflow, pytest.mark.browser, pytest.mark.timeout(300)]
-Open = Callable[..., "Page"]
+OpenPage = Callable[..., "Page"]
 Violations = Callable[["Page"], list[str]]
 DAG = """
 from airflow.sdk import DAG
@@ -27,12 +27,12 @@ from paceline.operators import DeadlineTrainingOperator
 with DAG("overnight", schedule=None):
     DeadlineTrainingOperator(task_id="train", command="python -m app.train", objective="throughput", budget=12)
 """
-# A worker process uses at most 1.5 cores, so the training needs more workers.
+# A worker uses at most 1.5 cores, so that the job scales to more workers.
 WORKLOAD = Workload(compute_core_s=4.0, worker_cores=1.5, update_core_s=0.05, server_cores=2, state_bytes=1e6)
 
 
-def test_elastic_training_shows_nodes_and_scaling_reasons(
-    airflow: AirflowProcess, open_page: Open, violations: Violations, pictures: Path
+def test_page_of_elastic_training_shows_nodes_and_scaling_reasons(
+    airflow: AirflowProcess, open_page: OpenPage, violations: Violations, pictures: Path
 ) -> None:
     (airflow.dags_folder / "overnight.py").write_text(DAG)
     run = RecordedRun(airflow, "overnight")
@@ -41,13 +41,13 @@ def test_elastic_training_shows_nodes_and_scaling_reasons(
     )
     run.put_state("success")
     page = open_page(f"/plugin/retraining/dags/overnight/runs/{run.run_id}", height=1500)
-    training = page.get_by_role("region", name="Training train")
-    training.get_by_role("heading", name="Cores by node type").wait_for()
-    training.get_by_text("done").first.wait_for()
-    training.get_by_text("starts on 3 of 12 cores. Now 1 parameter server on 1 core, 2 workers on 2 cores").wait_for()
-    training.get_by_text(re.compile(r"% of 4.5 cores are used: 1 more worker\. Now .*, 3 workers on")).wait_for()
-    assert training.get_by_text("setpoint").count() == 0, "there is no deadline"
+    card = page.get_by_role("region", name="Training job train")
+    card.get_by_role("heading", name="Cores by node type").wait_for()
+    card.get_by_text("done").first.wait_for()
+    card.get_by_text("starts on 3 of 12 cores. Now 1 parameter server on 1 core, 2 workers on 2 cores").wait_for()
+    card.get_by_text(re.compile(r"% of 4.5 cores are used: 1 more worker\. Now .*, 3 workers on")).wait_for()
+    assert card.get_by_text("setpoint").count() == 0, "there is no deadline"
     nodes = re.compile(r"Nodes of train: 1 parameter server on .* cores?, 8 workers on")
-    training.get_by_label(nodes).locator("canvas").wait_for()
+    card.get_by_label(nodes).locator("canvas").wait_for()
     page.screenshot(path=pictures / "scaling-light.png")
     assert violations(page) == []

@@ -1,4 +1,4 @@
-"""Pages of a training on several machines: combined and per machine; a new deadline reaches all workers."""
+"""Pages of a distributed training: all workers combined, each machine, and a deadline change for all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 pytestmark = [pytest.mark.airflow, pytest.mark.browser, pytest.mark.timeout(300)]
-Open = Callable[..., "Page"]
+OpenPage = Callable[..., "Page"]
 Violations = Callable[["Page"], list[str]]
 DAG = """
 from airflow.sdk import DAG
@@ -37,10 +37,10 @@ with DAG("gates", schedule=None):
 """
 PLAN = Plan(
     (Assignment("gate-1", 600, 32, 10.0), Assignment("gate-2", 300, 16, 10.0)),
-    {"gate-3": "stitching would take 240 ms, 200 are allowed"},
+    {"gate-3": "stitching would take 240 ms during training, the limit is 200 ms"},
     10.0,
 )
-# The deadline counts from the run's start. The workers start some seconds after the server, one after the other.
+# The deadline counts from the start of the run. The workers start some seconds after the server, one by one.
 TASKS = {
     "train.parameter_server": Plant(batches=800, batch_s=0.05, startup_s=4, tail_s=3, noise=0.2),
     "train.gate-1": Plant(batches=800, batch_s=0.25, startup_s=9, tail_s=2, noise=0.2),
@@ -48,7 +48,7 @@ TASKS = {
 }
 
 
-def recorded(task_id: str, deadlines: Mapping[float, object], until_s: float = float("inf")) -> dict[str, Any]:
+def record_task(task_id: str, deadlines: Mapping[float, object], until_s: float = float("inf")) -> dict[str, Any]:
     seed = list(TASKS).index(task_id)
     return record(TASKS[task_id], 240, deadlines=deadlines, until_s=until_s, seed=seed)
 
@@ -62,37 +62,37 @@ def gates(airflow: AirflowProcess) -> Iterator[RecordedRun]:
     run.put_xcom("schedule", PLAN.to_dict())
     run.put_task("train.gate-3", "skipped")
     for task_id in TASKS:
-        run.put_training({**recorded(task_id, {}, 60), "deadline": "4m"}, task_id, at=run.began)
+        run.put_training({**record_task(task_id, {}, 60), "deadline": "4m"}, task_id, at=run.began)
     yield run
     run.end()
 
 
 def test_run_page_shows_all_workers_and_each_machine(
-    airflow: AirflowProcess, gates: RecordedRun, open_page: Open, violations: Violations, pictures: Path
+    airflow: AirflowProcess, gates: RecordedRun, open_page: OpenPage, violations: Violations, pictures: Path
 ) -> None:
     page = open_page(f"/plugin/retraining/dags/gates/runs/{gates.run_id}", user="anna", height=1250, at=gates.updated)
-    training = page.get_by_role("region", name="Training train")
-    training.get_by_role("heading", name="train on 2 machines").wait_for()
-    tabs = training.get_by_role("tab")
+    card = page.get_by_role("region", name="Training job train")
+    card.get_by_role("heading", name="train on 2 machines").wait_for()
+    tabs = card.get_by_role("tab")
     tabs.filter(has_text="parameter_server").wait_for()
     assert sorted(tabs.all_inner_texts()) == ["All workers", "gate-1", "gate-2", "parameter_server"]
-    training.get_by_text(re.compile("on time|behind")).first.wait_for()
+    card.get_by_text(re.compile("on time|behind")).first.wait_for()
 
-    training.get_by_label("New deadline").fill("5m")
-    training.get_by_role("button", name="Set deadline").click()
-    training.get_by_text("applies the new deadline").wait_for()
+    card.get_by_label("New deadline").fill("5m")
+    card.get_by_role("button", name="Set deadline").click()
+    card.get_by_text("applies the new deadline").wait_for()
     by_anna = {"deadline": "300s", "by": "anna"}
     for task_id in TASKS:
         assert airflow.task_state("gates", gates.run_id, task_id, "deadline") == by_anna
-    # Each task applies it at its next control step; the page shows one event.
+    # Each task applies the deadline at its next control step; the page merges the events.
     for at_s, task_id in enumerate(TASKS, 61):
-        gates.put_training(recorded(task_id, {at_s: by_anna}, 70), task_id, at=gates.began + timedelta(seconds=10))
-    event = training.get_by_text("Deadline changed by anna from 4:00 to 5:00")
+        gates.put_training(record_task(task_id, {at_s: by_anna}, 70), task_id, at=gates.began + timedelta(seconds=10))
+    event = card.get_by_text("Deadline changed by anna from 4:00 to 5:00")
     event.first.wait_for()
     for task_id in TASKS:
         tabs.filter(has_text=task_id.removeprefix("train.")).click()
         event.first.wait_for()
-    training.get_by_label(re.compile("Progress of gate-2")).wait_for()
+    card.get_by_label(re.compile("Progress of gate-2")).wait_for()
     tabs.filter(has_text="All workers").click()
     event.first.wait_for()
     assert event.count() == 1, "the events of three tasks are merged"
@@ -100,20 +100,20 @@ def test_run_page_shows_all_workers_and_each_machine(
     assert violations(page) == []
 
     for at_s, task_id in enumerate(TASKS, 61):
-        gates.put_training(recorded(task_id, {at_s: by_anna}), task_id)
+        gates.put_training(record_task(task_id, {at_s: by_anna}), task_id)
     gates.put_state("success")
-    training.get_by_text(re.compile("done .* (early|late)")).first.wait_for()
+    card.get_by_text(re.compile("done .* (early|late)")).first.wait_for()
 
 
-def test_fleet_page_shows_trainings_and_reasons_for_omissions(
-    gates: RecordedRun, open_page: Open, violations: Violations, pictures: Path
+def test_fleet_page_shows_training_machines_and_reasons_for_exclusions(
+    gates: RecordedRun, open_page: OpenPage, violations: Violations, pictures: Path
 ) -> None:
     page = open_page("/plugin/retraining/fleet")
     rows = page.get_by_role("table", name="Machines of gates").get_by_role("row")
     rows.filter(has_text="gate-1").get_by_text("600 samples, batches of 32").wait_for()
     rows.filter(has_text="gate-1").get_by_text(re.compile("trains on .* cores?")).wait_for()
-    left_out = rows.filter(has_text="gate-3").inner_text()
-    assert "left out" in left_out
-    assert "240 ms" in left_out
+    excluded_row = rows.filter(has_text="gate-3").inner_text()
+    assert "excluded" in excluded_row
+    assert "240 ms" in excluded_row
     page.screenshot(path=pictures / "fleet-light.png")
     assert violations(page) == []

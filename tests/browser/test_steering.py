@@ -1,7 +1,4 @@
-"""The pages of a real running training, and a deadline change through them.
-
-The other tests of the pages use recorded runs; see ``tests/recorded.py``.
-"""
+"""A user changes the deadline of a real running job in its page. Other tests use runs of ``tests/recorded.py``."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 pytestmark = [pytest.mark.airflow, pytest.mark.browser, pytest.mark.timeout(600)]
-Open = Callable[..., "Page"]
+OpenPage = Callable[..., "Page"]
 DAG = """
 from airflow.sdk import DAG
 from paceline.operators import DeadlineTrainingOperator
@@ -32,7 +29,7 @@ with DAG("live", schedule=None):
 """
 
 
-def test_deadline_set_in_the_page_is_applied(airflow: AirflowProcess, open_page: Open, tmp_path: Path) -> None:
+def test_deadline_set_in_the_page_is_applied(airflow: AirflowProcess, open_page: OpenPage, tmp_path: Path) -> None:
     from playwright.sync_api import expect
 
     stop_file = tmp_path / "stop_file"
@@ -41,21 +38,21 @@ def test_deadline_set_in_the_page_is_applied(airflow: AirflowProcess, open_page:
     run_id = airflow.run_dag("live")
     try:
         page = open_page(f"/dags/live/runs/{run_id}/plugin/pace", user="anna")
-        training = page.get_by_role("region", name="Training train")
-        slider = training.get_by_label("Time of train")
+        card = page.get_by_role("region", name="Training job train")
+        slider = card.get_by_label("Time of train")
         for _ in range(3):
             text = slider.get_attribute("aria-valuetext") or ""
-            expect(slider).not_to_have_attribute("aria-valuetext", text)  # the page updates by itself
+            expect(slider).not_to_have_attribute("aria-valuetext", text)  # the page has fetched a new sample
 
         # Three CPU minutes within ten minutes need a third of a core; within two hours the minimum suffices.
-        before = pace_when(airflow, run_id, lambda pace: pace["forecast_s"])
-        training.get_by_label("New deadline").fill("2h")
+        before = wait_for_pace(airflow, run_id, lambda pace: pace["forecast_s"])
+        card.get_by_label("New deadline").fill("2h")
         preview = re.compile("^ends .* before the deadline on the smallest allocation")
         page.get_by_test_id("preview").get_by_text(preview).wait_for()
-        training.get_by_role("button", name="Set deadline").click()
-        training.get_by_text("applies the new deadline").wait_for()
-        training.get_by_text("Deadline changed by anna from 10:00 to 2:00:00").wait_for()
-        after = pace_when(airflow, run_id, lambda pace: pace["devices"] == pace["min_devices"])
+        card.get_by_role("button", name="Set deadline").click()
+        card.get_by_text("applies the new deadline").wait_for()
+        card.get_by_text("Deadline changed by anna from 10:00 to 2:00:00").wait_for()
+        after = wait_for_pace(airflow, run_id, lambda pace: pace["devices"] == pace["min_devices"])
         assert (before["deadline_s"], after["deadline_s"]) == (600, 7200)
         assert before["devices"] > after["devices"]
         assert airflow.task_state("live", run_id, "train", "deadline") == {"deadline": "7200s", "by": "anna"}
@@ -65,13 +62,15 @@ def test_deadline_set_in_the_page_is_applied(airflow: AirflowProcess, open_page:
         stop_file.touch()
     assert airflow.wait("live", run_id, timeout_s=120) == "success"
     assert airflow.xcom("live", run_id, "train")["deadline_s"] == 7200
-    training.get_by_text(re.compile("done .* early")).first.wait_for()
+    card.get_by_text(re.compile("done .* early")).first.wait_for()
     audit_log = airflow.api("GET", "/eventLogs", event="paceline.deadline", run_id=run_id)["event_logs"]
     assert [event["owner"] for event in audit_log] == ["anna"]
 
 
-def pace_when(airflow: AirflowProcess, run_id: str, condition: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-    """Return the first sample of the training that satisfies a condition."""
+def wait_for_pace(
+    airflow: AirflowProcess, run_id: str, condition: Callable[[dict[str, Any]], object]
+) -> dict[str, Any]:
+    """Wait for a sample of the job that satisfies a condition, and return it."""
 
     @retry(stop=stop_after_delay(120), wait=wait_fixed(0.3), retry=retry_if_result(lambda pace: not condition(pace)))
     def read() -> dict[str, Any]:

@@ -35,7 +35,7 @@ def gate():
 """
 
 
-# A job that the test kills, and that prints at its next start where it resumes.
+# Code of a job that the test kills; at its next start, the job prints where it resumes.
 RESUMES = """
 import os, pathlib, signal
 saved = pathlib.Path(os.environ["PACELINE_CHECKPOINT"], "step")
@@ -60,13 +60,13 @@ MECHANISMS = [
 ]
 
 
-class Containers:
-    """Jobs as containers of an engine."""
+class ContainerHarness:
+    """Test harness for jobs as containers of an engine."""
 
     def __init__(self, client: docker.APIClient, address: str, image: str, folder: Path) -> None:
         self.client = client
         self.runtime = DockerRuntime(client, max_output_bytes=MAX_OUTPUT_BYTES)
-        # Code that creates the same runtime in another process; and errors for specs that only this runtime rejects.
+        # ``constructor`` creates the same runtime in another process. ``rejected`` maps errors to spec changes.
         self.constructor = f"DockerRuntime(docker.APIClient({address!r}, version='auto'))"
         self.rejected = {
             "image: got 'no/such:image', expected an image that the engine has": {"image": "no/such:image"},
@@ -85,23 +85,23 @@ class Containers:
         """Send a signal to the job's first process."""
         self.client.kill(job.id, signal=int(number))
 
-    def devices(self, job: Job) -> float:
+    def quota_of(self, job: Job) -> float:
         """Return the cores of the job's current quota."""
         host = self.client.inspect_container(job.id)["HostConfig"]
         return float(host["CpuQuota"] / host["CpuPeriod"])
 
-    def left(self) -> list[str]:
-        """Return the leftovers of the jobs; ``clear`` removes them."""
+    def leftovers(self) -> list[str]:
+        """Return the leftovers of the jobs; ``remove_leftovers`` removes them."""
         found = self.client.containers(all=True, filters={"label": f"paceline.test={self.mark}"})
         networks = [one["Name"] for one in self.client.networks() if one["Name"].startswith(self.mark)]
         return [str(one["Id"]) for one in found] + networks
 
-    def clear(self) -> None:
+    def remove_leftovers(self) -> None:
         self.runtime.remove_all({"paceline.test": self.mark})
 
 
-class Processes:
-    """Jobs as processes of this machine, in their own folder."""
+class ProcessHarness:
+    """Test harness for jobs as processes of this machine, in their own folder."""
 
     def __init__(self, root: Path, mechanism: Any, folder: Path) -> None:
         self.runtime = ProcessRuntime(root, mechanism=mechanism, max_output_bytes=MAX_OUTPUT_BYTES)
@@ -118,37 +118,37 @@ class Processes:
         return _spec(self.mark, self._folder, code, changes)
 
     def signal(self, job: Job, number: int) -> None:
-        os.kill(self.state_of(job)["child"], number)
+        os.kill(self.read_state(job)["child"], number)
 
-    def devices(self, job: Job) -> float:
-        group = self.state_of(job)["cgroup"]
+    def quota_of(self, job: Job) -> float:
+        group = self.read_state(job)["cgroup"]
         if group is None:
             return float((read_json(Scratch(Path(job.id)).control) or {})["devices"])
-        return quota(Group.from_json(group))
+        return quota_of_group(Group.from_json(group))
 
-    def left(self) -> list[str]:
+    def leftovers(self) -> list[str]:
         root = self.runtime.root
         groups = [str(found) for found in Path("/sys/fs/cgroup").glob(f"**/paceline-{self.mark}*")]
         return [*map(str, root.iterdir()), *(f"process {pid}" for pid in processes_below(root)), *groups]
 
-    def clear(self) -> None:
+    def remove_leftovers(self) -> None:
         for folder in self.runtime.root.iterdir():
             ProcessJob(Scratch(folder), max_output_bytes=MAX_OUTPUT_BYTES, from_start=False).remove()
 
-    def state_of(self, job: Job) -> dict[str, Any]:
+    def read_state(self, job: Job) -> dict[str, Any]:
         return read_json(Scratch(Path(job.id)).state) or {}
 
 
-Place = Containers | Processes
-P = TypeVar("P", Containers, Processes)
+Harness = ContainerHarness | ProcessHarness
+H = TypeVar("H", ContainerHarness, ProcessHarness)
 
 
 @contextlib.contextmanager
-def leaving_nothing(place: P) -> Iterator[P]:
-    """Remove the leftovers of a test's jobs, and fail the test if there are any."""
-    yield place
-    left = place.left()
-    place.clear()
+def without_leftovers(harness: H) -> Iterator[H]:
+    """Remove the leftovers of a test's jobs at the end, and fail the test if it has left any."""
+    yield harness
+    left = harness.leftovers()
+    harness.remove_leftovers()
     assert not left
 
 
@@ -159,7 +159,7 @@ def _spec(name: str, folder: Path, code: str, changes: dict[str, Any]) -> JobSpe
     return dataclasses.replace(base, **changes)
 
 
-def quota(group: Group) -> float:
+def quota_of_group(group: Group) -> float:
     """Return the cores of a control group's quota."""
     if group.unified:
         limit, period = (group.cpu / "cpu.max").read_text().split()
@@ -184,7 +184,7 @@ def processes_below(root: Path) -> list[int]:
 
 
 def wait_for_line(job: Job, wanted: str) -> list[str]:
-    """Return the lines up to the first one that contains ``wanted``."""
+    """Return the lines up to the first line that contains ``wanted``."""
     lines: list[str] = []
 
     def printed() -> bool:
@@ -198,15 +198,15 @@ def wait_for_line(job: Job, wanted: str) -> list[str]:
     return lines
 
 
-def finish(job: Job) -> list[str]:
-    """Wait for the job's end; return its output, read while it runs."""
+def read_to_end(job: Job) -> list[str]:
+    """Read the job's output until the job ends, and return it."""
     lines: list[str] = []
     until(lambda: job.wait(0.1) or lines.extend(job.read_lines()), lines, period_s=0)
     return lines + job.read_lines()
 
 
-def pass_gate(place: Place, job: Job) -> list[str]:
+def pass_gate(harness: Harness, job: Job) -> list[str]:
     """Open the gate of a job; return its output before the gate."""
     lines = wait_for_line(job, "at the gate")
-    place.signal(job, signal.SIGUSR1)
+    harness.signal(job, signal.SIGUSR1)
     return lines[:-1]

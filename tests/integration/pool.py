@@ -1,4 +1,4 @@
-"""Observes a pool of cores that an arbiter shares among trainings, for the tests of sharing."""
+"""Helpers for tests of sharing: run an arbiter, and watch the pool of cores that it shares among jobs."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def running_arbiter(airflow: AirflowProcess, dag_id: str) -> Iterator[str]:
         until(lambda: not (task["pid"] and Path(f"/proc/{task['pid']}").exists()))
 
 
-class Watch:
-    """Checks that neither ceilings nor CPU quotas of a pool's trainings exceed the pool in total.
+class PoolWatch:
+    """Checks that neither the ceilings nor the CPU quotas of a pool's jobs exceed the pool in total.
 
-    Containers are inspected one after the other, and cores may move between them meanwhile. So all are inspected twice,
-    and the sum is checked only if nothing has changed. Ceilings come from one query.
+    Cores may move between containers while these are inspected one by one. So ``check`` inspects all of them twice, and
+    checks the sum only if no quota has changed. One query returns all ceilings.
     """
 
     def __init__(self, airflow: AirflowProcess, client: docker.APIClient, pool: str, cores: float) -> None:
         self._airflow, self._client, self._pool, self._cores = airflow, client, pool, cores
-        self.states: dict[str, str] = {}  # run to state
-        self.ceilings: dict[str, tuple[int, float]] = {}  # run to its newest grant: number and cores
+        self.states: dict[str, str] = {}  # run id to state
+        self.ceilings: dict[str, tuple[int, float]] = {}  # run id to its newest grant: number and cores
         self.seen: set[str] = set()
 
     def __str__(self) -> str:
@@ -56,10 +56,10 @@ class Watch:
         until(lambda: condition() or self.check(), self)
 
     def _read_ceilings(self) -> None:
-        rows = self._airflow.pages(f"/pools/{quote(self._pool)}/trainings")
+        rows = self._airflow.pages(f"/pools/{quote(self._pool)}/jobs")
         self.states = {row["run_id"]: row["pace"]["state"] for row in rows if row["pace"]}
         self.seen.update(self.states.values())
-        # A finished training has no allocation, even before its task has cleaned up.
+        # A finished job has no allocation, even before its task has cleaned up.
         self.ceilings = {
             row["run_id"]: (row["ceiling"].get("grant", 0), row["ceiling"]["devices"])
             for row in rows
@@ -73,6 +73,6 @@ class Watch:
             try:
                 host: dict[str, Any] = self._client.inspect_container(one["Id"])["HostConfig"]
             except docker.errors.NotFound:
-                continue  # it has just ended
+                continue  # the container has just ended
             found[one["Id"]] = host["CpuQuota"] / host["CpuPeriod"]
         return found

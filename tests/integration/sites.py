@@ -1,6 +1,6 @@
-"""Two sites, each with a Docker engine: helpers for tests of trainings on both.
+"""Two sites, each with a Docker engine: helpers for tests of training jobs on both sites.
 
-The parameter server and the worker ``gate-a`` are at the first site; ``gate-b`` reaches them from the second one.
+The parameter server and the worker ``gate-a`` are at the first site; ``gate-b`` reaches them from the second site.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ENGINE = PROJECT / "docker" / "engine"
 SCRIPT = Path(__file__).parent / "training" / "patient.py"
 SAMPLES, EPOCHS = 120, 10
 SITES = ("a", "b")
-WHY_NOT = "" if os.geteuid() == 0 and shutil.which("dockerd") else "a second engine needs root, dockerd"
+SKIP_REASON = "" if os.geteuid() == 0 and shutil.which("dockerd") else "a second engine needs root, dockerd"
 
 
 @contextmanager
@@ -46,13 +46,13 @@ def second_engine(first: docker.APIClient, image: str) -> Iterator[str]:
 
 
 def gateway(first: docker.APIClient) -> str:
-    """Return an address of this machine that is reachable for containers of all local engines but not from outside."""
+    """Return an address of this machine that containers of all local engines can reach, but no other machine."""
     (config,) = first.inspect_network("bridge")["IPAM"]["Config"]
     return str(config["Gateway"])
 
 
-def dag_of(dag_id: str, places: Mapping[str, str], first: docker.APIClient) -> str:
-    """Return a DAG that trains on both sites; ``places`` has the arguments of each site's machine for its placement."""
+def fleet_dag(dag_id: str, places: Mapping[str, str], first: docker.APIClient) -> str:
+    """Return a DAG that trains on both sites; ``places`` maps each site to the placement arguments of its machine."""
     machines = []
     for site in SITES:
         address = f", address='{gateway(first)}:{free_port()}'" if site == "a" else ""
@@ -77,11 +77,11 @@ with DAG("{dag_id}", schedule=None):
 
 
 def check_one_model(airflow: AirflowProcess, dag_id: str, first: docker.APIClient, second_address: str) -> None:
-    """Run the DAG; check that each container is on its site's engine, all models are equal, and nothing is left."""
+    """Run the DAG; check that containers run on their sites' engines, models are equal, and no container is left."""
     second = docker.APIClient(base_url=second_address, version="auto", timeout=60)
     run_id = airflow.run_dag(dag_id)
 
-    def containers(client: docker.APIClient) -> dict[str, dict]:
+    def containers_by_task(client: docker.APIClient) -> dict[str, dict]:
         found = client.containers(filters={"label": f"paceline.dag={dag_id}"})
         return {one["Labels"]["paceline.task"]: one for one in found}
 
@@ -90,11 +90,11 @@ def check_one_model(airflow: AirflowProcess, dag_id: str, first: docker.APIClien
         return all(pace and pace["progress_pct"] > 0 for pace in paces)
 
     until(both_train, "progress of both workers")
-    here, there = containers(first), containers(second)
+    here, there = containers_by_task(first), containers_by_task(second)
     assert set(here) == {"train.parameter_server", "train.gate-a"}
     assert list(there) == ["train.gate-b"]
     ports = here["train.parameter_server"]["Ports"]
-    assert {port["IP"] for port in ports if "IP" in port} == {gateway(first)}  # no other address of the machine
+    assert {port["IP"] for port in ports if "IP" in port} == {gateway(first)}  # not open at other addresses
 
     open_gates(first, here["train.gate-a"]["Id"], "go")
     open_gates(second, there["train.gate-b"]["Id"], "go")

@@ -1,4 +1,4 @@
-"""An Airflow of a demo or a test ends with the process that started it, and is isolated from others."""
+"""An Airflow of a demo or a test ends with the process that started it, and is isolated from other installations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from tests.integration.training.gates import Training, dag
+from tests.integration.training.gates import TrainingTask, temporary_dag
 from tests.waiting import LONG_S, until
 
 from paceline.airflow.api import AirflowApiError
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200)]
 
 ENDLESS = Path(__file__).parent / "training" / "endless.py"
 # Two components are enough for tests without the API server, which is slow to start.
-SOME = {name: [name, "--skip-serve-logs"] for name in ("scheduler", "triggerer")}
+TWO_COMPONENTS = {name: [name, "--skip-serve-logs"] for name in ("scheduler", "triggerer")}
 # Background processes of a shell inherit an ignored SIGINT; restore the handler, as in an interactive terminal.
 _PROGRAM = f"""
 import signal, sys
@@ -31,7 +31,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 from pathlib import Path
 from paceline.airflow.demo import airflow_process
 from paceline.airflow.demo.airflow_process import AirflowProcess
-airflow_process._COMPONENTS = {SOME}
+airflow_process._COMPONENTS = {TWO_COMPONENTS}
 with AirflowProcess(Path(sys.argv[1])) as airflow:
     import threading; threading.Event().wait()
 """
@@ -51,7 +51,7 @@ def _processes_in(home: Path) -> list[psutil.Process]:
 
 @pytest.mark.parametrize(
     ("number", "processes"),
-    [(signal.SIGTERM, 2), (signal.SIGINT, 1)],  # with running components; during the database migration
+    [(signal.SIGTERM, 2), (signal.SIGINT, 1)],  # while components run; during the database migration
     ids=["terminated", "interrupted"],
 )
 def test_airflow_processes_end_with_their_starter(number: signal.Signals, processes: int, tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_airflow_processes_end_with_their_starter(number: signal.Signals, proces
 def test_failed_component_is_reported_with_its_output_and_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paceline.airflow.demo.airflow_process._COMPONENTS", SOME)
+    monkeypatch.setattr("paceline.airflow.demo.airflow_process._COMPONENTS", TWO_COMPONENTS)
     airflow = AirflowProcess(tmp_path, config={"triggerer.capacity": "soon"})
 
     with pytest.raises(AirflowStartError, match=r'(?s)^triggerer exited with code 1:.*"capacity" key'):
@@ -102,7 +102,7 @@ def test_airflow_listens_on_loopback_only(airflow: AirflowProcess) -> None:
     assert listening == {("127.0.0.1", airflow.port)}
 
 
-def test_api_server_times_out_first_on_a_locked_database(
+def test_api_server_reports_a_locked_database_before_a_client_times_out(
     airflow: AirflowProcess,
 ) -> None:
     headers = {"Authorization": f"Bearer {airflow.token('admin')}"}
@@ -130,8 +130,8 @@ def test_viewer_can_read_but_not_trigger(airflow: AirflowProcess) -> None:
     assert caught.value.status == 403
 
 
-def test_abandoned_demo_leaves_neither_run_nor_training(airflow: AirflowProcess) -> None:
-    """A training outlives Airflow's processes by design, so stopping these is not enough."""
+def test_abandoned_demo_leaves_neither_run_nor_job(airflow: AirflowProcess) -> None:
+    """A training job outlives Airflow's processes by design, so stopping these processes is not enough."""
     text = f"""
 from airflow.sdk import DAG
 from paceline.operators import DeadlineTrainingOperator
@@ -141,9 +141,9 @@ with DAG("abandoned", schedule=None):
         task_id="train", script={str(ENDLESS)!r}, arguments=["6000"], deadline="1h", max_devices=0.1, runtime="process"
     )
 """
-    with dag(airflow, "abandoned", text):
-        training = Training(airflow, "abandoned", airflow.run_dag("abandoned"))
-        job = until(lambda: training.store("container"))
+    with temporary_dag(airflow, "abandoned", text):
+        training = TrainingTask(airflow, "abandoned", airflow.run_dag("abandoned"))
+        job = until(lambda: training.stored_value("container"))
         abort_runs(airflow, "abandoned")
         assert airflow.dag_run("abandoned", training.run_id)["state"] == "failed"
         assert not Path(job["id"]).exists()

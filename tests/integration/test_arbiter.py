@@ -1,7 +1,7 @@
-"""Trainings of several DAGs share a pool in a real Airflow and real containers, under an arbiter that is killed.
+"""Training jobs of several DAGs share a pool in a real Airflow and real containers, under an arbiter that is killed.
 
-The trainings need no torch and run until the test ends them, see ``training/endless.py``: the test does not depend on
-the machine's speed. ``benchmarks.promises`` measures how well deadlines are met under an arbiter.
+The jobs need no torch and run until the test ends them (``training/endless.py``), so the test does not depend on the
+machine's speed. ``benchmarks.promises`` measures how well deadlines are met under an arbiter.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 
 import docker
 import pytest
-from tests.integration.pool import Watch, running_arbiter
-from tests.integration.training.gates import Training, dag, open_gates
+from tests.integration.pool import PoolWatch, running_arbiter
+from tests.integration.training.gates import TrainingTask, open_gates, temporary_dag
 from tests.waiting import LONG_S
 
 from paceline.airflow.demo.airflow_process import AirflowProcess
@@ -29,7 +29,7 @@ DAGS = f"""
 from airflow.sdk import DAG
 from paceline.operators import ArbiterOperator, DeadlineTrainingOperator
 
-# Beside the urgent training there is room for one of the others.
+# Beside the urgent job, the pool has room for one night job.
 for name, min_devices, max_devices in ("night_1", 0.1, 0.15), ("night_2", 0.1, 0.15), ("urgent", {URGENT}, {URGENT}):
     with DAG(name, schedule=None, params={{"deadline": "2h"}}):
         DeadlineTrainingOperator(
@@ -54,77 +54,77 @@ with DAG("one_arbiter", schedule=None):
 
 
 @pytest.fixture
-def arbiter(airflow: AirflowProcess, docker_client: docker.APIClient) -> Iterator[Training]:
+def arbiter(airflow: AirflowProcess, docker_client: docker.APIClient) -> Iterator[TrainingTask]:
     """The task of an arbiter that ends with the test."""
-    with dag(airflow, "one_arbiter", DAGS), running_arbiter(airflow, "one_arbiter") as run_id:
-        yield Training(airflow, "one_arbiter", run_id, "arbiter")
-    DockerRuntime(docker_client).remove_all({"paceline.pool": POOL})  # of a failed test
+    with temporary_dag(airflow, "one_arbiter", DAGS), running_arbiter(airflow, "one_arbiter") as run_id:
+        yield TrainingTask(airflow, "one_arbiter", run_id, "arbiter")
+    DockerRuntime(docker_client).remove_all({"paceline.pool": POOL})  # left over if the test has failed
 
 
 def test_pool_survives_killed_arbiter_and_rejects_infeasible_deadline(
-    airflow: AirflowProcess, docker_client: docker.APIClient, arbiter: Training
+    airflow: AirflowProcess, docker_client: docker.APIClient, arbiter: TrainingTask
 ) -> None:
-    watch = Watch(airflow, docker_client, POOL, CORES)
+    watch = PoolWatch(airflow, docker_client, POOL, CORES)
 
-    def start(dag_id: str, deadline: str) -> Training:
-        return Training(airflow, dag_id, airflow.run_dag(dag_id, {"deadline": deadline}))
+    def start_task(dag_id: str, deadline: str) -> TrainingTask:
+        return TrainingTask(airflow, dag_id, airflow.run_dag(dag_id, {"deadline": deadline}))
 
-    def finish(training: Training) -> None:
+    def let_finish(training: TrainingTask) -> None:
         open_gates(docker_client, training.container, "finish")
 
-    def done(training: Training) -> float:
-        return training.store("pace")["progress_pct"]
+    def progress_pct(training: TrainingTask) -> float:
+        return training.stored_value("pace")["progress_pct"]
 
-    def known(*trainings: Training) -> bool:
-        """Return whether the arbiter knows the speed of the trainings."""
-        paces = [training.store("pace") or {} for training in trainings]
+    def speeds_are_known(*trainings: TrainingTask) -> bool:
+        """Return whether the arbiter knows the speed of these jobs."""
+        paces = [training.stored_value("pace") or {} for training in trainings]
         return all(pace.get("remaining") and pace["state"] == "training" for pace in paces)
 
-    # Admission needs a known speed, so the urgent training first runs once, with few batches.
-    urgent = start("urgent", "1h")
-    watch.wait_until(lambda: known(urgent))
-    nights = [start(name, "2h") for name in ("night_1", "night_2")]
-    finish(urgent)
-    assert airflow.wait("urgent", urgent.run_id, LONG_S, each=watch.check) == "success"
-    watch.wait_until(lambda: known(*nights))
-    watch.wait_until(lambda: [cores for _, cores in watch.ceilings.values()] == [0.15, 0.15])  # enough for both
+    # Admission needs a known speed, so the urgent job first runs once, with few batches.
+    urgent = start_task("urgent", "1h")
+    watch.wait_until(lambda: speeds_are_known(urgent))
+    nights = [start_task(name, "2h") for name in ("night_1", "night_2")]
+    let_finish(urgent)
+    assert airflow.wait("urgent", urgent.run_id, LONG_S, before_poll=watch.check) == "success"
+    watch.wait_until(lambda: speeds_are_known(*nights))
+    watch.wait_until(lambda: [cores for _, cores in watch.ceilings.values()] == [0.15, 0.15])  # both night jobs
 
-    # The arbiter's process is killed, as if its machine had failed: trainings keep their allocations and train.
-    before, so_far = watch.ceilings, [done(training) for training in nights]
+    # The arbiter's process is killed, as if its machine had failed: the jobs keep their allocations and train.
+    before, so_far = watch.ceilings, [progress_pct(training) for training in nights]
     os.kill(arbiter.instance()["pid"], signal.SIGKILL)
     watch.wait_until(lambda: arbiter.instance()["try_number"] == 2)
-    watch.wait_until(lambda: all(done(training) > at for training, at in zip(nights, so_far, strict=True)))
+    watch.wait_until(lambda: all(progress_pct(training) > at for training, at in zip(nights, so_far, strict=True)))
     assert watch.ceilings == before
 
-    # The next try knows the earlier grants: it frees devices for the urgent training first.
-    urgent = start("urgent", "1h")
+    # The next try knows the earlier grants and frees devices for the urgent job.
+    urgent = start_task("urgent", "1h")
     watch.wait_until(lambda: watch.states.get(urgent.run_id) == "training")
     assert watch.ceilings[urgent.run_id][1] == URGENT
     paused, trains = sorted(nights, key=lambda training: watch.ceilings[training.run_id][1])
     assert (watch.ceilings[paused.run_id][1], watch.states[paused.run_id]) == (0.0, "paused")
     assert watch.states[trains.run_id] == "training"
     assert watch.ceilings[paused.run_id][0] > before[paused.run_id][0], "grant numbers continue"
-    at = done(paused)
-    finish(urgent)
-    assert airflow.wait("urgent", urgent.run_id, LONG_S, each=watch.check) == "success"
-    watch.wait_until(lambda: watch.states[paused.run_id] == "training" and done(paused) > at)
+    at = progress_pct(paused)
+    let_finish(urgent)
+    assert airflow.wait("urgent", urgent.run_id, LONG_S, before_poll=watch.check) == "success"
+    watch.wait_until(lambda: watch.states[paused.run_id] == "training" and progress_pct(paused) > at)
 
-    # With a last run of hours, a deadline of ten minutes is infeasible for the urgent training.
+    # If its last run took hours, a deadline of ten minutes is infeasible for the urgent job.
     result = urgent.result()
     result["learned"]["batches"] *= 10_000
     path = f"/dags/urgent/dagRuns/{urgent.run_id}/taskInstances/train/xcomEntries/return_value"
     airflow.api("PATCH", path, {"value": result})
-    infeasible = start("urgent", "10m")
-    assert airflow.wait("urgent", infeasible.run_id, LONG_S, each=watch.check) == "failed"
-    refusal = r"deadline: 600 s does not fit beside those of other jobs, the earliest that fits is (\d+) s"
-    found = re.search(refusal, infeasible.log())
+    infeasible = start_task("urgent", "10m")
+    assert airflow.wait("urgent", infeasible.run_id, LONG_S, before_poll=watch.check) == "failed"
+    refusal = "deadline: 600 s does not fit beside the deadlines of other jobs, the earliest deadline that fits is "
+    found = re.search(refusal + r"(\d+) s", infeasible.log())
     assert found is not None
     assert float(found[1]) > 3600
 
     for training in nights:
-        finish(training)
+        let_finish(training)
     for training in nights:
-        assert airflow.wait(training.dag_id, training.run_id, LONG_S, each=watch.check) == "success"
-        progress = [row[1] for row in training.store("history")["samples"]]
+        assert airflow.wait(training.dag_id, training.run_id, LONG_S, before_poll=watch.check) == "success"
+        progress = [row[1] for row in training.stored_value("history")["samples"]]
         assert progress == sorted(progress), "no batch was trained twice"
     assert docker_client.containers(all=True, filters={"label": f"paceline.pool={POOL}"}) == []

@@ -1,4 +1,4 @@
-"""A bench removes everything when it is closed at any time, and does not kill what it measures."""
+"""A bench removes its containers whenever it is closed, and does not stop the applications that it measures."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def neighbour_image(docker_client: docker.APIClient) -> str:
     return NEIGHBOUR
 
 
-class Gated(DockerRuntime):
-    """Starts containers; ``start`` of the ``nth`` returns only after the test has opened ``gate``."""
+class GatedRuntime(DockerRuntime):
+    """A runtime whose ``start`` of the ``nth`` container returns only after the test has opened ``gate``."""
 
     def __init__(self, client: docker.APIClient, nth: int) -> None:
         super().__init__(client)
@@ -69,18 +69,18 @@ def test_bench_closed_by_another_thread_leaves_nothing(
     gauges = {one.name: EngineUsage(docker_client, one) for one in (*machines, server)}
     raised: list[BaseException] = []
 
-    def train() -> None:
+    def run_bench() -> None:
         try:
             with bench:
                 bench.train({"a": 16, "b": 16})
         except PacelineError as error:
             raised.append(error)
 
-    runtime = Gated(docker_client, nth)
+    runtime = GatedRuntime(docker_client, nth)
     runtimes = dict.fromkeys(gauges, runtime)
     labels = dict([label.split("=")])
     bench = Bench(machines, server, TrainingSpec(SCRIPT, trainer_image), runtimes, gauges, labels=labels)
-    thread = threading.Thread(target=train)
+    thread = threading.Thread(target=run_bench)
     thread.start()
     assert runtime.reached.wait(60)
     if is_training:
@@ -98,7 +98,7 @@ def test_running_application_is_observed_and_not_stopped(docker_client: docker.A
     machine = Machine(
         name="a", kind="part", cores=0.5, memory_gib=1, background=(BackgroundApp(name="tick", latency_ms=1000),)
     )
-    # Not started by Paceline, but with its package installed.
+    # Paceline does not start this container, but its package is in it.
     container = docker_client.create_container(
         trainer_image,
         ["python3", "-c", TICK.read_text()],
@@ -117,7 +117,7 @@ def test_running_application_is_observed_and_not_stopped(docker_client: docker.A
         docker_client.remove_container(container, force=True, v=True)
 
 
-def test_application_without_reports_is_named(docker_client: docker.APIClient, neighbour_image: str) -> None:
+def test_application_without_reports_is_reported_by_name(docker_client: docker.APIClient, neighbour_image: str) -> None:
     app = BackgroundApp(name="mute", latency_ms=1000)
     machine = Machine(name="a", kind="part", cores=0.5, memory_gib=1, background=(app,))
     container = docker_client.create_container(neighbour_image, ["sleep", "60"], labels={"paceline.background": "mute"})
@@ -132,8 +132,8 @@ def test_application_without_reports_is_named(docker_client: docker.APIClient, n
         docker_client.remove_container(container, force=True, v=True)
 
 
-class Recording(DockerRuntime):
-    """Records the started jobs."""
+class RecordingRuntime(DockerRuntime):
+    """A runtime that records the started jobs."""
 
     def __init__(self, client: docker.APIClient) -> None:
         super().__init__(client)
@@ -144,7 +144,7 @@ class Recording(DockerRuntime):
         return super().start(spec)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="control groups are made by root")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can create control groups")
 def test_memory_load_leaves_10_percent_free(
     docker_client: docker.APIClient, trainer_image: str, neighbour_image: str
 ) -> None:
@@ -161,7 +161,7 @@ def test_memory_load_leaves_10_percent_free(
         )
         server = Machine(name="server", kind="part", cores=1, memory_gib=1)
         gauges = {"full": device, "server": EngineUsage(docker_client, server)}
-        runtime = Recording(docker_client)
+        runtime = RecordingRuntime(docker_client)
         runtimes = dict.fromkeys(gauges, runtime)
         timing = Timing(settle_s=0.1, before_s=0.5, training_s=0.5, every_s=0.25)
         with Bench([machine], server, TrainingSpec(SCRIPT, trainer_image), runtimes, gauges, timing=timing) as bench:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.training import gates
-from tests.integration.training.gates import Training
+from tests.integration.training.gates import TrainingTask
 from tests.waiting import LONG_S, until
 
 from paceline.airflow import cli
@@ -28,7 +28,7 @@ with DAG("steered", schedule=None):
 
 
 @pytest.fixture
-def paceline(airflow: AirflowProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def run_paceline(airflow: AirflowProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     def run(*arguments: str, user: str = "admin") -> tuple[int, str, str]:
         monkeypatch.setenv("PACELINE_AIRFLOW_PASSWORD", airflow.passwords[user])
         command = [*arguments, "--url", airflow.url, "--user", user]
@@ -41,43 +41,43 @@ def paceline(airflow: AirflowProcess, monkeypatch: pytest.MonkeyPatch, capsys: p
 
 @pytest.fixture
 def training(airflow: AirflowProcess, tmp_path: Path):
-    """A training that waits at a gate, in a local process."""
-    with gates.dag(airflow, "steered", DAG.replace("GATES", str(tmp_path))) as dag:
-        yield Training(airflow, dag, airflow.run_dag(dag))
+    """Yield a training task whose job, a local process, waits at a gate."""
+    with gates.temporary_dag(airflow, "steered", DAG.replace("GATES", str(tmp_path))) as dag:
+        yield TrainingTask(airflow, dag, airflow.run_dag(dag))
 
 
-def test_running_training_is_listed_and_its_deadline_changed(airflow, paceline, training, tmp_path):
+def test_running_job_is_listed_and_its_deadline_is_changed(airflow, run_paceline, training, tmp_path):
     run_id = training.run_id
-    training.until(lambda pace: pace["state"] == "training")
-    code, shown, _ = paceline("status", "steered")
+    training.wait_until(lambda pace: pace["state"] == "training")
+    code, shown, _ = run_paceline("status", "steered")
     assert code == 0
     assert [word in shown for word in ("steered", run_id, "SETPOINT", "3600 s")] == [True] * 4
 
-    assert paceline("deadline", "set", "steered", "latest", "train", "soon")[2].startswith(
+    assert run_paceline("deadline", "set", "steered", "latest", "train", "soon")[2].startswith(
         "paceline: deadline: got 'soon'"
     )
-    code, _, error = paceline("deadline", "set", "steered", "latest", "train", "0.1s")
+    code, _, error = run_paceline("deadline", "set", "steered", "latest", "train", "0.1s")
     assert code == 1
     assert "expected a time in the future" in error
-    code, _, error = paceline("deadline", "set", "steered", "latest", "train", "2h", user="viewer")
+    code, _, error = run_paceline("deadline", "set", "steered", "latest", "train", "2h", user="viewer")
     assert code == 1
     assert "403" in error
-    assert paceline("deadline", "show", "steered", run_id, "train")[1] == "1h\n"
+    assert run_paceline("deadline", "show", "steered", run_id, "train")[1] == "1h\n"
 
-    code, output, _ = paceline("deadline", "set", "steered", "latest", "train", "2h")
+    code, output, _ = run_paceline("deadline", "set", "steered", "latest", "train", "2h")
     assert code == 0
     assert "1h -> 2h" in output
-    training.until(lambda pace: pace["deadline_s"] == 7200.0)
+    training.wait_until(lambda pace: pace["deadline_s"] == 7200.0)
     (tmp_path / "go").touch()
     assert airflow.wait("steered", run_id, LONG_S) == "success"
     result = training.result()
     assert (result["deadline_s"], result["runtime"]) == (7200.0, "process")
     assert (Path(result["model"]) / "model.json").is_file()
 
-    code, _, error = paceline("deadline", "set", "steered", run_id, "train", "60s")
+    code, _, error = run_paceline("deadline", "set", "steered", run_id, "train", "60s")
     assert code == 1
     assert error == f"paceline: TASK: got 'train', expected a running training task of steered {run_id}\n"
-    assert paceline("status", "steered") == (0, "No training is running.\n", "")
+    assert run_paceline("status", "steered") == (0, "No training job is running.\n", "")
 
 
 def test_unreachable_airflow_is_reported(monkeypatch, capsys):
@@ -86,8 +86,8 @@ def test_unreachable_airflow_is_reported(monkeypatch, capsys):
     assert capsys.readouterr().err.startswith("paceline: --url: got 'http://127.0.0.1:9', expected a reachable Airflow")
 
 
-def test_orphaned_jobs_are_listed_and_removed(airflow, paceline, training, tmp_path):
-    training.until(lambda pace: pace["state"] == "training")
+def test_orphaned_jobs_are_listed_and_removed(airflow, run_paceline, training, tmp_path):
+    training.wait_until(lambda pace: pace["state"] == "training")
     began = airflow.dag_run(training.dag_id, training.run_id)["start_date"]
     labels_of_task = {
         "dag": training.dag_id,
@@ -102,25 +102,25 @@ def test_orphaned_jobs_are_listed_and_removed(airflow, paceline, training, tmp_p
         labels = {f"paceline.{part}": value for part, value in {**labels_of_task, **about}.items()}
         return runtime.start(JobSpec(f"left-{uuid.uuid4().hex}", ["python", "-c", "pass"], 0.1, labels=labels)).id
 
-    def listed(*options: str) -> dict[str, str]:
-        code, shown, error = paceline("clean", "--engine", "unix:///nowhere.sock", *options)
+    def list_jobs(*options: str) -> dict[str, str]:
+        code, shown, error = run_paceline("clean", "--engine", "unix:///nowhere.sock", *options)
         assert code == 0, error
         return {line.split()[0]: line for line in shown.splitlines() if line}
 
     mine, others = (
-        Path(training.store("container")["id"]).name,
+        Path(training.stored_value("container")["id"]).name,
         Path(start_orphan(began="2030-01-01T12:00:00+00:00")).name,
-    )  # of another Airflow
-    assert listed()[mine].endswith("its task has not ended")
+    )  # a job of another Airflow
+    assert list_jobs()[mine].endswith("its task has not ended")
     airflow.api("PATCH", f"/dags/{training.dag_id}/dagRuns/{training.run_id}", {"state": "failed"})
     until(lambda: mine not in {Path(job).name for job, _ in runtime.jobs()})
 
     orphan = Path(start_orphan()).name
-    found = listed()
+    found = list_jobs()
     assert found[orphan].endswith("its task has ended")
     assert found[others].endswith("this Airflow has no such run")
     assert orphan in {Path(job).name for job, _ in runtime.jobs()}, "only --remove removes jobs"
-    listed("--remove")
-    assert orphan not in listed()
-    assert others in listed()
+    list_jobs("--remove")
+    assert orphan not in list_jobs()
+    assert others in list_jobs()
     runtime.reattach(str(runtime.root / others)).remove()

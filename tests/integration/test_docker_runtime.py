@@ -19,7 +19,7 @@ from typing import Any
 
 import docker
 import pytest
-from tests.integration.jobs import MIB, Containers, finish, leaving_nothing
+from tests.integration.jobs import MIB, ContainerHarness, read_to_end, without_leftovers
 from tests.waiting import until
 
 from paceline.errors import InvalidInputError, JobLostError, RuntimeUnavailableError
@@ -30,10 +30,10 @@ pytestmark = pytest.mark.docker
 
 
 @pytest.fixture
-def place(
+def harness(
     docker_client: docker.APIClient, docker_host: str, trainer_image: str, tmp_path: Path
-) -> Iterator[Containers]:
-    with leaving_nothing(Containers(docker_client, docker_host, trainer_image, tmp_path)) as made:
+) -> Iterator[ContainerHarness]:
+    with without_leftovers(ContainerHarness(docker_client, docker_host, trainer_image, tmp_path)) as made:
         yield made
 
 
@@ -63,9 +63,9 @@ print(json.dumps({
 """
 
 
-def test_container_is_isolated_except_for_its_files(place: Containers) -> None:
-    job = place.runtime.start(place.spec(INSPECT, max_processes=77))
-    (line,) = finish(job)
+def test_container_is_isolated_except_for_its_files(harness: ContainerHarness) -> None:
+    job = harness.runtime.start(harness.spec(INSPECT, max_processes=77))
+    (line,) = read_to_end(job)
     seen = json.loads(line)
     assert seen["caps"] == ["0000000000000000"] * 5
     assert seen["no_new_privileges"] == "1"
@@ -77,41 +77,41 @@ def test_container_is_isolated_except_for_its_files(place: Containers) -> None:
     assert [seen["write_input"], seen["write_sdk"], seen["write_root"]] == ["PermissionError"] * 3
     assert seen["write_work"] == "done"
     assert seen["init"] in ("docker-init", "tini")
-    host = place.client.inspect_container(job.id)["HostConfig"]
+    host = harness.client.inspect_container(job.id)["HostConfig"]
     assert (host["PidsLimit"], host["Memory"], host["MemorySwap"]) == (77, 256 * MIB, 256 * MIB)
     assert not host["Binds"]
     assert not host["Privileged"]
     job.remove()
 
 
-def test_container_runs_as_root_with_allow_root(place: Containers) -> None:
-    job = place.runtime.start(place.spec("import os; print(os.getuid(), os.getgid())", user="0:0", allow_root=True))
-    assert finish(job) == ["0 0"]
+def test_container_runs_as_root_with_allow_root(harness: ContainerHarness) -> None:
+    job = harness.runtime.start(harness.spec("import os; print(os.getuid(), os.getgid())", user="0:0", allow_root=True))
+    assert read_to_end(job) == ["0 0"]
     job.remove()
 
 
-def test_own_network_has_short_dns_timeouts_and_ends_when_empty(place: Containers) -> None:
-    network = f"{place.mark}-net"
-    job = place.runtime.start(place.spec("print(open('/etc/resolv.conf').read())", own_network=network, alias="it"))
-    lines = finish(job)
+def test_own_network_has_short_dns_timeouts_and_is_removed_when_empty(harness: ContainerHarness) -> None:
+    network = f"{harness.mark}-net"
+    job = harness.runtime.start(harness.spec("print(open('/etc/resolv.conf').read())", own_network=network, alias="it"))
+    lines = read_to_end(job)
     assert {"timeout:1", "attempts:2"} <= {word for line in lines for word in line.split()}, lines
-    assert place.runtime.has_network(network)
+    assert harness.runtime.has_network(network)
     job.remove()
-    assert not place.runtime.has_network(network)
+    assert not harness.runtime.has_network(network)
 
 
-def test_container_removed_during_a_measurement_has_no_usage(place: Containers) -> None:
-    job = place.runtime.start(place.spec("while True: pass"))
+def test_container_removed_during_a_measurement_has_no_usage(harness: ContainerHarness) -> None:
+    job = harness.runtime.start(harness.spec("while True: pass"))
 
     def measure_until_gone() -> None:
         try:
-            while usage_of(stats_now(place.client, job.id)) is not None:
+            while usage_of(stats_now(harness.client, job.id)) is not None:
                 measured.append(True)
         except JobLostError:
             pass
 
     measured: list[bool] = []
-    with ThreadPoolExecutor(8) as pool:  # several threads, so that the removal occurs during some of the answers
+    with ThreadPoolExecutor(8) as pool:  # with several threads, the removal occurs during a response
         threads = [pool.submit(measure_until_gone) for _ in range(8)]
         until(lambda: measured)
         job.remove()
@@ -120,22 +120,22 @@ def test_container_removed_during_a_measurement_has_no_usage(place: Containers) 
 
 
 def test_container_that_was_created_but_not_started_is_replaced(
-    place: Containers, monkeypatch: pytest.MonkeyPatch
+    harness: ContainerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # After a crash between create and start, the container may lack files.
-    wanted = place.spec("print('done')")
+    wanted = harness.spec("print('done')")
     with monkeypatch.context() as crash:
         crash.setattr(DockerRuntime, "_discard", lambda *_: None)
-        crash.setattr(place.client, "start", raising(KeyboardInterrupt()))
+        crash.setattr(harness.client, "start", raise_when_called(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
-            place.runtime.start(wanted)
-    left = place.client.inspect_container(f"paceline-{wanted.name}")
+            harness.runtime.start(wanted)
+    left = harness.client.inspect_container(f"paceline-{wanted.name}")
     assert left["State"]["Status"] == "created"
     with pytest.raises(JobLostError, match="never started"):
-        place.runtime.reattach(left["Id"])
-    job = place.runtime.start(wanted)
+        harness.runtime.reattach(left["Id"])
+    job = harness.runtime.start(wanted)
     assert job.id != left["Id"]
-    assert finish(job) == ["done"]
+    assert read_to_end(job) == ["done"]
     job.remove()
 
 
@@ -149,59 +149,61 @@ def test_container_that_was_created_but_not_started_is_replaced(
 )
 @pytest.mark.parametrize("interrupted", [False, True], ids=["engine-away", "interrupted"])
 def test_interrupted_start_leaves_nothing(
-    place: Containers, monkeypatch: pytest.MonkeyPatch, step: str, description: str, interrupted: bool
+    harness: ContainerHarness, monkeypatch: pytest.MonkeyPatch, step: str, description: str, interrupted: bool
 ) -> None:
     error = KeyboardInterrupt("cut off") if interrupted else ConnectionResetError("cut off")
-    monkeypatch.setattr(place.client, step, raising(error))
+    monkeypatch.setattr(harness.client, step, raise_when_called(error))
     with pytest.raises(KeyboardInterrupt if interrupted else RuntimeUnavailableError, match="cut off") as raised:
-        place.runtime.start(place.spec("print()", own_network=f"{place.mark}-net", alias="it"))
+        harness.runtime.start(harness.spec("print()", own_network=f"{harness.mark}-net", alias="it"))
     assert interrupted or f"could not {description}" in str(raised.value)
-    assert place.left() == []
+    assert harness.leftovers() == []
 
 
-def raising(error: BaseException) -> Callable[..., Any]:
+def raise_when_called(error: BaseException) -> Callable[..., Any]:
     def cut_off(*_: object, **__: object) -> None:
         raise error
 
     return cut_off
 
 
-def test_program_missing_in_the_image_is_reported(place: Containers) -> None:
-    wanted = place.spec(command=["no-such-program"])
+def test_program_missing_in_the_image_is_reported(harness: ContainerHarness) -> None:
+    wanted = harness.spec(command=["no-such-program"])
     try:
-        job = place.runtime.start(wanted)
+        job = harness.runtime.start(wanted)
     except Exception:
-        assert place.left() == []
+        assert harness.leftovers() == []
     else:  # an engine with an init process starts the container, and the init process fails
-        finish(job)
+        read_to_end(job)
         assert job.status().exit_code == 127
         assert "could not be run" in job.status().reason
         job.remove()
 
 
-def test_gpus_are_requested_and_missing_gpus_reported(place: Containers) -> None:
-    wanted = place.spec("import os; print(os.path.exists('/dev/nvidiactl'))", gpus=1)
-    if any("nvidia" in name for name in place.client.info()["Runtimes"]):
-        job = place.runtime.start(wanted)
-        assert finish(job) == ["True"]
+def test_gpus_are_requested_and_missing_gpus_are_reported(harness: ContainerHarness) -> None:
+    wanted = harness.spec("import os; print(os.path.exists('/dev/nvidiactl'))", gpus=1)
+    if any("nvidia" in name for name in harness.client.info()["Runtimes"]):
+        job = harness.runtime.start(wanted)
+        assert read_to_end(job) == ["True"]
         job.remove()
     else:
-        with pytest.raises(InvalidInputError, match="gpus: got 1, expected at most the GPUs that the engine can give"):
-            place.runtime.start(wanted)
-        assert place.left() == []
+        with pytest.raises(
+            InvalidInputError, match="gpus: got 1, expected at most the number of GPUs that the engine can assign"
+        ):
+            harness.runtime.start(wanted)
+        assert harness.leftovers() == []
 
 
-def test_missing_engine_is_reported_as_unavailable(place: Containers) -> None:
+def test_missing_engine_is_reported_as_unavailable(harness: ContainerHarness) -> None:
     runtime = DockerRuntime(lambda: docker.APIClient("unix:///nowhere/docker.sock", version="auto"))
     with pytest.raises(RuntimeUnavailableError, match="connect to the Docker engine"):
-        runtime.check(place.spec("print()"))
+        runtime.check(harness.spec("print()"))
 
 
 UNKNOWN = b'{"errors": [{"code": "MANIFEST_UNKNOWN", "message": "manifest unknown", "detail": {"Tag": "latest"}}]}'
 
 
-class Registry:
-    """A local image registry with one image: a shell and a file with the version. Without a version it is empty."""
+class LocalRegistry:
+    """A local registry with one image: a shell and a file with the version. Without a version, it has no image."""
 
     def __init__(self, name: str, architecture: str) -> None:
         self.version: str | None = None
@@ -212,7 +214,7 @@ class Registry:
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
-                kind, content = registry.answer(self.path)
+                kind, content = registry.respond(self.path)
                 self.send_response(200 if content else 404)
                 content = content or UNKNOWN
                 self.send_header("Content-Type", kind)
@@ -231,14 +233,14 @@ class Registry:
         self.image = f"127.0.0.1:{self._server.server_port}/{name}:latest"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
-    def answer(self, path: str) -> tuple[str, bytes]:
-        """Return media type and content at a path of the registry API, version 2."""
+    def respond(self, path: str) -> tuple[str, bytes]:
+        """Return the media type and the content at a path of the registry API, version 2."""
         if path == "/v2/":
             return "application/json", b"{}"
         if self.version is None:
             return "application/json", b""
         kind = "application/vnd.docker.distribution.manifest.v2+json"
-        layer = _shell(self.version)
+        layer = _shell_layer(self.version)
         packed = gzip.compress(layer, compresslevel=1, mtime=0)
         root = {"type": "layers", "diff_ids": [_digest(layer)]}
         config = json.dumps({"architecture": self._architecture, "os": "linux", "config": {}, "rootfs": root}).encode()
@@ -265,7 +267,7 @@ def _digest(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
-def _shell(version: str) -> bytes:
+def _shell_layer(version: str) -> bytes:
     """Return a layer with this machine's shell."""
     programs = {name: Path(shutil.which(name) or "").resolve() for name in ("dash", "cat", "sleep")}
     files = {f"bin/{'sh' if name == 'dash' else name}": program for name, program in programs.items()}
@@ -274,8 +276,8 @@ def _shell(version: str) -> bytes:
         files |= {word.lstrip("/"): Path(word).resolve() for word in listed if word.startswith("/")}
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w") as tar:
-        for place, source in sorted(files.items()):
-            tar.add(source, arcname=place)
+        for path, source in sorted(files.items()):
+            tar.add(source, arcname=path)
         info = tarfile.TarInfo("version")
         info.size = len(version)
         tar.addfile(info, io.BytesIO(version.encode()))
@@ -283,69 +285,73 @@ def _shell(version: str) -> bytes:
 
 
 @pytest.fixture
-def registry(place: Containers, docker_host: str) -> Iterator[Registry]:
+def registry(harness: ContainerHarness, docker_host: str) -> Iterator[LocalRegistry]:
     if not docker_host.startswith("unix://"):
-        pytest.skip("the engine may be on another machine, which cannot reach a registry on this one")
-    made = Registry(place.mark, place.client.version()["Arch"])
+        pytest.skip("the engine may be on another machine, which cannot reach a registry on this machine")
+    made = LocalRegistry(harness.mark, harness.client.version()["Arch"])
     yield made
     made.close()
     with contextlib.suppress(docker.errors.APIError):  # "not found": the test has not pulled the image
-        place.client.remove_image(made.image, force=True)
+        harness.client.remove_image(made.image, force=True)
 
 
 @pytest.fixture
-def pulls(place: Containers, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The pulled images."""
+def pulls(harness: ContainerHarness, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that records the pulled images."""
     pulled: list[str] = []
-    pull = place.client.pull
+    pull = harness.client.pull
 
-    def record(image: str, **options: Any) -> Any:
+    def record_pull(image: str, **options: Any) -> Any:
         pulled.append(image)
         return pull(image, **options)
 
-    monkeypatch.setattr(place.client, "pull", record)
+    monkeypatch.setattr(harness.client, "pull", record_pull)
     return pulled
 
 
-def spec_of(place: Containers, registry: Registry, name: str = "", command: str = "cat /version") -> Any:
-    return place.spec(name=f"{place.mark}{name}", command=["/bin/sh", "-c", command], image=registry.image)
+def registry_job_spec(
+    harness: ContainerHarness, registry: LocalRegistry, name: str = "", command: str = "cat /version"
+) -> Any:
+    return harness.spec(name=f"{harness.mark}{name}", command=["/bin/sh", "-c", command], image=registry.image)
 
 
-def test_runtime_pulls_an_image_once_for_all_starts(place: Containers, registry: Registry, pulls: list[str]) -> None:
+def test_runtime_pulls_an_image_once_for_all_starts(
+    harness: ContainerHarness, registry: LocalRegistry, pulls: list[str]
+) -> None:
     registry.version = "1"
     with pytest.raises(InvalidInputError, match=r"image: got .*, expected an image that the engine has"):
-        place.runtime.check(spec_of(place, registry))
-    # The engine lacks the image: the first check pulls it for the start by another runtime with the same client.
-    for runtime in [DockerRuntime(place.client, pull=True) for _ in range(2)]:
-        runtime.check(spec_of(place, registry))
-        runtime.check(spec_of(place, registry))
-    first = runtime.start(spec_of(place, registry))
-    assert (finish(first), pulls) == (["1"], [registry.image])
+        harness.runtime.check(registry_job_spec(harness, registry))
+    # The engine lacks the image. The first check pulls it, also for another runtime with the same client.
+    for runtime in [DockerRuntime(harness.client, pull=True) for _ in range(2)]:
+        runtime.check(registry_job_spec(harness, registry))
+        runtime.check(registry_job_spec(harness, registry))
+    first = runtime.start(registry_job_spec(harness, registry))
+    assert (read_to_end(first), pulls) == (["1"], [registry.image])
     first.remove()
     registry.version = "2"
-    runtime = DockerRuntime(place.client, pull=True)
+    runtime = DockerRuntime(harness.client, pull=True)
     for _ in range(2):
-        runtime.check(spec_of(place, registry))
+        runtime.check(registry_job_spec(harness, registry))
     for name in ("-a", "-b"):
-        job = runtime.start(spec_of(place, registry, name))
-        assert finish(job) == ["2"]
+        job = runtime.start(registry_job_spec(harness, registry, name))
+        assert read_to_end(job) == ["2"]
         job.remove()
     assert pulls == [registry.image] * 2
     registry.version = "3"
-    job = place.runtime.start(spec_of(place, registry))  # this runtime does not pull
-    assert finish(job) == ["2"]
+    job = harness.runtime.start(registry_job_spec(harness, registry))  # this runtime does not pull
+    assert read_to_end(job) == ["2"]
     job.remove()
 
 
-def test_reattach_needs_no_pull(place: Containers, registry: Registry, pulls: list[str]) -> None:
+def test_reattach_needs_no_pull(harness: ContainerHarness, registry: LocalRegistry, pulls: list[str]) -> None:
     registry.version = "1"
-    wanted = spec_of(place, registry, command="while :; do sleep 1; done")
-    first = DockerRuntime(place.client, pull=True).start(wanted)
+    wanted = registry_job_spec(harness, registry, command="while :; do sleep 1; done")
+    first = DockerRuntime(harness.client, pull=True).start(wanted)
     registry.version = None
     for lacks_image in (False, True):
         if lacks_image:
-            place.client.remove_image(registry.image, force=True)
-        runtime = DockerRuntime(place.client, pull=True)
+            harness.client.remove_image(registry.image, force=True)
+        runtime = DockerRuntime(harness.client, pull=True)
         runtime.check(wanted)
         again = runtime.start(wanted)
         assert again.id == first.id
@@ -355,23 +361,25 @@ def test_reattach_needs_no_pull(place: Containers, registry: Registry, pulls: li
     first.remove()
 
 
-def test_failed_pull_is_an_error_and_retried_by_the_next_start(place: Containers, registry: Registry) -> None:
+def test_failed_pull_is_an_error_and_is_retried_by_the_next_start(
+    harness: ContainerHarness, registry: LocalRegistry
+) -> None:
     registry.version = "1"
-    runtime = DockerRuntime(place.client, pull=True)
-    runtime.check(spec_of(place, registry))
-    old = runtime.start(spec_of(place, registry))
-    finish(old)
+    runtime = DockerRuntime(harness.client, pull=True)
+    runtime.check(registry_job_spec(harness, registry))
+    old = runtime.start(registry_job_spec(harness, registry))
+    read_to_end(old)
     old.remove()
     registry.version = None
-    runtime = DockerRuntime(place.client, pull=True)
+    runtime = DockerRuntime(harness.client, pull=True)
     with pytest.raises(InvalidInputError, match=r"image: got .*, expected an image that can be pulled"):
-        runtime.start(spec_of(place, registry))
-    assert place.left() == []
+        runtime.start(registry_job_spec(harness, registry))
+    assert harness.leftovers() == []
     registry.version = "2"
-    job = runtime.start(spec_of(place, registry))
-    assert finish(job) == ["2"]
+    job = runtime.start(registry_job_spec(harness, registry))
+    assert read_to_end(job) == ["2"]
     job.remove()
     registry.close()
     with pytest.raises(RuntimeUnavailableError, match="could not pull"):
-        DockerRuntime(place.client, pull=True).start(spec_of(place, registry))
-    assert place.left() == []
+        DockerRuntime(harness.client, pull=True).start(registry_job_spec(harness, registry))
+    assert harness.leftovers() == []

@@ -79,16 +79,16 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def dags(airflow: AirflowProcess, store: Path, reports: Path) -> Iterator[None]:
-    """The DAGs above and their connection."""
+    """Install the DAGs above and their connection."""
     airflow.api("POST", "/connections", {"connection_id": "test_store", "conn_type": "sqlite", "host": str(store)})
-    with gates.dag(airflow, "drift_sensors", DAGS.replace("REPORTS", str(reports))):
+    with gates.temporary_dag(airflow, "drift_sensors", DAGS.replace("REPORTS", str(reports))):
         yield
-        watch(airflow, "watched", "watched_drift", airflow.dags_folder / "drift_sensors.py", paused=True)
+        set_watched(airflow, "watched", "watched_drift", airflow.dags_folder / "drift_sensors.py", paused=True)
     airflow.api("DELETE", "/connections/test_store")
 
 
-def watch(airflow: AirflowProcess, dag_id: str, asset: str, path: Path, *, paused: bool = False) -> None:
-    """Let the triggerer watch an asset, or stop it: it watches while a DAG that waits for the asset is active.
+def set_watched(airflow: AirflowProcess, dag_id: str, asset: str, path: Path, *, paused: bool = False) -> None:
+    """Start or stop the triggerer's watch of an asset, by unpausing or pausing a DAG that waits for the asset.
 
     Airflow notices a change when it parses the file.
     """
@@ -127,8 +127,8 @@ def add_window(store: Path, table: str, window: str, *, wind: float = 0.0, temp:
         rows.to_sql(table, database, if_exists="append", index=False)
 
 
-def events(airflow: AirflowProcess, asset: str) -> list[dict[str, Any]]:
-    def response() -> dict[str, Any] | None:
+def asset_events(airflow: AirflowProcess, asset: str) -> list[dict[str, Any]]:
+    def query_events() -> dict[str, Any] | None:
         try:
             return airflow.api("GET", "/assets/events", name_pattern=asset)
         except AirflowApiError as error:
@@ -137,7 +137,7 @@ def events(airflow: AirflowProcess, asset: str) -> list[dict[str, Any]]:
                 raise
             return None
 
-    return [event for event in until(response)["asset_events"] if event["name"] == asset]
+    return [event for event in until(query_events)["asset_events"] if event["name"] == asset]
 
 
 def test_one_shot_sensor_without_drift_skips_downstream_and_reports(
@@ -148,13 +148,13 @@ def test_one_shot_sensor_without_drift_skips_downstream_and_reports(
     summary = airflow.xcom("drift_sensors", run_id, "checks_once")
     assert summary["verdict"] == "no drift"
     assert Path(summary["report_html"].removeprefix("file://")).is_relative_to(reports)
-    assert events(airflow, "checks_once") == []
+    assert asset_events(airflow, "checks_once") == []
 
 
 def test_sensor_without_drift_can_succeed_without_an_event(airflow: AirflowProcess, run_id: str) -> None:
     assert airflow.task_states("drift_sensors", run_id)["after_continues"] == "success"
     assert airflow.xcom("drift_sensors", run_id, "continues")["verdict"] == "no drift"
-    assert events(airflow, "continues") == []
+    assert asset_events(airflow, "continues") == []
 
 
 @pytest.mark.parametrize("task", WAITING)
@@ -176,7 +176,7 @@ def test_waiting_sensor_succeeds_when_a_window_drifts(airflow: AirflowProcess, r
     assert link.startswith("https://reports.example/drift_sensors/")
     assert link.endswith(f"/{task}/report.html")
 
-    [event] = events(airflow, task)
+    [event] = asset_events(airflow, task)
     assert event["extra"]["drifted_features"] == ["wind_speed"]
 
 
@@ -187,11 +187,11 @@ def test_deferred_sensor_with_soft_fail_skips_on_timeout(airflow: AirflowProcess
 
 def test_drift_scheduled_dag_runs_once_per_drift_across_triggerer_restart(airflow: AirflowProcess, store: Path) -> None:
     until(lambda: airflow.api("GET", "/dags", dag_id_pattern="watched")["dags"])
-    watch(airflow, "watched", "watched_drift", airflow.dags_folder / "drift_sensors.py")
-    assert events(airflow, "watched_drift") == []
+    set_watched(airflow, "watched", "watched_drift", airflow.dags_folder / "drift_sensors.py")
+    assert asset_events(airflow, "watched_drift") == []
 
     add_window(store, "watched", "2013-03", wind=1.0)
-    until(lambda: events(airflow, "watched_drift"))
+    until(lambda: asset_events(airflow, "watched_drift"))
     asset = until(lambda: airflow.api("GET", "/assets", name_pattern="watched_drift")["assets"])[0]
     until(lambda: "wind_speed" in str(airflow.api("GET", f"/assets/{asset['id']}/state-store")))
 
@@ -200,20 +200,20 @@ def test_drift_scheduled_dag_runs_once_per_drift_across_triggerer_restart(airflo
     triggerer.wait(LONG_S)
     airflow.start_component("triggerer")
 
-    # Wind speed is still drifted: no event. New drift in temperature: an event, which also shows that the trigger runs.
+    # The wind speed still drifts, which is no event. New drift of the temperature is an event: the trigger runs.
     add_window(store, "watched", "2013-04", wind=1.0)
     add_window(store, "watched", "2013-05", wind=1.0, temp=1.0)
-    until(lambda: len(events(airflow, "watched_drift")) > 1)
-    found = sorted(events(airflow, "watched_drift"), key=lambda event: event["timestamp"])
+    until(lambda: len(asset_events(airflow, "watched_drift")) > 1)
+    found = sorted(asset_events(airflow, "watched_drift"), key=lambda event: event["timestamp"])
     drifted = [event["extra"]["payload"]["drifted_features"] for event in found]
     assert [sorted(names) for names in drifted] == [["wind_speed"], ["temp", "wind_speed"]]
     assert Path(found[0]["extra"]["payload"]["report_html"].removeprefix("file://")).exists()
 
-    def both_ran() -> list[dict[str, Any]]:
+    def two_finished_runs() -> list[dict[str, Any]]:
         runs = airflow.api("GET", "/dags/watched/dagRuns")["dag_runs"]
         return runs if len(runs) == 2 and all(run["state"] == "success" for run in runs) else []
 
-    runs = until(both_ran)
+    runs = until(two_finished_runs)
     assert all(run["run_type"] == "asset_triggered" for run in runs)
     until(lambda: airflow.health()["triggerer"] == "healthy")
 
@@ -229,12 +229,12 @@ def test_example_dag_is_triggered_by_drift_of_real_flights(
     dag.write_text((project / "dags" / "watch_for_drift.py").read_text())
     try:
         until(lambda: airflow.api("GET", "/dags", dag_id_pattern="watch_for_drift")["dags"])
-        watch(airflow, "watch_for_drift", "flights_watch", dag)
+        set_watched(airflow, "watch_for_drift", "flights_watch", dag)
         [run] = until(lambda: airflow.api("GET", "/dags/watch_for_drift/dagRuns")["dag_runs"])
         assert airflow.wait("watch_for_drift", run["dag_run_id"], timeout_s=LONG_S) == "success"
-        assert "temp" in airflow.xcom("watch_for_drift", run["dag_run_id"], "what_drifted")
-        assert len(events(airflow, "flights_watch")) == 1
-        watch(airflow, "watch_for_drift", "flights_watch", dag, paused=True)
+        assert "temp" in airflow.xcom("watch_for_drift", run["dag_run_id"], "print_drifted_features")
+        assert len(asset_events(airflow, "flights_watch")) == 1
+        set_watched(airflow, "watch_for_drift", "flights_watch", dag, paused=True)
     finally:
         dag.unlink()
         airflow.api("DELETE", "/connections/paceline_store")

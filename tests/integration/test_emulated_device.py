@@ -8,7 +8,7 @@ from pathlib import Path
 
 import docker
 import pytest
-from tests.integration.jobs import Containers, leaving_nothing, quota
+from tests.integration.jobs import ContainerHarness, quota_of_group, without_leftovers
 from tests.waiting import until
 
 from paceline.errors import PacelineError
@@ -16,33 +16,33 @@ from paceline.testing.emulated_device import EmulatedDevice
 
 pytestmark = [
     pytest.mark.docker,
-    pytest.mark.skipif(os.geteuid() != 0, reason="control groups are made by root"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can create control groups"),
     pytest.mark.timeout(120),
 ]
 
 
 @pytest.fixture
-def place(
+def harness(
     docker_client: docker.APIClient, docker_host: str, trainer_image: str, tmp_path: Path
-) -> Iterator[Containers]:
-    with leaving_nothing(Containers(docker_client, docker_host, trainer_image, tmp_path)) as made:
+) -> Iterator[ContainerHarness]:
+    with without_leftovers(ContainerHarness(docker_client, docker_host, trainer_image, tmp_path)) as made:
         yield made
 
 
-def test_emulated_device_contains_its_containers_and_is_removed(place: Containers) -> None:
+def test_emulated_device_contains_its_containers_and_is_removed(harness: ContainerHarness) -> None:
     processor = min(os.sched_getaffinity(0))
     with EmulatedDevice("test-cores", 0.5, memory_bytes=2**29, processor=processor) as device:
         jobs = [
-            place.runtime.start(
-                place.spec(
-                    "while True: pass", name=f"{place.mark}-{one}", devices=0.5, cgroup_parent=device.cgroup_parent
+            harness.runtime.start(
+                harness.spec(
+                    "while True: pass", name=f"{harness.mark}-{one}", devices=0.5, cgroup_parent=device.cgroup_parent
                 )
             )
             for one in range(2)
         ]
-        assert quota(device._group) == pytest.approx(0.5)
+        assert quota_of_group(device._group) == pytest.approx(0.5)
         for job in jobs:
-            pid = place.client.inspect_container(job.id)["State"]["Pid"]
+            pid = harness.client.inspect_container(job.id)["State"]["Pid"]
             groups = {
                 line.split(":")[1]: line.split(":")[2] for line in Path(f"/proc/{pid}/cgroup").read_text().split()
             }
@@ -57,12 +57,12 @@ def test_emulated_device_contains_its_containers_and_is_removed(place: Container
     assert list(Path("/sys/fs/cgroup").glob("**/paceline-device-test-cores")) == []
 
 
-def test_container_above_the_memory_limit_is_killed(place: Containers) -> None:
+def test_container_above_the_memory_limit_is_killed(harness: ContainerHarness) -> None:
     with EmulatedDevice("test-memory", cores=1.0, memory_bytes=2**26) as device:
-        greedy = place.spec(
+        greedy = harness.spec(
             "x = bytearray(2**28); print(len(x))", cgroup_parent=device.cgroup_parent, memory_bytes=None
         )
-        job = place.runtime.start(greedy)
+        job = harness.runtime.start(greedy)
         assert job.wait(60)
         assert job.status().exit_code == 137
         job.remove()
@@ -71,8 +71,8 @@ def test_container_above_the_memory_limit_is_killed(place: Containers) -> None:
 def test_equal_devices_have_different_periods() -> None:
     with EmulatedDevice("test-one", 0.333, 2**26) as one, EmulatedDevice("test-other", 0.333, 2**26) as other:
         assert period_us(one) != period_us(other)
-        # The kernel rejects a container with all cores of its device if the device has a fraction less.
-        assert quota(one._group) == quota(other._group) == 0.333
+        # The kernel rejects a container with all cores of its device if the device's quota is a fraction smaller.
+        assert quota_of_group(one._group) == quota_of_group(other._group) == 0.333
 
 
 def period_us(device: EmulatedDevice) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 import docker
 import pytest
-from tests.integration.jobs import GATE, Containers, leaving_nothing, pass_gate, wait_for_line
+from tests.integration.jobs import GATE, ContainerHarness, pass_gate, wait_for_line, without_leftovers
 from tests.waiting import until
 
 from paceline.errors import PacelineError
@@ -48,16 +48,16 @@ gate()
 
 
 @pytest.fixture
-def place(
+def harness(
     docker_client: docker.APIClient, docker_host: str, trainer_image: str, tmp_path: Path
-) -> Iterator[Containers]:
-    with leaving_nothing(Containers(docker_client, docker_host, trainer_image, tmp_path)) as made:
+) -> Iterator[ContainerHarness]:
+    with without_leftovers(ContainerHarness(docker_client, docker_host, trainer_image, tmp_path)) as made:
         yield made
 
 
-def ends(place: Containers, job: DockerJob) -> list[list[str]]:
+def link_commands(harness: ContainerHarness, job: DockerJob) -> list[list[str]]:
     """Return the commands that show the traffic control at both ends of a container's link: inside and on the host."""
-    pid = place.client.inspect_container(job.id)["State"]["Pid"]
+    pid = harness.client.inspect_container(job.id)["State"]["Pid"]
     inside = ["nsenter", "-t", str(pid), "-n"]
     links = subprocess.check_output([*inside, "ip", "-o", "link"], text=True)
     ((name, other),) = re.findall(r"^\d+: (\w+)@if(\d+):", links, re.MULTILINE)
@@ -66,45 +66,45 @@ def ends(place: Containers, job: DockerJob) -> list[list[str]]:
     return [[*inside, *show, name], [*show, on_host[other]]]
 
 
-def buckets(ends: list[list[str]]) -> list[tuple[str, int]]:
+def read_buckets(link_commands: list[list[str]]) -> list[tuple[str, int]]:
     """Return the rate and the sent bytes of each token bucket."""
-    output = "".join(subprocess.check_output(end, text=True) for end in ends)
+    output = "".join(subprocess.check_output(end, text=True) for end in link_commands)
     found = re.findall(r"^qdisc tbf .* rate (\w+) .*\n Sent (\d+) bytes", output, re.MULTILINE)
     return [(rate, int(sent)) for rate, sent in found]
 
 
-def test_slow_link_limits_a_container_in_both_directions(place: Containers) -> None:
-    network = f"{place.mark}-net"
+def test_slow_link_limits_a_container_in_both_directions(harness: ContainerHarness) -> None:
+    network = f"{harness.mark}-net"
     far = Machine(
         name="far", kind="part", cores=1, memory_gib=1, cgroup_parent="/paceline-device-far", link=Link(mbit_per_s=20)
     )
     near = Machine(name="near", kind="part", cores=1, memory_gib=1)
 
-    def start(name: str, code: str, **changes: Any) -> DockerJob:
-        spec = place.spec(code, name=f"{place.mark}-{name}", devices=0.5, own_network=network, **changes)
-        return place.runtime.start(spec)
+    def start_job(name: str, code: str, **changes: Any) -> DockerJob:
+        spec = harness.spec(code, name=f"{harness.mark}-{name}", devices=0.5, own_network=network, **changes)
+        return harness.runtime.start(spec)
 
     with (
         EmulatedDevice("far", cores=1, memory_bytes=2**30),
-        emulate_links(place.client, Fleet(machines=(far,), parameter_server=near)),
+        emulate_links(harness.client, Fleet(machines=(far,), parameter_server=near)),
     ):
-        echo = start("echo", ECHO, alias="echo")
+        echo = start_job("echo", ECHO, alias="echo")
         wait_for_line(echo, "listens")
-        ask = start("ask", GATE + ASK, cgroup_parent=far.cgroup_parent)
-        link_ends = ends(place, ask)
-        until(lambda: len(buckets(link_ends)) == 2)
-        assert buckets(ends(place, echo)) == []
-        pass_gate(place, ask)
+        ask = start_job("ask", GATE + ASK, cgroup_parent=far.cgroup_parent)
+        link_ends = link_commands(harness, ask)
+        until(lambda: len(read_buckets(link_ends)) == 2)
+        assert read_buckets(link_commands(harness, echo)) == []
+        pass_gate(harness, ask)
         assert wait_for_line(ask, "at the gate") == [str(BYTES), "at the gate"]
-        assert [rate for rate, _ in buckets(link_ends)] == ["20Mbit", "20Mbit"]
-        assert min(sent for _, sent in buckets(link_ends)) > BYTES
+        assert [rate for rate, _ in read_buckets(link_ends)] == ["20Mbit", "20Mbit"]
+        assert min(sent for _, sent in read_buckets(link_ends)) > BYTES
         ask.remove()
         assert not Path("/sys/class/net", link_ends[1][-1]).exists()
         echo.remove()
 
 
-def test_container_without_a_network_is_rejected(place: Containers) -> None:
-    job = place.runtime.start(place.spec("import signal; signal.pause()", devices=0.1))
+def test_container_without_a_network_is_rejected(harness: ContainerHarness) -> None:
+    job = harness.runtime.start(harness.spec("import signal; signal.pause()", devices=0.1))
     with pytest.raises(PacelineError, match="no network to limit"):
-        limit_bandwidth(place.client, job.id, Link(mbit_per_s=20))
+        limit_bandwidth(harness.client, job.id, Link(mbit_per_s=20))
     job.remove()

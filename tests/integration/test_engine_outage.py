@@ -1,4 +1,4 @@
-"""An engine outage costs a training time, but no work and no output."""
+"""An engine outage costs a training job time, but no work and no output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 
 import docker
 import pytest
-from tests.integration.jobs import finish, wait_for_line
+from tests.integration.jobs import read_to_end, wait_for_line
 from tests.waiting import until
 from tests.wrong_clock import WrongClock
 
@@ -32,23 +32,26 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(300)]
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
-    """Control of an engine with one image, by ``docker/engine``; ``engine("start")`` returns the address."""
+    """Yield a function that starts and stops a private engine with one image, and returns its address."""
     script = Path(__file__).parents[2] / "docker" / "engine"
     folder = Path("/tmp") / f"pe-{uuid.uuid4().hex[:8]}"  # the path of a socket must be short
 
-    def run(action: str, *flags: str) -> str:
+    def control_engine(action: str, *flags: str) -> str:
         subprocess.run([str(script), action, str(folder), *flags], check=True, capture_output=True, timeout=120)
         return f"unix://{folder}/docker.sock"
 
     try:
-        import_shell(docker.APIClient(run("start", "--live-restore"), version="auto"), tmp_path_factory.mktemp("image"))
-        yield run
+        import_shell(
+            docker.APIClient(control_engine("start", "--live-restore"), version="auto"),
+            tmp_path_factory.mktemp("image"),
+        )
+        yield control_engine
     finally:
-        run("remove")
+        control_engine("remove")
 
 
 def import_shell(client: docker.APIClient, folder: Path) -> None:
-    """Import an image with only this machine's shell, which is faster than copying one between engines."""
+    """Import an image with only this machine's shell, which is faster than copying an image between engines."""
     programs = {name: Path(shutil.which(name) or "").resolve() for name in ("dash", "sleep", "cat")}
     files = {f"/bin/{'sh' if name == 'dash' else name}": program for name, program in programs.items()}
     for program in programs.values():
@@ -56,8 +59,8 @@ def import_shell(client: docker.APIClient, folder: Path) -> None:
         files |= {word: Path(word).resolve() for word in listed if word.startswith("/")}
     archive = folder / "shell.tar"
     with tarfile.open(archive, "w") as tar:
-        for place, source in files.items():
-            tar.add(source, arcname=place)
+        for path, source in files.items():
+            tar.add(source, arcname=path)
     client.import_image_from_file(str(archive), repository="shell", tag="latest")
 
 
@@ -83,8 +86,8 @@ def test_container_that_outlives_its_engine_loses_no_line(engine: Callable[..., 
     lines += wait_for_line(job, "line")  # the same object continues to read
     job.resize(0.3)
     client.kill(job.id, signal=int(signal.SIGUSR1))
-    lines += finish(job)
-    # The engine itself may drop a line when it ends. All lines that it has arrive once and in order.
+    lines += read_to_end(job)
+    # The engine itself may drop a line when it ends. All lines that the engine has arrive once and in order.
     assert lines == client.logs(job.id).decode().splitlines()
     assert lines[-1] == "over"
     assert job.status().exit_code == 0
@@ -108,14 +111,14 @@ def test_engine_clock_set_back_during_a_reconnect_loses_no_line(engine: Callable
         client.unpause(job.id)
         until(lambda: len(client.logs(job.id).decode().splitlines()) > len(logged))
         client.kill(job.id, signal=int(signal.SIGUSR1))
-        lines += finish(job)
-        assert list(dict.fromkeys(lines)) == client.logs(job.id).decode().splitlines(), "lines may come twice"
+        lines += read_to_end(job)
+        assert list(dict.fromkeys(lines)) == client.logs(job.id).decode().splitlines(), "lines may be repeated"
         job.remove()
     finally:
         clock.close()
 
 
-# Counts to 10 at first, and after a restart from the checkpoint to 20.
+# The job counts to 10 at first, and to 20 after a restart from the checkpoint.
 TRAINING = """
 trap 'exit 143' TERM
 at=/paceline/checkpoint/at; i=$(cat $at 2>/dev/null || echo 0); most=$((i ? 20 : 10))
@@ -131,7 +134,7 @@ def test_training_stopped_by_an_engine_outage_resumes_from_its_checkpoint(
     engine: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
-    engine("stop")  # the other test may have started it with live restore
+    engine("stop")  # another test may have started the engine with live restore
     address = engine("start")
     monkeypatch.setenv("DOCKER_HOST", address)
     client = docker.APIClient(address, version="auto")
@@ -157,13 +160,13 @@ def test_training_stopped_by_an_engine_outage_resumes_from_its_checkpoint(
         stats_tags={},
     )
 
-    def outage() -> None:
+    def interrupt_engine() -> None:
         until(lambda: (state.get("pace") or {}).get("progress_pct", 0.0) == 50)
         engine("stop")
         until(lambda: "engine_away" in [event["kind"] for event in state[HISTORY]["events"]])
         engine("start")
 
-    thread = threading.Thread(target=outage)
+    thread = threading.Thread(target=interrupt_engine)
     thread.start()
     try:
         context = {"ti": ti, "dag_run": SimpleNamespace(start_date=now), "task_state_store": state}

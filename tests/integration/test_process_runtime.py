@@ -14,11 +14,11 @@ from tests.integration.jobs import (
     GATE,
     MECHANISMS,
     RESUMES,
-    Processes,
-    finish,
-    leaving_nothing,
+    ProcessHarness,
     processes_below,
+    read_to_end,
     wait_for_line,
+    without_leftovers,
 )
 from tests.waiting import until
 
@@ -33,13 +33,13 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the process run
 
 
 @pytest.fixture(params=MECHANISMS)
-def place(request: pytest.FixtureRequest, tmp_path: Path, process_runtime_root: Path) -> Iterator[Processes]:
-    """A runtime with each mechanism; a test fails if it leaves parts of its jobs behind."""
-    with leaving_nothing(Processes(process_runtime_root, request.param, tmp_path)) as made:
+def harness(request: pytest.FixtureRequest, tmp_path: Path, process_runtime_root: Path) -> Iterator[ProcessHarness]:
+    """Yield a harness for each mechanism; a test that leaves remains of its jobs fails."""
+    with without_leftovers(ProcessHarness(process_runtime_root, request.param, tmp_path)) as made:
         yield made
 
 
-signal_only = pytest.mark.parametrize("place", ["signal"], indirect=True)
+signal_only = pytest.mark.parametrize("harness", ["signal"], indirect=True)
 
 INSPECT = """
 import json, os, sys, paceline.train.progress as progress
@@ -49,11 +49,13 @@ gate()
 """
 
 
-def test_job_and_launcher_do_not_inherit_the_environment(place: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_and_launcher_do_not_inherit_the_environment(
+    harness: ProcessHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FERNET_KEY", "s3cret")
-    job = place.runtime.start(place.spec(GATE + INSPECT, environment={"SEED": "7"}))
+    job = harness.runtime.start(harness.spec(GATE + INSPECT, environment={"SEED": "7"}))
     line, _ = wait_for_line(job, "at the gate")
-    running = processes_below(place.runtime.root)
+    running = processes_below(harness.runtime.root)
     assert len(running) == 3  # the job, its launcher and its guardian
     assert not any(b"s3cret" in Path(f"/proc/{pid}/environ").read_bytes() for pid in running)
     seen, home = json.loads(line), Path(job.id)
@@ -66,10 +68,10 @@ def test_job_and_launcher_do_not_inherit_the_environment(place: Processes, monke
     assert (seen["folder"], seen["python"]) == (str(home / "work"), sys.executable)
     assert seen["sdk"].startswith(str(home / "sdk"))
     assert seen["session"]
-    assert len(seen["handles"]) == 4  # the standard three and the listing itself
+    assert len(seen["handles"]) == 4  # three standard streams and the listing itself
     assert home.stat().st_mode & 0o077 == (home / "job.json").stat().st_mode & 0o077 == 0
-    place.signal(job, signal.SIGUSR1)
-    assert finish(job) == []
+    harness.signal(job, signal.SIGUSR1)
+    assert read_to_end(job) == []
     job.remove()
 
 
@@ -86,39 +88,39 @@ print("up", flush=True)
 """
 
 
-def test_processes_in_other_sessions_are_limited_and_end_with_the_launcher(place: Processes) -> None:
-    job = place.runtime.start(place.spec(SPREADS + "while True: sum(range(1000))"))
+def test_processes_in_other_sessions_are_limited_and_end_with_the_launcher(harness: ProcessHarness) -> None:
+    job = harness.runtime.start(harness.spec(SPREADS + "while True: sum(range(1000))"))
     wait_for_line(job, "up")
-    pids = members(job)
+    pids = job_processes(job)
     assert len(pids) == 4
     job.resize(0.01)
-    if place.state_of(job)["cgroup"] is None:  # all are stopped at the same time
-        until(lambda: {state(pid) for pid in pids} == {"T"})
+    if harness.read_state(job)["cgroup"] is None:  # the throttle stops all at the same time
+        until(lambda: {process_state(pid) for pid in pids} == {"T"})
         job.resize(4)
-        until(lambda: "T" not in {state(pid) for pid in pids})
+        until(lambda: "T" not in {process_state(pid) for pid in pids})
     else:
-        group = Group.from_json(place.state_of(job)["cgroup"])
+        group = Group.from_json(harness.read_state(job)["cgroup"])
         assert set(pids) <= set(group.members())
-    os.kill(place.state_of(job)["launcher"]["pid"], signal.SIGKILL)
+    os.kill(harness.read_state(job)["launcher"]["pid"], signal.SIGKILL)
     assert job.wait(60)
     assert (job.status().state, job.status().exit_code) == ("exited", 137)
     assert "controlled the job was killed" in job.status().reason
-    assert members(job) == []
+    assert job_processes(job) == []
     job.remove()
 
 
-def test_background_processes_end_with_the_job(place: Processes) -> None:
-    job = place.runtime.start(place.spec(SPREADS))
-    assert finish(job) == ["up"]
-    assert members(job) == []
+def test_background_processes_end_with_the_job(harness: ProcessHarness) -> None:
+    job = harness.runtime.start(harness.spec(SPREADS))
+    assert read_to_end(job) == ["up"]
+    assert job_processes(job) == []
     job.remove()
 
 
-def members(job: Job) -> list[int]:
+def job_processes(job: Job) -> list[int]:
     return [process.pid for process in find_by_environment("PACELINE_OUTPUT", f"{job.id}/output")]
 
 
-def state(pid: int) -> str:
+def process_state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
 
 
@@ -140,33 +142,33 @@ print("up", flush=True)
 
 
 @signal_only
-def test_processes_that_change_sessions_do_not_block_the_others(place: Processes) -> None:
-    job = place.runtime.start(place.spec(HOPS, devices=0.5))
+def test_processes_that_change_sessions_do_not_block_other_processes(harness: ProcessHarness) -> None:
+    job = harness.runtime.start(harness.spec(HOPS, devices=0.5))
     wait_for_line(job, "up")
     job.remove()
 
 
-def test_job_without_launcher_and_guardian_is_gone_and_restartable(place: Processes) -> None:
-    job = place.runtime.start(place.spec(RESUMES))
+def test_job_without_launcher_and_guardian_is_gone_and_restartable(harness: ProcessHarness) -> None:
+    job = harness.runtime.start(harness.spec(RESUMES))
     wait_for_line(job, "saved")
     for name in ("guardian", "launcher"):
-        os.kill(place.state_of(job)[name]["pid"], signal.SIGKILL)
+        os.kill(harness.read_state(job)[name]["pid"], signal.SIGKILL)
     assert job.wait(60)
     assert job.status().state == "gone"
-    assert place.runtime.reattach(job.id).status().state == "gone"
+    assert harness.runtime.reattach(job.id).status().state == "gone"
     job.restart()
-    assert finish(job)[-1] == "resumed at 41"
+    assert read_to_end(job)[-1] == "resumed at 41"
     job.remove()
 
 
 @signal_only
-def test_process_with_the_launchers_pid_is_not_the_launcher(place: Processes) -> None:
-    job = place.runtime.start(place.spec("print()"))
-    finish(job)
-    until(lambda: not processes_below(place.runtime.root))
+def test_process_with_the_launchers_pid_is_not_the_launcher(harness: ProcessHarness) -> None:
+    job = harness.runtime.start(harness.spec("print()"))
+    read_to_end(job)
+    until(lambda: not processes_below(harness.runtime.root))
     scratch = Scratch(Path(job.id))
     scratch.end.unlink()
-    changed = place.state_of(job)
+    changed = harness.read_state(job)
     for name in ("launcher", "guardian"):
         changed[name]["pid"] = os.getpid()  # alive, but with another start time
     scratch.state.write_text(json.dumps(changed))
@@ -179,25 +181,25 @@ def test_process_with_the_launchers_pid_is_not_the_launcher(place: Processes) ->
 @pytest.mark.parametrize("step", ["sdk_files", "placed_files", "write_json", "launch"])
 @pytest.mark.parametrize("error", [OSError("cut off"), KeyboardInterrupt("cut off")], ids=["disk", "interrupted"])
 def test_interrupted_start_leaves_nothing(
-    place: Processes, monkeypatch: pytest.MonkeyPatch, step: str, error: BaseException
+    harness: ProcessHarness, monkeypatch: pytest.MonkeyPatch, step: str, error: BaseException
 ) -> None:
     def cut_off(*_: object, **__: object) -> None:
         raise error
 
     monkeypatch.setattr(f"paceline.runtime.process.{step}", cut_off)
     with pytest.raises(PacelineError if isinstance(error, OSError) else KeyboardInterrupt, match="cut off"):
-        place.runtime.start(place.spec("print()"))
-    assert place.left() == []
+        harness.runtime.start(harness.spec("print()"))
+    assert harness.leftovers() == []
 
 
 @signal_only
-def test_prepared_folder_without_a_start_is_replaced(place: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = place.spec("print('done')")
+def test_prepared_folder_without_a_start_is_replaced(harness: ProcessHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = harness.spec("print('done')")
     with monkeypatch.context() as crash:  # a worker process killed before the start removes nothing
         crash.setattr("paceline.runtime.process.launch", lambda _: None)
-        job = place.runtime.start(wanted)
+        job = harness.runtime.start(wanted)
     assert read_json(Scratch(Path(job.id)).job) is not None
-    again = place.runtime.start(wanted)
+    again = harness.runtime.start(wanted)
     assert again.id == job.id
-    assert finish(again) == ["done"]
+    assert read_to_end(again) == ["done"]
     again.remove()

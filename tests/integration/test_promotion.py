@@ -37,10 +37,10 @@ report(auc=float((input_dir() / "model" / "auc").read_text()))
 
 @pytest.fixture
 def registry(airflow: AirflowProcess, tmp_path: Path) -> Iterator[Registry]:
-    """The registry of the DAG above."""
+    """Yield the registry of the DAG above."""
     registry = tmp_path / "registry"
     (airflow.dags_folder / "score.py").write_text(SCORE)
-    with gates.dag(airflow, "judge", DAG.replace("REGISTRY", str(registry))):
+    with gates.temporary_dag(airflow, "judge", DAG.replace("REGISTRY", str(registry))):
         yield Registry(registry)
     (airflow.dags_folder / "score.py").unlink()
 
@@ -65,6 +65,11 @@ def test_only_a_better_challenger_replaces_the_champion_and_emits_an_event(
     assert [r["promoted"] for r in results] == [True, False, True]
     assert [r["champion_version"] for r in results] == [1, 1, 3]
     assert [p.version for p in registry.history("promoted")] == [1, 3]
+    what = {"dry_run": False, "dag_run_id": run_id, "task_ids": ["promote"], "only_failed": False}
+    airflow.api("POST", "/dags/judge/clearTaskInstances", what)
+    assert airflow.wait("judge", run_id, LONG_S) == "success"
+    assert airflow.xcom("judge", run_id, "promote")["promoted"], "a cleared task reports its promotion again"
+    # It does not emit its event again.
     sent = airflow.api("GET", "/assets/events", order_by="timestamp", source_dag_id="judge")["asset_events"]
     assert [event["extra"]["version"] for event in sent] == [1, 3]
     assert sent[1]["extra"]["previous_version"] == 1

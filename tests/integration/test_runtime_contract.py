@@ -20,13 +20,13 @@ from tests.integration.jobs import (
     MECHANISMS,
     MIB,
     RESUMES,
-    Containers,
-    Place,
-    Processes,
-    finish,
-    leaving_nothing,
+    ContainerHarness,
+    Harness,
+    ProcessHarness,
     pass_gate,
+    read_to_end,
     wait_for_line,
+    without_leftovers,
 )
 from tests.waiting import until
 
@@ -37,15 +37,15 @@ PAUSE = "import signal\nprint('up', flush=True)\nsignal.pause()\n"
 
 
 @pytest.fixture(params=[pytest.param("docker", marks=pytest.mark.docker), *MECHANISMS])
-def place(request: pytest.FixtureRequest, tmp_path: Path, process_runtime_root: Path) -> Iterator[Place]:
-    """A runtime; a test fails if it leaves parts of its jobs behind."""
-    made: Place
+def harness(request: pytest.FixtureRequest, tmp_path: Path, process_runtime_root: Path) -> Iterator[Harness]:
+    """Yield a harness for each runtime; a test that leaves remains of its jobs fails."""
+    made: Harness
     if request.param == "docker":
         names = ("docker_client", "docker_host", "trainer_image")
-        made = Containers(*map(request.getfixturevalue, names), folder=tmp_path)
+        made = ContainerHarness(*map(request.getfixturevalue, names), folder=tmp_path)
     else:
-        made = Processes(process_runtime_root, request.param, folder=tmp_path)
-    with leaving_nothing(made):
+        made = ProcessHarness(process_runtime_root, request.param, folder=tmp_path)
+    with without_leftovers(made):
         yield made
 
 
@@ -60,15 +60,15 @@ for folder in ("PACELINE_OUTPUT", "PACELINE_CHECKPOINT"):
 
 
 def test_job_has_its_inputs_and_leaves_only_its_output(
-    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "postgresql://airflow:s3cret@db")
     data = tmp_path / "data"
     data.mkdir()
     (data / "a.txt").write_text("reference")
     began_s = time.time()
-    job = place.runtime.start(place.spec(INSPECT, inputs={"data": data}, environment={"SEED": "7"}))
-    (line,) = finish(job)
+    job = harness.runtime.start(harness.spec(INSPECT, inputs={"data": data}, environment={"SEED": "7"}))
+    (line,) = read_to_end(job)
     seen = json.loads(line)
     assert (seen["input"], seen["environment"]["SEED"], seen["beside"]) == ("reference", "7", ["job.py"])
     assert "s3cret" not in line
@@ -85,7 +85,7 @@ def test_job_has_its_inputs_and_leaves_only_its_output(
     job.remove()
     assert job.status().state == "gone"
     with pytest.raises(JobLostError):
-        place.runtime.reattach(job.id)
+        harness.runtime.reattach(job.id)
 
 
 CHATTY = r"""
@@ -97,9 +97,9 @@ print("last", end="")
 """
 
 
-def test_fast_output_arrives_once_and_in_order(place: Place) -> None:
-    job = place.runtime.start(place.spec(CHATTY, devices=place.runtime.capacity()))
-    broken, long, *rest = finish(job)
+def test_fast_output_arrives_once_and_in_order(harness: Harness) -> None:
+    job = harness.runtime.start(harness.spec(CHATTY, devices=harness.runtime.capacity()))
+    broken, long, *rest = read_to_end(job)
     assert broken == "�� broken"
     assert long.startswith("x" * 65536)
     assert len(long) < 65600
@@ -107,54 +107,54 @@ def test_fast_output_arrives_once_and_in_order(place: Place) -> None:
     job.remove()
 
 
-def test_wait_returns_whether_the_job_has_ended(place: Place) -> None:
-    job = place.runtime.start(place.spec(GATE + "gate()"))
+def test_wait_returns_whether_the_job_has_ended(harness: Harness) -> None:
+    job = harness.runtime.start(harness.spec(GATE + "gate()"))
     wait_for_line(job, "at the gate")
     assert not job.wait(0)
     assert not job.wait(0.2)
     assert job.status().state == "running"
-    place.signal(job, signal.SIGUSR1)
+    harness.signal(job, signal.SIGUSR1)
     assert job.wait(60)
     assert job.wait(0)
     assert job.status().exit_code == 0
     job.remove()
 
 
-def test_resize_changes_the_quota_of_a_running_job(place: Place) -> None:
-    job = place.runtime.start(place.spec("while True: pass", devices=0.5))
-    assert place.devices(job) == pytest.approx(0.5)
+def test_resize_changes_the_quota_of_a_running_job(harness: Harness) -> None:
+    job = harness.runtime.start(harness.spec("while True: pass", devices=0.5))
+    assert harness.quota_of(job) == pytest.approx(0.5)
     first = job.usage()
     for devices in (0.2, 0.9, 0.2):
         job.resize(devices)
-        until(lambda devices=devices: place.devices(job) == pytest.approx(devices))
+        until(lambda devices=devices: harness.quota_of(job) == pytest.approx(devices))
     with pytest.raises(InvalidInputError, match="devices: got 0"):
         job.resize(0)
-    assert place.devices(job) == pytest.approx(0.2)
+    assert harness.quota_of(job) == pytest.approx(0.2)
     until(lambda: job.usage().cpu_s > first.cpu_s and job.usage().memory_bytes > 0)
     assert job.usage().memory_bytes < 256 * MIB
     job.resize(0.0001)  # below the kernel's minimum quota
     job.remove()
 
 
-def test_job_killed_for_memory_reports_its_limit(place: Place) -> None:
+def test_job_killed_for_memory_reports_its_limit(harness: Harness) -> None:
     # The job allocates twice its limit and then waits, so that a late check does not exhaust this machine's memory.
     greedy = "import signal\nkept = [bytearray(b'x') * 2_000_000 for _ in range(100)]\nsignal.pause()"
-    job = place.runtime.start(place.spec(greedy, memory_bytes=100 * MIB))
-    finish(job)
+    job = harness.runtime.start(harness.spec(greedy, memory_bytes=100 * MIB))
+    read_to_end(job)
     status = job.status()
     assert (status.out_of_memory, status.exit_code) == (True, 137)
     assert status.reason == "killed for memory, limit 100 MiB"
     job.remove()
 
 
-def test_restarted_job_has_its_checkpoint_and_continues_its_output(place: Place) -> None:
-    job = place.runtime.start(place.spec(RESUMES))
+def test_restarted_job_has_its_checkpoint_and_continues_its_output(harness: Harness) -> None:
+    job = harness.runtime.start(harness.spec(RESUMES))
     lines = wait_for_line(job, "saved")
-    place.signal(job, signal.SIGKILL)
-    lines += finish(job)
+    harness.signal(job, signal.SIGKILL)
+    lines += read_to_end(job)
     assert (job.status().exit_code, job.status().reason) == (137, "killed (SIGKILL)")
     job.restart()
-    lines += finish(job)
+    lines += read_to_end(job)
     assert lines == ["resumed at nothing", "saved", "resumed at 41"]
     assert job.status().exit_code == 0
     job.remove()
@@ -171,29 +171,29 @@ while True: sum(range(1000))
 """
 
 
-def test_stop_lets_a_job_save_even_with_a_tiny_allocation(place: Place) -> None:
-    job = place.runtime.start(place.spec(STOPPABLE.replace("DEAF", "0")))
+def test_stop_lets_a_job_save_even_with_a_tiny_allocation(harness: Harness) -> None:
+    job = harness.runtime.start(harness.spec(STOPPABLE.replace("DEAF", "0")))
     lines = wait_for_line(job, "up")
     job.resize(0.05)
-    until(lambda: place.devices(job) == pytest.approx(0.05))
+    until(lambda: harness.quota_of(job) == pytest.approx(0.05))
     job.stop(60.0)
-    assert lines + finish(job) == ["up", "saving"]
+    assert lines + read_to_end(job) == ["up", "saving"]
     assert job.status().exit_code == 0
     job.stop()
     job.remove()
 
 
-def test_stop_kills_a_job_that_ignores_sigterm(place: Place) -> None:
-    job = place.runtime.start(place.spec(STOPPABLE.replace("DEAF", "1")))
+def test_stop_kills_a_job_that_ignores_sigterm(harness: Harness) -> None:
+    job = harness.runtime.start(harness.spec(STOPPABLE.replace("DEAF", "1")))
     wait_for_line(job, "up")
     job.stop(0.5)
     assert (job.status().state, job.status().exit_code) == ("exited", 137)
     job.remove()
 
 
-def test_every_call_works_for_a_job_killed_at_its_start(place: Place, tmp_path: Path) -> None:
-    job = place.runtime.start(place.spec(PAUSE))
-    place.signal(job, signal.SIGKILL)
+def test_every_call_works_for_a_job_killed_at_its_start(harness: Harness, tmp_path: Path) -> None:
+    job = harness.runtime.start(harness.spec(PAUSE))
+    harness.signal(job, signal.SIGKILL)
     assert job.wait(60)
     assert set(job.read_lines()) <= {"up"}
     assert job.read_lines() == []
@@ -203,23 +203,23 @@ def test_every_call_works_for_a_job_killed_at_its_start(place: Place, tmp_path: 
     job.collect(tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
     assert (job.status().state, job.status().exit_code) == ("exited", 137)
-    assert place.runtime.reattach(job.id).wait(60)
+    assert harness.runtime.reattach(job.id).wait(60)
     job.close()
     job.remove()
 
 
-def test_start_reattaches_to_the_same_spec_and_rejects_another(place: Place) -> None:
-    first = place.runtime.start(place.spec(PAUSE))
+def test_start_reattaches_to_the_same_spec_and_rejects_another(harness: Harness) -> None:
+    first = harness.runtime.start(harness.spec(PAUSE))
     wait_for_line(first, "up")
-    again = place.runtime.start(place.spec(PAUSE, devices=0.5))
+    again = harness.runtime.start(harness.spec(PAUSE, devices=0.5))
     assert again.id == first.id
     wait_for_line(again, "up")
     again.close()
     with pytest.raises(InvalidInputError, match=r"name: .* runs another job of this name"):
-        place.runtime.start(place.spec("print('other')"))
+        harness.runtime.start(harness.spec("print('other')"))
     first.stop(0.0)
-    other = place.runtime.start(place.spec("print('other')"))
-    assert finish(other) == ["other"]
+    other = harness.runtime.start(harness.spec("print('other')"))
+    assert read_to_end(other) == ["other"]
     first.close()
     other.remove()
 
@@ -235,41 +235,43 @@ signal.pause()
 """
 
 
-def test_job_survives_its_owner_and_another_process_reattaches(place: Place) -> None:
-    wanted = place.spec(GATE + "print('before', flush=True); gate(); print('after')")
-    code = OWNER.format(constructor=place.constructor, spec=wanted)
+def test_job_survives_its_owner_and_another_process_reattaches(harness: Harness) -> None:
+    wanted = harness.spec(GATE + "print('before', flush=True); gate(); print('after')")
+    code = OWNER.format(constructor=harness.constructor, spec=wanted)
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as owner:
         assert owner.stdout is not None
         job_id = owner.stdout.readline().strip()
         os.killpg(owner.pid, signal.SIGKILL)  # as at the end of a worker process
-    job = place.runtime.reattach(job_id)
+    job = harness.runtime.reattach(job_id)
     assert job.status().state == "running"
     with pytest.raises(JobLostError, match=r"belongs to another task: paceline.task is None, not 'evaluate'"):
-        place.runtime.reattach(job_id, {"paceline.task": "evaluate"})
-    again = place.runtime.start(wanted)
+        harness.runtime.reattach(job_id, {"paceline.task": "evaluate"})
+    again = harness.runtime.start(wanted)
     assert again.id == job_id
     again.close()
     job.resize(0.9)
-    assert pass_gate(place, job) + finish(job) == ["before", "after"]
+    assert pass_gate(harness, job) + read_to_end(job) == ["before", "after"]
     assert job.status().exit_code == 0
     job.remove()
 
 
-def test_reattach_reads_an_ended_jobs_last_report_before_later_output(place: Place) -> None:
-    job = place.runtime.start(place.spec("print('the last report')\nfor number in range(2000):\n    print('#' * 100)"))
+def test_reattach_reads_an_ended_jobs_last_report_before_later_output(harness: Harness) -> None:
+    job = harness.runtime.start(
+        harness.spec("print('the last report')\nfor number in range(2000):\n    print('#' * 100)")
+    )
     assert job.wait(60)
     job.close()
-    again = place.runtime.reattach(job.id)
-    assert finish(again)[0] == "the last report"
+    again = harness.runtime.reattach(job.id)
+    assert read_to_end(again)[0] == "the last report"
     again.remove()
 
 
-def test_output_above_the_limit_is_rejected_as_a_whole(place: Place, tmp_path: Path) -> None:
+def test_output_above_the_limit_is_rejected_as_a_whole(harness: Harness, tmp_path: Path) -> None:
     code = f"open(out + '/a', 'w')\nopen(out + '/x', 'wb').write(bytes({2 * MAX_OUTPUT_BYTES}))"
-    job = place.runtime.start(place.spec(f"import os\nout = os.environ['PACELINE_OUTPUT']\n{code}"))
-    finish(job)
+    job = harness.runtime.start(harness.spec(f"import os\nout = os.environ['PACELINE_OUTPUT']\n{code}"))
+    read_to_end(job)
     assert job.status().exit_code == 0
     with pytest.raises(TrainingFailedError, match=f"limit of {MAX_OUTPUT_BYTES} bytes"):
         job.collect(tmp_path / "out")
@@ -298,11 +300,11 @@ os.mkfifo("pipe")
 """
 
 
-def test_links_inside_the_output_are_copied_and_others_skipped(
-    place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_links_inside_the_output_are_copied_and_other_links_are_skipped(
+    harness: Harness, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job = place.runtime.start(place.spec(LINKS))
-    assert finish(job) == []
+    job = harness.runtime.start(harness.spec(LINKS))
+    assert read_to_end(job) == []
     job.collect(tmp_path / "out")
     taken = {found.relative_to(tmp_path / "out").as_posix(): found for found in (tmp_path / "out").rglob("*")}
     assert not any(found.is_symlink() for found in taken.values())
@@ -322,17 +324,17 @@ def test_links_inside_the_output_are_copied_and_others_skipped(
 SEVEN = {"model": "seven", "last": "weights"}
 
 
-def test_program_in_files_keeps_its_mode(place: Place, tmp_path: Path) -> None:
+def test_program_in_files_keeps_its_mode(harness: Harness, tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
     script.write_text("#!/bin/sh\necho from a script")
     script.chmod(0o755)
-    job = place.runtime.start(place.spec(command=["./run.sh"], files={"run.sh": script}))
-    assert finish(job) == ["from a script"]
+    job = harness.runtime.start(harness.spec(command=["./run.sh"], files={"run.sh": script}))
+    assert read_to_end(job) == ["from a script"]
     job.remove()
 
 
-def test_invalid_spec_is_rejected_before_the_start(place: Place, tmp_path: Path) -> None:
-    good: JobSpec = place.spec("print()")
+def test_invalid_spec_is_rejected_before_the_start(harness: Harness, tmp_path: Path) -> None:
+    good: JobSpec = harness.spec("print()")
     cases: dict[str, dict[str, Any]] = {
         "files: got .*nowhere.py', expected an existing file": {"files": {"a.py": tmp_path / "nowhere.py"}},
         "inputs: got .*nowhere', expected an existing file or folder": {"inputs": {"a": tmp_path / "nowhere"}},
@@ -341,9 +343,9 @@ def test_invalid_spec_is_rejected_before_the_start(place: Place, tmp_path: Path)
         "user: got '0', expected an unprivileged user": {"user": "0"},
         "user: got 'root'": {"user": "root"},
         "user: got '1:x', expected 'uid' or 'uid:gid'": {"user": "1:x", "allow_root": True},
-        **place.rejected,
+        **harness.rejected,
     }
     for message, change in cases.items():
         with pytest.raises(InvalidInputError, match=message):
-            place.runtime.start(dataclasses.replace(good, **change))
-    assert place.left() == []
+            harness.runtime.start(dataclasses.replace(good, **change))
+    assert harness.leftovers() == []

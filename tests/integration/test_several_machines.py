@@ -1,7 +1,7 @@
-"""A training on several machines in a real Airflow: a container for the parameter server and for each worker.
+"""A training job on several machines in a real Airflow: a container for the parameter server and for each worker.
 
 The model counts how often each sample was trained on, see ``training/counts.py``. ``python -m benchmarks.promises``
-measures how close to the deadline workers with unequal parts end.
+measures how close to the deadline workers with unequal shards end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import docker
 import pytest
 from tests.integration.training import gates
-from tests.integration.training.gates import Training, open_gates, run_in
+from tests.integration.training.gates import TrainingTask, open_gates, run_in_container
 from tests.waiting import LONG_S, until
 
 from paceline.airflow.demo.airflow_process import AirflowProcess
@@ -22,7 +22,7 @@ from paceline.airflow.demo.airflow_process import AirflowProcess
 pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.timeout(1200)]
 
 SAMPLES, EPOCHS = 24, 2
-PARTS = {"a": {"samples": 16, "batch_size": 4}, "b": {"samples": 8, "batch_size": 4}}
+SHARDS = {"a": {"samples": 16, "batch_size": 4}, "b": {"samples": 8, "batch_size": 4}}
 SERVER, A, B, RESULT = (f"train.{name}" for name in ("parameter_server", "a", "b", "result"))
 DAG = f"""
 from datetime import timedelta
@@ -35,7 +35,7 @@ machines = [Machine(name=name, kind="part", cores=1, memory_gib=1) for name in "
 with DAG("machines", schedule=None):
     train_on_fleet(
         fleet=Fleet(machines=machines, parameter_server=machines[0]),
-        plan={{"workers": {PARTS}}},
+        plan={{"workers": {SHARDS}}},
         server={{"cores": 1, "retry_delay": timedelta(seconds=1)}},
         script={str(Path(__file__).parent / "training" / "counts.py")!r},
         arguments=["{SAMPLES}", "{EPOCHS}"],
@@ -48,14 +48,14 @@ with DAG("machines", schedule=None):
 
 @pytest.fixture
 def containers(docker_client: docker.APIClient) -> Iterator[Callable[[str], str]]:
-    """A function that finds a task's container; after the test, no container and no network may be left."""
+    """Yield a function that finds a task's container; after the test, no container and no network may be left."""
 
     def container_ids(*labels: str) -> list[str]:
         labelled = docker_client.containers(all=True, filters={"label": ["paceline.dag=machines", *labels]})
         return [one["Id"] for one in labelled]
 
     yield lambda task: container_ids(f"paceline.task={task}")[0]
-    left = container_ids(), networks_of(docker_client)
+    left = container_ids(), training_networks(docker_client)
     for container in left[0]:
         docker_client.remove_container(container, force=True, v=True)
     for network in left[1]:
@@ -64,33 +64,33 @@ def containers(docker_client: docker.APIClient) -> Iterator[Callable[[str], str]
 
 
 @pytest.fixture
-def tasks(airflow: AirflowProcess, containers: object) -> Iterator[dict[str, Training]]:
-    """The tasks of a run."""
-    with gates.dag(airflow, "machines", DAG) as dag:
+def tasks(airflow: AirflowProcess, containers: object) -> Iterator[dict[str, TrainingTask]]:
+    """Yield the tasks of a run by task id."""
+    with gates.temporary_dag(airflow, "machines", DAG) as dag:
         run_id = airflow.run_dag(dag)
-        yield {name: Training(airflow, dag, run_id, name) for name in (SERVER, A, B, RESULT)}
+        yield {name: TrainingTask(airflow, dag, run_id, name) for name in (SERVER, A, B, RESULT)}
 
 
-def networks_of(client: docker.APIClient) -> list[dict[str, Any]]:
+def training_networks(client: docker.APIClient) -> list[dict[str, Any]]:
     return client.networks(names=["paceline-machines-train"])
 
 
 def test_restarted_worker_and_server_train_each_sample_once(airflow, tasks, containers, docker_client):
     server, a, b = tasks[SERVER], tasks[A], tasks[B]
     for worker in (a, b):  # both wait in their second batch
-        worker.until(lambda pace: pace["progress_pct"] > 0)
-    (network,) = networks_of(docker_client)
+        worker.wait_until(lambda pace: pace["progress_pct"] > 0)
+    (network,) = training_networks(docker_client)
     assert network["Internal"]  # no external access
-    assert json.loads(run_in(docker_client, containers(SERVER), "cat", "plan.json")) == {"workers": PARTS}
+    assert json.loads(run_in_container(docker_client, containers(SERVER), "cat", "plan.json")) == {"workers": SHARDS}
 
     docker_client.kill(containers(B))
-    server.until(lambda pace: (pace["metrics"]["failures"], pace["metrics"]["workers"]) == (1, 2))
+    server.wait_until(lambda pace: (pace["metrics"]["failures"], pace["metrics"]["workers"]) == (1, 2))
 
-    def saved() -> set[str]:
-        return set(run_in(docker_client, containers(SERVER), "ls", "../checkpoint").split())
+    def checkpoint_files() -> set[str]:
+        return set(run_in_container(docker_client, containers(SERVER), "ls", "../checkpoint").split())
 
-    before = saved()
-    until(lambda: saved() - before)  # the new checkpoint includes the failure
+    before = checkpoint_files()
+    until(lambda: checkpoint_files() - before)  # the new checkpoint includes the failure
     docker_client.kill(containers(SERVER))
     until(lambda: b"resuming from checkpoint" in docker_client.logs(containers(SERVER)))
     for worker in (A, B):

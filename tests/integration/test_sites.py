@@ -1,4 +1,4 @@
-"""A training on two Docker engines with Airflow connections. ``tests/soak`` has the variant with edge workers."""
+"""A training job on two Docker engines with Airflow connections. ``tests/soak`` has the variant with edge workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import docker
 import pytest
 from tests.integration import sites
-from tests.integration.training.gates import dag
+from tests.integration.training.gates import temporary_dag
 
 from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.runtime import DockerRuntime
@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.airflow,
     pytest.mark.docker,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(bool(sites.WHY_NOT), reason=sites.WHY_NOT),
+    pytest.mark.skipif(bool(sites.SKIP_REASON), reason=sites.SKIP_REASON),
 ]
 DAG_ID = "two_sites"
 
@@ -33,7 +33,7 @@ def other_engine(docker_client: docker.APIClient, trainer_image: str) -> Iterato
 
 @pytest.fixture(scope="module")
 def engines(airflow: AirflowProcess, docker_host: str, other_engine: str) -> Iterator[None]:
-    """Airflow connections to both engines, and one with the key of the trainings."""
+    """Create Airflow connections to both engines, and a connection with the key of the training jobs."""
     connections = {
         "engine_a": {"host": docker_host},
         "engine_b": {"host": other_engine},
@@ -51,7 +51,7 @@ def test_two_sites_train_one_model_on_two_engines(
 ) -> None:
     places = {site: f"engine_conn_id='engine_{site}'" for site in sites.SITES}
     try:
-        with dag(airflow, DAG_ID, sites.dag_of(DAG_ID, places, docker_client)):
+        with temporary_dag(airflow, DAG_ID, sites.fleet_dag(DAG_ID, places, docker_client)):
             sites.check_one_model(airflow, DAG_ID, docker_client, other_engine)
     finally:
         DockerRuntime(docker_client).remove_all({"paceline.dag": DAG_ID})  # left over if the test has failed

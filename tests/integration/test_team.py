@@ -1,4 +1,4 @@
-"""A training as a team of real containers: nodes join and leave during the training, and all are removed.
+"""A training job as a team of real containers: nodes join and leave during the training, and all are removed.
 
 ``tests/unit/elastic`` tests the decisions of scaling and the failures of engines and nodes.
 """
@@ -30,14 +30,14 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(900)]
 SCRIPT = Path(__file__).parent / "training" / "patient.py"
 SAMPLES, EPOCHS = 120, 40
 BUDGET, SMALLER_BUDGET = 2.0, 1.2
-# Any two samples are stable. The workers are mostly idle, so scaling soon adds one.
+# Any two samples are stable. The workers are mostly idle, so scaling soon adds a worker.
 OPTIONS = Options(
     start_share=1.0, stable_samples=2, stable_variation=1.0, network_samples=2, max_servers=1, max_workers=3
 )
 
 
 class ControlledTeam:
-    """A team with this test as its control loop: each step reads output and lets scaling decide."""
+    """A team whose control loop is this test: each step reads output and lets scaling decide."""
 
     def __init__(self, job: TeamJob, quotas: Callable[[], Iterator[float]], budget: float) -> None:
         self.job, self.lines, self.budget = job, [""], budget
@@ -56,21 +56,21 @@ class ControlledTeam:
         assert sum(self._quotas()) <= self.budget + 0.01
         return ended
 
-    def until(self, condition: Callable[[], object], description: str) -> None:
+    def wait_until(self, condition: Callable[[], object], description: str) -> None:
         until(lambda: self.step() or condition(), description)
         assert not self.job.wait(0.0), "the training has ended too early"
 
 
 @pytest.fixture
-def name(docker_client: docker.APIClient) -> Iterator[str]:
-    name = f"team-{uuid.uuid4().hex[:8]}"
-    yield name
-    DockerRuntime(docker_client).remove_all({LABEL_TEAM: name})
+def team_name(docker_client: docker.APIClient) -> Iterator[str]:
+    team_name = f"team-{uuid.uuid4().hex[:8]}"
+    yield team_name
+    DockerRuntime(docker_client).remove_all({LABEL_TEAM: team_name})
 
 
-def training(name: str) -> JobSpec:
+def training_spec(team_name: str) -> JobSpec:
     return JobSpec(
-        name=name,
+        name=team_name,
         command=["python", SCRIPT.name, str(SAMPLES), str(EPOCHS)],
         devices=BUDGET,
         image="paceline-trainer:latest",
@@ -79,10 +79,10 @@ def training(name: str) -> JobSpec:
 
 
 def test_team_grows_restarts_a_worker_resumes_and_trains_every_sample(
-    docker_client: docker.APIClient, name: str, tmp_path: Path
+    docker_client: docker.APIClient, team_name: str, tmp_path: Path
 ) -> None:
     def containers() -> dict[str, str]:
-        found = docker_client.containers(filters={"label": f"{LABEL_TEAM}={name}"})
+        found = docker_client.containers(filters={"label": f"{LABEL_TEAM}={team_name}"})
         return {one["Labels"]["paceline.node"]: one["Id"] for one in found}
 
     def quotas() -> Iterator[float]:
@@ -91,8 +91,8 @@ def test_team_grows_restarts_a_worker_resumes_and_trains_every_sample(
                 host = docker_client.inspect_container(container)["HostConfig"]
                 yield host["CpuQuota"] / host["CpuPeriod"]
 
-    runtime = TeamRuntime(DockerRuntime(docker_client), lambda _: training(name), options=OPTIONS)
-    runtime.start(training(name)).close()
+    runtime = TeamRuntime(DockerRuntime(docker_client), lambda _: training_spec(team_name), options=OPTIONS)
+    runtime.start(training_spec(team_name)).close()
     initial = containers()
     assert sorted(initial) == ["ps-0", "worker-0", "worker-1"]
 
@@ -100,14 +100,14 @@ def test_team_grows_restarts_a_worker_resumes_and_trains_every_sample(
     team = ControlledTeam(runtime.reattach(initial["ps-0"]), quotas, BUDGET)
     assert sorted(team.job.configuration.nodes) == sorted(initial)
     assert team.job.configuration.cores == pytest.approx(BUDGET, abs=0.001)
-    team.until(lambda: "worker-2" in containers(), "a third worker")
+    team.wait_until(lambda: "worker-2" in containers(), "a third worker")
     (decision,) = team.job.take_steps()
     assert decision.kind == "worker"
     assert "cores are used: 1 more worker" in decision.reason
 
     docker_client.kill(initial["worker-1"])
-    team.until(lambda: any(line.startswith("worker-1 has died") for line in team.lines), "the death of worker-1")
-    team.until(lambda: "worker-1" in containers(), "worker-1 again")
+    team.wait_until(lambda: any(line.startswith("worker-1 has died") for line in team.lines), "the death of worker-1")
+    team.wait_until(lambda: "worker-1" in containers(), "worker-1 again")
 
     so_far = team.progress[-1].done
     assert so_far > 0
@@ -118,7 +118,7 @@ def test_team_grows_restarts_a_worker_resumes_and_trains_every_sample(
     team.job.restart()
     team.budget = SMALLER_BUDGET
     read = len(team.lines)
-    team.until(lambda: any(parse_line(line) for line in team.lines[read:]), "progress after the resume")
+    team.wait_until(lambda: any(parse_line(line) for line in team.lines[read:]), "progress after the resume")
     assert next(one for line in team.lines[read:] if (one := parse_line(line))).done >= so_far
 
     for container in containers().values():
@@ -130,14 +130,16 @@ def test_team_grows_restarts_a_worker_resumes_and_trains_every_sample(
     model = torch.load(tmp_path / "model.pt", weights_only=True)
     assert model["counts"].tolist() == [EPOCHS] * SAMPLES
     team.job.remove()
-    assert docker_client.containers(all=True, filters={"label": f"{LABEL_TEAM}={name}"}) == []
-    assert docker_client.networks(names=[f"paceline-{name}"]) == []
+    assert docker_client.containers(all=True, filters={"label": f"{LABEL_TEAM}={team_name}"}) == []
+    assert docker_client.networks(names=[f"paceline-{team_name}"]) == []
 
 
-def test_invalid_team_is_rejected_before_the_start(docker_client: docker.APIClient, name: str) -> None:
-    runtime = TeamRuntime(DockerRuntime(docker_client), lambda _: training(name))
+def test_invalid_team_is_rejected_before_the_start(docker_client: docker.APIClient, team_name: str) -> None:
+    runtime = TeamRuntime(DockerRuntime(docker_client), lambda _: training_spec(team_name))
     with pytest.raises(InvalidInputError, match="network_mode"):
-        runtime.check(JobSpec(name=name, command=["python"], devices=1.0, image="paceline-trainer:latest", network="x"))
+        runtime.check(
+            JobSpec(name=team_name, command=["python"], devices=1.0, image="paceline-trainer:latest", network="x")
+        )
     with pytest.raises(InvalidInputError, match="budget"):
-        runtime.check(JobSpec(name=name, command=["python"], devices=0.1, image="paceline-trainer:latest"))
-    assert docker_client.containers(all=True, filters={"label": f"{LABEL_TEAM}={name}"}) == []
+        runtime.check(JobSpec(name=team_name, command=["python"], devices=0.1, image="paceline-trainer:latest"))
+    assert docker_client.containers(all=True, filters={"label": f"{LABEL_TEAM}={team_name}"}) == []

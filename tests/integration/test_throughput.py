@@ -1,4 +1,4 @@
-"""A training with the throughput objective, in a real Airflow and real containers."""
+"""A training job with the throughput objective, in a real Airflow and real containers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import docker
 import pytest
 import torch
-from tests.integration.training.gates import Training, dag, open_gates
+from tests.integration.training.gates import TrainingTask, open_gates, temporary_dag
 from tests.waiting import LONG_S, until
 
 from paceline.airflow.demo.airflow_process import AirflowProcess
@@ -34,7 +34,7 @@ with DAG("soon", schedule=None):
         arguments=["{SAMPLES}", "{EPOCHS}"],
         objective="throughput",
         budget=2.0,
-        # Any two samples are stable. The workers are mostly idle, so scaling soon adds one.
+        # Any two samples are stable. The workers are mostly idle, so scaling soon adds a worker.
         scaling=Options(
             start_share=1.0, stable_samples=2, stable_variation=1.0, network_samples=2, max_servers=1, max_workers=3
         ),
@@ -43,37 +43,39 @@ with DAG("soon", schedule=None):
 
 
 @pytest.fixture
-def soon(airflow: AirflowProcess, docker_client: docker.APIClient) -> Iterator[Training]:
-    with dag(airflow, "soon", DAG):
-        yield Training(airflow, "soon", airflow.run_dag("soon"))
+def throughput_task(airflow: AirflowProcess, docker_client: docker.APIClient) -> Iterator[TrainingTask]:
+    with temporary_dag(airflow, "soon", DAG):
+        yield TrainingTask(airflow, "soon", airflow.run_dag("soon"))
     DockerRuntime(docker_client).remove_all({"paceline.dag": "soon"})
 
 
-def test_training_scales_within_its_budget_after_its_task_is_killed(
-    soon: Training, docker_client: docker.APIClient
+def test_job_scales_within_its_budget_after_its_task_is_killed(
+    throughput_task: TrainingTask, docker_client: docker.APIClient
 ) -> None:
-    def nodes() -> dict[str, str]:
+    def team_containers() -> dict[str, str]:
         found = docker_client.containers(filters={"label": LABELS})
         return {one["Labels"]["paceline.node"]: one["Id"] for one in found}
 
-    soon.until(lambda pace: pace["progress_pct"] > 0)
-    before = nodes()
-    os.kill(soon.instance()["pid"], signal.SIGKILL)
-    until(lambda: soon.instance()["try_number"] == 2, "the next try")
-    soon.until(lambda history: any(len(one.get("nodes", ())) == 4 for one in history["events"]), "history")
-    now = nodes()
+    throughput_task.wait_until(lambda pace: pace["progress_pct"] > 0)
+    before = team_containers()
+    os.kill(throughput_task.instance()["pid"], signal.SIGKILL)
+    until(lambda: throughput_task.instance()["try_number"] == 2, "the next try")
+    throughput_task.wait_until(
+        lambda history: any(len(one.get("nodes", ())) == 4 for one in history["events"]), "history"
+    )
+    now = team_containers()
     assert before.items() <= now.items(), "the same containers, and possibly one more"
     hosts = [docker_client.inspect_container(container)["HostConfig"] for container in now.values()]
     assert sum(host["CpuQuota"] / host["CpuPeriod"] for host in hosts) <= 2.0 + 0.01
 
     for container in now.values():
         open_gates(docker_client, container, "go")
-    assert soon.airflow.wait("soon", soon.run_id, LONG_S) == "success"
-    model = torch.load(Path(soon.result()["model"]) / "model.pt", weights_only=True)
+    assert throughput_task.airflow.wait("soon", throughput_task.run_id, LONG_S) == "success"
+    model = torch.load(Path(throughput_task.result()["model"]) / "model.pt", weights_only=True)
     assert model["counts"].tolist() == [EPOCHS] * SAMPLES
-    pace = soon.store("pace")
+    pace = throughput_task.stored_value("pace")
     assert (pace["state"], pace["feasible"]) == ("finished", True)
-    events = [one for one in soon.store("history")["events"] if one["kind"] == "scaled"]
+    events = [one for one in throughput_task.stored_value("history")["events"] if one["kind"] == "scaled"]
     assert events[0]["why"] == "starts on 2 of 2 cores"
     assert "more worker" in events[1]["why"]
     assert docker_client.containers(all=True, filters={"label": LABELS}) == []

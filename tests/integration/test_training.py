@@ -1,6 +1,6 @@
-"""Trainings in a real Airflow: containers from start to result, live deadlines, and faults.
+"""Training jobs in a real Airflow: containers from start to result, live deadlines, and faults.
 
-A training runs until its test lets it end (``training/gated.py``), so that none ends before its fault.
+A job runs until its test lets it end (``training/gated.py``), so no job ends before its fault.
 ``python -m benchmarks.promises`` measures the deviation from the deadline.
 """
 
@@ -19,7 +19,7 @@ import docker
 import psutil
 import pytest
 from tests.integration.training import gates
-from tests.integration.training.gates import Training, open_gates
+from tests.integration.training.gates import TrainingTask, open_gates
 from tests.waiting import LONG_S, until
 
 from paceline.airflow.demo.airflow_process import AirflowProcess
@@ -27,7 +27,7 @@ from paceline.contract import CONTAINER, CONTROLLER, DEADLINE, HISTORY, OUTPUT, 
 
 pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.timeout(1200)]
 
-# Any speed meets the far deadline, and none the near one.
+# Any speed meets the far deadline, and no speed meets the near deadline.
 FAR, NEAR_S = "100d", 60.0
 DAG = f"""
 from datetime import timedelta
@@ -50,62 +50,62 @@ with DAG("training", schedule=None, params={{"arguments": "", "min_devices": 0.1
 
 @pytest.fixture(scope="module")
 def containers(docker_client: docker.APIClient) -> Iterator[Callable[[], list[dict[str, Any]]]]:
-    """The containers of the DAG; none may be left at the end."""
+    """Yield a function that lists the containers of the DAG; none may be left at the end."""
 
-    def found() -> list[dict[str, Any]]:
+    def list_containers() -> list[dict[str, Any]]:
         return docker_client.containers(all=True, filters={"label": "paceline.dag=training"})
 
-    yield found
-    left = found()
+    yield list_containers
+    left = list_containers()
     for container in left:
         docker_client.remove_container(container["Id"], force=True, v=True)
     assert not left
 
 
 @pytest.fixture(scope="module")
-def begin(airflow: AirflowProcess, containers: object) -> Iterator[Callable[..., Training]]:
-    """A function that starts a training."""
-    with gates.dag(airflow, "training", DAG) as dag:
-        yield lambda **params: Training(airflow, dag, airflow.run_dag(dag, params))
+def start_task(airflow: AirflowProcess, containers: object) -> Iterator[Callable[..., TrainingTask]]:
+    """Yield a function that starts a run and returns its training task."""
+    with gates.temporary_dag(airflow, "training", DAG) as dag:
+        yield lambda **params: TrainingTask(airflow, dag, airflow.run_dag(dag, params))
 
 
-def model_of(result: dict[str, Any]) -> dict[str, int]:
-    """Return the number of batches of the model's training, and the loop's count."""
+def read_model(result: dict[str, Any]) -> dict[str, int]:
+    """Return the number of batches that the model has counted, and the number of the loop."""
     return json.loads((Path(result["model"]) / "model.json").read_text())
 
 
 @pytest.fixture(scope="module")
-def steered(begin, docker_client) -> SimpleNamespace:
-    """Observations of a training whose task is killed and whose deadline is changed."""
-    training = begin(arguments="begin end")
-    states = [training.until(lambda pace: pace["state"] != "waiting")["state"]]
+def observed_run(start_task, docker_client) -> SimpleNamespace:
+    """Return observations of a training job whose task is killed and whose deadline is changed."""
+    training = start_task(arguments="begin end")
+    states = [training.wait_until(lambda pace: pace["state"] != "waiting")["state"]]
     container = training.container
     open_gates(docker_client, container, "begin")
-    states.append(training.until(lambda pace: pace["state"] != "starting")["state"])
+    states.append(training.wait_until(lambda pace: pace["state"] != "starting")["state"])
     # Once the speed is known, a far deadline needs only the minimum.
-    before = training.until(lambda pace: pace["loss"] and pace["devices"] == pace["min_devices"])
-    training.until(lambda kept: kept["run"]["held_devices"] == before["devices"], key="controller")
+    before = training.wait_until(lambda pace: pace["loss"] and pace["devices"] == pace["min_devices"])
+    training.wait_until(lambda kept: kept["run"]["held_devices"] == before["devices"], key="controller")
 
     os.kill(training.instance()["pid"], signal.SIGKILL)
     until(lambda: training.instance()["try_number"] == 2 and training.instance()["state"] == "running")
-    last = training.store("pace")
-    back = training.until(lambda pace: pace["t_s"] > last["t_s"])
+    last = training.stored_value("pace")
+    back = training.wait_until(lambda pace: pace["t_s"] > last["t_s"])
     for number, deadline in enumerate(["as soon as possible", f"{back['t_s'] + NEAR_S:.0f}s"], start=1):
         training.airflow.set_task_state(training.dag_id, training.run_id, "train", "deadline", deadline)
-        training.until(
+        training.wait_until(
             lambda history, number=number: (
                 len([one for one in history["events"] if "deadline" in one["kind"]]) == number
             ),
             key="history",
         )
-    cut = training.until(lambda pace: pace["devices"] == pace["max_devices"])
+    cut = training.wait_until(lambda pace: pace["devices"] == pace["max_devices"])
 
     open_gates(docker_client, container, "go")
-    states.append(training.until(lambda pace: pace["state"] != "training")["state"])
+    states.append(training.wait_until(lambda pace: pace["state"] != "training")["state"])
     open_gates(docker_client, container, "end")
-    states.append(training.until(lambda pace: pace["state"] != "finishing")["state"])
+    states.append(training.wait_until(lambda pace: pace["state"] != "finishing")["state"])
     assert training.airflow.wait(training.dag_id, training.run_id, LONG_S) == "success", training.log(2)
-    history = training.store("history")
+    history = training.stored_value("history")
     return SimpleNamespace(
         states=states,
         container=container,
@@ -116,99 +116,103 @@ def steered(begin, docker_client) -> SimpleNamespace:
         events={one["kind"]: one for one in history["events"]},
         logs=[training.log(1), training.log(2)],
         result=training.result(),
-        kept=[key for key in (PACE, HISTORY, OUTPUT, RESULT, CONTAINER, CONTROLLER, DEADLINE) if training.store(key)],
+        kept=[
+            key
+            for key in (PACE, HISTORY, OUTPUT, RESULT, CONTAINER, CONTROLLER, DEADLINE)
+            if training.stored_value(key)
+        ],
     )
 
 
-def test_container_passes_all_states_and_stores_its_results(steered, containers):
-    assert steered.states == ["starting", "training", "finishing", "finished"]
-    assert steered.result["runtime"] == "docker"
-    model = model_of(steered.result)
+def test_container_passes_all_states_and_stores_its_results(observed_run, containers):
+    assert observed_run.states == ["starting", "training", "finishing", "finished"]
+    assert observed_run.result["runtime"] == "docker"
+    model = read_model(observed_run.result)
     assert model["batches"] == model["done"] > 0
-    assert steered.result["loss"] == pytest.approx(1 / model["batches"])
-    progress = [row["progress_pct"] for row in steered.samples]
+    assert observed_run.result["loss"] == pytest.approx(1 / model["batches"])
+    progress = [row["progress_pct"] for row in observed_run.samples]
     assert progress == sorted(progress)
     assert progress[-1] == 100.0
-    assert steered.kept == [PACE, HISTORY, OUTPUT, RESULT]
+    assert observed_run.kept == [PACE, HISTORY, OUTPUT, RESULT]
     assert containers() == []
 
 
-def test_live_deadline_changes_the_allocation(steered):
-    moved = steered.events["deadline"]
-    assert (moved["before_s"], moved["after_s"]) == (100 * 86_400.0, steered.new_deadline_s)
-    assert steered.result["deadline_s"] == steered.cut["deadline_s"] == steered.new_deadline_s
-    assert steered.before["devices"] == 0.1
-    assert steered.cut["devices"] > 0.1
-    earlier = {row["devices"] for row in steered.samples if row["deadline_s"] > steered.new_deadline_s}
-    assert steered.cut["devices"] not in earlier  # only the new deadline needs so many devices
-    assert f"to {steered.new_deadline_s:.1f} s" in steered.logs[1]
+def test_live_deadline_changes_the_allocation(observed_run):
+    moved = observed_run.events["deadline"]
+    assert (moved["before_s"], moved["after_s"]) == (100 * 86_400.0, observed_run.new_deadline_s)
+    assert observed_run.result["deadline_s"] == observed_run.cut["deadline_s"] == observed_run.new_deadline_s
+    assert observed_run.before["devices"] == 0.1
+    assert observed_run.cut["devices"] > 0.1
+    earlier = {row["devices"] for row in observed_run.samples if row["deadline_s"] > observed_run.new_deadline_s}
+    assert observed_run.cut["devices"] not in earlier  # only the new deadline needs so many devices
+    assert f"to {observed_run.new_deadline_s:.1f} s" in observed_run.logs[1]
 
 
-def test_invalid_live_deadline_is_rejected(steered):
-    refused = steered.events["deadline_refused"]
+def test_invalid_live_deadline_is_rejected(observed_run):
+    refused = observed_run.events["deadline_refused"]
     assert refused["value"] == "as soon as possible"
-    assert refused["t_s"] < steered.events["deadline"]["t_s"]
-    assert "New deadline rejected, the old one of 8640000.0 s stays" in steered.logs[1]
+    assert refused["t_s"] < observed_run.events["deadline"]["t_s"]
+    assert "New deadline rejected, the old deadline of 8640000.0 s stays in force" in observed_run.logs[1]
 
 
-def test_killed_task_reattaches_to_its_running_container(steered):
-    assert f"Job {steered.container} of an earlier try is running: taking it over" in steered.logs[1]
-    assert "resumed" not in steered.events  # the trainer itself was never restarted
-    assert steered.result["restarts"] == 0
-    assert steered.samples[0]["t_s"] < steered.before["t_s"]  # the history continues
+def test_killed_task_reattaches_to_its_running_container(observed_run):
+    assert f"Job {observed_run.container} of an earlier try is running: taking it over" in observed_run.logs[1]
+    assert "resumed" not in observed_run.events  # the trainer itself was never restarted
+    assert observed_run.result["restarts"] == 0
+    assert observed_run.samples[0]["t_s"] < observed_run.before["t_s"]  # the history continues
 
 
-def test_first_run_uses_measurements_of_a_task_with_the_same_code(airflow, steered, docker_client):
+def test_first_run_uses_measurements_of_a_task_with_the_same_code(airflow, observed_run, docker_client):
     text = DAG.replace('DAG("training"', 'DAG("relative"').replace('"train"', '"other"')
-    with gates.dag(airflow, "relative", text) as dag:
-        training = Training(airflow, dag, airflow.run_dag(dag, {"arguments": "begin end"}), "other")
-        training.until(lambda pace: pace["state"] == "starting")
+    with gates.temporary_dag(airflow, "relative", text) as dag:
+        training = TrainingTask(airflow, dag, airflow.run_dag(dag, {"arguments": "begin end"}), "other")
+        training.wait_until(lambda pace: pace["state"] == "starting")
         open_gates(docker_client, training.container, "begin", "go", "end")
         assert training.airflow.wait(dag, training.run_id, LONG_S) == "success", training.log()
     assert "starting from the measurements of another task with the same code" in training.log()
 
 
-def test_killed_container_is_resumed_from_its_checkpoint_by_a_retry(begin, docker_client):
-    training = begin(arguments="--checkpoint", min_devices=1)
-    before = training.until(lambda pace: pace["loss"])
+def test_killed_container_is_resumed_from_its_checkpoint_by_a_retry(start_task, docker_client):
+    training = start_task(arguments="--checkpoint", min_devices=1)
+    before = training.wait_until(lambda pace: pace["loss"])
     docker_client.kill(training.container)
-    training.until(lambda history: any(one["kind"] == "resumed" for one in history["events"]), key="history")
+    training.wait_until(lambda history: any(one["kind"] == "resumed" for one in history["events"]), key="history")
     open_gates(docker_client, training.container, "go")
     assert training.airflow.wait(training.dag_id, training.run_id, LONG_S) == "success", training.log(2)
     assert "exit code 137" in training.log(1)
     assert "it resumes from its checkpoint" in training.log(2)
     (resumed_at,) = re.findall(r"resumed from \S+: (\d+) of 10000 batches were done", training.log(2))
     assert int(resumed_at) >= round(1 / before["loss"])
-    model = model_of(training.result())
+    model = read_model(training.result())
     assert model["batches"] == model["done"] > int(resumed_at)
 
 
-def test_task_marked_as_failed_leaves_no_container(begin, containers):
-    training = begin()
-    training.until(lambda pace: pace["state"] == "training")
+def test_task_marked_as_failed_leaves_no_container(start_task, containers):
+    training = start_task()
+    training.wait_until(lambda pace: pace["state"] == "training")
     container = training.container
     path = f"/dags/{training.dag_id}/dagRuns/{training.run_id}/taskInstances/train"
     training.airflow.api("PATCH", path, {"new_state": "failed"})
     until(lambda: container not in [found["Id"] for found in containers()])
 
 
-def test_cleared_task_removes_its_container_and_starts_a_new_one(begin, containers):
-    training = begin()
-    training.until(lambda pace: pace["state"] == "training")
+def test_cleared_task_removes_its_container_and_starts_a_new_container(start_task, containers):
+    training = start_task()
+    training.wait_until(lambda pace: pace["state"] == "training")
     container = training.container
     what = {"dry_run": False, "dag_run_id": training.run_id, "task_ids": ["train"], "only_failed": False}
     training.airflow.api("POST", f"/dags/{training.dag_id}/clearTaskInstances", what)
-    training.until(lambda record: record["id"] != container, key=CONTAINER)
+    training.wait_until(lambda record: record["id"] != container, key=CONTAINER)
     assert container not in [found["Id"] for found in containers()]
     training.airflow.api("PATCH", f"/dags/training/dagRuns/{training.run_id}", {"state": "failed"})
 
 
-def test_drained_worker_hands_over_its_container_without_using_a_try(begin, docker_client):
-    training = begin()
-    training.until(lambda pace: pace["state"] == "training")
-    before = training.store(CONTAINER)
+def test_drained_worker_hands_over_its_container_without_using_a_try(start_task, docker_client):
+    training = start_task()
+    training.wait_until(lambda pace: pace["state"] == "training")
+    before = training.stored_value(CONTAINER)
     os.kill(training.instance()["pid"], signal.SIGTERM)  # as a drained worker's supervisor does
-    record = training.until(lambda record: record["owner"] != before["owner"], key=CONTAINER)
+    record = training.wait_until(lambda record: record["owner"] != before["owner"], key=CONTAINER)
     assert record["id"] == before["id"]
     assert training.instance()["try_number"] == 1
     open_gates(docker_client, before["id"], "go")
@@ -217,9 +221,9 @@ def test_drained_worker_hands_over_its_container_without_using_a_try(begin, dock
     assert training.result()["restarts"] == 0
 
 
-def test_task_ends_without_its_container_when_its_supervisor_dies(begin, docker_client):
-    training = begin()
-    training.until(lambda pace: pace["state"] == "training")
+def test_task_ends_without_its_container_when_its_supervisor_dies(start_task, docker_client):
+    training = start_task()
+    training.wait_until(lambda pace: pace["state"] == "training")
     task, container = psutil.Process(training.instance()["pid"]), training.container
     os.kill(task.ppid(), signal.SIGKILL)
     psutil.wait_procs([task], timeout=LONG_S)

@@ -1,4 +1,4 @@
-"""Errors name field, value and what is accepted, and are raised before a container starts where possible.
+"""Errors name field, value and accepted values, and are raised before a container starts if possible.
 
 The operator runs without a scheduler, on real runtimes; a dictionary replaces the task state store.
 """
@@ -22,7 +22,7 @@ TRACKED = "from paceline.train import track\nfor batch in track([1] * 20):\n    
 
 @pytest.fixture
 def leaves_no_container(docker_client: docker.APIClient) -> Iterator[None]:
-    """Remove containers that a test has left, and fail the test if there are any."""
+    """Remove containers that a test has left, and fail the test if it has left any."""
     yield
     left = docker_client.containers(all=True, filters={"label": "paceline.dag=failing"})
     for container in left:
@@ -32,7 +32,7 @@ def leaves_no_container(docker_client: docker.APIClient) -> Iterator[None]:
 
 @pytest.fixture
 def runtime(request: pytest.FixtureRequest) -> str:
-    """Name of the runtime; no container may be left after the test."""
+    """Return the name of the runtime; no container may be left after the test."""
     if request.param == "docker":
         request.getfixturevalue("leaves_no_container")
     return str(request.param)

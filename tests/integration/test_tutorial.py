@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.training.gates import Training
+from tests.integration.training.gates import TrainingTask
 
 from paceline.airflow.cli import main
 from paceline.airflow.demo.airflow_process import AirflowProcess
@@ -17,31 +17,31 @@ pytestmark = [pytest.mark.airflow, pytest.mark.timeout(900)]
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.md"
 
 
-def _files() -> dict[str, str]:
-    """Return the files that the tutorial tells its reader to save: name to content."""
+def _tutorial_files() -> dict[str, str]:
+    """Map the names of the files that a reader of the tutorial saves to their contents."""
     found = re.findall(r"Save this as `airflow/dags/([\w.]+)`.*?```python\n(.*?)```", TUTORIAL.read_text(), re.DOTALL)
     return dict(found)
 
 
 @pytest.fixture
-def tutorial(airflow: AirflowProcess) -> Iterator[None]:
-    for name, text in _files().items():
+def tutorial_dags(airflow: AirflowProcess) -> Iterator[None]:
+    for name, text in _tutorial_files().items():
         (airflow.dags_folder / name).write_text(text)
     yield
-    for name in _files():
+    for name in _tutorial_files():
         (airflow.dags_folder / name).unlink()
 
 
 def test_tutorial_trains_and_follows_a_new_deadline(
-    airflow: AirflowProcess, tutorial: None, monkeypatch: pytest.MonkeyPatch
+    airflow: AirflowProcess, tutorial_dags: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PACELINE_AIRFLOW_URL", airflow.url)
     monkeypatch.setenv("PACELINE_AIRFLOW_USER", "admin")
     monkeypatch.setenv("PACELINE_AIRFLOW_PASSWORD", airflow.passwords["admin"])
     run_id = airflow.run_dag("tutorial", {"deadline": "10m"})
-    training = Training(airflow, "tutorial", run_id)
-    pace = training.until(lambda pace: pace["state"] == "training")
-    deadline_s = round(pace["t_s"]) + 100  # ahead also where the command takes long
+    training = TrainingTask(airflow, "tutorial", run_id)
+    pace = training.wait_until(lambda pace: pace["state"] == "training")
+    deadline_s = round(pace["t_s"]) + 100  # in the future even if the command is slow
     assert main(["deadline", "set", "tutorial", "latest", "train", f"{deadline_s}s"]) == 0
     assert airflow.wait("tutorial", run_id, timeout_s=600) == "success", training.log()
     result = training.result()

@@ -1,4 +1,4 @@
-"""A training on whole devices (processes in place of GPUs) in a container under the deadline controller."""
+"""A training job on whole devices (processes in place of GPUs) in a container under the deadline controller."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCRIPT = Path(__file__).parent / "training" / "digits.py"
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(900)]
 
 
-class Watched(MemoryState):
+class WatchedState(MemoryState):
     """Live state that sets an infeasible deadline once the training has started."""
 
     def __init__(self) -> None:
@@ -34,13 +34,13 @@ class Watched(MemoryState):
         if value["progress_pct"] >= 0.1 and value["earliest_s"] and DEADLINE not in self:
             self[DEADLINE] = value["t_s"] + 0.3 * (value["earliest_s"] - value["t_s"])
 
-    def joined(self) -> bool:
+    def second_process_joined(self) -> bool:
         """Return whether a second process trains."""
         return any(sample["devices_in_force"] == 2 for sample in self.seen)
 
 
 def test_second_process_joins_for_an_earlier_deadline(docker_client, trainer_image):
-    state = Watched()
+    state = WatchedState()
     controller = make_controller("default", Limits(1, 2, GPU_QUANTUM), deadline_s=3600.0)
     devices = controller.start(0.0)
     assert devices == 1
@@ -55,11 +55,13 @@ def test_second_process_joins_for_an_earlier_deadline(docker_client, trainer_ima
     exchange = Exchange(state)
     try:
         origin = datetime.now(timezone.utc)
-        loop = PaceLoop(job, controller, exchange, origin=origin, held_devices=devices, stopped=state.joined)
+        loop = PaceLoop(
+            job, controller, exchange, origin=origin, held_devices=devices, stopped=state.second_process_joined
+        )
         with pytest.raises(TaskStoppedError, match="was stopped"):  # the second process has joined
             loop.run()
     finally:
         exchange.close()
         job.remove()
-    assert state.joined()
+    assert state.second_process_joined()
     assert [sample["devices"] for sample in state.seen][:: len(state.seen) - 1] == [1.0, 2.0]

@@ -1,6 +1,6 @@
 """``python -m tests.soak --minutes 30 [--seed N] [pytest's arguments]``: repeat the scenarios of this folder.
 
-They run repeatedly in random order until the minutes are over, also after a failure; see ``conftest.py``.
+The scenarios run in random order until the minutes are over, even after a failure; see ``conftest.py``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument(
-        "--minutes", type=_minutes, default=30.0, help="time limit; a started scenario ends first (%(default)g)"
+        "--minutes", type=_parse_minutes, default=30.0, help="minutes after which no scenario starts (%(default)g)"
     )
     parser.add_argument("--seed", type=int, default=None, help="seed of the order and of the scenarios' random choices")
     chosen, others = parser.parse_known_args()
@@ -24,7 +24,7 @@ def main() -> int:
     return pytest.main(arguments + ([] if chosen.seed is None else [f"--seed={chosen.seed}"]) + others)
 
 
-def _minutes(text: str) -> float:
+def _parse_minutes(text: str) -> float:
     minutes = float(text)
     if not 0 < minutes < math.inf:
         raise argparse.ArgumentTypeError(f"got {text!r}, expected a number of minutes greater than 0")

@@ -1,4 +1,4 @@
-"""Repeats the scenarios in this folder for some minutes in random order, and prints a table of their outcomes.
+"""Repeat the scenarios in this folder for some minutes in random order, and print a table of their outcomes.
 
 Without ``--minutes`` they run once, in file order, like other tests.
 """
@@ -38,11 +38,11 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
         return None
     if not session.items:
         return None  # pytest reports that no test was selected
-    order = _order(session.items, random.Random(session.config.option.seed))
+    order = _endless_order(session.items, random.Random(session.config.option.seed))
     end_s = time.monotonic() + 60 * minutes
     item = next(order)
     while time.monotonic() < end_s:
-        following = next(order)  # fixtures that it does not use are torn down now, the others at the end of the session
+        following = next(order)  # fixtures that it does not use are torn down now
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         if session.shouldfail or session.shouldstop:  # --maxfail, -x
             break
@@ -50,7 +50,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     return True
 
 
-def _order(items: list[pytest.Item], draw: random.Random) -> Iterator[pytest.Item]:
+def _endless_order(items: list[pytest.Item], draw: random.Random) -> Iterator[pytest.Item]:
     while True:
         yield from draw.sample(items, len(items))
 
@@ -86,7 +86,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture
 def draw(request: pytest.FixtureRequest) -> random.Random:
-    """Random numbers from the seed, different in every round."""
+    """Return a random generator from the seed, different in every round."""
     rounds = request.config.stash.setdefault(_ROUNDS, Counter())
     rounds[request.node.nodeid] += 1
     return random.Random(f"{request.config.option.seed} {request.node.nodeid} {rounds[request.node.nodeid]}")
@@ -97,8 +97,8 @@ _ROUNDS = pytest.StashKey[Counter[str]]()
 
 @pytest.fixture(scope="session")
 def other_engine(docker_client: docker.APIClient, trainer_image: str) -> Iterator[str]:
-    """The address of a second private engine with the trainer image."""
-    if sites.WHY_NOT:
-        pytest.skip(sites.WHY_NOT)
+    """Yield the address of a second, private engine with the trainer image."""
+    if sites.SKIP_REASON:
+        pytest.skip(sites.SKIP_REASON)
     with sites.second_engine(docker_client, trainer_image) as address:
         yield address

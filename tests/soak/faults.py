@@ -1,7 +1,7 @@
 """The faults of the fault matrix, and the conditions of their repair, for ``test_faults``.
 
-A fault takes the scene, kills a process or causes another failure, and returns a condition that is true once it is
-repaired.
+A fault function kills a process of the scene or causes another failure, and returns a condition that is true once the
+failure is repaired.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 import docker
 import psutil
 from tests.integration import sites
-from tests.integration.training.gates import Training, run_in
+from tests.integration.training.gates import TrainingTask, run_in_container
 from tests.waiting import until
 from tests.wrong_clock import WrongClock
 
@@ -29,9 +29,9 @@ from paceline.train.progress import Progress, parse_line
 
 Repaired = Callable[[], object]
 ENDED = ("success", "skipped", "failed", "upstream_failed")
-GATES = {"starting": "begin", "training": "go", "finishing": "end"}  # of patient.py
+GATES = {"starting": "begin", "training": "go", "finishing": "end"}  # phase to gate of patient.py
 SAMPLES, EPOCHS = 120, 60
-CALLS, LAST_CALLS = 16, 6  # of the store; one of them fails. A finishing task makes at least so many
+CALLS, LAST_CALLS = 16, 6  # store calls, one of which fails; a finishing task makes LAST_CALLS or more
 CLOCK_OFFSET_S = 30  # initial offset of the wrong clock
 DAGS = f"""
 from pathlib import Path
@@ -98,7 +98,7 @@ TRAININGS = {"faults_fleet": ("train.a", "train.b")}
 
 @dataclass
 class Scene:
-    """A run of a DAG whose trainings wait in one phase."""
+    """A run of a DAG whose training jobs wait in one phase."""
 
     airflow: AirflowProcess
     client: docker.APIClient
@@ -106,22 +106,22 @@ class Scene:
     phase: str
     run_id: str
     draw: random.Random
-    arbiter: Training | None = None
-    engine: Path | None = None  # folder of the trainings' private engine
+    arbiter: TrainingTask | None = None
+    engine: Path | None = None  # folder of the jobs' private engine
     disk: Path | None = None  # a small disk for the output
     clock: WrongClock | None = None
-    fails_at: Path | None = None  # file with the number of store calls up to the failing one
+    fails_at: Path | None = None  # file with the number of store calls up to the failing call
     began_s: float = field(default_factory=time.time)
     old_groups: list[int] = field(default_factory=list)  # process groups of killed Airflow components
     suspended: list[psutil.Process] = field(default_factory=list)
 
     @property
-    def trainings(self) -> tuple[str, ...]:
-        """Ids of the training tasks."""
+    def task_ids(self) -> tuple[str, ...]:
+        """The ids of the training tasks."""
         return TRAININGS.get(self.dag_id, ("train",))
 
-    def task(self, task_id: str) -> Training:
-        return Training(self.airflow, self.dag_id, self.run_id, task_id)
+    def task(self, task_id: str) -> TrainingTask:
+        return TrainingTask(self.airflow, self.dag_id, self.run_id, task_id)
 
     def container(self, task_id: str) -> Mapping[str, str] | None:
         """Return the state and the id of a task's container."""
@@ -131,40 +131,40 @@ class Scene:
                 return {"Id": found["Id"], **self.client.inspect_container(found["Id"])["State"]}
         return None
 
-    def lines(self, task_id: str) -> list[str]:
+    def log_lines(self, task_id: str) -> list[str]:
         container = self.container(task_id)
-        with suppress(docker.errors.NotFound):  # it has just been removed
+        with suppress(docker.errors.NotFound):  # the container has just been removed
             return self.client.logs(container["Id"]).decode(errors="replace").splitlines() if container else []
         return []
 
     def progress(self, task_id: str) -> list[Progress]:
-        return [one for line in self.lines(task_id) if (one := parse_line(line))]
+        return [one for line in self.log_lines(task_id) if (one := parse_line(line))]
 
-    def hold(self) -> None:
-        """Wait until all trainings are in the phase, and in ``training``, until there is work to lose."""
-        for task_id in self.trainings:
-            until(lambda: self._is_held(task_id), task_id)  # noqa: B023
+    def wait_for_phase(self) -> None:
+        """Wait until all jobs are in the phase; in ``training``, also until there is work to lose."""
+        for task_id in self.task_ids:
+            until(lambda: self._is_in_phase(task_id), task_id)  # noqa: B023
 
-    def _is_held(self, task_id: str) -> bool:
+    def _is_in_phase(self, task_id: str) -> bool:
         assert self.task(task_id).instance()["state"] not in ENDED, "the task ended too early"
         if self.phase == "training":
             event = "checkpoint" if task_id == "train" else "progress"  # a fleet's server has the checkpoint
             return any(one.event == event for one in self.progress(task_id))
         if self.phase == "finishing":
-            self.open(task_id, "go")
-        return f"waits at {GATES[self.phase]}" in self.lines(task_id)
+            self.open_gates(task_id, "go")
+        return f"waits at {GATES[self.phase]}" in self.log_lines(task_id)
 
     def safe_pct(self) -> float:
         """Return the progress that no fault may lose."""
         safe = [one.percent for one in self.progress("train") if one.event in ("checkpoint", "finish")]
         return max(safe, default=0.0)
 
-    def open(self, task_id: str, *gates: str) -> None:
+    def open_gates(self, task_id: str, *gates: str) -> None:
         container = self.container(task_id)
         if container is None or container["Status"] != "running":
             return
-        with suppress(docker.errors.APIError):  # it is ending
-            run_in(self.client, container["Id"], "touch", *gates)
+        with suppress(docker.errors.APIError):  # the container is ending
+            run_in_container(self.client, container["Id"], "touch", *gates)
 
     def resume(self) -> None:
         """Resume the suspended processes."""
@@ -172,59 +172,59 @@ class Scene:
             with suppress(psutil.NoSuchProcess):
                 process.resume()
 
-    def open_all(self) -> None:
-        """Open all gates, in any phase; call repeatedly until the trainings end."""
-        for task_id in self.trainings:
-            self.open(task_id, *GATES.values())
+    def open_all_gates(self) -> None:
+        """Open all gates, in any phase; call repeatedly until the jobs end."""
+        for task_id in self.task_ids:
+            self.open_gates(task_id, *GATES.values())
 
 
-def _next_try(task: Training) -> Repaired:
+def _next_try(task: TrainingTask) -> Repaired:
     before = task.instance()["try_number"]
     return lambda: task.instance()["try_number"] > before
 
 
-def task_process(scene: Scene) -> Repaired:
+def kill_task_process(scene: Scene) -> Repaired:
     task = scene.task("train")
     repaired = _next_try(task)
     os.kill(task.instance()["pid"], signal.SIGKILL)
     return repaired
 
 
-def supervisor(scene: Scene) -> Repaired:
+def kill_supervisor(scene: Scene) -> Repaired:
     task = scene.task("train")
     repaired = _next_try(task)
     os.kill(psutil.Process(task.instance()["pid"]).ppid(), signal.SIGKILL)
     return repaired
 
 
-def drain(scene: Scene) -> Repaired:
+def drain_worker(scene: Scene) -> Repaired:
     """Send the task SIGTERM, like a pod's eviction or a worker's restart."""
     task = scene.task("train")
-    before = task.store(CONTAINER)
+    before = task.stored_value(CONTAINER)
     os.kill(task.instance()["pid"], signal.SIGTERM)
-    return lambda: (task.store(CONTAINER) or {}).get("owner") != before["owner"]
+    return lambda: (task.stored_value(CONTAINER) or {}).get("owner") != before["owner"]
 
 
-def clear(scene: Scene) -> Repaired:
-    """Clear the task: a user wants another training."""
+def clear_task(scene: Scene) -> Repaired:
+    """Clear the task, as a user does to train again."""
     task = scene.task("train")
-    before = task.store(CONTAINER)
+    before = task.stored_value(CONTAINER)
     body = {"dry_run": False, "dag_run_id": scene.run_id, "task_ids": ["train"], "only_failed": False}
     scene.airflow.api("POST", f"/dags/{scene.dag_id}/clearTaskInstances", body)
-    return lambda: (task.store(CONTAINER) or {}).get("id") != before["id"]
+    return lambda: (task.stored_value(CONTAINER) or {}).get("id") != before["id"]
 
 
-def suspended_worker(scene: Scene) -> Repaired:
+def suspend_worker(scene: Scene) -> Repaired:
     """Suspend a worker and its task; resume them when another worker has the task."""
     task = scene.task("train")
-    before, retried = task.store(CONTAINER), _next_try(task)
+    before, retried = task.stored_value(CONTAINER), _next_try(task)
     process = psutil.Process(task.instance()["pid"])
     scene.suspended = [psutil.Process(process.ppid()), process]
     for one in scene.suspended:
         one.suspend()
 
     def repaired() -> bool:
-        if not retried() or (task.store(CONTAINER) or {}).get("owner") == before["owner"]:
+        if not retried() or (task.stored_value(CONTAINER) or {}).get("owner") == before["owner"]:
             return False
         scene.resume()
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
@@ -232,29 +232,29 @@ def suspended_worker(scene: Scene) -> Repaired:
     return repaired
 
 
-def full_disk(scene: Scene) -> Repaired:
+def fill_disk(scene: Scene) -> Repaired:
     """Fill the disk of the output; free it once a try has failed."""
     assert scene.disk is not None
     failed, filler = _next_try(scene.task("train")), scene.disk / "filler"
     with suppress(OSError), filler.open("wb", buffering=0) as file:
         while file.write(b"." * 1024):
             pass
-    scene.open_all()
+    scene.open_all_gates()
     until(failed, "a failed try")
     filler.unlink()
     return lambda: True
 
 
-def _clock_set(seconds: int) -> Callable[[Scene], Repaired]:
-    def fault(scene: Scene) -> Repaired:
+def _set_clock(seconds: int) -> Callable[[Scene], Repaired]:
+    def inject_fault(scene: Scene) -> Repaired:
         assert scene.clock is not None
         scene.clock.jump(seconds)
         return lambda: True
 
-    return fault
+    return inject_fault
 
 
-def store(scene: Scene) -> Repaired:
+def fail_store_call(scene: Scene) -> Repaired:
     """Let one of the next store calls fail; in ``starting``, the fixture has chosen one of the task's first calls."""
     assert scene.fails_at is not None
     if scene.phase != "starting":
@@ -263,8 +263,8 @@ def store(scene: Scene) -> Repaired:
     return lambda: not scene.fails_at.exists()
 
 
-def out_of_memory(scene: Scene) -> Repaired:
-    """Exhaust the container's memory, so that the kernel kills the training."""
+def exhaust_memory(scene: Scene) -> Repaired:
+    """Exhaust the container's memory, so that the kernel kills the job."""
     repaired, container = _restarted(scene, "train"), scene.container("train")
     assert container is not None
     allocate = "taken = [b'.' * 2**26 for _ in range(16)]"
@@ -273,15 +273,15 @@ def out_of_memory(scene: Scene) -> Repaired:
     return repaired
 
 
-def arbiter(scene: Scene) -> Repaired:
+def kill_arbiter(scene: Scene) -> Repaired:
     assert scene.arbiter is not None
     repaired = _next_try(scene.arbiter)
     os.kill(scene.arbiter.instance()["pid"], signal.SIGKILL)
     return repaired
 
 
-def _component(name: str, downtime_s: float = 0.0) -> Callable[[Scene], Repaired]:
-    def fault(scene: Scene) -> Repaired:
+def _kill_component(name: str, downtime_s: float = 0.0) -> Callable[[Scene], Repaired]:
+    def inject_fault(scene: Scene) -> Repaired:
         process = scene.airflow.processes[name]
         scene.old_groups.append(process.pid)
         os.kill(process.pid, signal.SIGKILL)
@@ -292,25 +292,25 @@ def _component(name: str, downtime_s: float = 0.0) -> Callable[[Scene], Repaired
         def repaired() -> bool:
             return scene.airflow.health()[name.replace("-", "_")] == "healthy"
 
-        if name == "api-server":  # the test needs it, too
+        if name == "api-server":  # the test needs the API server, too
             until(repaired)
         return repaired
 
-    return fault
+    return inject_fault
 
 
-def _container(task_id: str) -> Callable[[Scene], Repaired]:
-    def fault(scene: Scene) -> Repaired:
+def _kill_container(task_id: str) -> Callable[[Scene], Repaired]:
+    def inject_fault(scene: Scene) -> Repaired:
         repaired = _restarted(scene, task_id)
         container = scene.container(task_id)
         assert container is not None
         scene.client.kill(container["Id"])
         return repaired
 
-    return fault
+    return inject_fault
 
 
-def engine(scene: Scene) -> Repaired:
+def restart_engine(scene: Scene) -> Repaired:
     repaired = _restarted(scene, "train")
     for action in ("stop", "start"):
         subprocess.run([sites.ENGINE, action, str(scene.engine)], check=True, capture_output=True, timeout=120)
@@ -318,7 +318,7 @@ def engine(scene: Scene) -> Repaired:
 
 
 def _restarted(scene: Scene, task_id: str) -> Repaired:
-    """Return a condition: the task's container was restarted, or the task has ended without it."""
+    """Return a condition that is true once the task's container has restarted or the task has ended."""
     before = scene.container(task_id)
 
     def restarted() -> bool:
@@ -330,33 +330,33 @@ def _restarted(scene: Scene, task_id: str) -> Repaired:
 
 
 ALWAYS = tuple(GATES)
-# Fault: the DAG, the function, and the phases in which a training must survive the fault.
+# Fault name to the DAG, the fault function, and the phases in which a job must survive the fault.
 MATRIX: dict[str, tuple[str, Callable[[Scene], Repaired], tuple[str, ...]]] = {
-    "task process": ("faults", task_process, ALWAYS),
-    "supervisor": ("faults", supervisor, ALWAYS),
-    "container": ("faults", _container("train"), ALWAYS),
-    "drain": ("faults", drain, ALWAYS),
-    "drain, last try": ("faults_last_try", drain, ALWAYS),
-    "clear": ("faults", clear, ALWAYS),
-    "scheduler": ("faults", _component("scheduler"), ALWAYS),
-    "API server": ("faults", _component("api-server"), ALWAYS),
-    "triggerer": ("faults", _component("triggerer"), ("training",)),
-    "API server, two minutes": ("faults", _component("api-server", downtime_s=120.0), ("training", "finishing")),
-    "suspended worker": ("faults", suspended_worker, ALWAYS),
-    "out of memory": ("faults_small", out_of_memory, ALWAYS),
-    "full disk": ("faults_disk", full_disk, ("finishing",)),
-    "engine": ("faults_elsewhere", engine, ALWAYS),
-    "engine, clock set forward": ("faults_clock", _clock_set(3600), ALWAYS),
-    "engine, clock set back": ("faults_clock", _clock_set(-3600), ALWAYS),
-    "store": ("faults_store", store, ALWAYS),
-    "arbiter": ("faults_shared", arbiter, ALWAYS),
-    "worker": ("faults_fleet", _container("train.b"), ALWAYS),
-    "parameter server": ("faults_fleet", _container("train.parameter_server"), ("starting", "training")),
+    "task process": ("faults", kill_task_process, ALWAYS),
+    "supervisor": ("faults", kill_supervisor, ALWAYS),
+    "container": ("faults", _kill_container("train"), ALWAYS),
+    "drain": ("faults", drain_worker, ALWAYS),
+    "drain, last try": ("faults_last_try", drain_worker, ALWAYS),
+    "clear": ("faults", clear_task, ALWAYS),
+    "scheduler": ("faults", _kill_component("scheduler"), ALWAYS),
+    "API server": ("faults", _kill_component("api-server"), ALWAYS),
+    "triggerer": ("faults", _kill_component("triggerer"), ("training",)),
+    "API server, two minutes": ("faults", _kill_component("api-server", downtime_s=120.0), ("training", "finishing")),
+    "suspended worker": ("faults", suspend_worker, ALWAYS),
+    "out of memory": ("faults_small", exhaust_memory, ALWAYS),
+    "full disk": ("faults_disk", fill_disk, ("finishing",)),
+    "engine": ("faults_elsewhere", restart_engine, ALWAYS),
+    "engine, clock set forward": ("faults_clock", _set_clock(3600), ALWAYS),
+    "engine, clock set back": ("faults_clock", _set_clock(-3600), ALWAYS),
+    "store": ("faults_store", fail_store_call, ALWAYS),
+    "arbiter": ("faults_shared", kill_arbiter, ALWAYS),
+    "worker": ("faults_fleet", _kill_container("train.b"), ALWAYS),
+    "parameter server": ("faults_fleet", _kill_container("train.parameter_server"), ("starting", "training")),
 }
-WORK_MAY_BE_LOST = ("clear",)  # a cleared task starts from nothing
+WORK_MAY_BE_LOST = ("clear",)  # a cleared task starts without a checkpoint
 EXCLUDED = {
-    "triggerer, starting and finishing": "a training's task is not deferred, so the phase makes no difference",
-    "parameter server, finishing": "it ends with the last sample, before code after the loop runs",
-    "the last try of a task, except a drain": "without retries there is no repair",
-    "worker machine": "its engine fails with it; see docs/jobs.md, on which engine",
+    "triggerer, starting and finishing": "a training task is not deferred, so the phase makes no difference",
+    "parameter server, finishing": "the server ends with the last sample, before code after the loop runs",
+    "the last try of a task, except a drain": "without retries, no try can repair the failure",
+    "worker machine": "the machine's engine fails with the worker; see docs/jobs.md",
 }

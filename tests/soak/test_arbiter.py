@@ -1,4 +1,4 @@
-"""Real trainings under an arbiter: random deadlines, an urgent training, and a killed arbiter.
+"""Real training jobs under an arbiter: random deadlines, an urgent job, and a killed arbiter.
 
 ``benchmarks.promises`` measures how well deadlines are met.
 """
@@ -13,8 +13,8 @@ from pathlib import Path
 
 import docker
 import pytest
-from tests.integration.pool import Watch, running_arbiter
-from tests.integration.training.gates import Training, dag
+from tests.integration.pool import PoolWatch, running_arbiter
+from tests.integration.training.gates import TrainingTask, temporary_dag
 
 from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.runtime import DockerRuntime
@@ -51,36 +51,36 @@ with DAG("arbiter", schedule=None):
 
 @pytest.fixture(scope="session")
 def dags(airflow: AirflowProcess) -> Iterator[None]:
-    with dag(airflow, "arbiter", DAGS):
+    with temporary_dag(airflow, "arbiter", DAGS):
         yield
 
 
 @pytest.fixture
-def arbiter(airflow: AirflowProcess, dags: None, docker_client: docker.APIClient) -> Iterator[Training]:
+def arbiter(airflow: AirflowProcess, dags: None, docker_client: docker.APIClient) -> Iterator[TrainingTask]:
     with running_arbiter(airflow, "arbiter") as run_id:
-        yield Training(airflow, "arbiter", run_id, "arbiter")
+        yield TrainingTask(airflow, "arbiter", run_id, "arbiter")
     DockerRuntime(docker_client).remove_all({"paceline.pool": POOL})
 
 
 def test_pool_with_random_deadlines_survives_a_killed_arbiter(
-    airflow: AirflowProcess, docker_client: docker.APIClient, arbiter: Training, draw: random.Random
+    airflow: AirflowProcess, docker_client: docker.APIClient, arbiter: TrainingTask, draw: random.Random
 ) -> None:
-    watch = Watch(airflow, docker_client, POOL, CORES)
+    watch = PoolWatch(airflow, docker_client, POOL, CORES)
 
-    def start(dag_id: str, deadline_s: float) -> str:
+    def start_run(dag_id: str, deadline_s: float) -> str:
         return airflow.run_dag(dag_id, {"deadline": f"{deadline_s:.1f}s"})
 
-    first = start("urgent", 600)  # measures the machine: the deadlines depend on it
-    assert airflow.wait("urgent", first, timeout_s=600, each=watch.check) == "success"
+    first = start_run("urgent", 600)  # measures the machine's speed for the deadlines
+    assert airflow.wait("urgent", first, timeout_s=600, before_poll=watch.check) == "success"
     takes_s = float(airflow.xcom("urgent", first, "train")["finished_s"])
     all_s = SPARE * (4 + 1) * takes_s / CORES
-    runs = {"night": [start("night", all_s * draw.uniform(0.7, 1.3)) for _ in range(4)]}
-    training = draw.randint(1, 3)  # number of trainings when the arbiter is killed
+    runs = {"night": [start_run("night", all_s * draw.uniform(0.7, 1.3)) for _ in range(4)]}
+    training = draw.randint(1, 3)  # number of running jobs when the arbiter is killed
     watch.wait_until(lambda: list(watch.states.values()).count("training") >= training)
     os.kill(arbiter.instance()["pid"], signal.SIGKILL)
     watch.wait_until(lambda: arbiter.instance()["try_number"] == 2)
-    runs["urgent"] = [start("urgent", takes_s * SPARE)]
+    runs["urgent"] = [start_run("urgent", takes_s * SPARE)]
     for dag_id, ids in runs.items():
         for run_id in ids:
-            assert airflow.wait(dag_id, run_id, timeout_s=10 * all_s, each=watch.check) == "success"
+            assert airflow.wait(dag_id, run_id, timeout_s=10 * all_s, before_poll=watch.check) == "success"
     assert docker_client.containers(all=True, filters={"label": f"paceline.pool={POOL}"}) == []

@@ -38,7 +38,7 @@ def neighbour_image(docker_client: docker.APIClient) -> None:
 
 
 def start_leftovers(client: docker.APIClient) -> None:
-    """Start the leftovers of a killed demo: a camera and a training with the names of the next ones."""
+    """Start leftovers of a killed demo: a camera and a training job with names that the next demo uses."""
     for name, labels in (
         (f"{edge.DAG}-ewr-stitching", {edge.LABEL: "edge", BACKGROUND: "stitching"}),
         (f"{edge.DAG}-train-ewr", {"paceline.dag": edge.DAG}),
@@ -57,8 +57,8 @@ def test_unknown_machines_are_profiled_selected_and_train_one_model(
     assert summary["dag_run_state"] == "success"
     assert summary["drift_detected"]
     assert summary["promoted"]
-    assert "stitching would take" in summary["left_out"]["jfk"], (
-        "its camera would miss its latency limit beside a training"
+    assert "stitching would take" in summary["excluded"]["jfk"], (
+        "its camera would miss its latency limit beside a training job"
     )
     assert set(summary["samples"]) == {"ewr", "lga"}
     assert sorted(path.name for path in (tmp_path / "storage" / "profiles").iterdir()) == [

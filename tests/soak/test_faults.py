@@ -1,7 +1,7 @@
-"""No work is lost when a process is killed while a training starts, trains or finishes in a real Airflow.
+"""No work is lost when a process is killed while a training job starts, trains or finishes in a real Airflow.
 
-The training counts how often each sample was trained on, and waits at gates, see ``patient.py``, so that a fault hits
-it in the intended phase. In some runs it continues at once, in others after the repair.
+The job counts how often each sample was trained on, and waits at gates (see ``patient.py``), so a fault occurs in the
+intended phase. In some runs the job continues at once, in other runs after the repair.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import docker
 import pytest
 import torch
 from tests.integration.pool import running_arbiter
-from tests.integration.training.gates import Training, dag
+from tests.integration.training.gates import TrainingTask, temporary_dag
 from tests.soak.faults import CALLS, CLOCK_OFFSET_S, DAGS, EPOCHS, GATES, MATRIX, SAMPLES, WORK_MAY_BE_LOST, Scene
 from tests.waiting import until
 from tests.wrong_clock import WrongClock
@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.docker, pytest.mark.timeout(1800)
 
 @pytest.fixture(scope="session")  # Airflow is slow to parse a file that was removed and added again
 def dags(airflow: AirflowProcess) -> Iterator[None]:
-    with dag(airflow, "faults", DAGS):
+    with temporary_dag(airflow, "faults", DAGS):
         yield
 
 
@@ -47,7 +47,7 @@ def scene(
     draw: random.Random,
     tmp_path: Path,
 ) -> Iterator[Scene]:
-    """A run of the fault's DAG, which is removed completely at the end."""
+    """Yield a run of the fault's DAG, and remove the run completely at the end."""
     fault, phase = request.node.callspec.params.get("fault"), request.node.callspec.params["phase"]
     dag_id = MATRIX[fault][0] if fault else "faults"
     with contextlib.ExitStack() as stack:
@@ -66,7 +66,7 @@ def scene(
             fails_at.write_text(str(draw.randint(1, CALLS)))
         if dag_id == "faults_shared":
             arbiter_run = stack.enter_context(running_arbiter(airflow, "faults_arbiter"))
-            arbiter = Training(airflow, "faults_arbiter", arbiter_run, "arbiter")
+            arbiter = TrainingTask(airflow, "faults_arbiter", arbiter_run, "arbiter")
         disk = stack.enter_context(_small_disk()) if dag_id == "faults_disk" else None
         params = {"gate": GATES[phase], "output": str(disk), "fails_at": str(fails_at)}
         run_id = airflow.run_dag(dag_id, params)
@@ -76,7 +76,7 @@ def scene(
             yield scene
         finally:
             scene.resume()
-            for group in scene.old_groups:  # a scheduler's children outlive it, because they run its tasks
+            for group in scene.old_groups:  # a scheduler's children run its tasks and outlive the scheduler
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(group, signal.SIGKILL)
             if airflow.dag_run(dag_id, run_id)["state"] not in ("success", "failed"):
@@ -108,7 +108,7 @@ def _small_disk() -> Iterator[Path]:
 @pytest.mark.parametrize("state", ["success", "failed"])
 def test_marked_task_removes_its_job(state: str, phase: str, scene: Scene) -> None:
     """A task that a user marks as ended removes its job in any phase."""
-    scene.hold()
+    scene.wait_for_phase()
     task = scene.task("train")
     path = f"/dags/{scene.dag_id}/dagRuns/{scene.run_id}/taskInstances/train"
     scene.airflow.api("PATCH", path, {"new_state": state})
@@ -118,19 +118,19 @@ def test_marked_task_removes_its_job(state: str, phase: str, scene: Scene) -> No
 
 
 @pytest.mark.parametrize(("fault", "phase"), [(fault, phase) for fault in MATRIX for phase in MATRIX[fault][2]])
-def test_training_survives(
+def test_job_survives_fault(
     fault: str, phase: str, scene: Scene, record_property: Callable[[str, object], None]
 ) -> None:
-    scene.hold()
+    scene.wait_for_phase()
     safe_pct = scene.safe_pct() - 0.01  # rounding
     repaired = MATRIX[fault][1](scene)
     if scene.draw.random() < 0.5:
         until(repaired, "the repair")
-    state = scene.airflow.wait(scene.dag_id, scene.run_id, timeout_s=600, each=scene.open_all)
+    state = scene.airflow.wait(scene.dag_id, scene.run_id, timeout_s=600, before_poll=scene.open_all_gates)
     assert state == "success", scene.airflow.task_states(scene.dag_id, scene.run_id)
     until(repaired, "the repair")
 
-    result = scene.task("train" if scene.trainings == ("train",) else "train.result")
+    result = scene.task("train" if scene.task_ids == ("train",) else "train.result")
     record_property("tries", result.instance()["try_number"])
     record_property("restarts", result.result().get("restarts", 0))
     if result.task_id == "train":
@@ -139,7 +139,7 @@ def test_training_survives(
     model = torch.load(Path(result.result()["model"]) / "model.pt", weights_only=True)
     assert model["counts"].tolist() == [EPOCHS] * SAMPLES
     if result.task_id == "train" and fault not in WORK_MAY_BE_LOST:
-        rows = [row[1] for row in result.store("history")["samples"]]
+        rows = [row[1] for row in result.stored_value("history")["samples"]]
         assert rows[-1] == 100.0
         reached = next(index for index, progress_pct in enumerate(rows) if progress_pct >= safe_pct)
         assert min(rows[reached:]) >= safe_pct, "progress fell behind the last checkpoint"

@@ -1,4 +1,4 @@
-"""A training on two engines, each with an edge worker of Airflow's EdgeExecutor; profiles of machines of both."""
+"""Training and profiling on two engines, each with an edge worker of Airflow's EdgeExecutor."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DAG_ID = "sites_edge"
 
 @pytest.fixture
 def airflow(tmp_path: Path, docker_host: str, other_engine: str) -> Iterator[AirflowProcess]:
-    """An Airflow whose tasks run on edge workers, one for each site."""
+    """Yield an Airflow whose tasks run on edge workers, one for each site."""
     port = free_port()
     config = {
         "core.executor": f"LocalExecutor,{EXECUTOR}",
@@ -48,11 +48,11 @@ def test_two_sites_with_edge_workers_train_one_model(
     airflow: AirflowProcess, docker_client: docker.APIClient, other_engine: str
 ) -> None:
     places = {site: f"queue='site-{site}', executor='{EXECUTOR}'" for site in sites.SITES}
-    (airflow.dags_folder / f"{DAG_ID}.py").write_text(sites.dag_of(DAG_ID, places, docker_client))
+    (airflow.dags_folder / f"{DAG_ID}.py").write_text(sites.fleet_dag(DAG_ID, places, docker_client))
     try:
         sites.check_one_model(airflow, DAG_ID, docker_client, other_engine)
     finally:
-        DockerRuntime(docker_client).remove_all({"paceline.dag": DAG_ID})  # of a failed run
+        DockerRuntime(docker_client).remove_all({"paceline.dag": DAG_ID})  # left over if the run has failed
 
 
 def test_machines_of_two_engines_are_profiled_together(

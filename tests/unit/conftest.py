@@ -1,4 +1,4 @@
-"""Shared fixture of the unit tests of training code: a Python with torch imported, to fork processes from."""
+"""A shared fixture for unit tests of training code: it forks processes from a Python with torch imported."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.unit import forked
 
 @pytest.fixture(scope="session")
 def fork(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., forked.Forked]]:
-    """Start a process with torch imported; takes the arguments of ``subprocess.Popen``, without the program."""
+    """Yield a ``Popen`` that forks a process with torch imported; its arguments do not name the program."""
     path = str(tmp_path_factory.mktemp("forked") / "socket")
-    # One thread each: the threads of a pool do not survive a fork.
+    # One thread per library, because thread pools do not survive a fork.
     threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     with subprocess.Popen(
         [sys.executable, forked.__file__, path],

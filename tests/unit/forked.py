@@ -1,6 +1,6 @@
 """Processes with torch imported: forks of one Python, because importing torch takes seconds and a fork almost no time.
 
-``python forked.py SOCKET`` is that Python. A test starts a process in it with ``Forked``, as with ``subprocess.Popen``.
+``python forked.py SOCKET`` is that Python. A test forks a process with ``Forked``, used like ``subprocess.Popen``.
 The process has its own environment, output, main module and exit, and receives real signals.
 """
 
@@ -31,7 +31,7 @@ _SPARE_FD = 200  # file descriptors from here on are unused
 class Forked:
     """A process that runs ``python ARGUMENTS``, forked by the Python at the socket ``server``.
 
-    The first argument is a script, ``-m`` or ``-c``; options are as for ``subprocess.Popen``, with text in pipes.
+    The first argument is a script, ``-m`` or ``-c``; the options are those of ``subprocess.Popen`` with text in pipes.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Forked:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit code; minus the signal's number if a signal ended the process."""
+        """Wait and return the exit code, or minus the signal's number if a signal ended the process."""
         if self.returncode is None:
             if not select.select([self._connection], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
@@ -94,7 +94,7 @@ def serve(path: str) -> list[str]:
     """Fork a process for each connection; in the fork, return the arguments to run.
 
     An intermediate fork waits for the process and sends its exit code, or kills it when the test process has ended. The
-    server ends with its standard input.
+    server ends when its standard input closes.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(path)
@@ -124,12 +124,12 @@ def serve(path: str) -> list[str]:
         os._exit(0)
     connection.close()
     job = json.loads(message)
-    _adopt(job, fds)
+    _set_up_process(job, fds)
     return job["arguments"]
 
 
-def _adopt(job: dict, fds: list[int]) -> None:
-    """Set the file descriptors, environment and folder of this process to a job's."""
+def _set_up_process(job: dict, fds: list[int]) -> None:
+    """Set the file descriptors, environment and folder of this process to those of a job."""
     spare = [fcntl.fcntl(fd, fcntl.F_DUPFD, _SPARE_FD) for fd in [os.open(os.devnull, os.O_RDONLY), *fds]]
     for number, fd in zip([0, *job["fds"]], spare, strict=True):
         os.dup2(fd, number)
@@ -141,7 +141,7 @@ def _adopt(job: dict, fds: list[int]) -> None:
     os.chdir(job["cwd"])
     os.environ.clear()
     os.environ.update(job["env"])
-    tempfile.tempdir = None  # determined again from the new environment
+    tempfile.tempdir = None  # Python determines it from the new environment
     sys.path[:0] = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
     sys.orig_argv = [sys.executable, *job["arguments"]]
 
@@ -153,7 +153,7 @@ def run(arguments: list[str]) -> NoReturn:
     """
     code: object = 0
     try:
-        _run(arguments)
+        _run_arguments(arguments)
     except SystemExit as exit_:
         code = exit_.code or 0
     except BaseException:
@@ -170,7 +170,7 @@ def run(arguments: list[str]) -> NoReturn:
     os._exit(code)
 
 
-def _run(arguments: list[str]) -> None:
+def _run_arguments(arguments: list[str]) -> None:
     if arguments[0] == "-c":
         sys.argv = ["-c", *arguments[2:]]
         exec(compile(arguments[1], "<string>", "exec"), {"__name__": "__main__"})

@@ -6,7 +6,7 @@ import json
 import os
 from types import SimpleNamespace
 
-from tests.failures import LINES, sections
+from tests.failures import LINES, report_sections
 
 
 def airflow_with_logs(home):
@@ -20,7 +20,7 @@ def airflow_with_logs(home):
     return SimpleNamespace(home=home, task_state=lambda *keys: history if keys[3] == "history" else None)
 
 
-class Engine:
+class FakeEngine:
     def containers(self, **_):
         return [
             {"Id": "new", "Names": ["/paceline-new"], "Status": "Exited (137)", "Created": 200},
@@ -32,7 +32,7 @@ class Engine:
 
 
 def test_failure_report_has_log_tails_events_and_containers(tmp_path):
-    found = dict(sections(airflow_with_logs(tmp_path), Engine(), since_s=100.0))
+    found = dict(report_sections(airflow_with_logs(tmp_path), FakeEngine(), since_s=100.0))
     log = found.pop("log of dag_id=retrain/run_id=manual/task_id=train/attempt=1.log").splitlines()
     assert (len(log), log[0], log[-1]) == (LINES, "12:00 info line 60", "no JSON")
     assert found == {

@@ -24,7 +24,7 @@ MAPPED = {"operators": "paceline.operators", "plugins": "paceline.plugins", "sen
 
 
 def _packages() -> dict[str, Path]:
-    """Return every package of Paceline: import name to folder."""
+    """Map the import name of every Paceline package to its folder."""
     found = {
         ".".join(init.parent.relative_to(PROJECT / "include").parts): init.parent
         for init in (PROJECT / "include").rglob("__init__.py")
@@ -37,7 +37,7 @@ def _packages() -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """The wheel, with the pages if they are built. Built from a copy, to keep the working tree clean."""
+    """Build the wheel, with the pages if they exist, from a copy that keeps the working tree clean."""
     folder = tmp_path_factory.mktemp("wheel")
     sources = ["pyproject.toml", "README.md", "LICENSE", "include", *MAPPED]
     excluded = [f"--exclude={name}" for name in ("__pycache__", "node_modules")]
@@ -92,7 +92,7 @@ def test_airflow_lists_the_provider(tmp_path: Path) -> None:
         "from airflow.providers_manager import ProvidersManager\n"
         "print(ProvidersManager().providers['airflow-paceline'].version)"
     )
-    done = _python(program, AIRFLOW_HOME=str(tmp_path))
+    done = _run_python(program, AIRFLOW_HOME=str(tmp_path))
 
     assert done.stdout.splitlines()[-1] == paceline.__version__, done.stderr
 
@@ -131,7 +131,7 @@ def test_wheel_contains_the_licence(wheel: zipfile.ZipFile) -> None:
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in wheel.namelist())
 
 
-def _python(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def _run_python(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, **environment},

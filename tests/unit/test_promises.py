@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 def test_promises_are_measured_and_found_in_their_guides() -> None:
-    assert {name: names for name, names in command.measured_by().items() if not names} == {}
+    assert {name: names for name, names in command.measurements_by_promise().items() if not names} == {}
     assert [promise.id for promise in PROMISES.values() if promise.place.endswith(":?")] == []
-    assert {name for one in command.ordered() for name in one.promises} == set(PROMISES)
+    assert {name for one in command.ordered_measurements() for name in one.promises} == set(PROMISES)
 
 
 def test_tests_and_benchmarks_named_in_guides_exist() -> None:
@@ -66,21 +66,21 @@ def test_excused_readings_do_not_affect_the_verdict() -> None:
 
 @pytest.fixture
 def measurements(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[float] | BaseException]:
-    """Two fake measurements: name to the values or the exception of each."""
+    """Replace the measurements by two fakes; return a map from their names to values or an exception."""
     outcomes: dict[str, list[float] | BaseException] = {"one": [1.0], "two": [3.0]}
 
-    def measurement(name: str) -> Measurement:
-        def run(stage: Stage) -> Iterator[Reading]:
+    def fake_measurement(name: str) -> Measurement:
+        def take_readings(stage: Stage) -> Iterator[Reading]:
             outcome = outcomes[name]
             if isinstance(outcome, BaseException):
                 raise outcome
             return iter([Reading(name, value) for value in outcome])
 
-        return Measurement(name, (name,), (1, None if name == "two" else 1), (), run)
+        return Measurement(name, (name,), (1, None if name == "two" else 1), (), take_readings)
 
-    fakes = [measurement(name) for name in outcomes]
+    fakes = [fake_measurement(name) for name in outcomes]
     promises = {name: Promise(name, f"Promise {name}.", within(2, "%")) for name in outcomes}
-    monkeypatch.setattr(command, "ordered", lambda: fakes)
+    monkeypatch.setattr(command, "ordered_measurements", lambda: fakes)
     monkeypatch.setattr(command, "PROMISES", promises)
     monkeypatch.setattr(command.machine, "measure", lambda: State(speed=1.0, load=0.0, at_s=0.0))
     monkeypatch.setattr(command, "commit", lambda: "c0ffee")
@@ -89,7 +89,7 @@ def measurements(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[float] | Bas
     return outcomes
 
 
-def run(folder: Path, *arguments: str) -> tuple[int, dict[str, str]]:
+def run_benchmark(folder: Path, *arguments: str) -> tuple[int, dict[str, str]]:
     """Run the benchmark; return its exit code and the verdict of each promise."""
     file = folder / "promises.json"
     code = command.main(["--folder", str(folder / "kept"), "--json", str(file), *arguments])
@@ -97,39 +97,39 @@ def run(folder: Path, *arguments: str) -> tuple[int, dict[str, str]]:
 
 
 def test_missed_promise_fails_only_a_strict_run(measurements, tmp_path, capsys) -> None:
-    assert run(tmp_path) == (0, {"one": "met", "two": "missed"})
+    assert run_benchmark(tmp_path) == (0, {"one": "met", "two": "missed"})
     assert "1 met, 1 missed" in capsys.readouterr().out
-    assert run(tmp_path, "--strict")[0] == 1
-    assert run(tmp_path, "--strict", "--only", "one") == (0, {"one": "met"})
+    assert run_benchmark(tmp_path, "--strict")[0] == 1
+    assert run_benchmark(tmp_path, "--strict", "--only", "one") == (0, {"one": "met"})
 
 
 def test_interrupted_run_resumes_and_next_run_starts_over(measurements, tmp_path) -> None:
     measurements["two"] = KeyboardInterrupt()
     with pytest.raises(FileNotFoundError):
-        run(tmp_path)
+        run_benchmark(tmp_path)
     measurements |= {"one": [9.0], "two": [0.0]}
-    assert run(tmp_path)[1] == {"one": "met", "two": "met"}, "the first result comes from the interrupted run"
-    assert run(tmp_path)[1] == {"one": "missed", "two": "met"}
+    assert run_benchmark(tmp_path)[1] == {"one": "met", "two": "met"}, "the first result comes from the interrupted run"
+    assert run_benchmark(tmp_path)[1] == {"one": "missed", "two": "met"}
 
 
-def test_unmeasurable_promise_does_not_stop_the_others(measurements, tmp_path, capsys) -> None:
+def test_unmeasurable_promise_does_not_stop_other_measurements(measurements, tmp_path, capsys) -> None:
     measurements["one"] = NotMeasuredError("there is no such machine")
-    assert run(tmp_path)[1] == {"one": "not measured", "two": "missed"}
+    assert run_benchmark(tmp_path)[1] == {"one": "not measured", "two": "missed"}
     assert "not measured: there is no such machine" in capsys.readouterr().out
-    assert run(tmp_path, "--minutes", "0.26")[1] == {"one": "not measured", "two": "not measured"}
-    assert "not measured: it takes 1 s, and " in capsys.readouterr().out
+    assert run_benchmark(tmp_path, "--minutes", "0.26")[1] == {"one": "not measured", "two": "not measured"}
+    assert "not measured: takes 1 s, and only " in capsys.readouterr().out
 
 
 def test_strict_run_fails_without_measurements(measurements, tmp_path, capsys) -> None:
-    assert run(tmp_path, "--strict", "--minutes", "0.26")[0] == 1
-    assert "--strict: nothing was measured of one, two" in capsys.readouterr().err
+    assert run_benchmark(tmp_path, "--strict", "--minutes", "0.26")[0] == 1
+    assert "--strict: no measurement of one, two" in capsys.readouterr().err
     measurements["one"] = NotMeasuredError("there is no such machine")
-    assert run(tmp_path, "--strict", "--only", "one")[0] == 1
-    assert "--strict: nothing was measured of one" in capsys.readouterr().err
-    assert run(tmp_path, "--strict")[0] == 1
+    assert run_benchmark(tmp_path, "--strict", "--only", "one")[0] == 1
+    assert "--strict: no measurement of one" in capsys.readouterr().err
+    assert run_benchmark(tmp_path, "--strict")[0] == 1
     assert "--strict: missed: two" in capsys.readouterr().err
     measurements["two"] = [0.0]
-    assert run(tmp_path, "--strict")[0] == 0
+    assert run_benchmark(tmp_path, "--strict")[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -148,15 +148,15 @@ def test_results_of_another_commit_or_image_are_discarded(
     measurements |= {"one": [9.0], "two": [0.0]}
     for name, value in changed.items():
         monkeypatch.setattr(command, name, value)
-    assert run(tmp_path)[1] == {"one": "missed", "two": "met"}
-    assert f"measured again: the stored result is of {reason}" in capsys.readouterr().out
+    assert run_benchmark(tmp_path)[1] == {"one": "missed", "two": "met"}
+    assert f"measured again: the stored result is for {reason}" in capsys.readouterr().out
 
 
-def test_results_with_another_shortest_training_are_measured_again(measurements, tmp_path) -> None:
+def test_results_with_another_shortest_duration_are_measured_again(measurements, tmp_path) -> None:
     measurements["two"] = KeyboardInterrupt()
     command.main(["--folder", str(tmp_path / "kept"), "--shortest-s", "60"])
     measurements |= {"one": [9.0], "two": [0.0]}
-    assert run(tmp_path)[1]["one"] == "missed"
+    assert run_benchmark(tmp_path)[1]["one"] == "missed"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"readings": []}', '{"about": []}'])
@@ -164,17 +164,17 @@ def test_unreadable_stored_result_is_measured_again(text, measurements, tmp_path
     kept = tmp_path / "kept" / "whole" / "one.json"
     kept.parent.mkdir(parents=True)
     kept.write_text(text)
-    assert run(tmp_path)[1]["one"] == "met"
+    assert run_benchmark(tmp_path)[1]["one"] == "met"
 
 
 def test_commit_includes_a_hash_of_uncommitted_changes() -> None:
     assert re.fullmatch(r"[0-9a-f]{12,40}(\+[0-9a-f]{8})?|unknown", commit())
 
 
-def argument_error(capsys: pytest.CaptureFixture[str], *arguments: str, of=command) -> str:
-    """Return the error message for invalid arguments; nothing else may have been printed."""
+def argument_error(capsys: pytest.CaptureFixture[str], *arguments: str, module=command) -> str:
+    """Return the error message for invalid arguments, and check that nothing else is printed."""
     with pytest.raises(SystemExit) as raised:
-        of.main(arguments)
+        module.main(arguments)
     assert raised.value.code == 2
     out, error = capsys.readouterr()
     assert out == ""
@@ -183,7 +183,7 @@ def argument_error(capsys: pytest.CaptureFixture[str], *arguments: str, of=comma
 
 @pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "-inf", "1e400", "soon", "", "1e9"])
 @pytest.mark.parametrize(
-    ("of", "option", "accepted"),
+    ("module", "option", "accepted"),
     [
         (command, "--minutes", "a number from 0.25 to 1440"),
         (command, "--shortest-s", "a number from 10 to 3600"),
@@ -191,22 +191,23 @@ def argument_error(capsys: pytest.CaptureFixture[str], *arguments: str, of=comma
         (deadline, "--repeats", "a whole number from 1 to 1000"),
     ],
 )
-def test_number_out_of_range_is_rejected(of, option, accepted, value, capsys) -> None:
+def test_number_out_of_range_is_rejected(module, option, accepted, value, capsys) -> None:
     assert (
-        argument_error(capsys, f"{option}={value}", of=of) == f"argument {option}: got {value!r}, expected {accepted}"
+        argument_error(capsys, f"{option}={value}", module=module)
+        == f"argument {option}: got {value!r}, expected {accepted}"
     )
 
 
 def test_fractional_repeats_are_rejected(capsys) -> None:
-    message = argument_error(capsys, "--repeats", "1.5", of=deadline)
+    message = argument_error(capsys, "--repeats", "1.5", module=deadline)
     assert message == "argument --repeats: got '1.5', expected a whole number from 1 to 1000"
 
 
-@pytest.mark.parametrize("of", [command, deadline])
-def test_unwritable_json_file_is_rejected(of, capsys, tmp_path) -> None:
+@pytest.mark.parametrize("module", [command, deadline])
+def test_unwritable_json_file_is_rejected(module, capsys, tmp_path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path, tmp_path / "none" / "x.json", tmp_path / "file" / "x.json", tmp_path / ("x" * 300)):
-        message = argument_error(capsys, "--json", str(path), of=of)
+        message = argument_error(capsys, "--json", str(path), module=module)
         assert message.startswith(f"argument --json: got '{path}', expected a file that can be written, in a folder")
 
 
@@ -222,13 +223,13 @@ def test_write_check_leaves_the_json_file_unchanged(measurements, capsys, tmp_pa
 def test_results_are_kept_if_the_json_file_becomes_unwritable(measurements, tmp_path, monkeypatch) -> None:
     folder = tmp_path / "there"
     folder.mkdir()
-    monkeypatch.setattr(Stage, "begin", lambda stage: folder.rmdir())
+    monkeypatch.setattr(Stage, "prepare", lambda stage: folder.rmdir())
     arguments = ["--folder", str(tmp_path / "kept"), "--json", str(folder / "x.json")]
     with pytest.raises(SystemExit, match=r"can no longer be written .* the results are in .*results.json"):
         command.main(arguments)
     folder.mkdir()
     measurements |= {"one": [9.0], "two": [9.0]}
-    monkeypatch.setattr(Stage, "begin", lambda stage: None)
+    monkeypatch.setattr(Stage, "prepare", lambda stage: None)
     command.main(arguments)
     assert [one["verdict"] for one in json.loads((folder / "x.json").read_text())["promises"]] == ["met", "missed"]
 
@@ -246,7 +247,7 @@ def test_unusable_folder_is_rejected(measurements, capsys, tmp_path) -> None:
 def test_other_files_in_the_folder_are_kept(measurements, tmp_path) -> None:
     mine = tmp_path / "kept" / "scratch" / "mine"
     mine.mkdir(parents=True)
-    run(tmp_path)
+    run_benchmark(tmp_path)
     assert mine.exists()
 
 
@@ -256,7 +257,7 @@ def test_options_that_leave_nothing_to_measure_are_rejected(measurements, capsys
     assert message == "--only: got two, expected an id that --quick does not omit"
     message = argument_error(capsys, "--minutes", "5", "--shortest-s", "600")
     assert (
-        message == "--shortest-s: got 600, expected at most 95: its trainings have to end in the 5 minutes of this run"
+        message == "--shortest-s: got 600, expected at most 95: its jobs have to end within the 5 minutes of this run"
     )
     monkeypatch.setattr(command, "find_image", stages.find_image)
     message = argument_error(capsys, "--image", "other")
@@ -266,15 +267,15 @@ def test_options_that_leave_nothing_to_measure_are_rejected(measurements, capsys
 
 
 def test_interruption_during_cleanup_is_reported(measurements, tmp_path, monkeypatch, capsys) -> None:
-    def close(stage: Stage) -> None:
+    def interrupt(stage: Stage) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Stage, "close", close)
+    monkeypatch.setattr(Stage, "close", interrupt)
     assert command.main(["--folder", str(tmp_path)]) == 130
     assert "the same command resumes the run" in capsys.readouterr().out
 
 
-def test_airflow_of_a_killed_run_is_stopped_by_the_next(measurements, tmp_path) -> None:
+def test_airflow_of_a_killed_run_is_stopped_by_the_next_run(measurements, tmp_path) -> None:
     stage = Stage(tmp_path, quick=True, shortest_s=24.0, image="none")
     leftover, other = stage.scratch / "airflow", tmp_path / "other"
     processes = []
@@ -283,7 +284,7 @@ def test_airflow_of_a_killed_run_is_stopped_by_the_next(measurements, tmp_path) 
         command = [sys.executable, "-c", "input()", "airflow"]
         processes.append(subprocess.Popen(command, cwd=home, stdin=subprocess.PIPE))
     try:
-        stage.begin()
+        stage.prepare()
         assert processes[0].wait(60) == -signal.SIGKILL
         assert processes[1].poll() is None
     finally:

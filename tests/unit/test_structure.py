@@ -1,4 +1,4 @@
-"""Layers of packages, no import cycles, a name for each class, and the exports of each package."""
+"""Layers of packages, no import cycles, unique class names, and the exports of each package."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROJECT = Path(__file__).parents[2]
 ROOTS = {"paceline": PROJECT / "include" / "paceline"} | {
     f"paceline.{name}": PROJECT / name for name in ("operators", "sensors", "plugins")
 }
-# A package imports only from packages in later rows, or beside it in its own row where that makes no cycle.
+# A package imports only from packages in later rows, or in its own row if that makes no cycle.
 LAYERS = (
     ("operators", "sensors", "plugins"),
     ("airflow",),
@@ -54,7 +54,7 @@ EXPORTS = {
         "Axes DeviceProfile FUNCTIONS Function Learned NoProfileError Origin ProfileEstimates choose_more execution "
         "first_points learn"
     ),
-    "paceline.registry": "FileRecord ModelVersion Promotion Registry",
+    "paceline.registry": "ChampionChangedError FileRecord ModelVersion Promotion Registry",
     "paceline.run": "Exchange History LiveState MemoryState PaceLoop Training",
     "paceline.runtime": "DockerRuntime Job JobSpec JobStatus ProcessRuntime Runtime Usage",
     "paceline.schedule": (
@@ -67,7 +67,7 @@ EXPORTS = {
 
 @cache
 def modules() -> dict[str, Path]:
-    """Return every module of ours: import name to file."""
+    """Map the import name of every Paceline module to its file."""
     found = {}
     for name, root in ROOTS.items():
         for path in root.rglob("*.py"):
@@ -78,8 +78,8 @@ def modules() -> dict[str, Path]:
     return found
 
 
-def imported(name: str) -> Iterator[str]:
-    """Yield the modules of ours that a module imports, also inside of functions and for type checkers."""
+def imported_modules(name: str) -> Iterator[str]:
+    """Yield the Paceline modules that a module imports, even inside functions and for type checkers."""
     path = modules()[name]
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     for node in ast.walk(ast.parse(path.read_text())):
@@ -95,7 +95,7 @@ def imported(name: str) -> Iterator[str]:
 
 
 def package_of(name: str) -> str:
-    """Return the part of a module's name that ``LAYERS`` has."""
+    """Return the package of a module, as named in ``LAYERS``."""
     return ([*name.split("."), ""])[1]
 
 
@@ -104,15 +104,15 @@ def test_packages_import_only_from_lower_layers() -> None:
     wrong = [
         f"{name} imports {other}"
         for name in modules()
-        for other in imported(name)
+        for other in imported_modules(name)
         if package_of(name) and package_of(other) and rank[package_of(name)] > rank[package_of(other)]
     ]
     assert wrong == []
 
 
-def test_no_module_imports_itself_through_others() -> None:
-    faces = {name for name, path in modules().items() if path.name == "__init__.py"}  # they only re-export
-    graph = {name: set(imported(name)) - faces - {name} for name in modules() if name not in faces}
+def test_no_module_imports_itself_through_other_modules() -> None:
+    faces = {name for name, path in modules().items() if path.name == "__init__.py"}  # packages only re-export
+    graph = {name: set(imported_modules(name)) - faces - {name} for name in modules() if name not in faces}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -129,12 +129,12 @@ def test_class_names_are_unique() -> None:
 
 
 @pytest.mark.parametrize("package", EXPORTS)
-def test_package_exports(package: str) -> None:
+def test_package_exports_the_listed_names(package: str) -> None:
     assert sorted(importlib.import_module(package).__all__) == sorted(EXPORTS[package].split())
 
 
 def test_exported_names_are_imported_from_their_package() -> None:
-    """What a package exports has one import path for the other packages."""
+    """Other packages import an exported name only from the package that exports it."""
     wrong = []
     for name, path in modules().items():
         for node in ast.walk(ast.parse(path.read_text())):

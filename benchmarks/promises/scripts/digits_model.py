@@ -1,7 +1,7 @@
-"""Training script: classifies scikit-learn's digits and stores the accuracy; alone, or as one of several workers.
+"""Training script: learns scikit-learn's digits and stores the accuracy, alone or as one of several workers.
 
-``python digits_model.py EPOCHS``. Each batch waits while the output folder has a file ``hold``, so that all workers
-are present from the first batch.
+Usage: ``python digits_model.py EPOCHS``. Each batch waits while the output folder has a file ``hold``, so that all
+workers are present from the first batch.
 """
 
 import json

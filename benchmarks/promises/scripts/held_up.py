@@ -1,4 +1,4 @@
-"""Training script: one thread, a state of any size, endless: ``python held_up.py NUMBERS BATCH_CPU_S``."""
+"""Endless training script with one thread and a state of chosen size: ``python held_up.py NUMBERS BATCH_CPU_S``."""
 
 import sys
 import time

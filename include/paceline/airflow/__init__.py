@@ -1,1 +1,1 @@
-"""Airflow integration other than operators, sensors and pages: REST client, command line, provider metadata, demo."""
+"""Airflow integration except operators, sensors and pages: REST client, command line, provider metadata, demo."""

@@ -19,7 +19,7 @@ _FINAL = ("success", "failed")
 
 
 class AirflowApiError(PacelineError):
-    """Airflow answered with an error. ``status`` is the HTTP status; the message contains Airflow's own text."""
+    """Error response from Airflow. ``status`` is the HTTP status; the message contains Airflow's own text."""
 
     def __init__(self, status: int, message: str) -> None:
         self.status = status
@@ -27,7 +27,7 @@ class AirflowApiError(PacelineError):
 
 
 def _is_locked(error: BaseException) -> bool:
-    """Return whether Airflow's database was locked by another writer, as happens with SQLite. It changed nothing."""
+    """Return whether the call failed, without changes, because another writer had locked Airflow's database."""
     return isinstance(error, AirflowApiError) and error.status == 500 and "Database error" in str(error)
 
 
@@ -40,18 +40,18 @@ _retry_if_locked = retry(
 
 
 class AirflowApi:
-    """Client of one Airflow's REST API, as any user whose password is known.
+    """Client of an Airflow's REST API. Each call can name its user, out of those with a known password.
 
     Parameters
     ----------
     url:
         Base URL of the API server.
     passwords:
-        User name to password.
+        Mapping of user names to passwords.
     user:
-        Default user of the calls.
+        User of the calls that do not name one.
     token:
-        Token of ``user``, instead of a password.
+        Access token of ``user``, used instead of a password.
     """
 
     def __init__(
@@ -66,19 +66,19 @@ class AirflowApi:
         self._client = httpx.Client(base_url=self.url, timeout=30.0, trust_env=not local)
 
     def token(self, user: str | None = None) -> str:
-        """Return the user's token for an ``Authorization: Bearer`` header. Logs in at the first call."""
+        """Return the user's token for an ``Authorization: Bearer`` header. Log in at the first call."""
         user = user or self.user
         if user not in self._tokens:
             login = {"username": user, "password": self.passwords[user]}
-            self._tokens[user] = _checked(self._client.post("/auth/token", json=login))["access_token"]
+            self._tokens[user] = _parsed_response(self._client.post("/auth/token", json=login))["access_token"]
         return self._tokens[user]
 
     @_retry_if_locked
     def api(self, method: str, path: str, json: object = None, *, user: str | None = None, **params: Any) -> Any:
         """Call ``/api/v2`` + ``path`` and return the parsed response (``None`` if it is empty).
 
-        Raises ``AirflowApiError`` if the status is 400 or above. Retries a call that finds Airflow's database locked,
-        up to five tries.
+        Raises ``AirflowApiError`` if the status is 400 or above. Makes up to five tries while Airflow's database is
+        locked.
         """
         return self._call(method, f"/api/v2{path}", json, user, params)
 
@@ -92,7 +92,7 @@ class AirflowApi:
         if response.status_code == 401 and (user or self.user) in self.passwords:  # tokens expire after about a day
             self._tokens.pop(user or self.user, None)
             response = self._send(method, path, json, user, params)
-        return _checked(response)
+        return _parsed_response(response)
 
     def _send(
         self, method: str, path: str, json: object, user: str | None, params: Mapping[str, Any]
@@ -105,10 +105,10 @@ class AirflowApi:
         self._client.close()
 
     def health(self) -> dict[str, str]:
-        """Return the state of each component, as Airflow reports it; without an answer, all are ``"unknown"``."""
+        """Return the state of each component, as Airflow reports it; ``"unknown"`` for all if it does not respond."""
         states = dict.fromkeys(("api_server", "metadatabase", "scheduler", "triggerer", "dag_processor"), "unknown")
         try:
-            health = _checked(self._client.get("/api/v2/monitor/health", timeout=10.0))
+            health = _parsed_response(self._client.get("/api/v2/monitor/health", timeout=10.0))
         except (httpx.TransportError, AirflowApiError):
             return states
         states.update({name: part["status"] for name, part in health.items() if part.get("status")})
@@ -127,7 +127,7 @@ class AirflowApi:
 
         Waits until the DAG is parsed. Raises ``TimeoutError`` with the import errors after ``parse_timeout_s``.
         """
-        self._wait_for(lambda: self._has_dag(dag_id), parse_timeout_s, lambda: self._missing_dag_message(dag_id))
+        self._wait_for(lambda: self._dag_exists(dag_id), parse_timeout_s, lambda: self._missing_dag_message(dag_id))
         self.api("PATCH", f"/dags/{dag_id}", {"is_paused": False})
         body: dict[str, object] = {"conf": dict(conf or {}), "logical_date": None}
         if run_id is not None:
@@ -146,21 +146,21 @@ class AirflowApi:
         run_id: str,
         timeout_s: float = 120.0,
         *,
-        each: Callable[[], object] | None = None,
+        before_poll: Callable[[], object] | None = None,
         period_s: float = 0.5,
     ) -> str:
         """Wait for the end of a run and return its state, ``"success"`` or ``"failed"``.
 
-        Polls every ``period_s`` and calls ``each`` before each poll, for instance to show progress. Raises
+        Polls every ``period_s`` and calls ``before_poll`` before each poll, for instance to show progress. Raises
         ``TimeoutError`` with the state of every task after ``timeout_s``.
         """
 
-        def ended() -> bool:
-            if each is not None:
-                each()
+        def has_ended() -> bool:
+            if before_poll is not None:
+                before_poll()
             return self.dag_run(dag_id, run_id)["state"] in _FINAL
 
-        self._wait_for(ended, timeout_s, lambda: f"{dag_id} {run_id}: {self.task_states(dag_id, run_id)}", period_s)
+        self._wait_for(has_ended, timeout_s, lambda: f"{dag_id} {run_id}: {self.task_states(dag_id, run_id)}", period_s)
         state: str = self.dag_run(dag_id, run_id)["state"]
         return state
 
@@ -181,17 +181,17 @@ class AirflowApi:
     ) -> dict[str, Any]:
         """Wait until a task is in ``state`` and return it."""
 
-        def reached() -> bool:
+        def has_reached_state() -> bool:
             return self.task_states(dag_id, run_id).get(task_id) == state
 
-        self._wait_for(reached, timeout_s, lambda: f"{task_id}: {self.task_states(dag_id, run_id)}")
+        self._wait_for(has_reached_state, timeout_s, lambda: f"{task_id}: {self.task_states(dag_id, run_id)}")
         return self.task_instance(dag_id, run_id, task_id)
 
     def task_log(self, dag_id: str, run_id: str, task_id: str, try_number: int = 1, map_index: int = -1) -> str:
         """Return the log of a task so far, one event per line."""
         path = f"/dags/{dag_id}/dagRuns/{quote(run_id)}/taskInstances/{task_id}/logs/{try_number}"
         content = self.api("GET", path, map_index=map_index)["content"]
-        return "\n".join(_line(event) for event in content)
+        return "\n".join(_format_event(event) for event in content)
 
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
         """Return a task's XCom, by default its return value."""
@@ -201,7 +201,7 @@ class AirflowApi:
     def task_state(self, dag_id: str, run_id: str, task_id: str, key: str, *, map_index: int = -1) -> Any:
         """Return a value from a task's state store; ``None`` if it does not exist."""
         try:
-            return self.api("GET", self._state_path(dag_id, run_id, task_id, key), map_index=map_index)["value"]
+            return self.api("GET", self._state_store_path(dag_id, run_id, task_id, key), map_index=map_index)["value"]
         except AirflowApiError as error:
             if error.status == 404:
                 return None
@@ -218,20 +218,20 @@ class AirflowApi:
         user: str | None = None,
         map_index: int = -1,
     ) -> None:
-        """Change an existing value in a task's state store, as a user does to change a deadline."""
-        path = self._state_path(dag_id, run_id, task_id, key)
+        """Change an existing value in a task's state store, for example the deadline."""
+        path = self._state_store_path(dag_id, run_id, task_id, key)
         self.api("PATCH", path, {"value": value}, user=user, map_index=map_index)
 
     def put_task_state(
         self, dag_id: str, run_id: str, task_id: str, key: str, value: object, *, map_index: int = -1
     ) -> None:
         """Create or replace a value in a task's state store."""
-        self.api("PUT", self._state_path(dag_id, run_id, task_id, key), {"value": value}, map_index=map_index)
+        self.api("PUT", self._state_store_path(dag_id, run_id, task_id, key), {"value": value}, map_index=map_index)
 
-    def _state_path(self, dag_id: str, run_id: str, task_id: str, key: str) -> str:
+    def _state_store_path(self, dag_id: str, run_id: str, task_id: str, key: str) -> str:
         return f"/dags/{dag_id}/dagRuns/{quote(run_id)}/taskInstances/{task_id}/state-store/{key}"
 
-    def _has_dag(self, dag_id: str) -> bool:
+    def _dag_exists(self, dag_id: str) -> bool:
         try:
             self.api("GET", f"/dags/{dag_id}")
         except AirflowApiError as error:
@@ -252,11 +252,11 @@ class AirflowApi:
         end = time.monotonic() + timeout_s
         while not done():
             if time.monotonic() > end:
-                raise TimeoutError(f"not within {timeout_s:g} s: {describe()}")
+                raise TimeoutError(f"timed out after {timeout_s:g} s: {describe()}")
             time.sleep(period_s)
 
 
-def _checked(response: httpx.Response) -> Any:
+def _parsed_response(response: httpx.Response) -> Any:
     if response.status_code >= 400:
         request = response.request
         raise AirflowApiError(
@@ -265,7 +265,7 @@ def _checked(response: httpx.Response) -> Any:
     return response.json() if response.content else None
 
 
-def _line(event: object) -> str:
+def _format_event(event: object) -> str:
     if not isinstance(event, dict):
         return str(event)
     details = {key: value for key, value in event.items() if key not in ("event", "timestamp", "level", "logger")}

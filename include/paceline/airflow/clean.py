@@ -1,7 +1,7 @@
 """``paceline clean``: list and remove orphaned jobs on an engine and on this machine.
 
-A task owns its job until the task ends, and then removes it. A job is left over if the worker process dies at that
-moment, or if its output could not be collected. In the second case the task's state store still names the job.
+A task removes its job when it ends. A job is orphaned if the worker process dies before the removal, or if the job's
+output could not be collected. In the second case the task's state store still has the job's record.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _OWNER_TEXT: dict[Owner, str] = {
     "none": "its task has ended",
     "unknown": "this Airflow has no such run",
 }
-_TEAM_LABEL = "paceline.team"  # a team has several containers; its record names only the first
+_TEAM_LABEL = "paceline.team"  # a team has several containers; its job record contains only the first
 _FINAL_STATES = ("success", "failed", "skipped", "upstream_failed", "removed")
 
 
-class Found(NamedTuple):
-    """A job with its labels, its owner and its task's newest sample."""
+class FoundJob(NamedTuple):
+    """A job with its labels, its owner and the newest sample of its task."""
 
     runtime: Runtime
     id: str
@@ -42,24 +42,26 @@ class Found(NamedTuple):
     sample: PaceSample | None
 
 
-def add_to(commands: Any, parents: list[argparse.ArgumentParser], connect: Callable[[argparse.Namespace], Any]) -> None:
-    """Add the command to the subparsers."""
+def add_command(
+    commands: Any, parents: list[argparse.ArgumentParser], connect: Callable[[argparse.Namespace], Any]
+) -> None:
+    """Add ``paceline clean`` to the subparsers."""
     clean = commands.add_parser("clean", parents=parents, help="list and remove orphaned jobs")
-    clean.add_argument("--engine", default=None, metavar="URL", help="Docker engine (DOCKER_HOST, else the local one)")
-    clean.add_argument("--remove", action="store_true", help="remove the jobs whose task has ended")
+    clean.add_argument("--engine", default=None, metavar="URL", help="Docker engine (default: DOCKER_HOST or local)")
+    clean.add_argument("--remove", action="store_true", help="remove jobs whose task has ended")
     clean.add_argument("--kept", action="store_true", help="also remove jobs whose output has not been collected")
-    clean.set_defaults(run=lambda options: _clean(options, connect(options)))
+    clean.set_defaults(run=lambda options: _run_clean(options, connect(options)))
 
 
-def find(api: AirflowApi, runtimes: list[Runtime]) -> Iterator[Found]:
-    """Yield every job of these runtimes with its owner in this Airflow."""
+def find_jobs(api: AirflowApi, runtimes: list[Runtime]) -> Iterator[FoundJob]:
+    """Yield every job of the runtimes, with its owner according to this Airflow."""
     for runtime in runtimes:
         for job_id, labels in runtime.jobs():
             dag, run, task = (labels.get(f"paceline.{part}", "") for part in ("dag", "run", "task"))
             index = int(labels.get("paceline.map_index", "-1"))
             state = _task_state(api, dag, run, task, index) if _has_run(api, dag, run, labels) else None
             if state is None:
-                yield Found(runtime, job_id, labels, "unknown", None)
+                yield FoundJob(runtime, job_id, labels, "unknown", None)
                 continue
             sample = PaceSample.read(api.task_state(dag, run, task, PACE, map_index=index))
             owner: Owner = "task"
@@ -67,23 +69,23 @@ def find(api: AirflowApi, runtimes: list[Runtime]) -> Iterator[Found]:
                 record = JobRecord.read(api.task_state(dag, run, task, CONTAINER, map_index=index))
                 is_recorded = record is not None and (record.id == job_id or _TEAM_LABEL in labels)
                 owner = "kept" if is_recorded else "none"
-            yield Found(runtime, job_id, labels, owner, sample)
+            yield FoundJob(runtime, job_id, labels, owner, sample)
 
 
 def _has_run(api: AirflowApi, dag: str, run: str, labels: Mapping[str, str]) -> bool:
-    """Return whether this Airflow has the job's run. Run ids repeat between Airflows, so start times are compared."""
-    found = _or_none(lambda: api.dag_run(dag, run)) if dag and run else None
+    """Return whether this Airflow has the job's run, by id and start time: another Airflow may use the same id."""
+    found = _none_if_missing(lambda: api.dag_run(dag, run)) if dag and run else None
     began, label = found and found["start_date"], labels.get("paceline.began")
     return bool(began and label) and _parse_time(str(began)) == _parse_time(str(label))
 
 
 def _task_state(api: AirflowApi, dag: str, run: str, task: str, index: int) -> str | None:
     """Return the state of a task instance; ``None`` if it does not exist, ``"none"`` if it is not scheduled yet."""
-    found = _or_none(lambda: api.task_instance(dag, run, task, index)) if task else None
+    found = _none_if_missing(lambda: api.task_instance(dag, run, task, index)) if task else None
     return None if found is None else found["state"] or "none"
 
 
-def _or_none(call: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+def _none_if_missing(call: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
     from paceline.airflow.api import AirflowApiError
 
     try:
@@ -101,49 +103,49 @@ def _parse_time(text: str) -> datetime | None:
         return None
 
 
-def _clean(options: argparse.Namespace, api: AirflowApi) -> int:
-    found = sorted(find(api, _runtimes(options.engine)), key=lambda one: (one.owner, one.id))
-    rows = [_HEADINGS, *map(_row, found)]
+def _run_clean(options: argparse.Namespace, api: AirflowApi) -> int:
+    found = sorted(find_jobs(api, _available_runtimes(options.engine)), key=lambda job: (job.owner, job.id))
+    rows = [_HEADINGS, *map(_table_row, found)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
     for row in rows if found else ():
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    orphans = [one for one in found if one.owner == "none" or (one.owner == "kept" and options.kept)]
+    orphans = [job for job in found if job.owner == "none" or (job.owner == "kept" and options.kept)]
     if not options.remove or not orphans:
         print(f"Orphaned jobs: {len(orphans)} of {len(found)}." + (" --remove removes them." if orphans else ""))
         return 0
-    for one in orphans:
-        with contextlib.suppress(JobLostError):  # the job has been removed in the meantime
-            one.runtime.reattach(one.id).remove()
-        print(f"Removed {_short(one.id)}")
+    for job in orphans:
+        with contextlib.suppress(JobLostError):  # another process has removed the job
+            job.runtime.reattach(job.id).remove()
+        print(f"Removed {_short_id(job.id)}")
     return 0
 
 
-def _runtimes(engine: str | None) -> list[Runtime]:
+def _available_runtimes(engine: str | None) -> list[Runtime]:
     from docker import APIClient
 
     from paceline.runtime import DockerRuntime, ProcessRuntime
 
-    here = engine or default_engine()
-    containers = DockerRuntime(lambda: APIClient(base_url=here, version="auto", timeout=30))
+    url = engine or default_engine()
+    containers = DockerRuntime(lambda: APIClient(base_url=url, version="auto", timeout=30))
     try:
         containers.capacity()
     except PacelineError as error:
-        print(f"Containers are not listed: {error}")
+        print(f"Cannot list containers: {error}")
         return [ProcessRuntime()]
     return [containers, ProcessRuntime()]
 
 
-def _row(one: Found) -> tuple[str, ...]:
+def _table_row(job: FoundJob) -> tuple[str, ...]:
     try:
-        job = one.runtime.reattach(one.id)
-        state = job.status().state
-        job.close()
+        reattached = job.runtime.reattach(job.id)
+        state = reattached.status().state
+        reattached.close()
     except JobLostError:
         state = "gone"
-    updated = one.sample.updated_at.strftime("%Y-%m-%d %H:%M:%S") if one.sample is not None else "-"
-    task = (one.labels.get(f"paceline.{part}", "-") for part in ("dag", "run", "task"))
-    return (_short(one.id), state, *task, updated, _OWNER_TEXT[one.owner])
+    updated = job.sample.updated_at.strftime("%Y-%m-%d %H:%M:%S") if job.sample is not None else "-"
+    task = (job.labels.get(f"paceline.{part}", "-") for part in ("dag", "run", "task"))
+    return (_short_id(job.id), state, *task, updated, _OWNER_TEXT[job.owner])
 
 
-def _short(job_id: str) -> str:
+def _short_id(job_id: str) -> str:
     return job_id.rpartition("/")[2] if "/" in job_id else job_id[:12]

@@ -1,6 +1,6 @@
-"""The ``paceline`` command: show running trainings and change their deadlines, through Airflow's REST API.
+"""The ``paceline`` command: list running jobs and change their deadlines, through Airflow's REST API.
 
-It logs in with the user's own login, so Airflow's permissions apply.
+The command logs in as the user, so Airflow's permissions apply.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from paceline.simulate import command as simulate
 if TYPE_CHECKING:
     from paceline.airflow.api import AirflowApi
 
-_PAGE = 100  # Airflow's default maximum page size
+_PAGE_SIZE = 100  # Airflow's default maximum page size
 _HEADINGS = ("DAG", "RUN", "TASK", "STATE", "PROGRESS", "SETPOINT", "CORES", "DEADLINE", "FORECAST", "SLACK")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return the exit code: 0, or 1 after an error, with one line on standard error."""
+    """Run the command and return the exit code: 0, or 1 after printing an error to standard error."""
     options = _parser().parse_args(arguments)
     import httpx
 
@@ -42,53 +42,53 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="paceline", description="Monitor and control trainings that Airflow runs.")
+    parser = argparse.ArgumentParser(prog="paceline", description="Monitor and control Airflow's training jobs.")
     parser.add_argument("--version", action="version", version=__version__)
     login = argparse.ArgumentParser(add_help=False)
     login.add_argument(
         "--url",
         default=os.environ.get("PACELINE_AIRFLOW_URL", "http://localhost:8080"),
-        help="URL of Airflow (PACELINE_AIRFLOW_URL; %(default)s)",
+        help="URL of Airflow (default: PACELINE_AIRFLOW_URL, now %(default)s)",
     )
     login.add_argument(
         "--user",
         default=os.environ.get("PACELINE_AIRFLOW_USER", "admin"),
-        help="Airflow user (PACELINE_AIRFLOW_USER; %(default)s); the password comes from PACELINE_AIRFLOW_PASSWORD or "
-        "a prompt; a token in PACELINE_AIRFLOW_TOKEN replaces it",
+        help="Airflow user (default: PACELINE_AIRFLOW_USER, now %(default)s). The command reads the password from "
+        "PACELINE_AIRFLOW_PASSWORD or asks for it, unless PACELINE_AIRFLOW_TOKEN contains a token",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    status = commands.add_parser("status", parents=[login], help="list the running trainings")
-    status.add_argument("dag", nargs="?", default="~", metavar="DAG", help="only this DAG")
+    status = commands.add_parser("status", parents=[login], help="list the running training jobs")
+    status.add_argument("dag", nargs="?", default="~", metavar="DAG", help="list only jobs of this DAG")
     status.set_defaults(run=_status)
 
-    deadline = commands.add_parser("deadline", help="read or change the deadline of a running training")
+    deadline = commands.add_parser("deadline", help="read or change the deadline of a running training job")
     actions = deadline.add_subparsers(required=True, metavar="ACTION")
-    show = actions.add_parser("show", parents=[login], help="print the current deadline as it was written")
+    show = actions.add_parser("show", parents=[login], help="print the deadline as the user wrote it")
     change = actions.add_parser("set", parents=[login], help="change the deadline")
-    for action, run in ((show, _show), (change, _set)):
+    for action, run in ((show, _show_deadline), (change, _set_deadline)):
         action.add_argument("dag", metavar="DAG")
         action.add_argument("dag_run", metavar="RUN", help='id of the DAG run, or "latest"')
         action.add_argument("task", metavar="TASK")
         action.add_argument("--map-index", type=int, default=-1, help="index of a mapped task")
         action.set_defaults(run=run)
-    change.add_argument("value", metavar="DEADLINE", help='"15m", "PT15M", seconds, or "2030-01-31T18:00:00Z"')
-    clean.add_to(commands, [login], _connect)
-    fleet.add_to(commands)
-    simulate.add_to(commands)
+    change.add_argument("value", metavar="DEADLINE", help='as "15m", "PT15M", seconds, or "2030-01-31T18:00:00Z"')
+    clean.add_command(commands, [login], _connect)
+    fleet.add_command(commands)
+    simulate.add_command(commands)
     return parser
 
 
 def _status(options: argparse.Namespace) -> int:
     api = _connect(options)
     rows = []
-    for task in _running(api, options.dag):
+    for task in _running_tasks(api, options.dag):
         key = task["dag_id"], task["dag_run_id"], task["task_id"]
         pace = PaceSample.read(api.task_state(*key, PACE, map_index=task["map_index"]))
         if pace is not None:
-            rows.append((*key, *_describe(pace)))
+            rows.append((*key, *_table_cells(pace)))
     if not rows:
-        print("No training is running.")
+        print("No training job is running.")
         return 0
     widths = [max(len(row[column]) for row in (_HEADINGS, *rows)) for column in range(len(_HEADINGS))]
     for row in (_HEADINGS, *rows):
@@ -96,17 +96,17 @@ def _status(options: argparse.Namespace) -> int:
     return 0
 
 
-def _running(api: AirflowApi, dag: str) -> Iterator[dict[str, Any]]:
-    """Yield the running task instances, read page by page."""
+def _running_tasks(api: AirflowApi, dag: str) -> Iterator[dict[str, Any]]:
+    """Yield the running task instances; request them page by page."""
     offset, total = 0, 1
     while offset < total:
-        page = api.api("GET", f"/dags/{dag}/dagRuns/~/taskInstances", state="running", limit=_PAGE, offset=offset)
+        page = api.api("GET", f"/dags/{dag}/dagRuns/~/taskInstances", state="running", limit=_PAGE_SIZE, offset=offset)
         yield from page["task_instances"]
-        offset, total = offset + _PAGE, page["total_entries"]
+        offset, total = offset + _PAGE_SIZE, page["total_entries"]
 
 
-def _describe(pace: PaceSample) -> tuple[str, ...]:
-    """Return the table cells of a training, from its newest sample."""
+def _table_cells(pace: PaceSample) -> tuple[str, ...]:
+    """Return the table cells of a job from its newest sample."""
     forecast_s, deadline_s = pace.forecast_s, pace.deadline_s
     if forecast_s is None:
         slack = "not known yet"
@@ -128,16 +128,16 @@ def _describe(pace: PaceSample) -> tuple[str, ...]:
     )
 
 
-def _show(options: argparse.Namespace) -> int:
+def _show_deadline(options: argparse.Namespace) -> int:
     api = _connect(options)
     value = api.task_state(*_task_key(api, options), DEADLINE, map_index=options.map_index)
     if value is None:
-        raise _not_running(options)
+        raise _not_running_error(options)
     print(StoredDeadline.read(value).value or "none")
     return 0
 
 
-def _set(options: argparse.Namespace) -> int:
+def _set_deadline(options: argparse.Namespace) -> int:
     from paceline.airflow.api import AirflowApiError
 
     Deadline.parse(options.value)
@@ -145,13 +145,13 @@ def _set(options: argparse.Namespace) -> int:
     dag, run, task = _task_key(api, options)
     before = api.task_state(dag, run, task, DEADLINE, map_index=options.map_index)
     if before is None:
-        raise _not_running(options)
+        raise _not_running_error(options)
     _check_is_future(options.value, PaceSample.read(api.task_state(dag, run, task, PACE, map_index=options.map_index)))
     try:
         api.set_task_state(dag, run, task, DEADLINE, options.value, map_index=options.map_index)
     except AirflowApiError as error:
         if error.status == 404:
-            raise _not_running(options) from None
+            raise _not_running_error(options) from None
         raise
     old = StoredDeadline.read(before).value or "none"
     print(f"Deadline of {task} in {run}: {old} -> {options.value}. The task applies it within two control periods.")
@@ -159,7 +159,7 @@ def _set(options: argparse.Namespace) -> int:
 
 
 def _check_is_future(value: str, pace: PaceSample | None) -> None:
-    """Refuse a deadline that has passed at the newest sample, because the task would refuse it too."""
+    """Reject a deadline before the time of the newest sample; the task would reject it too."""
     if pace is None:
         return
     if Deadline.parse(value).seconds_after(pace.origin) <= pace.t_s:
@@ -171,13 +171,13 @@ def _task_key(api: Any, options: argparse.Namespace) -> tuple[str, str, str]:
     if run == "latest":
         runs = api.api("GET", f"/dags/{options.dag}/dagRuns", order_by="-run_after", limit=1)["dag_runs"]
         if not runs:
-            raise InvalidInputError("RUN", run, f"a run of {options.dag}, which has none")
+            raise InvalidInputError("RUN", run, f"the id of a run ({options.dag} has no runs)")
         run = runs[0]["dag_run_id"]
     return options.dag, run, options.task
 
 
-def _not_running(options: argparse.Namespace) -> InvalidInputError:
-    return InvalidInputError("TASK", options.task, f"a running training task of {options.dag} {options.dag_run}")
+def _not_running_error(options: argparse.Namespace) -> InvalidInputError:
+    return InvalidInputError("TASK", options.task, f"a running training task of run {options.dag_run} of {options.dag}")
 
 
 def _connect(options: argparse.Namespace) -> Any:

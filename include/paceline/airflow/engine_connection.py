@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from airflow.providers.docker.hooks.docker import DockerHook
 
 _ENGINE_TIMEOUT_S = 60
-_PORT, _TLS_PORT = 2375, 2376  # Docker's defaults
-_TLS = {"tls_ca_cert": "ca_cert", "tls_client_cert": "client_cert", "tls_client_key": "client_key"}
+_DEFAULT_PORT, _DEFAULT_TLS_PORT = 2375, 2376  # Docker's defaults
+_TLS_EXTRAS = {"tls_ca_cert": "ca_cert", "tls_client_cert": "client_cert", "tls_client_key": "client_key"}
 
 
 class _Connection(Protocol):
@@ -28,7 +28,7 @@ def engine_address(conn_id: str, connection: _Connection) -> tuple[str, dict[str
     """Return the URL of the engine, and its TLS files if the connection has any.
 
     The connection's host is a URL (``unix:///run/docker.sock``, ``ssh://user@gate``), the path of a socket, or a host
-    name; a host name goes with the connection's port. The extras have the names of the Docker provider's arguments:
+    name, to which the connection's port is added. The extras are named like the Docker provider's arguments:
     ``tls_ca_cert``, ``tls_client_cert``, ``tls_client_key`` (paths on the connecting machine) and ``tls_verify``.
 
     Parameters
@@ -54,18 +54,18 @@ def engine_address(conn_id: str, connection: _Connection) -> tuple[str, dict[str
     if not host:
         raise InvalidInputError("engine_conn_id", conn_id, "a connection with a host: a URL, a socket, or a name")
     extra = connection.extra_dejson or {}
-    given = {name: extra[key] for key, name in _TLS.items() if extra.get(key)}
-    if given and len(given) < len(_TLS):
-        missing = ", ".join(key for key, name in _TLS.items() if name not in given)
+    tls_files = {name: extra[key] for key, name in _TLS_EXTRAS.items() if extra.get(key)}
+    if tls_files and len(tls_files) < len(_TLS_EXTRAS):
+        missing = ", ".join(key for key, name in _TLS_EXTRAS.items() if name not in tls_files)
         raise InvalidInputError(
-            "engine_conn_id", conn_id, f"a connection with all TLS files or none ({missing} missing)"
+            "engine_conn_id", conn_id, f"a connection with either all or none of the TLS files ({missing} missing)"
         )
-    tls = {**given, "verify": extra.get("tls_verify", True)} if given else None
+    tls = {**tls_files, "verify": extra.get("tls_verify", True)} if tls_files else None
     if "://" in host:
         return host, tls
     if host.startswith("/"):
         return f"unix://{host}", tls
-    port = connection.port or (_TLS_PORT if tls else _PORT)
+    port = connection.port or (_DEFAULT_TLS_PORT if tls else _DEFAULT_PORT)
     return f"{connection.schema or 'tcp'}://{host}:{port}", tls
 
 
@@ -75,9 +75,9 @@ def engine_hook(conn_id: str | None = None, registry_conn_id: str | None = None)
     Parameters
     ----------
     conn_id:
-        Connection with the engine's address; by default ``$DOCKER_HOST``, or else the local engine.
+        Connection with the engine's address; by default the result of ``default_engine``.
     registry_conn_id:
-        Connection of the Docker provider: the login to an image registry.
+        Docker connection with the login for an image registry.
     """
     from airflow.providers.docker.hooks.docker import DockerHook
 
@@ -92,5 +92,5 @@ def engine_hook(conn_id: str | None = None, registry_conn_id: str | None = None)
 
 
 def default_engine() -> str:
-    """Return the address of the engine that ``DOCKER_HOST`` names, or else of the local one."""
+    """Return ``DOCKER_HOST``, or the local engine's address if the variable is not set."""
     return os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"

@@ -11,24 +11,24 @@ if TYPE_CHECKING:
 _HEADINGS = ("MACHINE", "KIND", "TIER", "ENGINE", "CORES", "MEMORY", "")
 
 
-def add_to(commands: Any) -> None:
-    """Add the command to the subparsers."""
+def add_command(commands: Any) -> None:
+    """Add ``paceline fleet`` to the subparsers."""
     fleet = commands.add_parser("fleet", help="check the machines of a fleet")
     actions = fleet.add_subparsers(required=True, metavar="ACTION")
-    check = actions.add_parser("check", help="connect to every engine and compare it with its description")
-    check.add_argument("file", metavar="FILE", help="the fleet, in YAML")
+    check = actions.add_parser("check", help="connect to every machine's engine and compare it with the fleet file")
+    check.add_argument("file", metavar="FILE", help="fleet file in YAML")
     check.add_argument(
-        "--image", default=None, help="an image that every engine needs, such as paceline-trainer:latest"
+        "--image", default=None, help="image that every engine must have, such as paceline-trainer:latest"
     )
-    check.set_defaults(run=_check)
+    check.set_defaults(run=_run_check)
 
 
-def _check(options: argparse.Namespace) -> int:
+def _run_check(options: argparse.Namespace) -> int:
     from paceline.fleet import check, load
 
     fleet = load(options.file)
     found = list(check(fleet, _connect, options.image))
-    print(table(fleet, found))
+    print(format_table(fleet, found))
     return 0 if all(one.ok for one in found) else 1
 
 
@@ -43,7 +43,7 @@ def _connect(machine: Machine) -> Any:
     return APIClient(base_url=default_engine(), version="auto")
 
 
-def table(fleet: Fleet, found: list[EngineCheck]) -> str:
+def format_table(fleet: Fleet, found: list[EngineCheck]) -> str:
     """Format the results of the check as a table."""
     machines = {machine.name: machine for machine in (*fleet.machines, fleet.parameter_server)}
     rows = [_HEADINGS]

@@ -1,6 +1,6 @@
 """The provider metadata that Airflow reads through the ``apache_airflow_provider`` entry point.
 
-Every Airflow process imports this module at startup, so it imports only the package itself.
+Every Airflow process imports this module at startup, so the module imports only ``paceline``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def get_provider_info() -> dict[str, Any]:
                 "options": {
                     "container_logs_url": {
                         "description": "URL of a log system for the containers' output, with ``{container}`` for the "
-                        'container\'s id. The button "Container logs" of each training opens it.',
+                        'container\'s id. The button "Container logs" of each training job opens it.',
                         "version_added": "0.1.0",
                         "type": "string",
                         "example": "https://logs.example.com/?container={container}",

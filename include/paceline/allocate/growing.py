@@ -10,22 +10,22 @@ from paceline.errors import InvalidInputError
 
 
 class Growing:
-    """Starts jobs before their whole budget is free (Nearchus, section IV, with first-come, first-served queues).
+    """Policy that starts jobs before their whole budget is free (Nearchus, section IV, first-come, first-served).
 
     A waiting job starts as soon as a fraction of its budget, ``ClusterJob.requested``, is free; no job overtakes
-    another. At each regular time without waiting jobs, every running job grows by half, in order of arrival, up to its
-    budget and as far as devices are free. No job loses devices.
+    another. At each regular time, if no job waits, every running job grows by half, in order of arrival, within its
+    budget and the free devices. No running job loses devices.
 
-    Beyond the paper: a job does not grow if its speed-up curve shows hardly any gain.
+    Unlike in the paper, a job does not grow if its speed-up curve shows hardly any gain.
 
     Parameters
     ----------
     start_share:
-        R_0: fraction of its budget that a job starts on; fewer devices if no more are free.
+        R_0: fraction of its budget on which a job starts; the job starts on fewer devices if no more are free.
     scale_up:
         R_up: growth per step, as a fraction of the allocation.
     min_gain:
-        Smallest relative gain in speed, as a fraction of the relative growth in devices, for which a job grows.
+        Smallest relative gain in speed for which a job grows, as a fraction of the relative growth in devices.
 
     Examples
     --------
@@ -33,7 +33,7 @@ class Growing:
     >>> speeds = {"device": Speeds.linear(8)}
     >>> jobs = [ClusterJob("runs", 0.0, 1e3, speeds, held=Placement("pool", 4)), ClusterJob("new", 9.0, 1e3, speeds)]
     >>> allocation = Growing().allocate(jobs, [Node("pool", 10)], 10.0, rescale=True)
-    >>> {name: given.devices for name, given in allocation.placements.items()}
+    >>> {name: placement.devices for name, placement in allocation.placements.items()}
     {'runs': 6, 'new': 2}
     """
 
@@ -41,11 +41,11 @@ class Growing:
 
     def __init__(self, *, start_share: float = 0.25, scale_up: float = 0.5, min_gain: float = 0.1) -> None:
         if not 0 < start_share <= 1:
-            raise InvalidInputError("start_share", start_share, "a share greater than 0, up to 1")
+            raise InvalidInputError("start_share", start_share, "a fraction above 0, at most 1")
         if not 0 < scale_up < float("inf"):
             raise InvalidInputError("scale_up", scale_up, "a number greater than 0")
         if not 0 <= min_gain < 1:
-            raise InvalidInputError("min_gain", min_gain, "a share from 0 to below 1")
+            raise InvalidInputError("min_gain", min_gain, "a fraction from 0 to below 1")
         self._start_share, self._scale_up, self._min_gain = start_share, scale_up, min_gain
 
     def allocate(self, jobs: Sequence[ClusterJob], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
@@ -84,19 +84,19 @@ class Growing:
         return queue_head is None
 
     def _start_count(self, job: ClusterJob, speeds: Speeds) -> int:
-        """Return the number of devices to start on, if that many are free."""
+        """Return the number of devices on which the job starts, if that many are free."""
         return max(speeds.largest_count(int(self._start_share * _budget(job, speeds) + 1e-9)), speeds.counts[0])
 
     def _grown_count(self, job: ClusterJob, speeds: Speeds, held: int, free: int) -> int:
-        """Return the next allocation of a running job."""
+        """Return the number of devices of a running job after its next growth step."""
         limit = min(_budget(job, speeds), held + free)
         target = speeds.largest_count(min(int(held * (1 + self._scale_up) + 1e-9), limit))
-        if target <= held:  # the growth rounds down to nothing: take the next legal number
+        if target <= held:  # growth below one legal step: use the next legal number
             target = next((count for count in speeds.counts if held < count <= limit), held)
         gain = speeds.at(target) / speeds.at(held) - 1
         return target if gain > self._min_gain * (target / held - 1) else held
 
 
 def _budget(job: ClusterJob, speeds: Speeds) -> int:
-    """Return the largest number of devices that a job may have."""
+    """Return the largest number of devices that a job may use."""
     return max(speeds.largest_count(job.requested or speeds.counts[-1]), speeds.counts[0])

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from paceline.errors import InvalidInputError, PacelineError
 
-DEVICE = "device"  # the device kind where there is only one
+DEVICE = "device"  # default device kind, for clusters with only one kind
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Speeds:
 
     @classmethod
     def halving_efficiency(cls, max_devices: int, efficiency: float = 0.8, base: float = 1.0) -> Speeds:
-        """Return the curve k · 0.8^log2(k) of ModelArts (figure 6): each doubling costs a fifth of the efficiency."""
+        """Return the curve k · 0.8^log2(k) of ModelArts (figure 6): each doubling of k costs a fifth of efficiency."""
         if max_devices < 1:
             raise InvalidInputError("max_devices", max_devices, "a number of devices from 1")
         counts = tuple(2**power for power in range(int(log2(max_devices)) + 1))
@@ -56,19 +56,19 @@ class Speeds:
 
     @classmethod
     def linear(cls, max_devices: int, base: float = 1.0) -> Speeds:
-        """Return a linear curve in which every number up to ``max_devices`` is legal."""
+        """Return a linear speed-up curve; every number of devices up to ``max_devices`` is legal."""
         return cls(tuple(range(1, max_devices + 1)), tuple(base * count for count in range(1, max_devices + 1)))
 
     @cached_property
-    def _by_count(self) -> dict[int, float]:
+    def _speed_by_count(self) -> dict[int, float]:
         return dict(zip(self.counts, self.per_s, strict=True))
 
     def at(self, devices: int) -> float:
-        """Return the work per second on a legal number of devices; 0 on no device."""
+        """Return the work per second on ``devices`` devices: a legal number, or 0."""
         if devices == 0:
             return 0.0
         try:
-            return self._by_count[devices]
+            return self._speed_by_count[devices]
         except KeyError:
             raise InvalidInputError("devices", devices, f"one of {self.counts}") from None
 
@@ -79,7 +79,7 @@ class Speeds:
 
     @cached_property
     def useful(self) -> tuple[int, ...]:
-        """Return the legal numbers that are faster than every smaller one; the others waste devices."""
+        """Return the legal numbers that are faster than every smaller number; all other numbers waste devices."""
         best, useful = 0.0, []
         for count, speed in zip(self.counts, self.per_s, strict=True):
             if speed > best:
@@ -100,13 +100,13 @@ class Node:
     Parameters
     ----------
     name:
-        Unique among the nodes.
+        Unique name of the node.
     devices:
         Number of devices.
     kind:
         Device kind, a key of ``ClusterJob.speeds``.
     cost_per_s:
-        Cost per second while 0, 1, 2, ... devices are in use (c_ng of ANDREAS); empty: free.
+        Cost per second while 0, 1, 2, ... devices are in use (c_ng of ANDREAS); empty if the node is free of charge.
     """
 
     name: str
@@ -131,7 +131,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The node of a job, and its number of devices there."""
+    """The node on which a job runs, and its number of devices."""
 
     node: str
     devices: int
@@ -144,7 +144,7 @@ class ClusterJob:
     Parameters
     ----------
     name:
-        Unique among the jobs.
+        Unique name of the job.
     arrived_s:
         Arrival time in seconds, on the clock of ``now_s``.
     work:
@@ -152,17 +152,17 @@ class ClusterJob:
     speeds:
         Work per second for each device kind that the job can use.
     deadline_s:
-        Deadline in seconds; ``None`` without one.
+        Deadline in seconds; ``None`` if the job has none.
     weight:
-        Cost of a second of tardiness (omega of ANDREAS), and the rank of the job under priority scheduling.
+        Cost of each second of tardiness (omega of ANDREAS); also the priority of the job under priority scheduling.
     requested:
-        Number of devices that the user requested, for policies that do not choose it.
+        Number of devices that the user requested, for policies that do not choose the number.
     held:
         Present allocation; ``None`` while the job waits.
     since_s:
-        The time of ``work`` and ``speed``.
+        The time to which ``work`` and ``speed`` refer.
     speed:
-        Present work per second: below ``speeds`` while the job starts or is resized.
+        Present work per second; below the value in ``speeds`` while the job starts or is resized.
     started_s:
         Time of the first allocation.
     """
@@ -201,7 +201,7 @@ class Allocation:
     late:
         Names of the jobs that are predicted to miss their deadline.
     replan_s:
-        Time of the next change in the policy's plan: it has to decide again then even if no event occurs.
+        Time of the next change in the policy's plan; the policy has to decide again by then, even without an event.
     """
 
     placements: Mapping[str, Placement]
@@ -211,7 +211,7 @@ class Allocation:
 
 
 class Policy(Protocol):
-    """Allocates devices to jobs."""
+    """An interchangeable rule that allocates the devices of a cluster to jobs."""
 
     name: str
 
@@ -227,8 +227,8 @@ class Policy(Protocol):
         now_s:
             The time in seconds.
         rescale:
-            Whether running jobs may be resized. Periodic policies resize at regular times only; between them, when a
-            job arrives or ends, they only start waiting jobs.
+            Whether running jobs may be resized. Periodic policies resize at regular times only. If a job arrives or
+            ends between these times, they only start waiting jobs.
         """
         ...
 
@@ -251,14 +251,16 @@ def check(allocation: Allocation, jobs: Sequence[ClusterJob], nodes: Sequence[No
     known = {job.name: job for job in jobs}
     left = {node.name: node.devices for node in nodes}
     kinds = {node.name: node.kind for node in nodes}
-    for name, given in allocation.placements.items():
+    for name, placement in allocation.placements.items():
         if name not in known:
             raise ImpossibleAllocationError(f"{name}: unknown job")
-        if given.node not in left:
-            raise ImpossibleAllocationError(f"{name}: unknown node {given.node!r}")
-        speeds = known[name].speeds.get(kinds[given.node])
-        if speeds is None or given.devices not in speeds.counts:
-            raise ImpossibleAllocationError(f"{name}: the job cannot run on {given.devices} devices of {given.node!r}")
-        left[given.node] -= given.devices
-        if left[given.node] < 0:
-            raise ImpossibleAllocationError(f"{given.node}: more devices are allocated than the node has")
+        if placement.node not in left:
+            raise ImpossibleAllocationError(f"{name}: unknown node {placement.node!r}")
+        speeds = known[name].speeds.get(kinds[placement.node])
+        if speeds is None or placement.devices not in speeds.counts:
+            raise ImpossibleAllocationError(
+                f"{name}: the job cannot run on {placement.devices} devices of {placement.node!r}"
+            )
+        left[placement.node] -= placement.devices
+        if left[placement.node] < 0:
+            raise ImpossibleAllocationError(f"{placement.node}: more devices are allocated than the node has")

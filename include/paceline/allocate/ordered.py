@@ -10,14 +10,14 @@ from paceline.allocate.sizes import Size, cheapest_in_time
 
 
 class Ordered:
-    """Starts waiting jobs in a fixed order while devices are free: the first-principle methods of ANDREAS.
+    """Policy that starts waiting jobs in a fixed order while devices are free: a first-principle method of ANDREAS.
 
     Parameters
     ----------
     name:
         Name of the policy.
     order:
-        Sort key of a job; the smallest starts first.
+        Sort key of a job; the job with the smallest key starts first.
     size:
         Placement rule; by default the cheapest placement that meets the deadline, else the fastest.
     """
@@ -37,11 +37,11 @@ class Ordered:
             return Allocation(placements)
         order = self._order
         for job in sorted((job for job in jobs if job.held is None), key=lambda job: (*order(job), job.arrived_s)):
-            found = self._size(job, nodes, free, now_s)
-            if found is None:
+            placement = self._size(job, nodes, free, now_s)
+            if placement is None:
                 break  # later jobs do not overtake
-            free[found.node] -= found.devices
-            placements[job.name] = found
+            free[placement.node] -= placement.devices
+            placements[job.name] = placement
         return Allocation(placements)
 
 
@@ -56,5 +56,5 @@ def edf(size: Size = cheapest_in_time) -> Ordered:
 
 
 def priority(size: Size = cheapest_in_time) -> Ordered:
-    """Return the priority policy: the largest ``ClusterJob.weight`` first."""
+    """Return the priority policy: the job with the largest ``ClusterJob.weight`` starts first."""
     return Ordered("ps", lambda job: (-job.weight,), size)

@@ -1,4 +1,4 @@
-"""Placement rules for policies that start one job after the other: on which node, and on how many devices."""
+"""Placement rules for policies that start jobs one by one: the node of a job, and its number of devices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def cheapest_in_time(job: ClusterJob, nodes: Sequence[Node], free: Mapping[str, 
     """Return the cheapest free placement that meets the deadline, else the fastest (ANDREAS, section IV-B)."""
     deadline_s = inf if job.deadline_s is None else job.deadline_s
     best: tuple[bool, float, float] | None = None
-    found: Placement | None = None
+    best_placement: Placement | None = None
     for node in nodes:
         speeds = job.speeds.get(node.kind)
         if speeds is None:
@@ -28,12 +28,12 @@ def cheapest_in_time(job: ClusterJob, nodes: Sequence[Node], free: Mapping[str, 
             late = now_s + seconds >= deadline_s
             rank = (late, seconds if late else seconds * node.cost(count), seconds)
             if best is None or rank < best:
-                best, found = rank, Placement(node.name, count)
-    return found
+                best, best_placement = rank, Placement(node.name, count)
+    return best_placement
 
 
 def requested(job: ClusterJob, nodes: Sequence[Node], free: Mapping[str, int], now_s: float) -> Placement | None:
-    """Return the requested number of devices (else the fastest number) on the first node with that many free."""
+    """Return a placement with the requested number of devices, by default the fastest, on the first node with room."""
     for node in nodes:
         speeds = job.speeds.get(node.kind)
         if speeds is not None:
@@ -44,7 +44,7 @@ def requested(job: ClusterJob, nodes: Sequence[Node], free: Mapping[str, int], n
 
 
 def fastest(job: ClusterJob, nodes: Sequence[Node], free: Mapping[str, int], now_s: float) -> Placement | None:
-    """Return the fastest number of devices, once it is free, on the node where the job is fastest."""
+    """Return the fastest placement among the nodes on which the job's fastest number of devices is free."""
     usable = [node for node in nodes if node.kind in job.speeds]
     best = {
         node.name: job.speeds[node.kind].largest_count(min(node.devices, job.speeds[node.kind].fastest))

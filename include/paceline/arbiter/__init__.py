@@ -1,6 +1,6 @@
-"""Shares one pool of devices among many jobs: turns the decisions of a policy into ceilings within the pool.
+"""Shares one pool of devices among many jobs: converts the decisions of a policy into ceilings within the pool.
 
-Start at :class:`Arbiter`. It is independent of Airflow: requests of jobs come in, grants go out.
+The entry point is :class:`Arbiter`. It is independent of Airflow: it reads requests of jobs and returns grants.
 """
 
 from paceline.arbiter.arbiter import Arbiter

@@ -1,4 +1,4 @@
-"""Admission: whether the deadline of a new job fits beside those already promised, and the earliest that does."""
+"""Admission: whether a new job's deadline is feasible with all promised deadlines, and the earliest that is."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paceline.allocate.on_time.capacity import Capacity, SpeedUpCurve
 from paceline.allocate.on_time.policy import STRETCHES
 from paceline.errors import InvalidInputError
 
-_BISECTIONS = 12  # of the interval that contains the earliest deadline
+_BISECTIONS = 12  # bisection steps in the search for the earliest deadline
 
 
 @dataclass(frozen=True)
@@ -20,14 +20,14 @@ class Admission:
     Parameters
     ----------
     fits:
-        Whether the deadline of the job is feasible beside all promised ones; always true without a deadline.
+        Whether the deadline of the job is feasible with all promised deadlines; always true without a deadline.
     earliest_s:
         The earliest deadline that can be promised now, on the clock of ``now_s``.
     alone_s:
-        End of the job with the whole pool to itself.
+        End of the job if the job has the whole pool to itself.
     devices:
-        If the deadline fits, the fewest devices that meet it on the capacity that promised jobs leave. If it fits only
-        because promised jobs start later, the number with the earliest end.
+        If the deadline fits, the fewest devices that meet it on the capacity that promised jobs leave free. If the
+        deadline fits only because promised jobs start later, the number of devices with the earliest end.
     """
 
     fits: bool
@@ -39,18 +39,18 @@ class Admission:
 def check_admission(
     job: ClusterJob, promised: Sequence[ClusterJob], node: Node, now_s: float, change_s: float = 0.0
 ) -> Admission:
-    """Return whether a job fits beside those with promised deadlines, and the earliest deadline that fits.
+    """Return whether the deadline of a new job is feasible with all promised deadlines, and the earliest that is.
 
     As in ElasticFlow's admission, promised deadlines stay feasible. The check plans all jobs by deadline, each on the
-    fewest devices; or it plans the new job on the capacity that promised jobs leave, if that is better.
+    fewest devices. It also plans the new job on the capacity that promised jobs leave free, and uses the better plan.
 
     Parameters
     ----------
     job:
         The new job.
     promised:
-        Jobs with promised deadlines. If not all of them are feasible, all may be slightly late, as in
-        :class:`~paceline.allocate.OnTime`; jobs that are infeasible even then take no devices here.
+        Jobs with promised deadlines. If some are infeasible, all promised jobs may be slightly late, as in
+        :class:`~paceline.allocate.OnTime`. The check ignores jobs that are infeasible even then.
     node:
         The pool.
     now_s:
@@ -64,8 +64,8 @@ def check_admission(
     >>> curve = {"device": Speeds.linear(4)}
     >>> promised = [ClusterJob("a", 0.0, 30.0, curve, deadline_s=10.0)]
     >>> new = ClusterJob("b", 0.0, 30.0, curve, deadline_s=12.0)
-    >>> answer = check_admission(new, promised, Node("pool", 4), now_s=0.0)
-    >>> answer.fits, answer.earliest_s, answer.alone_s
+    >>> admission = check_admission(new, promised, Node("pool", 4), now_s=0.0)
+    >>> admission.fits, admission.earliest_s, admission.alone_s
     (False, 15.0, 7.5)
     """
     speeds = job.speeds.get(node.kind)
@@ -74,23 +74,25 @@ def check_admission(
             f"{job.name}.speeds", sorted(job.speeds), f"speeds for {node.kind}, from at most {node.devices} devices"
         )
     curve, work = SpeedUpCurve(speeds), job.work_left(now_s)
-    held = [
-        _Promised.of(one, one.deadline_s, node, now_s) for one in promised if one.deadline_s and one.name != job.name
+    earlier = [
+        _PlannedJob.from_job(one, one.deadline_s, node, now_s)
+        for one in promised
+        if one.deadline_s and one.name != job.name
     ]
-    held.sort(key=lambda one: one.deadline_s)
-    feasible, capacity = _feasible(held, node, now_s, change_s)
+    earlier.sort(key=lambda one: one.deadline_s)
+    feasible, capacity = _plan_promised_jobs(earlier, node, now_s, change_s)
     ends_s = capacity.ends_s(curve, work, change_s)
-    last_s = min(ends_s.values())  # on the capacity that promised jobs leave, so it can always be promised
+    last_s = min(ends_s.values())  # on the capacity that promised jobs leave free, so this end is always feasible
     alone_s = min(Capacity(node.devices, now_s, []).ends_s(curve, work, change_s).values())
-    new = _Promised.of(job, alone_s, node, now_s)
+    new = _PlannedJob.from_job(job, alone_s, node, now_s)
 
     def fits(deadline_s: float) -> bool:
-        """Return whether planning all jobs by deadline succeeds."""
-        every = sorted([*feasible, replace(new, deadline_s=deadline_s)], key=lambda one: one.deadline_s)
-        room = Capacity(node.devices, now_s, (one.deadline_s for one in every))
-        return len(_fit(every, room, change_s)) == len(every)
+        """Return whether all jobs fit if the new job has this deadline."""
+        all_jobs = sorted([*feasible, replace(new, deadline_s=deadline_s)], key=lambda one: one.deadline_s)
+        room = Capacity(node.devices, now_s, (one.deadline_s for one in all_jobs))
+        return len(_reserve_in_order(all_jobs, room, change_s)) == len(all_jobs)
 
-    earliest_s = _earliest(fits, alone_s, last_s)
+    earliest_s = _earliest_feasible_s(fits, alone_s, last_s)
     deadline_s = earliest_s if job.deadline_s is None else job.deadline_s
     if last_s <= deadline_s or fits(deadline_s):
         earliest_s = min(earliest_s, deadline_s)
@@ -106,7 +108,7 @@ def check_admission(
 
 
 @dataclass(frozen=True)
-class _Promised:
+class _PlannedJob:
     curve: SpeedUpCurve
     work: float
     arrived_s: float
@@ -114,27 +116,29 @@ class _Promised:
     held: int
 
     @classmethod
-    def of(cls, job: ClusterJob, deadline_s: float, node: Node, now_s: float) -> _Promised:
+    def from_job(cls, job: ClusterJob, deadline_s: float, node: Node, now_s: float) -> _PlannedJob:
         curve, held = SpeedUpCurve(job.speeds[node.kind]), job.held.devices if job.held else 0
         return cls(curve, job.work_left(now_s), job.arrived_s, deadline_s, held)
 
-    def stretched(self, stretch: float) -> _Promised:
+    def with_stretch(self, stretch: float) -> _PlannedJob:
         return replace(self, deadline_s=self.deadline_s + stretch * (self.deadline_s - self.arrived_s))
 
 
-def _feasible(held: Sequence[_Promised], node: Node, now_s: float, change_s: float) -> tuple[list[_Promised], Capacity]:
-    """Plan the promised jobs at the smallest stretch; return the feasible ones and the capacity that they leave."""
+def _plan_promised_jobs(
+    promised: Sequence[_PlannedJob], node: Node, now_s: float, change_s: float
+) -> tuple[list[_PlannedJob], Capacity]:
+    """Plan promised jobs with the smallest stretch; return the feasible jobs and the capacity that they leave free."""
     for stretch in (0.0, *STRETCHES):
-        stretched = [one.stretched(stretch) for one in held]
+        stretched = [one.with_stretch(stretch) for one in promised]
         capacity = Capacity(node.devices, now_s, (one.deadline_s for one in stretched))
-        if len(_fit(stretched, capacity, change_s)) == len(held):
+        if len(_reserve_in_order(stretched, capacity, change_s)) == len(promised):
             return stretched, capacity
-    capacity = Capacity(node.devices, now_s, (one.deadline_s for one in held))
-    return _fit(held, capacity, change_s), capacity
+    capacity = Capacity(node.devices, now_s, (one.deadline_s for one in promised))
+    return _reserve_in_order(promised, capacity, change_s), capacity
 
 
-def _fit(jobs: Sequence[_Promised], capacity: Capacity, change_s: float) -> list[_Promised]:
-    """Reserve capacity for the jobs, in order; return those that fit."""
+def _reserve_in_order(jobs: Sequence[_PlannedJob], capacity: Capacity, change_s: float) -> list[_PlannedJob]:
+    """Reserve capacity for the jobs in the given order; return the jobs that fit."""
     fitted = []
     for one in jobs:
         planned = capacity.fit(one.curve, one.work, one.deadline_s, one.held, change_s)
@@ -144,15 +148,15 @@ def _fit(jobs: Sequence[_Promised], capacity: Capacity, change_s: float) -> list
     return fitted
 
 
-def _earliest(fits: Callable[[float], bool], from_s: float, to_s: float) -> float:
-    """Return the earliest deadline that fits, by bisection; ``to_s`` if no earlier one does."""
+def _earliest_feasible_s(fits: Callable[[float], bool], from_s: float, to_s: float) -> float:
+    """Return the earliest deadline that fits, found by bisection; ``to_s`` if no earlier deadline fits."""
     if fits(from_s):
         return from_s
-    found_s = to_s
+    feasible_s = to_s
     for _ in range(_BISECTIONS):
-        middle_s = (from_s + found_s) / 2
+        middle_s = (from_s + feasible_s) / 2
         if fits(middle_s):
-            found_s = middle_s
+            feasible_s = middle_s
         else:
             from_s = middle_s
-    return found_s
+    return feasible_s

@@ -16,12 +16,12 @@ from paceline.control import CPU_QUANTUM, RemainingWork
 from paceline.errors import InvalidInputError
 
 _CHANGE_S = 2.0  # time that a job loses when its allocation changes
-_SAME_S = 0.05  # samples round times to a millisecond, so the computed deadline of a job varies slightly
+_DEADLINE_TOLERANCE_S = 0.05  # samples round times to milliseconds, so the computed deadline of a job varies slightly
 _LATE_EVERY_S = 10.0  # interval between decisions while a job is late or has no devices
 
 
 class Arbiter:
-    """Shares a pool of devices among jobs by a policy.
+    """Divides a pool of devices among its jobs according to a policy.
 
     Parameters
     ----------
@@ -30,14 +30,14 @@ class Arbiter:
     quantum:
         The smallest change of an allocation: 0.05 of a core, or 1 for whole devices.
     policy:
-        The policy; by default :class:`~paceline.allocate.OnTime`, which keeps the promises of admission.
+        The policy; by default :class:`~paceline.allocate.OnTime`, which keeps promised deadlines.
     every_s:
-        Seconds between two decisions when no event triggers one.
+        Seconds from one decision to the next if no event triggers an earlier decision.
 
     Attributes
     ----------
     decisions:
-        Number of decisions of the policy.
+        Number of decisions that the policy has made.
 
     Examples
     --------
@@ -63,7 +63,7 @@ class Arbiter:
         if not 0 < quantum <= devices < float("inf"):
             raise InvalidInputError("devices", devices, f"a number of devices of at least the quantum, {quantum:g}")
         if not 0 < every_s < float("inf"):
-            raise InvalidInputError("every_s", every_s, "a number of seconds greater than 0")
+            raise InvalidInputError("every_s", every_s, "more than 0 seconds")
         self.devices = devices
         self.decisions = 0
         self._unit = quantum
@@ -72,7 +72,7 @@ class Arbiter:
         self._every_s = every_s
         self._decided_s = float("-inf")
         self._replan_s = float("inf")
-        self._decided_on: Mapping[str, object] = {}  # the inputs of the last decision that trigger a new one
+        self._decided_on: Mapping[str, object] = {}  # inputs of the last decision; a change triggers a new one
         self._deadlines_s: Mapping[str, float] = {}
         self._known: dict[str, RemainingWork] = {}
         self._warm_up = WarmUp()
@@ -104,34 +104,38 @@ class Arbiter:
             request.key: (request.deadline_s, request.key in self._known, request.key in self._warming_up)
             for request in active
         }
-        # Jobs that are late or have no devices may profit when other jobs turn out to need less.
-        needy = any(request.late or not self._has_devices(request) for request in active)
-        due = needy and now_s >= self._decided_s + _LATE_EVERY_S
+        # Late jobs, and jobs without devices, may profit if other jobs turn out to need less.
+        has_needy_job = any(request.late or not self._has_devices(request) for request in active)
+        due = has_needy_job and now_s >= self._decided_s + _LATE_EVERY_S
         if inputs != self._decided_on or due or now_s >= min(self._decided_s + self._every_s, self._replan_s):
             self._decide(active, now_s)
             self._decided_on, self._decided_s = inputs, now_s
             self._known = {key: remaining for key, remaining in self._known.items() if key in inputs}
             self._deadlines_s = {request.key: request.deadline_s for request in active}
         grants = next_grants(requests, self._targets, self.devices)
-        answers = self._answers([request for request in active if _awaits_admission(request)], active, now_s)
-        answered = [replace(grant, ceiling=_with(grant.ceiling, answers.pop(grant.key, None))) for grant in grants]
+        answers = self._admission_answers([request for request in active if _awaits_admission(request)], active, now_s)
+        answered = [
+            replace(grant, ceiling=_with_answer(grant.ceiling, answers.pop(grant.key, None))) for grant in grants
+        ]
         granted = {grant.key for grant in answered}
         waiting = (request for request in active if request.state == "waiting" and request.key not in granted)
         reasons = ((request, self._targets[request.key].reason, answers.get(request.key)) for request in waiting)
-        return answered + [_waiting(*one) for one in reasons if one[2] or one[0].ceiling is None or _stale(*one[:2])]
+        return answered + [
+            _reason_grant(*one) for one in reasons if one[2] or one[0].ceiling is None or _has_stale_reason(*one[:2])
+        ]
 
     def _has_devices(self, request: DeviceRequest) -> bool:
         target = self._targets.get(request.key)
         return target is None or target.devices > 0
 
     def _with_stable_deadline(self, request: DeviceRequest) -> DeviceRequest:
-        """Replace a deadline that differs only by rounding from that of the last decision."""
+        """Return the request with the deadline of the last decision if its own differs only by rounding."""
         before_s = self._deadlines_s.get(request.key)
-        same = before_s is not None and abs(before_s - request.deadline_s) < _SAME_S
+        same = before_s is not None and abs(before_s - request.deadline_s) < _DEADLINE_TOLERANCE_S
         return replace(request, deadline_s=before_s) if before_s is not None and same else request
 
     def _decide(self, requests: Sequence[DeviceRequest], now_s: float) -> None:
-        jobs = self._jobs(requests, now_s)
+        jobs = self._cluster_jobs(requests, now_s)
         allocation = self._policy.allocate(list(jobs.values()), [self._node], now_s, rescale=True)
         check(allocation, list(jobs.values()), [self._node])
         self.decisions += 1
@@ -147,12 +151,12 @@ class Arbiter:
                 )
             devices = placed.devices * self._unit if placed is not None else self._warming_up.get(request.key, 0.0)
             if placed is None and request.applied_grant is None:
-                devices = request.min_devices  # a job that does not share cannot be preempted
+                devices = request.min_devices  # a job that does not wait for grants cannot be preempted
             self._targets[request.key] = DesiredCeiling(round(devices, 9), reason)
         self._replan_s = allocation.replan_s
         self._on_time = [key for key in jobs if key not in allocation.late]
 
-    def _jobs(self, requests: Sequence[DeviceRequest], now_s: float) -> dict[str, ClusterJob]:
+    def _cluster_jobs(self, requests: Sequence[DeviceRequest], now_s: float) -> dict[str, ClusterJob]:
         others = [request for request in requests if request.key not in self._warming_up]
         share = self._node.devices * self._unit / max(len(others), 1)
         jobs = (
@@ -161,30 +165,30 @@ class Arbiter:
         )
         return {job.name: job for job in jobs if job is not None}
 
-    def _answers(
+    def _admission_answers(
         self, new: Sequence[DeviceRequest], requests: Sequence[DeviceRequest], now_s: float
     ) -> dict[str, _Answer]:
-        """Return the admission answers to new jobs with known remaining work."""
+        """Return admission answers for new jobs whose remaining work is known."""
         known = [request for request in new if request.key in self._known]
-        if not known or self._warming_up:  # the capacity left for new jobs is known only after warm-ups
+        if not known or self._warming_up:  # capacity for new jobs is unknown during warm-ups
             return {}
-        jobs = self._jobs(requests, now_s)
+        jobs = self._cluster_jobs(requests, now_s)
         promised = [jobs[key] for key in self._on_time if key in jobs]
-        found = {}
+        answers = {}
         for request in known:
             if request.key in jobs and request.user_deadline_s is not None:
                 admission = check_admission(jobs[request.key], promised, self._node, now_s)
                 ends_s = admission.earliest_s + self._known[request.key].after_s
                 earliest_s = request.began_s + (ends_s - request.began_s) / request.alpha - request.origin_s
-                found[request.key] = _Answer(request.user_deadline_s, admission.fits, earliest_s)
-        return found
+                answers[request.key] = _Answer(request.user_deadline_s, admission.fits, earliest_s)
+        return answers
 
 
 @dataclass(frozen=True)
 class _Answer:
-    """An admission answer; deadlines as users set them, in seconds after the origin of the request."""
+    """An admission answer, with deadlines in seconds after the origin of the request, as users set them."""
 
-    asked_s: float
+    deadline_s: float
     fits: bool
     earliest_s: float
 
@@ -193,28 +197,28 @@ def _awaits_admission(request: DeviceRequest) -> bool:
     answered = (
         request.ceiling is not None
         and request.user_deadline_s is not None
-        and request.ceiling.answers(request.user_deadline_s)
+        and request.ceiling.is_answer_for(request.user_deadline_s)
     )
     return request.state == "waiting" and request.has_deadline and not answered
 
 
-def _with(ceiling: Ceiling, answer: _Answer | None) -> Ceiling:
+def _with_answer(ceiling: Ceiling, answer: _Answer | None) -> Ceiling:
     if answer is None:
         return ceiling
-    times = {name: round(getattr(answer, name), 3) for name in ("asked_s", "earliest_s")}
+    times = {name: round(getattr(answer, name), 3) for name in ("deadline_s", "earliest_s")}
     return replace(ceiling, fits=answer.fits, **times)
 
 
-def _stale(request: DeviceRequest, reason: str) -> bool:
+def _has_stale_reason(request: DeviceRequest, reason: str) -> bool:
     return request.ceiling is not None and request.granted == 0 and request.ceiling.reason != reason
 
 
-def _waiting(request: DeviceRequest, reason: str, answer: _Answer | None) -> Grant:
-    """Return a grant that gives a waiting job the reason and the admission answer, without a change of its devices."""
+def _reason_grant(request: DeviceRequest, reason: str, answer: _Answer | None) -> Grant:
+    """Return a grant that sends a reason and an admission answer to a waiting job without changing its devices."""
     before = request.ceiling or Ceiling(0.0, request.applied_grant or 0)
     ceiling = replace(
         before,
         grant=max(before.grant, request.applied_grant or 0) + 1,
         reason=reason if before.devices == 0 else before.reason,
     )
-    return Grant(request.key, _with(ceiling, answer), before.devices)
+    return Grant(request.key, _with_answer(ceiling, answer), before.devices)

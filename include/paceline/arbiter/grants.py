@@ -1,7 +1,7 @@
 """Converts the desired ceilings of a policy into grants that never exceed the pool.
 
-Ceilings are lowered at once. Other jobs get the devices after a sample confirms that they are free. All state is stored
-with the jobs, so a restarted arbiter continues from it.
+The arbiter lowers ceilings at once. Other jobs get the released devices after a sample confirms that these are free.
+All state is stored with the jobs, so a restarted arbiter continues from this state.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class DesiredCeiling:
 
 @dataclass(frozen=True)
 class Grant:
-    """A ceiling to send to a job, and the devices of its ceiling before."""
+    """A ceiling to send to a job, and the devices of its previous ceiling."""
 
     key: str
     ceiling: Ceiling
@@ -39,25 +39,26 @@ def next_grants(requests: Sequence[DeviceRequest], targets: Mapping[str, Desired
     Parameters
     ----------
     requests:
-        Requests of all jobs in the pool; free devices go to the first ones first.
+        Requests of all jobs in the pool, in the order in which they get free devices.
     targets:
-        Desired ceilings by job key; a job without one keeps its ceiling.
+        Desired ceilings by job key; a job without a target keeps its ceiling.
     pool:
         Number of devices in the pool.
 
     Examples
     --------
-    One of two jobs has all devices. Its ceiling is lowered first; the other job waits until a sample confirms that.
+    One of two jobs has all devices. The arbiter lowers its ceiling; the other job waits until a sample confirms this.
 
     >>> has = Ceiling(2.0, grant=4)
     >>> one = DeviceRequest("one", "training", 0, 60, 0, 10, 0.1, 2, 0.05, held=2.0, applied_grant=4, ceiling=has)
     >>> two = DeviceRequest("two", "waiting", 9, 60, 9, 10, 0.1, 2, 0.05, held=0.0, applied_grant=0, ceiling=None)
     >>> wanted = {"one": DesiredCeiling(1.5), "two": DesiredCeiling(0.5)}
-    >>> [(grant.key, grant.ceiling.devices, grant.ceiling.at_most) for grant in next_grants([one, two], wanted, pool=2)]
-    [('one', 1.5, 2.0)]
+    >>> (grant,) = next_grants([one, two], wanted, pool=2)
+    >>> grant.key, grant.ceiling.devices, grant.ceiling.max_devices
+    ('one', 1.5, 2.0)
     """
     free = pool - sum(request.committed for request in requests)
-    grants = list(_lower(requests, targets))
+    grants = list(_lowering_grants(requests, targets))
     for request in requests:
         target = targets.get(request.key)
         if target is None or request.ended or target.devices <= request.granted + _ROUNDING:
@@ -71,7 +72,7 @@ def next_grants(requests: Sequence[DeviceRequest], targets: Mapping[str, Desired
     return grants
 
 
-def _lower(requests: Iterable[DeviceRequest], targets: Mapping[str, DesiredCeiling]) -> Iterable[Grant]:
+def _lowering_grants(requests: Iterable[DeviceRequest], targets: Mapping[str, DesiredCeiling]) -> Iterable[Grant]:
     for request in requests:
         target = targets.get(request.key)
         if target is not None and not request.ended and target.devices < request.granted - _ROUNDING:
@@ -81,7 +82,7 @@ def _lower(requests: Iterable[DeviceRequest], targets: Mapping[str, DesiredCeili
 def _grant(request: DeviceRequest, devices: float, reason: str) -> Grant:
     before = request.ceiling
     number = 1 + max(before.grant if before else 0, request.applied_grant or 0)
-    ceiling = Ceiling(devices, number, at_most=max(request.committed, devices), reason=reason)
+    ceiling = Ceiling(devices, number, max_devices=max(request.committed, devices), reason=reason)
     return Grant(request.key, ceiling, before.devices if before else None)
 
 

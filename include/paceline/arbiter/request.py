@@ -17,14 +17,14 @@ _MAX_DEVICES = 1e6  # larger numbers are invalid
 
 @dataclass(frozen=True)
 class DeviceRequest:
-    """The state of a job that has or awaits devices of a pool, as of its last sample.
+    """The state of a job that has or awaits devices of a pool, at the time of its last sample.
 
     Times are in seconds since the epoch.
 
     Parameters
     ----------
     key:
-        Unique among the jobs of the pool.
+        Unique key of the job in the pool.
     state:
         State of the job, see :class:`~paceline.contract.PaceSample`.
     arrived_s:
@@ -40,21 +40,21 @@ class DeviceRequest:
     held:
         Allocation, in devices.
     applied_grant:
-        Number of the last grant that the job has applied; ``None`` if it does not wait for grants.
+        Number of the last grant that the job has applied; ``None`` if the job does not wait for grants.
     ceiling:
         Latest stored ceiling; ``None`` if there is none yet.
     applied_ceiling:
         The ceiling in force in the job; ``None`` if there is none.
     user_deadline_s:
-        The deadline as set by the user, in seconds after ``origin_s``; ``None`` without one.
+        The deadline as set by the user, in seconds after ``origin_s``; ``None`` if the user set none.
     began_s, alpha:
-        Start, and safety factor: the target end is this fraction of the time from the start to the deadline.
+        Start time, and safety factor: the target end is at fraction ``alpha`` of the time from start to deadline.
     weight:
         Importance of the job, for policies with weights.
     remaining:
         Remaining work; ``None`` while unknown.
     late:
-        Whether the job predicts a missed deadline within its ceiling.
+        Whether the job predicts that it will miss its deadline within its ceiling.
     """
 
     key: str
@@ -83,26 +83,26 @@ class DeviceRequest:
     ) -> DeviceRequest | None:
         """Read a request from the stored values of ``pace`` and ``ceiling``.
 
-        The store accepts any value, so both are validated. Without a valid sample the result is ``None``, or the
-        request of a lost job if an arbiter has granted it devices.
+        The store accepts any value, so this method validates both. Without a valid sample, it returns ``None``, or the
+        request of a lost job if an arbiter has granted devices to the job.
         """
         try:
             granted = None if ceiling is None else Ceiling.read(ceiling)
         except InvalidInputError:
             granted = None
         sample = PaceSample.read(pace)
-        request = None if sample is None else cls._read(key, sample, granted, arrived, weight)
+        request = None if sample is None else cls._from_sample(key, sample, granted, arrived, weight)
         if request is None and granted is not None and granted.grant > 0:
             return cls.of_lost_job(key, granted)
         return request
 
     @classmethod
-    def _read(
+    def _from_sample(
         cls, key: str, pace: PaceSample, granted: Ceiling | None, arrived: datetime | None, weight: float
     ) -> DeviceRequest | None:
         origin_s = pace.origin.timestamp()
         ended = pace.state in _ENDED
-        # A paused job has released the whole devices that it last reported.
+        # A paused job has released the whole devices of its last report.
         in_force = 0.0 if pace.state == "paused" else float(pace.devices_in_force or 0)
         held = max(pace.devices, in_force)
         if pace.grant is not None and (granted is None or granted.grant == 0):
@@ -136,7 +136,7 @@ class DeviceRequest:
 
     @classmethod
     def of_lost_job(cls, key: str, ceiling: Ceiling, held: float = 0.0) -> DeviceRequest:
-        """Return the request of a job that sends no samples any more and may still use all granted devices."""
+        """Return the request of a job that no longer sends samples but may still use all granted devices."""
         return cls(
             key, LOST, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, held, applied_grant=-1, ceiling=ceiling, remaining=None
         )
@@ -153,19 +153,19 @@ class DeviceRequest:
 
     @property
     def ended(self) -> bool:
-        """Whether the job needs no devices any more, although its task may still run."""
+        """Whether the job no longer needs devices, although its task may still run."""
         return self.state in _ENDED
 
     @property
     def granted(self) -> float:
-        """Largest allocation that the job may take next."""
+        """Largest allocation that the job may use from now on."""
         if self.ceiling is not None:
             return self.ceiling.devices
-        return 0.0 if self.applied_grant is not None else self.max_devices  # without grants, up to its maximum
+        return 0.0 if self.applied_grant is not None else self.max_devices  # without grants, a job may use its maximum
 
     @property
     def committed(self) -> float:
-        """Largest present allocation of the job by all available information; not available to other jobs."""
+        """Upper bound on the present allocation of the job; other jobs cannot get these devices."""
         if self.ended:
             return 0.0
         if self.ceiling is None:
@@ -176,4 +176,4 @@ class DeviceRequest:
             if self.applied_grant is not None
             else self.applied_ceiling == self.ceiling.devices
         )
-        return max(self.ceiling.devices if in_force else self.ceiling.at_most, self.held)
+        return max(self.ceiling.devices if in_force else self.ceiling.max_devices, self.held)

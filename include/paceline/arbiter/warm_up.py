@@ -6,14 +6,14 @@ from collections.abc import Collection, Sequence
 
 from paceline.arbiter.request import DeviceRequest
 
-_LIMIT_S = 60.0  # a start takes about ten seconds, on few cores half a minute
+_LIMIT_S = 60.0  # maximum warm-up; a start takes about 10 s, on few cores about 30 s
 
 
 class WarmUp:
-    """Tracks the jobs in warm-up.
+    """Tracks which jobs are in warm-up.
 
-    Preempting such a job wastes its start-up time and leaves its speed unknown. Promising its devices to other jobs
-    before its speed is known may promise too much.
+    Preempting a job in warm-up wastes its start-up time and leaves its speed unknown. If the arbiter promised its
+    devices to other jobs before its speed is known, it might promise too much.
 
     Examples
     --------
@@ -29,7 +29,7 @@ class WarmUp:
         self._since_s: dict[str, float] = {}
 
     def update(self, requests: Sequence[DeviceRequest], known: Collection[str], now_s: float) -> dict[str, float]:
-        """Return the jobs in warm-up with the devices that they keep; jobs in ``known`` have completed it."""
+        """Return the jobs in warm-up with the devices that they keep; jobs in ``known`` have ended their warm-up."""
         started = [request for request in requests if _has_started(request) and request.key not in known]
         self._since_s = {request.key: self._since_s.get(request.key, now_s) for request in started}
         return {request.key: request.granted for request in started if now_s < self._since_s[request.key] + _LIMIT_S}

@@ -1,6 +1,6 @@
-"""Models of a training's live state. The operator, the arbiter, the pages and the command line exchange these values.
+"""Models of a job's live state. The operator, the arbiter, the pages and the command line exchange these values.
 
-The TypeScript types of the pages are generated from them.
+The TypeScript types of the pages are generated from these models.
 """
 
 from paceline.contract.alerts import AlertKind, SentAlerts

@@ -12,26 +12,26 @@ from paceline.contract.record import Record
 
 
 class LiveStateSchema(Record):
-    """The part of a training's live state that the pages read."""
+    """The part of a job's live state that the pages read."""
 
     pace: PaceSample
     history: StoredHistory
 
 
-class _ForTypeScript(GenerateJsonSchema):
-    """A schema for TypeScript: no field titles, as each would become a type; descriptions become comments."""
+class _TypeScriptSchema(GenerateJsonSchema):
+    """Generates a schema for TypeScript without field titles, because each title would become a type."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
     def generate(self, schema: Any, mode: Any = "serialization") -> dict[str, Any]:
-        made = super().generate(schema, mode)
-        for part in (made, *made.get("$defs", {}).values()):
-            for one in (part, *part.get("properties", {}).values()):
-                if "description" in one:
-                    prose = one["description"].partition("\n\nExamples\n")[0]
-                    one["description"] = prose.replace("``None``", "`null`").replace("``", "`")
-        return made
+        generated = super().generate(schema, mode)
+        for model in (generated, *generated.get("$defs", {}).values()):
+            for field in (model, *model.get("properties", {}).values()):
+                if "description" in field:
+                    prose = field["description"].partition("\n\nExamples\n")[0]
+                    field["description"] = prose.replace("``None``", "`null`").replace("``", "`")
+        return generated
 
 
 def schema() -> dict[str, Any]:
@@ -40,7 +40,7 @@ def schema() -> dict[str, Any]:
     >>> sorted(schema()["$defs"])
     ['PaceSample', 'Remaining', 'RunEvent', 'StoredHistory']
     """
-    return LiveStateSchema.model_json_schema(mode="serialization", schema_generator=_ForTypeScript)
+    return LiveStateSchema.model_json_schema(mode="serialization", schema_generator=_TypeScriptSchema)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ AlertKind = Literal["in_danger", "infeasible", "missed"]
 
 
 class SentAlerts(Record):
-    """The alerts sent for one deadline. A retry reads them and sends none twice.
+    """The alerts sent for one deadline. A retry reads them and sends no alert twice.
 
     >>> SentAlerts.read({"sent": ["missed"], "deadline_s": 60.0}).sent
     ['missed']

@@ -9,7 +9,7 @@ from typing import Any
 from paceline.contract.keys import CEILING
 from paceline.errors import InvalidInputError
 
-_SAME_S = 0.05  # samples round to a millisecond; users do not move a deadline by less
+_SAME_S = 0.05  # samples round to a millisecond; users move deadlines by more
 _MAX_VALUE = 1e12  # devices or seconds
 
 
@@ -17,28 +17,28 @@ _MAX_VALUE = 1e12  # devices or seconds
 class Ceiling:
     """The largest allocation that a user or an arbiter allows a job.
 
-    Users write a number. An arbiter also writes its ledger entry for the job: the ledger is stored with the jobs, so an
-    arbiter that is restarted continues with it.
+    A user writes a number. An arbiter writes its ledger entry for the job: the ledger is stored with the jobs, so a
+    restarted arbiter continues with it.
 
     Parameters
     ----------
     devices:
-        The largest allocation; 0: the job is preempted.
+        The largest allocation; 0 preempts the job.
     grant:
-        Number of the arbiter's grant; the job's samples show the grant in force. 0: not from an arbiter.
-    at_most:
-        Devices that the job may still have until this grant is in force.
+        Number of the arbiter's grant; the job's samples show the grant in force. 0 for a ceiling set by a user.
+    max_devices:
+        The largest allocation that the job may have until this grant is in force.
     reason:
-        The reason, for users.
-    asked_s, fits, earliest_s:
+        The reason for the ceiling, shown to users.
+    deadline_s, fits, earliest_s:
         Result of the admission of a waiting job: the checked deadline, whether it fits beside those of other jobs, and
-        the earliest deadline that fits, in seconds after the job's origin; ``None`` where not known.
+        the earliest deadline that fits, in seconds after the job's origin; ``None`` if not known.
 
     Examples
     --------
     >>> Ceiling.read(1.5)
-    Ceiling(devices=1.5, grant=0, at_most=1.5, reason='', asked_s=None, fits=None, earliest_s=None)
-    >>> Ceiling.read(Ceiling(0.5, grant=3, at_most=2.0, reason="others wait").to_json()).at_most
+    Ceiling(devices=1.5, grant=0, max_devices=1.5, reason='', deadline_s=None, fits=None, earliest_s=None)
+    >>> Ceiling.read(Ceiling(0.5, grant=3, max_devices=2.0, reason="others wait").to_json()).max_devices
     2.0
     >>> Ceiling.read("much")
     Traceback (most recent call last):
@@ -47,43 +47,43 @@ class Ceiling:
 
     devices: float
     grant: int = 0
-    at_most: float = 0.0
+    max_devices: float = 0.0
     reason: str = ""
-    asked_s: float | None = None
+    deadline_s: float | None = None
     fits: bool | None = None
     earliest_s: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "at_most", max(self.at_most, self.devices))
+        object.__setattr__(self, "max_devices", max(self.max_devices, self.devices))
 
     @classmethod
     def read(cls, raw: object) -> Ceiling:
         """Read a value of the live state; raise InvalidInputError if it is not a ceiling."""
         fields: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {"devices": raw}
-        fits, times = fields.get("fits"), [fields.get(name) for name in ("asked_s", "earliest_s")]
-        asked_s, earliest_s = (None if value is None else _number(raw, value) for value in times)
+        fits, times = fields.get("fits"), [fields.get(name) for name in ("deadline_s", "earliest_s")]
+        deadline_s, earliest_s = (None if value is None else _number(raw, value) for value in times)
         return cls(
             _number(raw, fields.get("devices")),
             int(_number(raw, fields.get("grant", 0))),
-            _number(raw, fields.get("at_most", 0.0)),
+            _number(raw, fields.get("max_devices", 0.0)),
             str(fields.get("reason", "")),
-            asked_s,
+            deadline_s,
             None if fits is None else bool(fits),
             earliest_s,
         )
 
-    def answers(self, deadline_s: float) -> bool:
-        """Return whether the admission result is for this deadline, not for an earlier one.
+    def is_answer_for(self, deadline_s: float) -> bool:
+        """Return whether the admission result is for this deadline, not for an earlier deadline.
 
-        >>> Ceiling(0.0, 1, asked_s=60.0, fits=True, earliest_s=45.0).answers(60.001)
+        >>> Ceiling(0.0, 1, deadline_s=60.0, fits=True, earliest_s=45.0).is_answer_for(60.001)
         True
         """
-        return self.asked_s is not None and abs(self.asked_s - deadline_s) < _SAME_S
+        return self.deadline_s is not None and abs(self.deadline_s - deadline_s) < _SAME_S
 
     def to_json(self) -> dict[str, Any]:
         """Return the stored form, which ``read`` accepts."""
-        grant = {"devices": self.devices, "grant": self.grant, "at_most": self.at_most, "reason": self.reason}
-        admission = {"asked_s": self.asked_s, "fits": self.fits, "earliest_s": self.earliest_s}
+        grant = {"devices": self.devices, "grant": self.grant, "max_devices": self.max_devices, "reason": self.reason}
+        admission = {"deadline_s": self.deadline_s, "fits": self.fits, "earliest_s": self.earliest_s}
         return grant if self.fits is None else {**grant, **admission}
 
 

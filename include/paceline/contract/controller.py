@@ -1,4 +1,4 @@
-"""The state that the next process resumes control from: the value of the live state's key ``controller``."""
+"""The state from which the next process resumes control: the value of the live state's key ``controller``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paceline.contract.record import Record, Text
 
 
 class Reported(Record):
-    """The job's last report. It is stored because an ended job does not report again, and the reader may have died."""
+    """The job's last report. It is stored because an ended job does not report again after a restart of the task."""
 
     done: int
     total: int
@@ -21,7 +21,7 @@ class Reported(Record):
     first_s: float | None = None
     """Start of the first batch, if known."""
     clock_offset_s: float | None = None
-    """Offset that converts a time of the job's clock."""
+    """Seconds to add to a time of the job's clock."""
     numbers: dict[Text, int] = Field(default_factory=dict)
     """Number of the last progress line of each of the job's recent processes."""
 
@@ -34,11 +34,11 @@ class RunTotals(Record):
     last_step_s: float | None = None
     """The time up to which ``device_s`` is counted."""
     device_s: float = Field(default=0.0, ge=0)
-    """Device-seconds."""
+    """Device-seconds used by the job."""
     resizes: int = Field(default=0, ge=0)
     held_devices: float = Field(default=0.0, ge=0)
     in_use: float | None = None
-    """Devices that the job's containers have; ``None``: the whole allocation."""
+    """Devices of all containers of the job; ``None`` for the whole allocation."""
     reported: Reported | None = None
 
 

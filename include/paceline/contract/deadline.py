@@ -1,6 +1,6 @@
 """Deadlines as users write them: "20m", "PT20M", 1200, or a point in time.
 
-The operator, the live state and the command line parse deadlines with it.
+Used by the operator, the live state and the command line.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ACCEPTED = (
     'a duration ("90s", "20m", "1h30m", "PT20M", a number of seconds greater than 0) '
     'or a time with its zone ("2030-01-31T18:00:00Z")'
 )
-_MOST_S = 1e12
+_MAX_S = 1e12
 _UNIT_S = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "min": 60.0, "s": 1.0}
 _SHORT = re.compile(r"(?:\d+(?:\.\d+)?\s*(?:d|h|min|m|s)\s*)+", re.IGNORECASE)
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(d|h|min|m|s)", re.IGNORECASE)
@@ -55,16 +55,16 @@ number of seconds greater than 0) or a time with its zone ("2030-01-31T18:00:00Z
         if isinstance(value, timedelta):
             duration_s: float | None = value.total_seconds()
         elif isinstance(value, datetime):
-            return cls._at(value, value, field)
+            return cls._from_time(value, value, field)
         elif isinstance(value, bool) or value is None:
             duration_s = None
         elif isinstance(value, (int, float)):
             # Compare first: float() raises OverflowError for an integer beyond the float range.
-            duration_s = float(value) if abs(value) < _MOST_S else None
+            duration_s = float(value) if abs(value) < _MAX_S else None
         elif isinstance(value, str):
-            duration_s = _duration_s(value.strip())
+            duration_s = _parse_duration(value.strip())
             if duration_s is None:
-                return cls._at(_time(value.strip()), value, field)
+                return cls._from_time(_parse_time(value.strip()), value, field)
         else:
             duration_s = None
         if duration_s is None or not math.isfinite(duration_s) or duration_s <= 0:
@@ -72,7 +72,7 @@ number of seconds greater than 0) or a time with its zone ("2030-01-31T18:00:00Z
         return cls(duration_s=duration_s)
 
     @classmethod
-    def _at(cls, at: datetime | None, value: object, field: str) -> Deadline:
+    def _from_time(cls, at: datetime | None, value: object, field: str) -> Deadline:
         if at is None or at.tzinfo is None:
             raise InvalidInputError(field, value, ACCEPTED)
         return cls(at=at)
@@ -84,7 +84,7 @@ number of seconds greater than 0) or a time with its zone ("2030-01-31T18:00:00Z
         return math.inf if self.duration_s is None else self.duration_s
 
 
-def _duration_s(text: str) -> float | None:
+def _parse_duration(text: str) -> float | None:
     try:
         return float(text)
     except ValueError:
@@ -97,7 +97,7 @@ def _duration_s(text: str) -> float | None:
     return None
 
 
-def _time(text: str) -> datetime | None:
+def _parse_time(text: str) -> datetime | None:
     # fromisoformat of Python 3.10 does not accept "Z".
     if text[-1:] in ("Z", "z"):
         text = text[:-1] + "+00:00"

@@ -13,7 +13,7 @@ COLUMNS = ("t_s", "progress_pct", "setpoint_pct", "devices", "deadline_s", "fore
 
 
 class RunEvent(Record):
-    """An event of a run; its kind is ``deadline``, ``restarted``, ``ceiling``, ``infeasible``, ...
+    """An event of a run, of the kind ``deadline``, ``restarted``, ``ceiling``, ``infeasible``, ...
 
     Fields without a value are not stored.
     """
@@ -31,9 +31,9 @@ class RunEvent(Record):
     """The user who changed a deadline, if known."""
     devices: float | None = None
     why: Text | None = None
-    """The reason for a ceiling, or for the nodes of an elastic training."""
+    """The reason for a ceiling, or for the nodes of an elastic job."""
     nodes: dict[str, float] | None = None
-    """The cores of each node of an elastic training."""
+    """The cores of each node of an elastic job."""
     value: Text | None = None
     """The rejected value."""
 
@@ -57,7 +57,7 @@ class StoredHistory(Record):
     count: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
-    def _is_a_table(self) -> Self:
+    def _check_columns(self) -> Self:
         if tuple(self.columns[: len(COLUMNS)]) != COLUMNS:
             raise ValueError(f"columns: expected {', '.join(COLUMNS)} first")
         if any(len(row) != len(self.columns) for row in self.samples):

@@ -1,4 +1,4 @@
-"""The job of a training: the value of the live state's key ``container``. The next try reconnects to this job."""
+"""The record of a job: the value of the live state's key ``container``. The next try reconnects to the job."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class JobRecord(Record):
     origin: Moment
     """The time from which the deadline counts."""
     started_at: Moment | None = None
-    """The moment at which the runtime was asked to start it."""
+    """The time at which the task requested the start of the job."""
     devices: float = Field(gt=0)
     """The allocation at the start."""
     stopped: bool = False
-    """The task stops the job or has stopped it: its exit code does not show whether the training is complete."""
+    """Whether the task has stopped the job: its exit code then does not show whether training is complete."""
     owner: Text = ""
-    """Unique name of the controlling process. A process that reads another name here has lost the job."""
+    """Unique name of the controlling process. A process that reads another name here no longer controls the job."""

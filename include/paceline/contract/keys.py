@@ -1,11 +1,11 @@
-"""Keys of a training's live state, which is stored in Airflow's task state store."""
+"""Keys of a job's live state, which is stored in Airflow's task state store."""
 
 DEADLINE = "deadline"  # see StoredDeadline; written by the task at its start, then by users
 CEILING = "ceiling"  # see Ceiling; written by an arbiter or a user
 PACE = "pace"  # the newest PaceSample, about once a second
 HISTORY = "history"  # see StoredHistory; outlives the run
-CONTAINER = "container"  # see JobRecord: the job that the next try reconnects to
+CONTAINER = "container"  # see JobRecord: the job to which the next try reconnects
 CONTROLLER = "controller"  # see ControllerState: the next try resumes control from it
 OUTPUT = "output"  # see CollectedOutput
-RESULT = "result"  # see StoredResult; written before anything is removed
+RESULT = "result"  # see StoredResult; written before the job is removed
 ALERTS = "alerts"  # see SentAlerts

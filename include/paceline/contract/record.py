@@ -42,7 +42,7 @@ Moment = Annotated[
     Field(strict=False, ge=datetime(1900, 1, 1, tzinfo=timezone.utc), le=datetime(2600, 1, 1, tzinfo=timezone.utc)),
     PlainSerializer(datetime.isoformat, return_type=str, when_used="json"),
 ]
-"""A time with its zone. Its range leaves room to subtract any ``Seconds``."""
+"""A time with a time zone. Its range allows the subtraction of any ``Seconds``."""
 
 
 def finite(moment_s: float | None) -> float | None:
@@ -57,7 +57,7 @@ def finite(moment_s: float | None) -> float | None:
 class Record(BaseModel):
     """A JSON object with typed fields.
 
-    Construction refuses unknown fields, wrong types, NaN and infinity (JSON has neither). ``read`` ignores unknown
+    Construction rejects unknown fields, wrong types, NaN and infinity, which JSON lacks. ``read`` ignores unknown
     fields, so a newer writer does not break an older reader.
     """
 

@@ -1,4 +1,4 @@
-"""The result of a training: the return value of its task, and its stored copy until the task has returned it."""
+"""The result of a job: the return value of its task, and a stored copy until the task has returned it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from paceline.contract.record import Moment, Record, Rounded, Seconds, Text
 
 
 class Outcome(Record):
-    """The figures of a successful training.
+    """The measurements of a successful job.
 
     Times are in seconds, counted from the same time as the deadline. ``error_pct`` is equation (7) of DECOR-NN:
-    negative for a run that ended before its deadline. Without a deadline, it is ``None``, as ``deadline_s`` is.
+    negative for a run that ended before its deadline. Without a deadline, it is ``None``, like ``deadline_s``.
     """
 
     finished_s: Seconds
@@ -28,7 +28,7 @@ class Outcome(Record):
     """Mean duration of a control step, in milliseconds."""
     step_ms_max: Rounded
     store_ms_mean: Rounded
-    """Mean duration of an exchange with the state store, which runs beside the control steps."""
+    """Mean duration of an exchange with the state store, which runs in parallel to the control steps."""
     loss: float | None = None
     metrics: dict[str, float] = Field(default_factory=dict)
     learned: dict[str, Any] | None = None
@@ -36,7 +36,7 @@ class Outcome(Record):
 
 
 class TrainingResult(Outcome):
-    """The return value of a training's task, in its XCom."""
+    """The return value of a training task, in its XCom."""
 
     version: int = 1
     model: Text
@@ -46,9 +46,9 @@ class TrainingResult(Outcome):
 
 
 class CollectedOutput(Record):
-    """The collected output of a training: the value of the live state's key ``output``.
+    """The collected output of a job: the value of the live state's key ``output``.
 
-    A later training of the same task replaces this output and removes the names that it does not write.
+    A later job of the same task replaces this output and removes the files that it does not write itself.
     """
 
     version: int = 1
@@ -60,7 +60,7 @@ class CollectedOutput(Record):
 class StoredResult(Record):
     """A stored result: the value of the live state's key ``result``, written before the job is removed.
 
-    A later try of the same task returns it and does not train. After a clear, the task trains again: a clear changes
+    A later try of the same task returns it instead of training. After a clear, the task trains again: a clear changes
     ``max_tries``, a retry does not.
 
     Examples
@@ -79,5 +79,5 @@ class StoredResult(Record):
     result: TrainingResult
 
     def is_for(self, try_number: int, max_tries: int) -> bool:
-        """Return whether a try may return this result: the same or a later try, without a clear in between."""
+        """Return whether a try may return this result: the same try or a later try without a clear in between."""
         return try_number >= self.try_number and max_tries == self.max_tries

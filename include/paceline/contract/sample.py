@@ -1,4 +1,4 @@
-"""The newest sample of a training: the value of the live state's key ``pace``.
+"""The newest sample of a job: the value of the live state's key ``pace``.
 
 The control loop writes it about once a second; the arbiter, the pages and the command line read it.
 """
@@ -25,7 +25,7 @@ Devices = Annotated[float, Field(ge=0, le=1e6)]
 class Remaining(Record):
     """The controller's forecast of the remaining time: ``work_s / devices**exponent + after_s`` seconds.
 
-    ``work_s`` is the remaining work in seconds on one device; ``after_s`` does not depend on the devices. The training
+    ``work_s`` is the remaining work in seconds on one device; ``after_s`` does not depend on the devices. The job
     cannot use more than ``usable_devices``; ``None`` while it uses its whole allocation.
     """
 
@@ -35,14 +35,14 @@ class Remaining(Record):
     usable_devices: float | None = Field(default=None, gt=0)
 
 
-def _or_none(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+def _valid_or_none(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
     try:
         return validate(value)
     except ValidationError:
         return None
 
 
-def _numbers(value: Any) -> Any:
+def _keep_numbers(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     kinds = (int, float)
@@ -50,7 +50,7 @@ def _numbers(value: Any) -> Any:
 
 
 class PaceSample(Record):
-    """The state, allocation and forecast of a training. Times are seconds, counted from the same time as the deadline.
+    """The state, allocation and forecast of a job. Times are in seconds, counted from the same time as the deadline.
 
     Examples
     --------
@@ -87,21 +87,21 @@ class PaceSample(Record):
     step_ms: Rounded | None = None
     """Duration of the last control step, in milliseconds."""
     deadline_s: Seconds | None
-    """``None`` for a training without a deadline."""
+    """``None`` for a job without a deadline."""
     alpha: float = Field(default=1.0, gt=0, le=1)
     """The target end is this fraction of the time from ``began_s`` to the deadline."""
     began_s: Seconds = 0.0
-    """Start of the training; while it waits, the current time to a minute. 0 with the controller ``paper``."""
+    """Start of the job; while it waits, the current time, rounded to a minute. 0 with the controller ``paper``."""
     forecast_s: Seconds | None = None
     """The predicted end at the present speed; ``None`` while unknown."""
     earliest_s: Seconds | None = None
     """The predicted end with all allowed devices."""
     feasible: bool = True
-    remaining: Annotated[Remaining | None, WrapValidator(_or_none)] = None
+    remaining: Annotated[Remaining | None, WrapValidator(_valid_or_none)] = None
     epoch: int | None = None
     epochs: int | None = None
     loss: float | None = None
-    metrics: Annotated[dict[str, float], BeforeValidator(_numbers)] = Field(default_factory=dict)
+    metrics: Annotated[dict[str, float], BeforeValidator(_keep_numbers)] = Field(default_factory=dict)
     threads: int | None = None
     devices_in_force: int | None = None
     """Whole devices that train now, if the job chooses them itself."""

@@ -11,9 +11,9 @@ from paceline.contract.deadline import Deadline
 
 @dataclass(frozen=True)
 class StoredDeadline:
-    """A user's deadline. Airflow's pages store the user's name with it; the REST API and the command line need not.
+    """A user's deadline. Airflow's pages store the user's name with it; the REST API and the command line may omit it.
 
-    ``value`` is ``None`` for a training without a deadline.
+    ``value`` is ``None`` for a job without a deadline.
 
     Examples
     --------

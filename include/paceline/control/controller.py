@@ -15,8 +15,8 @@ class Decision:
     """The result of one control step.
 
     ``devices`` is the allocation for the next ``next_s`` seconds. ``finish_s`` forecasts the end at the present speed,
-    ``earliest_s`` the end with all allowed devices; both are ``None`` until the speed is known. ``feasible``: the
-    deadline can still be met. ``remaining`` predicts the end for any allocation and any deadline.
+    ``earliest_s`` the end with all allowed devices; both are ``None`` until the speed is known. ``feasible`` says
+    whether the deadline can still be met. ``remaining`` predicts the end for any allocation and any deadline.
     """
 
     devices: float
@@ -44,17 +44,17 @@ class Observation(NamedTuple):
     done_s:
         Time at which ``done`` was reached.
     pending:
-        The last decided allocation is not in force yet.
+        Whether the last decided allocation is not in force yet.
     ceiling:
         Current ceiling, in devices.
     in_pause:
-        The job is not training now, for example because it validates after an epoch.
+        Whether the job is not training now, for example because it validates after an epoch.
     pauses_left_s:
         Expected time without training until the end.
     busy:
         Recently used fraction of the allocation, from 0 to 1; ``None`` if not known.
     save_s:
-        Duration of the last checkpoint; ``None`` if the job has reported none. One more checkpoint follows the last
+        Duration of the last checkpoint; ``None`` if the job has reported none. A final checkpoint follows the last
         batch.
     """
 
@@ -91,7 +91,7 @@ class Controller(Protocol):
         """Return the allocation of a job that starts now, until its first report."""
 
     def step(self, obs: Observation) -> Decision:
-        """Do one control step."""
+        """Run one control step."""
 
     def move_deadline(self, now_s: float, deadline_s: float) -> None:
         """Set a new deadline."""

@@ -17,26 +17,26 @@ from paceline.control.speed import SpeedModel
 
 # Deadband: keep the allocation while the predicted error is below this fraction of the remaining time.
 _DEADBAND = 0.003
-_STEPS_LEFT = 8  # steps become more frequent towards the end, so that the last correction is small
+_STEPS_LEFT = 8  # in the remaining time: shorter steps towards the end make the last correction small
 _MIN_STEP_S = 0.1
-_MIN_RESIZES_LEFT = 5  # no release of devices when the remaining time is below this many resizes
-# A start on one device costs a control period of speed: too much for a job that needs this share of the maximum.
+_MIN_RESIZES_LEFT = 5  # release no devices when the remaining time is below this many resizes
+# A start on one device slows the first control period, too much for a job that needs this fraction of the maximum.
 _LARGE_SHARE = 0.9
 # Use the maximum while the slack is below this fraction of the remaining time.
 _RESERVE = 0.02
-# A job that uses this share of its quota is limited by it: the OS scheduler loses the rest between two of its ticks.
+# The quota limits a job that uses this fraction of it: the OS scheduler loses the remainder between two ticks.
 _FULLY_BUSY, _MIN_BUSY = 0.9, 0.05
 # A job that does not use its whole allocation (a neighbour, slow input data) gets at most this multiple of its use.
 _TRIAL_FACTOR = 1.5
 _USABLE_WEIGHT = 0.3  # exponential smoothing of the usable devices
-_EARLY_MARGIN = 0.0005  # of the time from the start to the deadline: late is worse than early
-# Tail without a measurement from an earlier run: the final checkpoint, whose duration the job may have reported; the
-# model file, which most scripts write afterwards and which lacks the optimizer state; process exit.
-# Derived from the ``tail_s`` and ``save_s`` that runs of benchmarks.deadline have learned.
+_EARLY_MARGIN = 0.0005  # end early by this fraction of the time to the deadline: late is worse than early
+# Tail without a measurement from an earlier run: the final checkpoint, whose duration the job may have reported; a
+# model file without the optimizer state, as a fraction of the checkpoint's duration; the exit of the process.
+# Derived from ``tail_s`` and ``save_s`` in runs of benchmarks.deadline.
 _MODEL_FILE, _EXIT_S = 0.4, 0.35
-# Without a reported checkpoint: a fraction of the job's time, within bounds.
+# Tail without a reported checkpoint: a fraction of the time from the start to the deadline, within bounds.
 _DEFAULT_TAIL, _MIN_TAIL_S, _MAX_TAIL_S = 0.02, 0.5, 1.0
-_MAX_PUBLISHED_SD = 0.25  # the arbiter cannot allocate by a speed with a larger relative error
+_MAX_PUBLISHED_SD = 0.25  # the arbiter cannot use a speed with a larger relative error
 _TOLERANCE = 0.005  # of the time from the start to the deadline: a smaller predicted delay is feasible
 _REPORT_DELAY_S = 0.25
 _PARTIAL = 0.95  # largest assumed share of an unreported batch
@@ -45,9 +45,9 @@ _PARTIAL = 0.95  # largest assumed share of an unreported batch
 class DeadlineController:
     """Ends one job at its target end with as few devices as possible.
 
-    At each step the job needs ``(total - done) / (time left)`` batches a second. The speed model converts this into
+    At each step the job needs ``(total - done) / (time left)`` batches per second. The speed model converts this into
     devices, and the controller rounds them up to the quantum. The next step's ``done`` contains every deviation (noise,
-    neighbours, rounding), and the correction grows as the end approaches; the final error is that of the last fraction
+    neighbours, rounding), and the corrections grow towards the end, so the final error is that of the last fraction
     of a second. There are no gains to tune: the same rule controls jobs of 30 s and of 10 h. A constant allocation is
     also the cheapest, because the speed-up is sublinear.
 
@@ -62,14 +62,14 @@ class DeadlineController:
     alpha:
         Safety factor in (0, 1]: the target end is this fraction of the time from the start to the deadline.
     period_s:
-        Control period ``T_s`` in seconds; shorter shortly before the end.
+        Control period ``T_s`` in seconds; the last periods are shorter.
     past:
-        An earlier run of the same job, for its start-up, speed and tail. Without one, the reserve for the tail follows
-        from the job's last checkpoint; without a checkpoint it is 0.5 to 1 s.
+        An earlier run of the same job, with its start-up, speed and tail. Without it, the forecast tail follows from
+        the job's last checkpoint; without a checkpoint it is 0.5 to 1 s.
     resize_s:
         Seconds without training at each resize.
     start_devices:
-        Allocation until the speed is known. By default it follows from the past run. Without one it is a single device
+        Allocation until the speed is known. By default it follows from ``past``. Without ``past`` it is a single device
         until the first batch, because start-up is single-threaded, then half of ``max_devices``, rounded down to whole
         devices. If a resize interrupts the training, it is half of ``max_devices`` from the start.
 
@@ -136,7 +136,7 @@ class DeadlineController:
             startup_left_s = max(self._past.startup_s - (now_s - self._startup_from_s), 0.0)
             time_s = self.target_s - now_s - startup_left_s - self._past.pauses_s
             speed = self._past.batches / time_s if time_s > 0 else math.inf
-            # Start-up is single-threaded: less than one device prolongs it, more do not shorten it.
+            # Start-up is single-threaded: less than one device prolongs it, but more devices do not shorten it.
             devices = min(self._speed.devices_for(speed), self.limits.max_devices)
             devices = 1.0 if devices < _LARGE_SHARE * self.limits.max_devices else devices
         if devices is None:
@@ -154,7 +154,7 @@ class DeadlineController:
 
     @property
     def _time_s(self) -> float:
-        """Seconds from the start to the deadline. Tolerances are fractions of it."""
+        """Seconds from the start to the deadline, of which the tolerances are fractions."""
         return max(self.deadline_s - self.began_s, 0.0)
 
     @property
@@ -169,14 +169,14 @@ class DeadlineController:
         return min(max(_DEFAULT_TAIL * self._time_s, _MIN_TAIL_S), _MAX_TAIL_S)
 
     def step(self, obs: Observation) -> Decision:
-        """Do one control step, see :class:`~paceline.control.Controller`."""
+        """Run one control step, see :class:`~paceline.control.Controller`."""
         if obs.done is None:
             return self._step_before_first_report(obs)
         now_s, allocation, ceiling = obs.now_s, obs.held_devices, obs.ceiling
         self._save_s = obs.save_s
         # Unused devices do not add speed: count only the devices in use.
         in_use = allocation * (1.0 if obs.busy is None else min(max(obs.busy, _MIN_BUSY) / _FULLY_BUSY, 1.0))
-        # Each whole device has its own process: idle time of one does not show that another adds no speed.
+        # Each whole device has its own process: idle time does not show that another device would add no speed.
         whole = self.limits.quantum >= 1
         if not (obs.pending or obs.in_pause or whole) and obs.busy is not None and obs.done < obs.total:
             self._learn_usable(allocation, in_use, obs.busy)
@@ -214,7 +214,7 @@ class DeadlineController:
         return Decision(devices, 0.0, 0.0, None, None, obs.now_s < self.deadline_s, self.period_s)
 
     def move_deadline(self, now_s: float, deadline_s: float) -> None:
-        """Set a new deadline. A new ramp starts at the current setpoint; the next step follows it."""
+        """Set a new deadline, with a new ramp from the current setpoint. The next step plans for it."""
         self.deadline_s = deadline_s
         if self._ramp is not None:
             self._ramp = self._ramp.replan(now_s, self._ramp.at(now_s), self.target_s)
@@ -240,7 +240,7 @@ class DeadlineController:
         }
 
     def _learn_usable(self, allocation: float, in_use: float, busy: float) -> None:
-        """Update the number of devices that the job can use; more do not make it faster."""
+        """Update the number of devices that the job can use; more devices do not make it faster."""
         if busy >= _FULLY_BUSY:
             self._usable = max(self._usable, allocation)
         elif math.isinf(self._usable):
@@ -274,7 +274,7 @@ class DeadlineController:
         return min(done + min(speed * age_s, max(_PARTIAL, speed * _REPORT_DELAY_S)), obs.total - (1 - _PARTIAL))
 
     def _plan(self, left: float, left_s: float, allocation: float, in_use: float, ceiling: float | None) -> float:
-        """Return the smallest allocation that ends the job on time; the present one within the deadband."""
+        """Return the smallest allocation that ends the job on time; within the deadband, the present allocation."""
         if left <= 0:
             # Saving the model is single-threaded and short: keep one device for it, unless a resize takes longer.
             return self.limits.quantize(allocation if self._resize_s else max(1.0, self.limits.min_devices), ceiling)
@@ -283,10 +283,10 @@ class DeadlineController:
         needed_s = left / self._speed.at(usable) if usable > 0 else 0.0
         available_s = left_s - self._resize_s * (upper != allocation)
         if needed_s > (1 - _RESERVE) * available_s:
-            # A late job gets the maximum: it may be able to use more than observed so far.
+            # A late job gets the maximum: it may be able to use more devices than observed so far.
             enough = upper if needed_s > available_s else min(max(_TRIAL_FACTOR * usable, allocation), upper)
             return self.limits.quantize(enough, ceiling)
-        devices = self._quantized(left, left_s, allocation, ceiling)
+        devices = self._needed_devices(left, left_s, allocation, ceiling)
         if devices == allocation or allocation != self.limits.quantize(allocation, ceiling):
             return devices
         late_s = left / self._speed.at(in_use) - left_s if in_use > 0 else math.inf
@@ -295,10 +295,10 @@ class DeadlineController:
             return devices if late_s > max(_DEADBAND * left_s, self._resize_s) else allocation
         if left_s < _MIN_RESIZES_LEFT * self._resize_s:
             return allocation  # a resize now costs more than it saves
-        # Hysteresis: release devices only if the rest suffices with a margin, else the next step adds them again.
-        return min(allocation, self._quantized(left * (1 + _DEADBAND), left_s, allocation, ceiling))
+        # Hysteresis: release devices only if the others suffice with a margin, else the next step adds them again.
+        return min(allocation, self._needed_devices(left * (1 + _DEADBAND), left_s, allocation, ceiling))
 
-    def _quantized(self, left: float, left_s: float, allocation: float, ceiling: float | None) -> float:
+    def _needed_devices(self, left: float, left_s: float, allocation: float, ceiling: float | None) -> float:
         left_s -= self._resize_s
         if left_s <= 0:
             return self.limits.quantize(self.limits.max_devices, ceiling)

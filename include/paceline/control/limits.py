@@ -42,8 +42,8 @@ class Limits:
     quantum: float = CPU_QUANTUM
 
     def __post_init__(self) -> None:
-        _positive("quantum", self.quantum)
-        _positive("max_devices", self.max_devices)
+        _check_positive("quantum", self.quantum)
+        _check_positive("max_devices", self.max_devices)
         if not _is_number(self.min_devices) or self.min_devices < 0:
             raise InvalidInputError("min_devices", self.min_devices, "a number of at least 0")
         if self.min_devices > self.max_devices:
@@ -55,7 +55,7 @@ class Limits:
         The arbiter's ``ceiling`` overrides the minimum. It is rounded down, so that the sum over jobs never exceeds the
         pool.
         """
-        # The inner rounding prevents that 1.1500000000000001 becomes 1.20.
+        # The inner rounding keeps 1.1500000000000001 from becoming 1.20.
         steps = math.ceil(round(devices / self.quantum, 9))
         bounded = max(self.min_devices, min(self.max_devices, steps * self.quantum))
         if ceiling is not None and bounded > ceiling:
@@ -67,6 +67,6 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _positive(field: str, value: float) -> None:
+def _check_positive(field: str, value: float) -> None:
     if not _is_number(value) or value <= 0:
         raise InvalidInputError(field, value, "a number greater than 0")

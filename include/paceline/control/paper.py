@@ -64,12 +64,12 @@ class PaperController:
         return self.limits.quantize(self.limits.min_devices)
 
     def step(self, obs: Observation) -> Decision:
-        """Do one control step, see :class:`~paceline.control.Controller`."""
+        """Run one control step, see :class:`~paceline.control.Controller`."""
         done, now_s = obs.done, obs.now_s
         progress_pct = 100.0 * (done or 0) / obs.total
         setpoint_pct = Ramp(end_s=self.alpha * self.deadline_s).at(now_s)
         devices = self._pi.step(setpoint_pct, progress_pct, pending=obs.pending, ceiling=obs.ceiling)
-        if done is not None and done >= obs.total:  # as in the default controller
+        if done is not None and done >= obs.total:  # keep one device for saving, as in the default controller
             devices = self.limits.quantize(max(1.0, self.limits.min_devices), obs.ceiling)
         finish_s = self._finish_s(now_s, progress_pct) if done is not None else None
         on_time = now_s <= self.deadline_s

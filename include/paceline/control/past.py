@@ -22,7 +22,7 @@ class PastRun:
     batches:
         Total number of batches.
     startup_s, tail_s:
-        Seconds before the first batch, and after the last.
+        Seconds before the first batch, and after the last batch.
     devices, batches_per_s, exponent:
         Speed on ``devices``; it grows as ``devices ** exponent``.
     pauses_s:
@@ -34,7 +34,7 @@ class PastRun:
     save_s:
         Duration of the last checkpoint, in seconds; ``None`` without one.
     related:
-        The run is one of another task with the same code; its arguments, data and machine may differ.
+        Whether this is a run of another task with the same code; its arguments, data and machine may differ.
 
     Examples
     --------
@@ -85,7 +85,7 @@ class PastRun:
         return past if valid and positive else None
 
     def remaining(self) -> RemainingWork | None:
-        """Return the work of a job like this one, start-up included; ``None`` for a run of another task.
+        """Return the work of a new run of this job, including its start-up; ``None`` for a run of another task.
 
         >>> PastRun(600, 2.5, 0.4, 1.2, 9.0, 1.0, 0.1).remaining()
         RemainingWork(work_s=80.0, exponent=1.0, after_s=3.0, usable_devices=None)

@@ -41,7 +41,7 @@ class PIController:
     ``d'(k)``                 ``limits.quantize(...)``                devices to actuate
     ========================  ======================================  ===============================
 
-    The paper prints the error inside the integral as ``e(k-i)``; this is taken as ``e(k-1)``, the errors before this
+    The paper prints the error inside the integral as ``e(k-i)``; this class uses ``e(k-1)``, the error of the previous
     step. The integral does not grow while the output is at a limit (anti-windup) or an allocation is pending (section
     IV-B). No clock: time enters through the setpoint.
 
@@ -80,14 +80,14 @@ class PIController:
         pending: bool = False,
         ceiling: float | None = None,
     ) -> float:
-        """Do one control step; return the allocation until the next.
+        """Run one control step; return the allocation until the next step.
 
         Parameters
         ----------
         setpoint_pct, progress_pct:
             Setpoint and progress in percent.
         pending:
-            The last allocation is not in force yet: return it again, do not change the integral.
+            Whether the last allocation is not in force yet: then return it again and do not change the integral.
         ceiling:
             Ceiling in devices, below ``limits.max_devices``.
         """

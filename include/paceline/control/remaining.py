@@ -17,7 +17,7 @@ class RemainingWork:
     work_s:
         Remaining work in seconds on one device.
     exponent:
-        Exponent of the speed-up: 1 is linear, 0 is none.
+        Exponent of the speed-up: 1 is linear, 0 is no speed-up.
     after_s:
         Seconds that do not depend on the devices: pauses and tail.
     usable_devices:

@@ -1,29 +1,29 @@
-"""The speed of a job as a function of its devices, learned while it runs. The deadline controller plans with it."""
+"""The speed of a job as a function of its devices, learned while the job runs. Used by the deadline controller."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-# Prior: slightly sublinear speed-up; one job in three is far below it.
+# Prior of the exponent: slightly sublinear speed-up. The speed-up of one job in three is far lower.
 _EXPONENT, _EXPONENT_SD = 0.85, 0.2
 _MIN_EXPONENT, _MAX_EXPONENT = 0.2, 1.2
-# Drift of an undisturbed job: 0.15 % in 1 s, 1 % in 90 s. Sudden changes (a neighbour) show as two outliers in a row.
+# Drift of an undisturbed job: 0.15 % in 1 s, 1 % in 90 s. Sudden changes (a neighbour) cause two outliers in a row.
 _DRIFT_PER_S = 0.0015
 _EXPONENT_DRIFT_PER_S = 0.001
 _OUTLIER_SD = 3.0
 _TIME_SD_S = 0.02  # uncertainty of a report's time
-_BATCH_SD = 0.1  # relative difference between batches
+_BATCH_SD = 0.1  # relative standard deviation of a batch's duration
 _INITIAL_NOISE = 0.03
-# The first batches fill caches and choose kernels and may be several times slower. The standard deviation halves with
-# each observation after them.
+# The first batches fill caches and choose kernels, and may be several times slower. Their additional standard deviation
+# halves with each observation.
 _WARM_UP_SD, _WARM_UP_OBSERVATIONS = 1.0, 4
 
 
 class SpeedModel:
     """Estimates ``speed = a * devices ** b`` in batches per second with a Kalman filter on the logarithms.
 
-    Observations at the present allocation determine the speed there; those at other allocations, the exponent. Two
+    Observations at the present allocation determine its speed; observations at other allocations, the exponent. Two
     consecutive outliers in one direction are attributed to a neighbour, and the estimate follows immediately.
 
     Parameters
@@ -57,9 +57,9 @@ class SpeedModel:
         self._start: tuple[float, float, float] | None = None
 
     def expect(self, speed: float, devices: float, exponent: float, sd: float = 0.1) -> None:
-        """Initialise with the speed of an earlier run, with the relative standard deviation ``sd``."""
+        """Initialise with the speed of an earlier run, which has the relative standard deviation ``sd``."""
         self._exponent = min(max(exponent, _MIN_EXPONENT), _MAX_EXPONENT)
-        self._exponent_var = min(sd, _EXPONENT_SD) ** 2  # the filter's upper bound; above it the covariance is invalid
+        self._exponent_var = min(sd, _EXPONENT_SD) ** 2  # above the filter's upper bound, the covariance is invalid
         log_d = math.log(devices)
         self._log_speed = math.log(speed) - self._exponent * log_d
         # The variance is smallest at `devices`: the regression line pivots about that point.
@@ -80,7 +80,7 @@ class SpeedModel:
         passed_s, batches = at_s - start_s, done - start_done
         enough = passed_s >= self.min_s and batches >= self.min_batches
         if (enough or immediately) and device_s > start_device_s and batches > 0:
-            self._update(batches / passed_s, (device_s - start_device_s) / passed_s, passed_s, batches)
+            self._update_filter(batches / passed_s, (device_s - start_device_s) / passed_s, passed_s, batches)
             self._start = (at_s, done, device_s)
 
     @property
@@ -89,7 +89,7 @@ class SpeedModel:
         return self._observations >= _WARM_UP_OBSERVATIONS
 
     def overdue(self, now_s: float) -> bool:
-        """Return whether the current observation is so much longer than the last that the job has (nearly) stopped."""
+        """Return whether the current observation is so long that the job must have (nearly) stopped."""
         if self._start is None or not self._last_speed:
             return False
         return now_s - self._start[0] > 3 * max(self.min_s, self.min_batches / self._last_speed)
@@ -119,7 +119,7 @@ class SpeedModel:
         """The exponent ``b``: 1 for linear speed-up, 0 for none."""
         return self._exponent
 
-    def _update(self, speed: float, devices: float, passed_s: float, batches: float) -> None:
+    def _update_filter(self, speed: float, devices: float, passed_s: float, batches: float) -> None:
         log_d = math.log(devices)
         self._var += _DRIFT_PER_S**2 * passed_s
         self._exponent_var = min(self._exponent_var + _EXPONENT_DRIFT_PER_S**2 * passed_s, _EXPONENT_SD**2)

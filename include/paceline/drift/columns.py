@@ -1,4 +1,4 @@
-"""Columns of the windows: which are compared, their kind, and errors for columns that cannot be compared.
+"""Chooses the columns to compare and their kinds; raises errors for columns that cannot be compared.
 
 Called by ``paceline.drift.compare`` before the statistics.
 """
@@ -31,16 +31,16 @@ class Column:
 
 
 def check_window(field: str, frame: object) -> pd.DataFrame:
-    """Return ``frame`` if it is a table with unique column names."""
+    """Check that ``frame`` is a table with unique column names, and return it."""
     import pandas as pd
 
     if not isinstance(frame, pd.DataFrame):
         raise InvalidInputError(field, type(frame).__name__, "a pandas DataFrame")
     if not len(frame.columns):
-        raise InvalidInputError(field, "a table without columns", "rows of named columns")
+        raise InvalidInputError(field, "a table without columns", "a table with columns")
     duplicated = frame.columns[frame.columns.duplicated()]
     if len(duplicated):
-        raise InvalidInputError(field, duplicated[0], "each column name once")
+        raise InvalidInputError(field, duplicated[0], "unique column names")
     return frame
 
 
@@ -62,11 +62,11 @@ def choose_columns(
     *,
     columns: Sequence[str] | None,
     categorical: Collection[str],
-    leave_out: Collection[str],
+    excluded: Collection[str],
 ) -> tuple[list[Column], list[str]]:
     """Return the columns to compare, and notes for the report.
 
-    ``columns=None`` means every column of the reference except ``leave_out``.
+    ``columns=None`` means every column of the reference except ``excluded``.
     """
     notes: list[str] = []
     if columns is not None and (isinstance(columns, str) or not len(columns)):
@@ -76,9 +76,9 @@ def choose_columns(
     explicit = columns is not None
     names = list(dict.fromkeys(columns)) if columns is not None else []
     if not explicit:
-        names = [name for name in reference.columns if name not in leave_out]
+        names = [name for name in reference.columns if name not in excluded]
         new = [str(name) for name in current.columns if name not in reference.columns]
-        new = [name for name in new if name not in leave_out]
+        new = [name for name in new if name not in excluded]
         if new:
             notes.append(f"The current window has columns that the reference lacks: {', '.join(new)}.")
     for name in names:
@@ -86,14 +86,14 @@ def choose_columns(
         check_column("columns", name, current, "current")
     for name in categorical:
         check_column("categorical", name, reference, "reference")
-    return [_column(reference[name], current[name], name in categorical, explicit) for name in names], notes
+    return [_classify_column(reference[name], current[name], name in categorical, explicit) for name in names], notes
 
 
-def _column(reference: pd.Series[Any], current: pd.Series[Any], as_labels: bool, explicit: bool) -> Column:
+def _classify_column(reference: pd.Series[Any], current: pd.Series[Any], as_labels: bool, explicit: bool) -> Column:
     name = str(reference.name)
     found = {}
     for window, series in (("reference", reference), ("current", current)):
-        kind = "categorical" if as_labels and series.notna().any() else _kind(series, window)
+        kind = "categorical" if as_labels and series.notna().any() else _column_kind(series, window)
         if kind is not None:
             found[window] = kind
     if not found:
@@ -111,12 +111,12 @@ def _column(reference: pd.Series[Any], current: pd.Series[Any], as_labels: bool,
         raise InvalidInputError(
             name,
             series.dropna().iloc[0],
-            f"numbers in the {odd} window, as in the other (or name the column in categorical)",
+            f"numbers in the {odd} window as well (or the column's name in categorical)",
         )
     return Column(name, "numeric" if kinds == {"numeric"} else "categorical")
 
 
-def _kind(series: pd.Series[Any], window: str) -> str | None:
+def _column_kind(series: pd.Series[Any], window: str) -> str | None:
     """Return ``numeric``, ``boolean``, ``categorical`` or ``time``; ``None`` if every value is missing."""
     from pandas.api import types
 
@@ -133,7 +133,7 @@ def _kind(series: pd.Series[Any], window: str) -> str | None:
     if types.is_numeric_dtype(series.dtype):
         return "numeric"
     values = series.dropna()
-    kinds = values.map(_kind_of_value)
+    kinds = values.map(_value_kind)
     odd = values[kinds == "other"]
     if len(odd):
         raise InvalidInputError(str(series.name), odd.iloc[0], f"numbers, text or true/false in the {window} window")
@@ -142,16 +142,16 @@ def _kind(series: pd.Series[Any], window: str) -> str | None:
         raise InvalidInputError(
             str(series.name),
             values[kinds == rarest].iloc[0],
-            f"only {_PLURAL[str(kinds.value_counts().index[0])]}, like most of the {window} window "
-            "(or name the column in categorical to compare its values as labels)",
+            f"only {_KIND_TEXT[str(kinds.value_counts().index[0])]}, like most of the {window} window's values "
+            "(or add the column to categorical to compare its values as labels)",
         )
     return {"text": "categorical", "number": "numeric"}.get(str(kinds.iloc[0]), str(kinds.iloc[0]))
 
 
-_PLURAL = {"text": "text", "number": "numbers", "boolean": "true/false", "time": "dates or times"}
+_KIND_TEXT = {"text": "text", "number": "numbers", "boolean": "true/false", "time": "dates or times"}
 
 
-def _kind_of_value(value: object) -> str:
+def _value_kind(value: object) -> str:
     import datetime
     from decimal import Decimal
 
@@ -166,8 +166,8 @@ def _kind_of_value(value: object) -> str:
     return "other"
 
 
-def numbers_of(series: pd.Series[Any], window: str) -> NDArray[np.float64]:
-    """Return the present values as floats; raise InvalidInputError for infinity, which no mean or bin can represent."""
+def to_numbers(series: pd.Series[Any], window: str) -> NDArray[np.float64]:
+    """Return the values that are not missing as floats; raise InvalidInputError for infinite values."""
     import numpy as np
 
     values = series.dropna().to_numpy(dtype=float)
@@ -182,22 +182,22 @@ def numbers_of(series: pd.Series[Any], window: str) -> NDArray[np.float64]:
     return values
 
 
-def labels_of(series: pd.Series[Any]) -> dict[str, int]:
-    """Return the count of each label. 1, 1.0 and "1" are one label: files and databases disagree on such types.
+def count_labels(series: pd.Series[Any]) -> dict[str, int]:
+    """Return the count of each label. 1, 1.0 and "1" are one label, because files and databases use different types.
 
     >>> import pandas as pd
-    >>> labels_of(pd.Series([1, 1.0, "1", True, None]))
+    >>> count_labels(pd.Series([1, 1.0, "1", True, None]))
     {'1': 3, 'True': 1}
     """
     counts: dict[str, int] = {}
-    # Not value_counts: to pandas, 1 and True are the same key.
+    # pandas' value_counts would count 1 and True as one value.
     for value in series.dropna().tolist():
-        label = label_of(value)
+        label = to_label(value)
         counts[label] = counts.get(label, 0) + 1
     return counts
 
 
-def label_of(value: object) -> str:
+def to_label(value: object) -> str:
     """Return the label of a value: whole numbers without a decimal point, other values as text."""
     if isinstance(value, float) and value.is_integer():
         return str(int(value))

@@ -1,6 +1,6 @@
-"""Compare a window of production data with the reference data of the model's training.
+"""Compares a window of production data with reference data, for example the model's training data.
 
-Called by the sensors and triggers in ``paceline.sensors``; it accepts any two data frames.
+Called by the sensors and triggers in ``paceline.sensors``; ``compare`` accepts any two data frames.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from paceline.drift.columns import check_column, check_window, choose_columns
-from paceline.drift.concept import detect_concept_drift, errors_of
-from paceline.drift.features import Measured, measure, verdicts
+from paceline.drift.concept import compute_errors, detect_concept_drift
+from paceline.drift.features import TestedFeature, judge_features, run_tests
 from paceline.drift.report import ConceptDrift, DriftReport, FeatureDrift, Verdict
 from paceline.drift.settings import DriftSettings
 from paceline.errors import InvalidInputError
@@ -36,20 +36,20 @@ def compare(
     """Return whether ``current`` has drifted from ``reference``, for each feature and for the whole window.
 
     A feature has drifted if its test is significant after Benjamini-Hochberg correction over all features, and if the
-    difference is large enough to matter. The first condition limits false alarms for any number of features, the second
-    prevents alarms about negligible differences in many rows. The window has drifted if a feature has, or if the error
-    of the model rose.
+    difference is large enough to matter. The first condition limits false alarms for any number of features; the second
+    prevents alarms about negligible differences in many rows. The window has drifted if at least one feature has
+    drifted or the model's error rose.
 
     Parameters
     ----------
     reference, current:
-        The windows. For concept drift, the rows of each have to be in time order, unless ``time`` is given.
+        The windows. For concept drift, the rows of both windows must be in time order, unless ``time`` is given.
     columns:
         Columns to compare; by default every column of the reference except ``prediction``, ``actual`` and ``time``.
     categorical:
         Columns whose values are labels even if they look like numbers.
     prediction, actual:
-        Columns with the recorded prediction and its later label; both or none. The reference window may lack them.
+        Columns with the recorded prediction and its later label; name both or neither. The reference may lack them.
     time:
         Column that orders the rows and locates a change.
     settings:
@@ -78,27 +78,27 @@ def compare(
     >>> compare(reference, current).drifted_features
     ['wind']
     """
-    check_pair(prediction, actual)
+    check_column_pair(prediction, actual)
     reference, current = check_window("reference", reference), check_window("current", current)
     if not len(reference):
         raise InvalidInputError("reference", "0 rows", f"at least {settings.minimum_samples} rows (minimum_samples)")
 
     excluded = {name for name in (prediction, actual, time) if name is not None}
-    chosen, notes = choose_columns(reference, current, columns=columns, categorical=categorical, leave_out=excluded)
+    chosen, notes = choose_columns(reference, current, columns=columns, categorical=categorical, excluded=excluded)
     for field, name in (("prediction", prediction), ("actual", actual), ("time", time)):
         if name is not None:
             check_column(field, name, current, "current")
 
     features: list[FeatureDrift] = []
     concept = None
-    too_short = _too_short(len(reference), len(current), settings.minimum_samples)
+    too_short = _too_short_reason(len(reference), len(current), settings.minimum_samples)
     if too_short:
         verdict, reason = "not enough data", too_short
     else:
-        measured = [measure(column, reference, current, settings) for column in chosen]
-        features = verdicts(measured, settings)
+        measured = [run_tests(column, reference, current, settings) for column in chosen]
+        features = judge_features(measured, settings)
         if prediction is not None and actual is not None:
-            concept = _concept(reference, current, prediction, actual, time, settings)
+            concept = _compare_errors(reference, current, prediction, actual, time, settings)
         verdict, reason = _overall_verdict(features, concept, measured)
     return DriftReport(
         verdict=verdict,  # type: ignore[arg-type]
@@ -107,21 +107,21 @@ def compare(
         current_rows=len(current),
         features=tuple(features),
         concept=concept,
-        reference=_with_span(reference_name, reference, time),
-        current=_with_span(current_name, current, time),
+        reference=_add_time_span(reference_name, reference, time),
+        current=_add_time_span(current_name, current, time),
         notes=tuple(notes),
         settings=asdict(settings),
     )
 
 
-def check_pair(prediction: object, actual: object) -> None:
-    """Raise InvalidInputError unless the names of both columns are given, or neither."""
+def check_column_pair(prediction: object, actual: object) -> None:
+    """Raise InvalidInputError if only one of the two column names is given."""
     if (prediction is None) != (actual is None):
         field = "actual" if actual is None else "prediction"
-        raise InvalidInputError(field, None, "a column name, as prediction and actual go together")
+        raise InvalidInputError(field, None, "a column name, because both columns are used together")
 
 
-def _concept(
+def _compare_errors(
     reference: pd.DataFrame,
     current: pd.DataFrame,
     prediction: str,
@@ -133,12 +133,12 @@ def _concept(
         current = current.sort_values(time, kind="stable")
         if time in reference.columns:
             reference = reference.sort_values(time, kind="stable")
-    errors, measured, rows = errors_of(current, prediction, actual, error=settings.error)
+    errors, measured, rows = compute_errors(current, prediction, actual, error=settings.error)
     before = errors[:0]
     if {prediction, actual} <= set(reference.columns):
-        found, as_measured, _ = errors_of(reference, prediction, actual, error=settings.error, window="reference")
-        # A reference without labels, or with another kind of error (only 0 and 1 by chance), is no baseline.
-        before = found if as_measured == measured else before
+        known, old_measure, _ = compute_errors(reference, prediction, actual, error=settings.error, window="reference")
+        # A reference without labels, or with another measure of the error, is no baseline.
+        before = known if old_measure == measured else before
     labels = None if time is None else current[time].to_numpy()[rows]
     return detect_concept_drift(
         before,
@@ -152,7 +152,7 @@ def _concept(
 
 
 def _overall_verdict(
-    features: Sequence[FeatureDrift], concept: ConceptDrift | None, measured: Sequence[Measured]
+    features: Sequence[FeatureDrift], concept: ConceptDrift | None, measured: Sequence[TestedFeature]
 ) -> tuple[Verdict, str]:
     drifted = [feature.name for feature in features if feature.verdict == "drift"]
     tested = [feature for feature in features if feature.verdict != "skipped"]
@@ -169,7 +169,7 @@ def _overall_verdict(
     return "no drift", f"No drift in {len(tested)} feature{'' if len(tested) == 1 else 's'}."
 
 
-def _too_short(reference: int, current: int, minimum: int) -> str:
+def _too_short_reason(reference: int, current: int, minimum: int) -> str:
     short = [
         f"{name}: got {rows} rows, expected at least {minimum} (minimum_samples)"
         for name, rows in (("reference", reference), ("current", current))
@@ -178,7 +178,7 @@ def _too_short(reference: int, current: int, minimum: int) -> str:
     return "; ".join(short)
 
 
-def _with_span(name: str, frame: pd.DataFrame, time: str | None) -> str:
+def _add_time_span(name: str, frame: pd.DataFrame, time: str | None) -> str:
     if time is None or time not in frame.columns or not frame[time].notna().any():
         return name
     times = frame[time].dropna()

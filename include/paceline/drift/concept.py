@@ -1,13 +1,13 @@
-"""Concept drift: a streaming detector on the errors of a model.
+"""Detects concept drift with a streaming detector on a model's errors.
 
-Called by ``paceline.drift.compare`` if predictions and actual labels are recorded. The detectors are river's.
+Called by ``paceline.drift.compare`` if predictions and labels are recorded. The detectors come from the package river.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from paceline.drift.columns import label_of, numbers_of
+from paceline.drift.columns import to_label, to_numbers
 from paceline.drift.report import Change, ConceptDrift
 from paceline.errors import InvalidInputError
 
@@ -24,21 +24,21 @@ WRONG, ABSOLUTE = "share of wrong predictions", "mean absolute error"
 CURVE_POINTS = 120
 
 
-def errors_of(
+def compute_errors(
     frame: pd.DataFrame, prediction: str, actual: str, *, error: ErrorKind = "auto", window: str = "current"
 ) -> tuple[NDArray[np.float64], str, NDArray[np.int64]]:
     """Return the error of each row with a prediction and an actual label, in row order.
 
-    With ``error="auto"``, actual values that are text, true/false or only 0 and 1 give wrong or right predictions (a
-    numeric prediction is then a probability with threshold 0.5); other values give absolute errors.
+    With ``error="auto"``, errors are absolute, unless actual values are text, true/false or only 0 and 1: then a right
+    prediction has the error 0 and a wrong prediction 1. A numeric prediction is then a probability (threshold 0.5).
 
     Returns
     -------
-    The errors, their measure, and the row number of each.
+    The errors, their measure, and the row number of each error.
 
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"predicted": [0.9, 0.2, 0.6, None], "late": [1, 1, 1, 0]})
-    >>> errors_of(frame, "predicted", "late")[0].tolist()
+    >>> compute_errors(frame, "predicted", "late")[0].tolist()
     [0.0, 1.0, 0.0]
     """
     import numpy as np
@@ -52,7 +52,7 @@ def errors_of(
     both_numbers = all(types.is_numeric_dtype(s) or types.is_bool_dtype(s) for s in (predicted, truth))
     binary = both_numbers and bool(truth.isin([0, 1]).all())
     if both_numbers:
-        predicted_numbers, truth_numbers = numbers_of(predicted, window), numbers_of(truth, window)
+        predicted_numbers, truth_numbers = to_numbers(predicted, window), to_numbers(truth, window)
         if error == "absolute" or (error == "auto" and not binary):
             return np.abs(predicted_numbers - truth_numbers), ABSOLUTE, rows
         if binary:
@@ -61,13 +61,13 @@ def errors_of(
                 raise InvalidInputError(
                     prediction,
                     float(predicted_numbers[outside][0]),
-                    f"a class or a probability between 0 and 1, as {actual!r} holds only 0 and 1 (or error='absolute')",
+                    f"a class or a probability between 0 and 1: {actual!r} contains only 0 and 1 (or error='absolute')",
                 )
             return ((predicted_numbers >= 0.5) != (truth_numbers == 1)).astype(float), WRONG, rows
     elif error == "absolute":
-        raise InvalidInputError("error", error, f"'wrong' or 'auto', as {prediction!r} and {actual!r} hold labels")
+        raise InvalidInputError("error", error, f"'wrong' or 'auto', because {prediction!r} and {actual!r} are labels")
     pairs = zip(predicted.tolist(), truth.tolist(), strict=True)
-    return np.array([float(label_of(p) != label_of(t)) for p, t in pairs]), WRONG, rows
+    return np.array([float(to_label(p) != to_label(t)) for p, t in pairs]), WRONG, rows
 
 
 def detect_concept_drift(
@@ -80,7 +80,7 @@ def detect_concept_drift(
     error_threshold: float = 0.02,
     labels: NDArray[Any] | None = None,
 ) -> ConceptDrift:
-    """Return where the error changed in the current rows, with the reference rows as its history.
+    """Detect changes of the error in the current rows; the reference rows are the detector's history.
 
     Parameters
     ----------
@@ -90,14 +90,14 @@ def detect_concept_drift(
         Measure of the errors; see ``ConceptDrift``.
     detector:
         ``"adwin"``, ``"ddm"`` (only for right and wrong predictions) or ``"page_hinkley"``, with river's default
-        settings; only Page-Hinkley's threshold is set for errors between 0 and 1.
+        settings, except Page-Hinkley's threshold, which is set for errors between 0 and 1.
     minimum_samples:
-        Fewest current errors for a verdict.
+        Minimum number of current errors for a verdict.
     error_threshold:
-        Smallest rise that matters, on a scale on which 1 is always wrong (for absolute errors, on which 1 is the 99th
-        percentile of the earlier errors).
+        Smallest relevant rise. 1 corresponds to predictions that are always wrong or, for absolute errors, to the 99th
+        percentile of the earlier errors.
     labels:
-        Name of each current row for ``Change.at``.
+        Label of each current row, used for ``Change.at``.
 
     Notes
     -----
@@ -118,7 +118,7 @@ def detect_concept_drift(
     if detector not in DETECTORS:
         raise InvalidInputError("detector", detector, "one of " + ", ".join(DETECTORS))
     if detector == "ddm" and measure == ABSOLUTE:
-        raise InvalidInputError("detector", detector, "adwin or page_hinkley, as the errors are not right or wrong")
+        raise InvalidInputError("detector", detector, "adwin or page_hinkley, because the errors are absolute")
     known = {
         "detector": detector,
         "measure": measure,
@@ -135,14 +135,14 @@ def detect_concept_drift(
     start = len(reference)
     base = reference if len(reference) >= minimum_samples else current
     scale = float(np.quantile(base, 0.99)) or float(stream.max()) or 1.0 if measure == ABSOLUTE else 1.0
-    found = _detect(np.minimum(stream / scale, 1.0), detector)
-    bounds = [0, *(place for place, _ in found), len(stream)]
+    found = _find_changes(np.minimum(stream / scale, 1.0), detector)
+    bounds = [0, *(position for position, _ in found), len(stream)]
     changes = []
-    for number, (place, detected) in enumerate(found):
+    for number, (position, detected) in enumerate(found):
         if detected < start:
             continue  # a change within the reference window
-        row = max(0, place - start)
-        before, after = stream[bounds[number] : place], stream[place : bounds[number + 2]]
+        row = max(0, position - start)
+        before, after = stream[bounds[number] : position], stream[position : bounds[number + 2]]
         at = None if labels is None else str(labels[row])
         changes.append(Change(row, detected - start, float(before.mean()), float(after.mean()), at))
     rises = [c for c in changes if c.error_after - c.error_before >= error_threshold * scale]
@@ -159,17 +159,17 @@ def detect_concept_drift(
         verdict="drift" if rises else "no drift",
         reason=reason,
         changes=tuple(changes),
-        curve=_curve(stream, start),
+        curve=_running_error(stream, start),
         **known,  # type: ignore[arg-type]
     )
 
 
-def _detect(stream: NDArray[np.float64], detector: Detector) -> list[tuple[int, int]]:
-    """Return each change as its estimated position and the element at which the detector reported it."""
+def _find_changes(stream: NDArray[np.float64], detector: Detector) -> list[tuple[int, int]]:
+    """Return the estimated position of each change, and the position at which the detector reported the change."""
     from river import drift
 
     kinds: Any = drift  # river's detectors have no types
-    # Page-Hinkley's threshold is in units of summed error; river's default of 50 is for larger errors than these.
+    # Page-Hinkley's threshold is a sum of errors; river's default of 50 is for errors larger than 1.
     make = {
         "adwin": lambda: kinds.ADWIN(),
         "ddm": lambda: kinds.binary.DDM(),
@@ -187,10 +187,10 @@ def _detect(stream: NDArray[np.float64], detector: Detector) -> list[tuple[int, 
 
 
 def _change_point(stream: NDArray[np.float64], start: int, end: int) -> int:
-    """Return the most likely position of a change of the mean: the largest standardised gap between both sides' means.
+    """Return the most likely position of a change in the mean: the means before and after have the largest gap.
 
-    The detectors only report that there was a change; ADWIN's window begins up to a bucket before it.
-    The estimator is the classical one for one change in the mean (D. V. Hinkley, Biometrika 57, 1970).
+    The detectors report only that the mean has changed; ADWIN's window begins up to a bucket before the change.
+    This is the classical estimator, with a standardised gap (D. V. Hinkley, Biometrika 57, 1970).
     """
     import numpy as np
 
@@ -201,7 +201,7 @@ def _change_point(stream: NDArray[np.float64], start: int, end: int) -> int:
     return start + 1 + int(np.argmax(gap / np.sqrt(before * (len(part) - before))))
 
 
-def _curve(stream: NDArray[np.float64], start: int) -> tuple[tuple[int, float], ...]:
+def _running_error(stream: NDArray[np.float64], start: int) -> tuple[tuple[int, float], ...]:
     import numpy as np
 
     width = max(1, min(len(stream) // 20, 500))

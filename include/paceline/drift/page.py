@@ -1,13 +1,13 @@
 """A drift report as one self-contained HTML page: the verdict in words, then each feature, the most severe first.
 
-Called by ``paceline.sensors.reports``. The page has no scripts and loads nothing.
+Called by ``paceline.sensors.reports``. The page has no scripts and loads no other files.
 """
 
 from __future__ import annotations
 
 from html import escape
 
-from paceline.drift.picture import distributions, error_curve
+from paceline.drift.picture import distribution_chart, error_curve
 from paceline.drift.report import ConceptDrift, DriftReport, FeatureDrift
 
 _STYLE = """
@@ -45,7 +45,7 @@ svg text { fill: var(--soft); font-size: 11px; font-family: inherit; } .axis { s
 table { border-collapse: collapse; } td { padding: 3px 18px 3px 0; }
 """
 _SIGN = {"drift": "▲ drift", "no drift": "✓ no drift", "skipped": "· skipped", "not enough data": "… not enough data"}
-_TITLE = {"drift": "The data has drifted", "no drift": "No drift", "not enough data": "Not enough data to tell"}
+_TITLE = {"drift": "The data has drifted", "no drift": "No drift", "not enough data": "Not enough data for a verdict"}
 
 
 def to_html(report: DriftReport) -> str:
@@ -56,7 +56,7 @@ def to_html(report: DriftReport) -> str:
     (True, False)
     """
     body = [
-        f'<section class="verdict {_slug(report.verdict)}"><h1>{_TITLE[report.verdict]}</h1>'
+        f'<section class="verdict {_css_class(report.verdict)}"><h1>{_TITLE[report.verdict]}</h1>'
         f"<p>{escape(report.reason)}</p></section>",
         '<div class="windows">',
         f'<span><span class="key r"></span>reference</span><span>{escape(report.reference)}</span>'
@@ -67,9 +67,9 @@ def to_html(report: DriftReport) -> str:
         *(f'<p class="soft">{escape(note)}</p>' for note in report.notes),
     ]
     if report.concept is not None:
-        body.append(_concept(report.concept))
+        body.append(_concept_card(report.concept))
     if report.features:
-        cards = "".join(_feature(feature) for feature in report.features)
+        cards = "".join(_feature_card(feature) for feature in report.features)
         body.append(f'<h2>Features, most severe first</h2><div class="cards">{cards}</div>')
     if report.settings:
         rows = "".join(
@@ -85,24 +85,24 @@ def to_html(report: DriftReport) -> str:
     )
 
 
-def _feature(feature: FeatureDrift) -> str:
+def _feature_card(feature: FeatureDrift) -> str:
     facts = []
     if feature.test:
         sign = "KS statistic" if feature.test.startswith("Kolm") else "Cramér's V"
-        facts.append(f"{sign} {_number(feature.effect)}")
-        facts.append(f"PSI {_number(feature.psi)}")
-        facts.append(f"adjusted p {_p_value(feature.adjusted_p_value)} ({feature.test})")
+        facts.append(f"{sign} {_format_number(feature.effect)}")
+        facts.append(f"PSI {_format_number(feature.psi)}")
+        facts.append(f"adjusted p {_format_p_value(feature.adjusted_p_value)} ({feature.test})")
     if feature.missing_reference or feature.missing_current:
         facts.append(f"missing {feature.missing_reference:.1%} → {feature.missing_current:.1%}")
     return (
         f'<article class="card"><header><h3>{escape(feature.name)}</h3>{_badge(feature.verdict)}</header>'
         + (f"<p>{escape(feature.reason)}</p>" if feature.reason else "")
         + (f'<p class="soft num">{escape(" · ".join(facts))}</p>' if facts else "")
-        + f"{distributions(feature)}</article>"
+        + f"{distribution_chart(feature)}</article>"
     )
 
 
-def _concept(concept: ConceptDrift) -> str:
+def _concept_card(concept: ConceptDrift) -> str:
     facts = [f"{concept.reference_rows:,} reference and {concept.current_rows:,} current rows have a label"]
     if concept.error_reference is not None and concept.error_current is not None:
         facts.append(f"{concept.measure} {concept.error_reference:.3g} → {concept.error_current:.3g}")
@@ -115,18 +115,18 @@ def _concept(concept: ConceptDrift) -> str:
 
 
 def _badge(verdict: str) -> str:
-    return f'<span class="badge {_slug(verdict)}"><b class="state">{_SIGN[verdict]}</b></span>'
+    return f'<span class="badge {_css_class(verdict)}"><b class="state">{_SIGN[verdict]}</b></span>'
 
 
-def _slug(verdict: str) -> str:
+def _css_class(verdict: str) -> str:
     return verdict.replace(" ", "-")
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "n/a" if value is None else f"{value:.3f}"
 
 
-def _p_value(value: float | None) -> str:
+def _format_p_value(value: float | None) -> str:
     if value is None:
         return "n/a"
     return "< 1e-12" if value < 1e-12 else f"{value:.2g}"

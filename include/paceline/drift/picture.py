@@ -12,22 +12,22 @@ from paceline.drift.report import ConceptDrift, FeatureDrift, Histogram
 WIDTH, HEIGHT, LEFT, BOTTOM = 460, 170, 40, 22
 
 
-def distributions(feature: FeatureDrift) -> str:
-    """Return a picture of a feature's distribution in both windows; "" without a histogram.
+def distribution_chart(feature: FeatureDrift) -> str:
+    """Return a picture of a feature's distribution in both windows, or "" if it has no histogram.
 
     >>> from paceline.drift.report import Histogram
     >>> feature = FeatureDrift("a<b", "categorical", "no drift", histogram=Histogram((1.0,), (1.0,), labels=("x",)))
-    >>> "a&lt;b" in distributions(feature)
+    >>> "a&lt;b" in distribution_chart(feature)
     True
     """
     histogram = feature.histogram
     if histogram is None or not histogram.reference:
         return ""
     label = escape(f"Distribution of {feature.name}: reference and current window", quote=True)
-    return _areas(histogram, label) if histogram.edges else _bars(histogram, label)
+    return _area_chart(histogram, label) if histogram.edges else _bar_chart(histogram, label)
 
 
-def _areas(histogram: Histogram, label: str) -> str:
+def _area_chart(histogram: Histogram, label: str) -> str:
     top = max(*histogram.reference, *histogram.current, 1e-9)
     count = len(histogram.reference)
 
@@ -42,7 +42,7 @@ def _areas(histogram: Histogram, label: str) -> str:
         return f"M{x(0):.1f},{y(0):.1f}{steps}V{y(0):.1f}"
 
     ticks = "".join(
-        f'<text x="{x(i):.1f}" y="{HEIGHT - 6}" text-anchor="{anchor}">{_short(histogram.edges[i])}</text>'
+        f'<text x="{x(i):.1f}" y="{HEIGHT - 6}" text-anchor="{anchor}">{_format_number(histogram.edges[i])}</text>'
         for i, anchor in ((0, "start"), (count // 2, "middle"), (count, "end"))
     )
     return (
@@ -54,7 +54,7 @@ def _areas(histogram: Histogram, label: str) -> str:
     )
 
 
-def _bars(histogram: Histogram, label: str) -> str:
+def _bar_chart(histogram: Histogram, label: str) -> str:
     row, text = 30, 130
     height = row * len(histogram.labels) + 6
     top = max(*histogram.reference, *histogram.current, 1e-9)
@@ -66,15 +66,15 @@ def _bars(histogram: Histogram, label: str) -> str:
         parts.append(
             f'<text x="{text - 6}" y="{y + 16}" text-anchor="end">{escape(shown)}<title>{escape(name)}</title></text>'
             f'<rect class="reference-bar" x="{text}" y="{y + 1}" width="{r * scale:.1f}" height="10"/>'
-            f'<text x="{text + r * scale + 4:.1f}" y="{y + 10}">{_percent(r)}</text>'
+            f'<text x="{text + r * scale + 4:.1f}" y="{y + 10}">{_format_percent(r)}</text>'
             f'<rect class="current-bar" x="{text}" y="{y + 13}" width="{c * scale:.1f}" height="10"/>'
-            f'<text x="{text + c * scale + 4:.1f}" y="{y + 22}">{_percent(c)}</text>'
+            f'<text x="{text + c * scale + 4:.1f}" y="{y + 22}">{_format_percent(c)}</text>'
         )
     return f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{label}">{"".join(parts)}</svg>'
 
 
 def error_curve(concept: ConceptDrift) -> str:
-    """Return a picture of the running error, with a dashed line at the start of the current window and all changes."""
+    """Return a picture of the running error that marks each change and the start of the current window."""
     if len(concept.curve) < 2:
         return ""
     width, height = 2 * WIDTH, 200
@@ -89,9 +89,9 @@ def error_curve(concept: ConceptDrift) -> str:
 
     line = " ".join(f"{x(row):.1f},{y(error):.1f}" for row, error in concept.curve)
     marks = "".join(
-        f'<line class="{"change-up" if c.rose else "change-down"}" x1="{x(c.row):.1f}" x2="{x(c.row):.1f}" '
+        f'<line class="{"change-up" if c.is_rise else "change-down"}" x1="{x(c.row):.1f}" x2="{x(c.row):.1f}" '
         f'y1="18" y2="{y(0):.1f}"/>'
-        f'<text x="{x(c.row):.1f}" y="12" text-anchor="middle">{"▲" if c.rose else "▼"}</text>'
+        f'<text x="{x(c.row):.1f}" y="12" text-anchor="middle">{"▲" if c.is_rise else "▼"}</text>'
         for c in concept.changes
         if first <= c.row <= last
     )
@@ -106,16 +106,16 @@ def error_curve(concept: ConceptDrift) -> str:
         f'<svg class="wide" viewBox="0 0 {width} {height}" role="img" aria-label="{label}">'
         f'{border}<polyline class="error-line" points="{line}"/>{marks}'
         f'<line class="axis" x1="{LEFT}" x2="{width - 8}" y1="{y(0):.1f}" y2="{y(0):.1f}"/>'
-        f'<text x="{LEFT - 4}" y="{y(top / 1.1):.1f}" text-anchor="end">{_short(top / 1.1)}</text>'
+        f'<text x="{LEFT - 4}" y="{y(top / 1.1):.1f}" text-anchor="end">{_format_number(top / 1.1)}</text>'
         f'<text x="{LEFT - 4}" y="{y(0):.1f}" text-anchor="end">0</text>'
         f'<text x="{LEFT}" y="{height - 6}">row {first}</text>'
         f'<text x="{width - 8}" y="{height - 6}" text-anchor="end">row {last}</text></svg>'
     )
 
 
-def _short(number: float) -> str:
+def _format_number(number: float) -> str:
     return f"{number:.4g}"
 
 
-def _percent(share: float) -> str:
+def _format_percent(share: float) -> str:
     return f"{share:.0%}" if share >= 0.1 or share == 0 else f"{share:.1%}"

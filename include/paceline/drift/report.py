@@ -1,6 +1,6 @@
-"""The report of a comparison: frozen values with a JSON form.
+"""Drift reports: immutable dataclasses with a JSON form.
 
-Made by ``paceline.drift.compare``; read by the sensors and the HTML page.
+``paceline.drift.compare`` creates them; the sensors and the HTML page read them.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class FeatureDrift:
 
 @dataclass(frozen=True)
 class Change:
-    """A change of the error.
+    """A change of the model's error.
 
     ``detected_row`` is the row of the current window (from 0) at which the detector reported the change. ``row`` is the
-    estimated position of the change, never later; ``at`` is the time column there. Errors are means before and after.
+    estimated row of the change, never a later row; ``at`` is its time. The errors are means before and after ``row``.
     """
 
     row: int
@@ -75,7 +75,7 @@ class Change:
     at: str | None = None
 
     @property
-    def rose(self) -> bool:
+    def is_rise(self) -> bool:
         """Whether the error rose."""
         return self.error_after > self.error_before
 
@@ -111,15 +111,15 @@ class DriftReport:
     reason:
         The verdict in one sentence.
     reference_rows, current_rows:
-        Rows in each window.
+        Number of rows in each window.
     features:
         Every feature, the most severe first.
     concept:
-        The model's error, if predictions and actual labels were named.
+        The model's error, if the columns of predictions and actual labels were named.
     reference, current:
         Descriptions of the windows: a query, a path, a time span.
     notes:
-        Further remarks.
+        Further remarks, for example about new columns.
     settings:
         The thresholds of the comparison.
 
@@ -153,7 +153,7 @@ class DriftReport:
 
     @property
     def drifted_parts(self) -> list[str]:
-        """The drifted features, and ``"(concept)"`` if the model's error rose. Sorted."""
+        """Sorted names of the drifted features, with ``"(concept)"`` if the model's error rose."""
         concept = ["(concept)"] if self.concept is not None and self.concept.verdict == "drift" else []
         return sorted(self.drifted_features + concept)
 
@@ -169,7 +169,7 @@ class DriftReport:
     def summary(self) -> dict[str, Any]:
         """Return the report without pictures, JSON-safe and small enough for an XCom or an asset event.
 
-        It has the statistics of at most twenty drifted features.
+        The summary has the statistics of at most twenty drifted features.
         """
         drifted = [feature for feature in self.features if feature.verdict == "drift"]
         return {
@@ -194,35 +194,35 @@ class DriftReport:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the whole report, JSON-safe; ``from_dict`` reads it."""
+        """Return the whole report in a form for JSON, which ``from_dict`` reads."""
         loaded: dict[str, Any] = json.loads(json.dumps({"format": FORMAT, **asdict(self)}, allow_nan=False))
         return loaded
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> DriftReport:
-        """Return the report from ``to_dict``'s form; ignore unknown keys, which a later version may write."""
+        """Return the report from the result of ``to_dict``; ignore unknown keys, which a later version may write."""
         if data.get("format") != FORMAT:
-            raise InvalidInputError("format", data.get("format"), f"{FORMAT}: a drift report of this version")
+            raise InvalidInputError("format", data.get("format"), f"{FORMAT}, the format of this version")
         features = tuple(
-            _build(FeatureDrift, item, histogram=_optional(Histogram, item.get("histogram")))
+            _build_known(FeatureDrift, item, histogram=_build_optional(Histogram, item.get("histogram")))
             for item in data.get("features", ())
         )
         concept = data.get("concept")
         if concept is not None:
-            changes = tuple(_build(Change, item) for item in concept.get("changes", ()))
+            changes = tuple(_build_known(Change, item) for item in concept.get("changes", ()))
             curve = tuple((int(row), float(error)) for row, error in concept.get("curve", ()))
-            concept = _build(ConceptDrift, concept, changes=changes, curve=curve)
-        return _build(cls, data, features=features, concept=concept)
+            concept = _build_known(ConceptDrift, concept, changes=changes, curve=curve)
+        return _build_known(cls, data, features=features, concept=concept)
 
 
 T = TypeVar("T")
 
 
-def _build(kind: type[T], data: Mapping[str, Any], **replaced: Any) -> T:
+def _build_known(kind: type[T], data: Mapping[str, Any], **replaced: Any) -> T:
     known = {item.name for item in fields(kind)}  # type: ignore[arg-type]
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items() if key in known}
     return kind(**{**values, **replaced})
 
 
-def _optional(kind: type[T], data: Mapping[str, Any] | None) -> T | None:
-    return None if data is None else _build(kind, data)
+def _build_optional(kind: type[T], data: Mapping[str, Any] | None) -> T | None:
+    return None if data is None else _build_known(kind, data)

@@ -22,13 +22,13 @@ class DriftSettings:
         stable data) or its KS statistic or Cramér's V reaches ``effect_threshold`` (0.1: shares of rows differ by ten
         points).
     missing_threshold:
-        Smallest change in the share of missing values that matters (0.05: five points).
+        Smallest relevant change of the share of missing values (0.05: five points).
     minimum_samples:
-        Fewest rows in a window, and fewest values of a feature in it; with fewer, there is no drift verdict.
+        Minimum number of rows, and of values of a feature, in each window; with fewer, there is no drift verdict.
     error_threshold:
-        Smallest rise of the model's error that matters (0.02: two points).
+        Smallest relevant rise of the model's error (0.02: two points).
     detector, error:
-        How errors are monitored; see ``paceline.drift.concept``.
+        Detector and measure of the errors; see ``paceline.drift.concept``.
 
     Raises
     ------
@@ -55,19 +55,19 @@ class DriftSettings:
 
     def __post_init__(self) -> None:
         for field in ("significance", "effect_threshold", "missing_threshold", "error_threshold"):
-            number = _number(getattr(self, field))
+            number = _to_float(getattr(self, field))
             if number is None or not 0 < number < 1:
                 raise InvalidInputError(field, getattr(self, field), "a number between 0 and 1, both excluded")
-        psi = _number(self.psi_threshold)
+        psi = _to_float(self.psi_threshold)
         if psi is None or not 0 <= psi < float("inf"):
             raise InvalidInputError("psi_threshold", self.psi_threshold, "a number of at least 0")
-        fewest = self.minimum_samples
-        if isinstance(fewest, bool) or not isinstance(fewest, int) or fewest < 2:
-            raise InvalidInputError("minimum_samples", fewest, "a whole number of at least 2")
+        minimum = self.minimum_samples
+        if isinstance(minimum, bool) or not isinstance(minimum, int) or minimum < 2:
+            raise InvalidInputError("minimum_samples", minimum, "a whole number of at least 2")
         for field, accepted in (("detector", DETECTORS), ("error", ERROR_KINDS)):
             if getattr(self, field) not in accepted:
                 raise InvalidInputError(field, getattr(self, field), "one of " + ", ".join(accepted))
 
 
-def _number(value: object) -> float | None:
+def _to_float(value: object) -> float | None:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

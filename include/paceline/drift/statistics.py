@@ -23,7 +23,7 @@ MINIMUM_EXPECTED = 5.0
 class TestResult:
     """One two-sample test: its statistic, its p-value and the size of the effect on a scale from 0 to 1."""
 
-    __test__ = False  # keeps pytest from collecting it
+    __test__ = False  # pytest must not collect this class
 
     statistic: float
     p_value: float
@@ -31,7 +31,7 @@ class TestResult:
 
 
 def kolmogorov_smirnov(reference: NDArray[np.float64], current: NDArray[np.float64]) -> TestResult:
-    """Return the two-sample Kolmogorov-Smirnov test: the largest gap between the two cumulative distributions.
+    """Run the two-sample Kolmogorov-Smirnov test, which finds the largest gap between two cumulative distributions.
 
     The statistic is also the effect: 0.1 means that at some value the shares of rows below it differ by ten points.
 
@@ -42,7 +42,7 @@ def kolmogorov_smirnov(reference: NDArray[np.float64], current: NDArray[np.float
     """
     from scipy.stats import ks_2samp
 
-    # Unlike the exact form, the asymptotic one is fast at every sample size.
+    # The asymptotic p-value is fast to compute at every sample size; the exact p-value is not.
     result = ks_2samp(reference, current, method="asymp")
     return TestResult(float(result.statistic), float(result.pvalue), float(result.statistic))
 
@@ -52,7 +52,7 @@ def merge_rare(
 ) -> tuple[list[str], list[int], list[int]]:
     """Merge categories too rare for a chi-squared test into ``(other)``.
 
-    A category that one window lacks counts as 0 there. If ``(other)`` is itself too rare, it joins the smallest
+    A category that one window lacks has the count 0 there. If ``(other)`` is too rare, it is merged with the smallest
     remaining category, so that every expected count is large enough or only one category remains.
 
     Returns
@@ -83,7 +83,7 @@ def merge_rare(
 
 
 def chi_squared(reference: Sequence[int], current: Sequence[int]) -> TestResult:
-    """Return the chi-squared test of two windows over the same categories; the effect is Cramér's V.
+    """Run the chi-squared test of two windows over the same categories; the effect is Cramér's V.
 
     With a single category the p-value is 1.
 
@@ -102,7 +102,7 @@ def chi_squared(reference: Sequence[int], current: Sequence[int]) -> TestResult:
 
 
 def missing_test(missing_reference: int, rows_reference: int, missing_current: int, rows_current: int) -> TestResult:
-    """Return the test of equal shares of missing values; the effect is the difference of the shares.
+    """Test whether the shares of missing values are equal; the effect is the difference of the shares.
 
     >>> missing_test(0, 500, 50, 500).effect
     0.1
@@ -154,7 +154,7 @@ def stability_index(reference: Sequence[int], current: Sequence[int]) -> float:
 def stability_index_of_values(reference: NDArray[np.float64], current: NDArray[np.float64], *, bins: int = 10) -> float:
     """Return the PSI of numbers, in bins with equal shares of the reference window (deciles by default).
 
-    If many rows share one value (rain is mostly 0), bins coincide and fewer are used.
+    If many rows have the same value (rain is mostly 0), some bins coincide and are merged.
 
     >>> import numpy as np
     >>> values = np.arange(1000.0)

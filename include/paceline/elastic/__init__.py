@@ -1,8 +1,8 @@
-"""Distributed training as fast as a budget of cores allows: finds bottlenecks and scales, without a performance model.
+"""Scales distributed training within a budget of cores by finding bottlenecks, without a performance model.
 
-``scaling`` changes the ``configuration`` in ``step`` objects, based on the samples in ``window`` and the constants in
-``options``; ``reassign`` moves cores between nodes. ``runtime`` starts a training as a ``team`` of containers,
-``meter`` samples them, and ``nodes`` specifies the job of each node.
+``scaling`` decides on each ``step`` that changes the ``configuration``, based on the samples in ``window`` and the
+constants in ``options``; ``reassign`` moves cores between nodes. ``runtime`` starts a training job as a ``team`` of
+containers, ``meter`` measures the team, and ``nodes`` specifies the container of each node.
 """
 
 from paceline.elastic.configuration import TeamConfiguration

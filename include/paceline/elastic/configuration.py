@@ -1,4 +1,4 @@
-"""The configuration of a distributed training: parameter servers, workers, and the cores of each node."""
+"""The configuration of distributed training: parameter servers, workers, and the cores of each node."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TeamConfiguration:
 
     @classmethod
     def first(cls, cores: float) -> TeamConfiguration:
-        """Return one parameter server and two workers with equal parts of ``cores``."""
+        """Return one parameter server and two workers that share ``cores`` equally."""
         each = cores / _FIRST_NODES
         return cls((each,), (each, each))
 
@@ -51,7 +51,7 @@ class TeamConfiguration:
 
     @property
     def nodes(self) -> dict[str, float]:
-        """Node name to cores: ``ps-0``, ``ps-1``, …, ``worker-0``, …"""
+        """Cores by node name: ``ps-0``, ``ps-1``, …, ``worker-0``, …"""
         kinds = (("ps", self.servers), ("worker", self.workers))
         return {f"{kind}-{number}": one for kind, cores in kinds for number, one in enumerate(cores)}
 
@@ -60,11 +60,11 @@ class TeamConfiguration:
         return TeamConfiguration(*(tuple(one * factor for one in cores) for cores in (self.servers, self.workers)))
 
     def with_servers(self, number: int, min_cores: float = 0.0) -> TeamConfiguration:
-        """Return ``number`` parameter servers with equal parts of the present servers' cores.
+        """Return the configuration with ``number`` parameter servers that share the present servers' cores equally.
 
-        The workers give up cores if each server would have less than ``min_cores``.
+        The workers release cores if each server would otherwise have less than ``min_cores``.
         """
-        servers = _equally(self.servers, number)
+        servers = _equal_cores(self.servers, number)
         missing = max(number * min_cores - sum(servers), 0.0)
         kept = 1 - missing / sum(self.workers)
         return TeamConfiguration(
@@ -72,11 +72,11 @@ class TeamConfiguration:
         )
 
     def with_workers(self, number: int) -> TeamConfiguration:
-        """Return ``number`` workers with equal parts of the present workers' cores."""
-        return TeamConfiguration(self.servers, _equally(self.workers, number))
+        """Return the configuration with ``number`` workers that share the present workers' cores equally."""
+        return TeamConfiguration(self.servers, _equal_cores(self.workers, number))
 
     def __str__(self) -> str:
-        return f"{_describe(self.servers, 'parameter server')}, {_describe(self.workers, 'worker')}"
+        return f"{_describe_nodes(self.servers, 'parameter server')}, {_describe_nodes(self.workers, 'worker')}"
 
 
 def is_worker(name: str) -> bool:
@@ -84,11 +84,11 @@ def is_worker(name: str) -> bool:
     return name.startswith("worker-")
 
 
-def _equally(cores: Sequence[float], number: int) -> tuple[float, ...]:
+def _equal_cores(cores: Sequence[float], number: int) -> tuple[float, ...]:
     return (sum(cores) / number,) * number
 
 
-def _describe(cores: Sequence[float], kind: str) -> str:
+def _describe_nodes(cores: Sequence[float], kind: str) -> str:
     return f"{quantity(len(cores), kind)} on {quantity(round(sum(cores), 2), 'core')}"
 
 

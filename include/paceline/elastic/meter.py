@@ -1,4 +1,4 @@
-"""Makes samples from resource usage and progress reports: cores and links in use, and batches per second."""
+"""Computes samples from resource usage and progress reports: cores and links in use, and batches per second."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from paceline.runtime import Usage
 from paceline.train.progress import Progress
 
 _MIN_S = 1.0
-# Workers report the time at the end of a batch, so a sample covers whole batches. Their durations vary, and the mean
-# speed of single batches overestimates the speed of many, so a sample needs several of each worker.
+# Workers report the time at the end of a batch, so a sample covers whole batches. Batch durations vary, and the mean
+# speed of single batches overestimates the speed of many, so a sample needs several batches of each worker.
 _MIN_BATCHES, _MIN_BATCHES_EACH = 10, 3
 
 
@@ -23,12 +23,12 @@ class _Reading:
 
 
 class Meter:
-    """Makes a sample once enough time and batches have passed since the last one.
+    """Computes a sample once enough time and batches have passed since the last sample.
 
     Parameters
     ----------
     link_mbit_s:
-        Capacity of each node's link in each direction, in Mbit/s; ``None`` if unknown, which counts as unlimited.
+        Capacity of each node's link in each direction, in Mbit/s; ``None`` (unknown) counts as unlimited.
 
     Examples
     --------
@@ -46,11 +46,11 @@ class Meter:
         self._last: _Reading | None = None
 
     def clear(self) -> None:
-        """Restart the measurement, after a change of the configuration."""
+        """Restart the measurement after a change of the configuration."""
         self._last = None
 
     def take(self, usages: Mapping[str, Usage], progress: Mapping[str, Progress]) -> TeamSample | None:
-        """Process the newest usage of all nodes and the newest report of each worker; return a sample, if complete."""
+        """Process the newest usage of all nodes and report of each worker; return a sample if it is complete."""
         now = _Reading(dict(usages), dict(progress))
         last = self._last
         if last is None or last.usages.keys() != now.usages.keys() or last.progress.keys() != now.progress.keys():
@@ -68,13 +68,13 @@ class Meter:
             speed=sum(batches[name] / reported_s[name] for name in batches),
             used={name: (one.cpu_s - last.usages[name].cpu_s) / elapsed_s[name] for name, one in now.usages.items()},
             network={
-                name: self._load(last.usages[name], one, elapsed_s[name])
+                name: self._link_load(last.usages[name], one, elapsed_s[name])
                 for name, one in now.usages.items()
                 if not is_worker(name)
             },
         )
 
-    def _load(self, before: Usage, now: Usage, elapsed_s: float) -> float:
+    def _link_load(self, before: Usage, now: Usage, elapsed_s: float) -> float:
         if not self._link_bytes_s:
             return 0.0
         capacity = elapsed_s * self._link_bytes_s

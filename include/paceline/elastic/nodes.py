@@ -17,7 +17,7 @@ FIRST_SERVER = "ps-0"
 
 
 def write_plan(folder: Path, max_workers: int) -> Path:
-    """Write the parameter server's plan: the names of permitted workers, each with as many samples as it can train."""
+    """Write the parameter server's plan: the names of the permitted workers, with equal initial shards."""
     path = folder / PLAN
     workers = {f"worker-{number}": {"samples": 1.0} for number in range(max_workers)}
     path.write_text(json.dumps({"workers": workers}))
@@ -25,16 +25,16 @@ def write_plan(folder: Path, max_workers: int) -> Path:
 
 
 def node_spec(training: JobSpec, name: str, cores: float, plan: Path) -> JobSpec:
-    """Return the job of one node of a training.
+    """Return the job specification of one node of a team.
 
     Parameters
     ----------
     training:
-        The training as a single job; workers run its command on its files.
+        The training job as a single job; workers run its command on its files.
     name:
-        ``ps-0``, which has the plan, ``ps-1``, …, ``worker-0``, …
+        Name of the node: ``ps-0``, which gets the plan, ``ps-1``, …, ``worker-0``, …
     cores:
-        Allocation at the start.
+        Initial allocation of the node.
     plan:
         Path of the plan.
 
@@ -46,7 +46,7 @@ def node_spec(training: JobSpec, name: str, cores: float, plan: Path) -> JobSpec
     ('train-1-worker-0', 1.5, 'ps-0:29500', 'paceline-train-1')
     """
     if training.network is not None:
-        accepted = "None, as the nodes of a training use a private network"
+        accepted = "None, as the nodes of a team use a private network"
         raise InvalidInputError("network_mode", training.network, accepted)
     spec = replace(
         training,

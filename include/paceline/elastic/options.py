@@ -1,4 +1,4 @@
-"""The constants of bottleneck-driven scaling, with the paper's values where it has them."""
+"""The constants of bottleneck-driven scaling; the defaults are the paper's values where it states them."""
 
 from __future__ import annotations
 
@@ -16,30 +16,31 @@ class Options:
     Parameters
     ----------
     start_share:
-        R_0: the share of the budget that a training starts on. The paper's evaluation uses 15 vCPUs of 100 and of 300.
+        R_0: the share of the budget on which a training job starts. The paper's evaluation uses 15 of 100 and of 300
+        vCPUs.
     scale_up:
-        R_up: the relative increase of the allocation of a training that uses all its cores.
+        R_up: the relative increase in the allocation of a training job that uses all its cores.
     job_efficiency:
-        E_thd_job: a training that uses at least this share of its cores has no bottleneck.
+        E_thd_job: a training job that uses at least this share of its cores has no bottleneck.
     node_efficiency:
-        E_thd_opt: a node that uses less than this share of its cores gives some of them to other nodes.
+        E_thd_opt: a node that uses less than this share of its cores releases cores to other nodes.
     stable_samples, stable_variation:
         N_comp and CV: speed and cores in use are stable when the coefficient of variation of this number of samples is
         below ``stable_variation``.
     network_samples, network_busy, network_share:
         N_net: the network of a parameter server is a bottleneck when more than ``network_share`` of this number of
-        samples are above ``network_busy``. The paper measures the used share of the link's capacity; here it is the
-        share of the time in which either direction is busy, as a node waits for both.
+        samples are above ``network_busy``. The paper measures the used share of the link's capacity. Paceline measures
+        the share of the time in which either direction is busy, as a node waits for both directions.
     min_gain:
-        The smallest relative gain in speed for which an added node stays, or added cores of a training that does not
-        use all its cores. The paper always keeps such a node, and never adds such cores.
+        The smallest relative gain in speed for which added nodes stay, or cores that were added although the job did
+        not use all its cores. The paper always keeps added nodes, and never adds such cores.
     min_cores:
         Minimum cores of a node.
     max_servers, max_workers:
         Maximum number of parameter servers and of workers.
     link_mbit_s:
-        Capacity of each node's link in each direction, in Mbit/s, if known: without it, no network is recognised as
-        the bottleneck.
+        Capacity of each node's link in each direction, in Mbit/s. Without this value, the network is never recognised
+        as the bottleneck.
     """
 
     start_share: float = 0.25
@@ -59,7 +60,7 @@ class Options:
 
     @property
     def initial_cores(self) -> float:
-        """Minimum cores of a training: one parameter server and two workers."""
+        """Minimum cores of a training job: one parameter server and two workers."""
         return 3 * self.min_cores
 
     def __post_init__(self) -> None:
@@ -76,6 +77,6 @@ class Options:
                     raise InvalidInputError(field.name, value, "a number greater than 0")
             elif field.name in ("min_gain", "network_share"):
                 if not 0 <= value < 1:
-                    raise InvalidInputError(field.name, value, "a share from 0 to below 1")
+                    raise InvalidInputError(field.name, value, "a fraction from 0 to below 1")
             elif not 0 < value <= 1:
-                raise InvalidInputError(field.name, value, "a share greater than 0, up to 1")
+                raise InvalidInputError(field.name, value, "a fraction above 0, at most 1")

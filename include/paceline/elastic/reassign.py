@@ -1,4 +1,4 @@
-"""Moves idle cores of nodes to nodes that use all of theirs; the total stays the same."""
+"""Moves idle cores to nodes that use all their cores; the total number of cores stays the same."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from paceline.elastic.configuration import TeamConfiguration
 from paceline.elastic.options import Options
 from paceline.runtime.cgroups import PERIOD_US
 
-PERIOD_S = PERIOD_US / 1e6  # of the CPU quota
+PERIOD_S = PERIOD_US / 1e6  # period of the CPU quota
 
 
 @dataclass(frozen=True)
 class Floors:
-    """Minimum cores of a parameter server and of a worker, learned from steps that made the training slower."""
+    """Minimum cores of a parameter server and of a worker, learned from steps that made training slower."""
 
     server: float = 0.0
     worker: float = 0.0
@@ -26,25 +26,25 @@ def reassign(
 ) -> TeamConfiguration:
     """Balance cores among nodes of the same kind, then between the kinds; Nearchus, section IV.
 
-    A node that uses less than ``options.node_efficiency`` of its cores keeps the number that raises it to this
-    efficiency. Its other cores go to nodes of its kind above the threshold, in proportion to their cores. Then, if one
-    kind as a whole is below the threshold and the other is not, the other kind gets the idle cores.
+    A node that uses less than ``options.node_efficiency`` of its cores keeps the number of cores at which it reaches
+    this efficiency. Nodes of its kind above the threshold get its other cores, in proportion to their own cores. Then,
+    if one kind as a whole is below the threshold and the other kind is not, the other kind gets the idle cores.
 
-    Beyond the paper, a kind keeps more: a mostly idle node still delays the others, and longer with fewer cores. For a
-    batch of ``c`` core-seconds on one of ``W`` workers and ``d`` on the servers, the delay ``c W / R_w + d / R_s``
-    seconds is smallest if the cores of servers and workers have the ratio ``sqrt(d / (c W))``, which follows from the
-    cores in use: the square-root rule of queueing networks. Each kind keeps its part of that. An exception is a server
-    below one core: a CPU quota grants a whole core for a part of each period. If the server's work for a batch fits
-    into that part, more cores do not make it faster.
+    Unlike in the paper, a kind keeps more cores: a mostly idle node still delays other nodes, and longer with fewer
+    cores. For a batch of ``c`` core-seconds on one of ``W`` workers and ``d`` on the servers, the delay
+    ``c W / R_w + d / R_s`` seconds is smallest if the cores of servers and workers have the ratio
+    ``sqrt(d / (c W))``, which follows from the cores in use: the square-root rule of queueing networks. Each kind keeps
+    its share by this ratio. A server below one core is an exception: a CPU quota grants a whole core for a fraction of
+    each period. If the server's work for a batch fits into this fraction, more cores do not make the server faster.
 
     Parameters
     ----------
     now:
         The present configuration.
     used:
-        Node to cores in use.
+        Cores in use by node name.
     speed:
-        Batches per second, of all workers together.
+        Batches per second of all workers together.
     floors:
         Minimum cores of the nodes.
 
@@ -68,29 +68,31 @@ def reassign(
     workers = _Kind.balanced(now.workers, in_use[split:], max(floors.worker, options.min_cores), threshold)
     root = math.sqrt(servers.used / (workers.used * len(now.workers))) if workers.used > 0 else math.inf
     by_root = now.cores * root / (1 + root)
-    if servers.below(threshold) and not workers.below(threshold):
+    if servers.is_below(threshold) and not workers.is_below(threshold):
         fits_period = servers.used / speed / PERIOD_S if speed > 0 else math.inf
         kept = min(by_root, fits_period) if by_root <= split else by_root
-        servers, workers = servers.give(workers, max(kept, servers.used / threshold), threshold)
-    elif workers.below(threshold) and not servers.below(threshold):
-        workers, servers = workers.give(servers, now.cores - max(by_root, servers.used / threshold), threshold)
+        servers, workers = servers.give_idle_cores(workers, max(kept, servers.used / threshold), threshold)
+    elif workers.is_below(threshold) and not servers.is_below(threshold):
+        workers, servers = workers.give_idle_cores(
+            servers, now.cores - max(by_root, servers.used / threshold), threshold
+        )
     return TeamConfiguration(tuple(servers.cores), tuple(workers.cores))
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """The parameter servers, or the workers."""
+    """All nodes of one kind: the parameter servers, or the workers."""
 
     cores: Sequence[float]
-    used: float  # by all nodes
-    floor: float  # of each node
+    used: float  # cores in use by all nodes
+    floor: float  # minimum cores of each node
 
     @classmethod
     def balanced(cls, cores: Sequence[float], used: Sequence[float], floor: float, threshold: float) -> _Kind:
-        """Balance on node level: move idle cores from nodes below the threshold to the others."""
+        """Balance nodes within the kind: move idle cores from nodes below the threshold to all other nodes."""
         busy = [in_use >= threshold * have for have, in_use in zip(cores, used, strict=True)]
         kept = [
-            have if is_busy else _kept(have, in_use / threshold, floor)
+            have if is_busy else _kept_cores(have, in_use / threshold, floor)
             for have, in_use, is_busy in zip(cores, used, busy, strict=True)
         ]
         busy_cores = sum(have for have, is_busy in zip(cores, busy, strict=True) if is_busy)
@@ -98,18 +100,18 @@ class _Kind:
         after = [keep * factor if is_busy else keep for keep, is_busy in zip(kept, busy, strict=True)]
         return cls(after if busy_cores else list(cores), sum(used), floor)
 
-    def below(self, threshold: float) -> bool:
+    def is_below(self, threshold: float) -> bool:
         return self.used < threshold * sum(self.cores)
 
-    def give(self, other: _Kind, keep: float, threshold: float) -> tuple[_Kind, _Kind]:
-        """Balance on component level: move idle cores to the other kind, in proportion to the nodes' cores."""
+    def give_idle_cores(self, other: _Kind, keep: float, threshold: float) -> tuple[_Kind, _Kind]:
+        """Balance the kinds: move idle cores to the other kind, in proportion to the cores of its nodes."""
         total = sum(self.cores)
-        idle = total - _kept(total, max(self.used / threshold, keep), self.floor * len(self.cores))
+        idle = total - _kept_cores(total, max(self.used / threshold, keep), self.floor * len(self.cores))
         return self._scaled(1 - idle / total), other._scaled(1 + idle / sum(other.cores))
 
     def _scaled(self, factor: float) -> _Kind:
         return _Kind([one * factor for one in self.cores], self.used, self.floor)
 
 
-def _kept(cores: float, needed: float, floor: float) -> float:
+def _kept_cores(cores: float, needed: float, floor: float) -> float:
     return min(max(needed, floor), cores)

@@ -1,4 +1,4 @@
-"""Starts a training as a team of containers, and reattaches to a team."""
+"""Starts training jobs as teams of containers, and reattaches to running teams."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 
 class TeamRuntime:
-    """Runs trainings as teams of parameter servers and workers, each in its own container.
+    """Runs training jobs as teams of parameter servers and workers, each in its own container.
 
     Parameters
     ----------
     containers:
-        Runtime of the containers.
+        Runtime that starts the containers.
     training:
-        Returns the training as a single job, for nodes that join later. It may create files in the folder that is
-        its argument.
+        Returns the training job as a single job, for nodes that join later. This function may create files in the
+        folder that is its argument.
     options:
         The constants of scaling.
     decider:
-        Creates a ``Decider`` for a budget and the configuration of a running team, if any; by default a ``Scaling``.
+        Creates a ``Decider`` from a budget and the configuration of a running team, if any; by default a ``Scaling``.
     """
 
     name = "docker"
@@ -51,7 +51,7 @@ class TeamRuntime:
         decider: Callable[[float, TeamConfiguration | None], Decider] | None = None,
     ) -> None:
         self._containers, self._training, self._options = containers, training, options or Options()
-        self._decider = decider or self._scaling
+        self._decider = decider or self._create_scaling
         self._files: tempfile.TemporaryDirectory[str] | None = None
         self._job_spec: JobSpec | None = None
 
@@ -60,51 +60,51 @@ class TeamRuntime:
         return self._containers.capacity()
 
     def check(self, spec: JobSpec) -> None:
-        """Raise if ``spec`` cannot run as a team. Starts nothing."""
+        """Raise an error if ``spec`` cannot run as a team; start nothing."""
         self._decider(spec.devices, None)
         self._containers.check(node_spec(spec, "worker-0", spec.devices, Path()))
 
     def start(self, spec: JobSpec) -> TeamJob:
-        """Start the first parameter server and the first workers, on a part of ``spec.devices``.
+        """Start the first parameter server and the first workers on a fraction of ``spec.devices``.
 
         If an earlier try left a team of this name, reattach to it.
         """
         scaling = self._decider(spec.devices, None)
-        found = self._find(spec.name)
-        if found is not None:
-            found.resume(spec.devices)
-            return found
+        team = self._find_team(spec.name)
+        if team is not None:
+            team.resume(spec.devices)
+            return team
         nodes: dict[str, TeamMember] = {}
         try:
             for name, cores in scaling.configuration.nodes.items():
-                nodes[name] = TeamMember(self._start(spec, name, cores), cores)
+                nodes[name] = TeamMember(self._start_node(spec, name, cores), cores)
         except BaseException:
-            with contextlib.suppress(PacelineError):  # report the error of the start, not one of the cleanup
-                self._remove(spec.name)
+            with contextlib.suppress(PacelineError):  # report the start error, not a cleanup error
+                self._remove_containers(spec.name)
             raise
-        team = self._team(spec.name, nodes, scaling)
+        team = self._create_team(spec.name, nodes, scaling)
         first = scaling.configuration
         team.record(Step("begin", first, f"starts on {first.cores:.3g} of {quantity(spec.devices, 'core')}"))
         return team
 
     def jobs(self) -> Iterator[tuple[str, dict[str, str]]]:
-        """Yield the id and labels of every container: each node is one."""
+        """Yield the id and labels of every container; each node runs in one container."""
         return self._containers.jobs()
 
     def reattach(self, job_id: str, labels: Mapping[str, str] | None = None) -> TeamJob:
-        """Return the team of a first parameter server. Its initial budget is its present allocation."""
+        """Return the team of a first parameter server; the initial budget is the team's present allocation."""
         found_labels = self._containers.labels_of(job_id)
         name = found_labels.get(LABEL_TEAM)
         if name is None:
             raise JobLostError(f"container {job_id[:12]} belongs to no team")
         check_labels(f"the team {name}", found_labels, labels)
-        found = self._find(name)
-        if found is None:
-            raise JobLostError(f"the team {name} has no parameter server or no workers any more")
-        return found
+        team = self._find_team(name)
+        if team is None:
+            raise JobLostError(f"the team {name} no longer has a parameter server and workers")
+        return team
 
-    def _find(self, name: str) -> TeamJob | None:
-        """Return the team of that name if it can continue; otherwise remove its remaining nodes."""
+    def _find_team(self, name: str) -> TeamJob | None:
+        """Return the team with this name if it can continue; otherwise remove its remaining nodes."""
         nodes = {
             labels[LABEL_NODE]: TeamMember(job, cores)
             for job, labels, cores in self._containers.find_all({LABEL_TEAM: name})
@@ -117,34 +117,36 @@ class TeamRuntime:
             for node in nodes.values():
                 node.job.close()
             if nodes:
-                self._remove(name)
+                self._remove_containers(name)
             return None
         configuration = _configuration_of(nodes)
         budget = max(configuration.cores, self._options.initial_cores)
-        return self._team(name, nodes, self._decider(budget, configuration))
+        return self._create_team(name, nodes, self._decider(budget, configuration))
 
-    def _team(self, name: str, nodes: dict[str, TeamMember], scaling: Decider) -> TeamJob:
-        def start(node: str, cores: float) -> Job:
-            return self._start(self._spec(), node, cores)
+    def _create_team(self, name: str, nodes: dict[str, TeamMember], scaling: Decider) -> TeamJob:
+        def start_node(node: str, cores: float) -> Job:
+            return self._start_node(self._single_job_spec(), node, cores)
 
-        return TeamJob(nodes, start, lambda: self._remove(name), scaling, Meter(self._options.link_mbit_s))
+        return TeamJob(
+            nodes, start_node, lambda: self._remove_containers(name), scaling, Meter(self._options.link_mbit_s)
+        )
 
-    def _remove(self, name: str) -> None:
+    def _remove_containers(self, name: str) -> None:
         self._containers.remove_all({LABEL_TEAM: name})
 
-    def _spec(self) -> JobSpec:
-        """Return the training as a single job. Fetches its inputs once, for all nodes that join later."""
+    def _single_job_spec(self) -> JobSpec:
+        """Return the training job as a single job; fetch its inputs once, for all nodes that join later."""
         if self._job_spec is None:
             self._files = tempfile.TemporaryDirectory(prefix="paceline-")  # deleted with this object
             self._job_spec = self._training(Path(self._files.name))
         return self._job_spec
 
-    def _start(self, training: JobSpec, name: str, cores: float) -> Job:
+    def _start_node(self, training: JobSpec, name: str, cores: float) -> Job:
         with tempfile.TemporaryDirectory(prefix="paceline-") as scratch:
             plan = write_plan(Path(scratch), self._options.max_workers)
             return self._containers.start(node_spec(training, name, cores, plan))
 
-    def _scaling(self, budget: float, configuration: TeamConfiguration | None) -> Decider:
+    def _create_scaling(self, budget: float, configuration: TeamConfiguration | None) -> Decider:
         return Scaling(budget, self._options, configuration=configuration)
 
 
@@ -155,7 +157,7 @@ def _has_left(job: Job) -> bool:
 
 
 def _configuration_of(nodes: dict[str, TeamMember]) -> TeamConfiguration:
-    """Return the configuration of running nodes, in the order of their numbers."""
+    """Return the configuration of running nodes, ordered by node number."""
     names = sorted(nodes, key=lambda name: int(name.rpartition("-")[2]))
     servers = tuple(nodes[name].cores for name in names if not is_worker(name))
     return TeamConfiguration(servers, tuple(nodes[name].cores for name in names if is_worker(name)))

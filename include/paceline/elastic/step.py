@@ -1,4 +1,4 @@
-"""A change of a training's configuration, and the protocol of the object that decides on changes."""
+"""A change of a team's configuration, and the protocol of objects that decide on changes."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ Kind = Literal["begin", "budget", "up", "server", "worker", "nodes", "reassign",
 
 @dataclass(frozen=True)
 class Step:
-    """A change of the configuration, or the end of the search.
+    """A change of a team's configuration, or the end of the search.
 
     Parameters
     ----------
     kind:
         ``begin``: the first configuration; ``budget``: fewer cores, because the budget is smaller; ``up``: more cores
-        for all nodes; ``server``, ``worker``: more nodes of this kind; ``nodes``: more of both kinds; ``reassign``:
-        cores move between nodes; ``back``: the last step gained too little and is reverted; ``settled``: no remaining
-        step would increase the speed.
+        for all nodes; ``server``, ``worker``: more nodes of this kind; ``nodes``: more nodes of both kinds;
+        ``reassign``: cores move between nodes; ``back``: the last step gained too little and is reverted; ``settled``:
+        no remaining step would increase the speed.
     configuration:
         The new configuration.
     reason:
-        The reason, for people.
+        Explanation of the step for users.
     """
 
     kind: Kind
@@ -34,10 +34,10 @@ class Step:
 
 
 class Decider(Protocol):
-    """Decides on a training's configuration. Paceline uses :class:`~paceline.elastic.Scaling`."""
+    """Decides on the configuration of a team. Paceline uses :class:`~paceline.elastic.Scaling`."""
 
     budget: float
-    """The maximum cores of the training."""
+    """Maximum total cores of the team."""
 
     @property
     def configuration(self) -> TeamConfiguration:
@@ -50,4 +50,4 @@ class Decider(Protocol):
         """Set the budget; return an immediate step, if the allocation has to change."""
 
     def reject(self, reason: str) -> Step | None:
-        """Return the step that replaces the last one, which the team cannot apply; ``None`` if there is none."""
+        """Return a step that replaces the last step, which the team cannot apply; ``None`` if no step can."""

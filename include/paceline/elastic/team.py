@@ -1,6 +1,6 @@
-"""A training of several jobs, controlled like one job: scaling adds, removes and resizes its nodes.
+"""A team of nodes, controlled like a single training job: scaling adds, removes and resizes nodes.
 
-``PaceLoop`` uses it in place of a single job; ``resize`` sets the team's budget.
+``PaceLoop`` uses a team in place of a single job; ``resize`` sets the team's budget.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from paceline.train.progress import MARKER, Progress, parse_line
 
 log = logging.getLogger(__name__)
 
-_LEAVE_S = 60.0  # grace period to finish a batch, or to return a shard of the state
+_LEAVE_GRACE_S = 60.0  # grace period in which a leaving node finishes a batch or returns a shard of the state
 _ORPHAN_GRACE_S = 1.0  # grace period of nodes after the end of their parameter server
 _TOLERANCE = 1e-6
 _RESTARTS = 3
@@ -35,7 +35,7 @@ _PERMANENT_EXITS = (EXIT_EXCLUDED, EXIT_REJECTED)
 
 @dataclass
 class TeamMember:
-    """A job of the team and its allocation in cores."""
+    """A node of the team: its job, and its allocation in cores."""
 
     job: Job
     cores: float
@@ -44,20 +44,20 @@ class TeamMember:
 
 
 class TeamJob:
-    """The nodes of one training as one job. ``paceline.runtime.base.Job`` specifies the methods.
+    """The nodes of one training job as a single job; ``paceline.runtime.base.Job`` specifies the methods.
 
     Parameters
     ----------
     nodes:
         The running nodes by name; ``ps-0`` is required.
     start:
-        Starts a node with a name and a number of cores.
+        Function that starts a node with a name and a number of cores.
     remove_all:
-        Removes all containers of the team.
+        Function that removes all containers of the team.
     scaling:
-        Decides on the configuration.
+        Object that decides on the configuration.
     meter:
-        Makes samples from usage and progress of the nodes.
+        Object that computes samples from usage and progress of the nodes.
     clock:
         Monotonic time in seconds.
     """
@@ -84,8 +84,8 @@ class TeamJob:
 
     @property
     def id(self) -> str:
-        """The id of the first parameter server, which exists from the start to the end."""
-        return self._first.id
+        """The id of the first parameter server, which exists as long as the team."""
+        return self._first_server.id
 
     @property
     def configuration(self) -> TeamConfiguration:
@@ -98,12 +98,12 @@ class TeamJob:
         return sum(node.cores for node in list(self._nodes.values()))
 
     def resume(self, budget: float) -> None:
-        """Set the budget of a team found after a restart of the task, without treating it as an increase."""
+        """Set the budget of a team after a restart of the task; the new budget does not count as an increase."""
         self._scaling.budget = max(budget, self.configuration.cores)
         self.resize(budget)
 
     def record(self, step: Step) -> None:
-        """Add a step for ``take_steps``."""
+        """Record a step, which ``take_steps`` returns later."""
         self._steps.append(step)
 
     def take_steps(self) -> list[Step]:
@@ -112,7 +112,7 @@ class TeamJob:
         return steps
 
     def read_lines(self) -> list[str]:
-        """Return the progress lines of the parameter server, and the workers' other output with their names."""
+        """Return the parameter server's output, and the other nodes' output with their names but without progress."""
         for name, node in list(self._nodes.items()):
             for line in node.job.read_lines():
                 if name == FIRST_SERVER:
@@ -124,39 +124,38 @@ class TeamJob:
         return lines
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the parameter server's end and, if it succeeded, for the workers' code after the training loop."""
+        """Wait until the parameter server ends and, after a success, until the workers' remaining code ends."""
         limit_s = self._clock() + timeout_s
-        if not self._first.wait(timeout_s):
+        if not self._first_server.wait(timeout_s):
             return False
         if self._restarted_from_checkpoint():
             return False
-        if self._first.status().exit_code != 0:
+        if self._first_server.status().exit_code != 0:
             return True
         if not self._ended:
             self._ended = True
             for name in [one for one, node in self._nodes.items() if is_worker(one) and node.newest is None]:
-                self._remove_node(name)  # it has not joined, and would try to reach the server for a while
+                self._remove_node(name)  # this worker has not joined, and would retry for a while
         for name, node in list(self._nodes.items()):
-            # Do not wait for other parameter servers: one that started too late tries to reach the first one for a
-            # while.
+            # Do not wait for other parameter servers: if one started too late, it may still be trying to reach ps-0.
             awaited = is_worker(name) and name not in self._leaving
             if awaited and not node.job.wait(max(limit_s - self._clock(), 0.0)):
                 return False
         return True
 
     def resize(self, devices: float) -> None:
-        """Set the team's budget. A smaller budget applies at once, a larger one with the next steps."""
+        """Set the team's budget. A smaller budget applies at once, a larger budget with the next steps."""
         step = self._scaling.set_budget(devices)
         if step is not None:
-            self._adopt(step)
+            self._accept_step(step)
         if self.cores > devices:
             for name in self._leaving - self._removed:
-                self._resize(name, min(self._nodes[name].cores, _LEAVING_CORES))
-        self._apply()
+                self._resize_node(name, min(self._nodes[name].cores, _LEAVING_CORES))
+        self._apply_configuration()
 
     def status(self) -> JobStatus:
-        """Return the parameter server's status; after its success, a successful worker's, if there is one."""
-        first = self._first.status()
+        """Return the status of the parameter server or, after its success, of a successful worker, if any."""
+        first = self._first_server.status()
         if first.state != "exited" or first.exit_code != 0:
             return first
         ended = {name: node.job.status() for name, node in self._nodes.items() if is_worker(name)}
@@ -170,13 +169,13 @@ class TeamJob:
         )
 
     def usage(self) -> Usage:
-        """Return the usage of all nodes, and advance the scaling: the control loop calls this in every period."""
+        """Return the usage of all nodes, and advance the scaling; the control loop calls this in every period."""
         usages = {}
         for name, node in self._nodes.items():
             if name not in self._leaving:
                 try:
                     usages[name] = node.job.usage()
-                except JobLostError:  # another process has removed the container: _reconcile starts a new one
+                except JobLostError:  # another process has removed the container: start a new one
                     if name == FIRST_SERVER:
                         raise
         self._reconcile(usages)
@@ -191,68 +190,68 @@ class TeamJob:
         self._stopped.clear()
         self._ended = False
         self._meter.clear()
-        for name in self._leaving - self._removed:  # stop has ended the thread that was removing it
+        for name in self._leaving - self._removed:  # ``stop`` has ended the thread that was removing this node
             self._remove_node(name)
         for name, cores in self._scaling.configuration.nodes.items():
             node = self._nodes.get(name)
             if node is not None:
                 node.newest = None
                 if cores < node.cores:  # the budget became smaller while the team was preempted
-                    self._resize(name, cores)
+                    self._resize_node(name, cores)
         for name in sorted(self._nodes, key=lambda one: one != FIRST_SERVER):
             if name not in self._leaving and self._nodes[name].job.status().state == "exited":
                 self._nodes[name].job.restart()
 
     def collect(self, destination: Path) -> list[str]:
-        """Collect the output of a successful worker: all workers end with the same model."""
+        """Collect the output of a successful worker; all workers end with the same model."""
         for name, node in self._nodes.items():
             if is_worker(name) and node.job.status().exit_code == 0:
                 return node.job.collect(destination)
-        return self._first.collect(destination)
+        return self._first_server.collect(destination)
 
     def stop(self, grace_s: float = 5.0) -> None:
-        """Stop all nodes, first the parameter server: its last checkpoint needs the shards of all nodes."""
+        """Stop all nodes; the parameter server is first, as its last checkpoint needs the shards of all nodes."""
         self._stopped.set()
         try:
-            self._first.stop(grace_s)
+            self._first_server.stop(grace_s)
         finally:
-            self._for_all(lambda job: job.stop(_ORPHAN_GRACE_S))
+            self._call_for_all_nodes(lambda job: job.stop(_ORPHAN_GRACE_S))
 
     def remove(self) -> None:
         """Remove all nodes and their network."""
         self._stopped.set()
         try:
-            self._for_all(lambda job: job.remove())
+            self._call_for_all_nodes(lambda job: job.remove())
         finally:
-            self._remove_all()  # also a node whose start is in progress
+            self._remove_all()  # includes a node whose start is in progress
 
     def close(self) -> None:
-        """Release streams and threads of all nodes; the nodes continue."""
+        """Release the streams and threads of all nodes; the nodes keep running."""
         for node in self._nodes.values():
             node.job.close()
 
     # --- scaling ----------------------------------------------------------------------------------------------------
 
     @property
-    def _first(self) -> Job:
+    def _first_server(self) -> Job:
         return self._nodes[FIRST_SERVER].job
 
     def _restarted_from_checkpoint(self) -> bool:
-        """Restart the parameter server if it has lost a shard of the state; its workers reconnect to it."""
-        status = self._first.status()
+        """Restart the parameter server if it has lost a shard of the state; return whether it restarts."""
+        status = self._first_server.status()
         if status.state != "exited" or status.exit_code != EXIT_STATE_LOST or self._state_losses >= _RESTARTS:
             return False
         self._state_losses += 1
         self._lines.append(f"{FIRST_SERVER} has lost a shard of the state: resuming from its checkpoint")
-        self._first.restart()
+        self._first_server.restart()
         return True
 
     def _reconcile(self, usages: Mapping[str, Usage]) -> None:
-        """Move the nodes towards the target configuration; once they match it, sample and decide."""
+        """Move the nodes towards the target configuration; once they match it, take a sample and decide."""
         if self._stopped.is_set() or self._ended:
             return
-        self._restart_failed()
-        if not self._apply():
+        self._restart_failed_nodes()
+        if not self._apply_configuration():
             self._meter.clear()
             return
         reports = {name: node.newest for name, node in self._nodes.items() if is_worker(name)}
@@ -263,17 +262,17 @@ class TeamJob:
         sample = self._meter.take({name: usages[name] for name in self._nodes}, progress)
         step = self._scaling.decide(sample) if sample is not None else None
         if step is not None:
-            self._adopt(step)
-            self._apply()
+            self._accept_step(step)
+            self._apply_configuration()
 
-    def _adopt(self, step: Step) -> None:
+    def _accept_step(self, step: Step) -> None:
         self.record(step)
         self._meter.clear()
 
-    def _apply(self) -> bool:
-        """Apply the configuration as far as the budget allows now; return whether it is complete.
+    def _apply_configuration(self) -> bool:
+        """Apply the target configuration as far as the budget allows now; return whether the nodes match it.
 
-        Nodes shrink and leave before others grow or start, so the allocation never exceeds the budget.
+        Nodes shrink and leave before other nodes grow or start, so the allocation never exceeds the budget.
         """
         if self._stopped.is_set() or self._ended:
             return False
@@ -282,7 +281,7 @@ class TeamJob:
             self._remove_node(name)
         for name, cores in wanted.items():
             if name in self._nodes and name not in self._leaving and cores < self._nodes[name].cores * (1 - _TOLERANCE):
-                self._resize(name, cores)
+                self._resize_node(name, cores)
         for name in self._leaving & self._removed:
             del self._nodes[name]
             self._leaving.discard(name)
@@ -291,11 +290,11 @@ class TeamJob:
             return False
         for name, cores in wanted.items():
             if name in self._nodes and cores > self._nodes[name].cores * (1 + _TOLERANCE):
-                self._resize(name, cores)
+                self._resize_node(name, cores)
         return all(name in self._nodes or self._start_node(name, cores) for name, cores in wanted.items())
 
     def _start_node(self, name: str, cores: float) -> bool:
-        """Start a node; return whether it runs. If its start fails, the training continues without it."""
+        """Start a node; return whether it runs. If its start fails, training continues without the node."""
         try:
             self._nodes[name] = TeamMember(self._start(name, cores), cores)
         except RuntimeUnavailableError:
@@ -304,11 +303,11 @@ class TeamJob:
             step = self._scaling.reject(f"{name} cannot be started: {error}")
             if step is None:
                 raise
-            self._adopt(step)
+            self._accept_step(step)
             return False
         return True
 
-    def _resize(self, name: str, cores: float) -> None:
+    def _resize_node(self, name: str, cores: float) -> None:
         node = self._nodes[name]
         node.cores = max(node.cores, cores)  # on an error the resize may still have taken effect
         try:
@@ -325,10 +324,10 @@ class TeamJob:
         job = self._nodes[name].job
         self._leaving.add(name)
 
-        def leave() -> None:
+        def stop_and_remove() -> None:
             while not self._stopped.is_set():
                 try:
-                    job.stop(_LEAVE_S)
+                    job.stop(_LEAVE_GRACE_S)
                     job.remove()
                     self._removed.add(name)
                     return
@@ -336,10 +335,10 @@ class TeamJob:
                     log.warning("Could not remove %s; retrying in %g s: %s", name, _RETRY_S, error)
                     self._stopped.wait(_RETRY_S)
 
-        threading.Thread(target=leave, name=f"leave-{name}", daemon=True).start()
+        threading.Thread(target=stop_and_remove, name=f"leave-{name}", daemon=True).start()
 
     def _all_joined(self) -> bool:
-        """Return whether every node takes part in the training: a new node needs time to start."""
+        """Return whether every node takes part in training; a new node needs time to start."""
         newest = self._nodes[FIRST_SERVER].newest
         if newest is None:
             return False
@@ -347,29 +346,29 @@ class TeamJob:
         servers, workers = newest.metrics.get("servers", 1.0), newest.metrics.get("workers", 0.0)
         return (servers, workers) == (len(now.servers), len(now.workers))
 
-    def _restart_failed(self) -> None:
-        """Restart nodes that have died; other nodes have taken over their work."""
+    def _restart_failed_nodes(self) -> None:
+        """Restart nodes that have failed; other nodes have taken over their work."""
         for name, node in list(self._nodes.items()):
             if name == FIRST_SERVER or name in self._leaving or not node.job.wait(0.0):
                 continue
             status = node.job.status()
             if status.state == "gone":
-                del self._nodes[name]  # _apply starts a new container
+                del self._nodes[name]  # _apply_configuration starts a new container
             elif status.state == "exited" and status.exit_code != 0:
                 if node.restarts >= _RESTARTS or status.exit_code in _PERMANENT_EXITS:
-                    self._drop(name, status)
+                    self._revert_failing_node(name, status)
                     return
                 node.restarts += 1
                 self._lines.append(f"{name} has died ({status.reason or status.exit_code}): restarting it")
                 node.job.restart()
 
-    def _drop(self, name: str, status: JobStatus) -> None:
-        """Revert the step that added a node which keeps failing. An older node's failure ends the training."""
+    def _revert_failing_node(self, name: str, status: JobStatus) -> None:
+        """Revert the step that added a node that keeps failing; the failure of an older node fails the job."""
         reason = status.reason or "failed"
         step = self._scaling.reject(f"{name} keeps failing: {reason}")
         if step is None or name in step.configuration.nodes:
             raise TrainingFailedError(f"{name}: {reason}", status.exit_code)
-        self._adopt(step)
+        self._accept_step(step)
 
     def _record_progress(self, node: TeamMember, line: str) -> None:
         if MARKER in line:
@@ -379,17 +378,19 @@ class TeamJob:
                 if progress is not None and progress.event != "start":
                     node.newest = progress
 
-    def _for_all(self, act: Callable[[Job], None]) -> None:
-        """Call ``act`` for all nodes in parallel; after the last call, raise the first error."""
+    def _call_for_all_nodes(self, action: Callable[[Job], None]) -> None:
+        """Call ``action`` for all nodes in parallel; after the last call, raise the first error."""
         errors: list[PacelineError] = []
 
-        def call(job: Job) -> None:
+        def call_action(job: Job) -> None:
             try:
-                act(job)
+                action(job)
             except PacelineError as error:
                 errors.append(error)
 
-        threads = [threading.Thread(target=call, args=(node.job,), daemon=True) for node in list(self._nodes.values())]
+        threads = [
+            threading.Thread(target=call_action, args=(node.job,), daemon=True) for node in list(self._nodes.values())
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -1,4 +1,4 @@
-"""The samples since the last change of the configuration, and whether they are stable enough for a decision."""
+"""Samples since the last change of the configuration, and a check that they are stable enough for a decision."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from statistics import fmean, pstdev
 
 from paceline.elastic.options import Options
 
-_NEAR = 0.7
-# A link needs no more samples if its mean load plus this number of standard deviations is below the threshold. The
-# standard deviation counts as at least _MIN_DEVIATION.
+_NEARLY_BUSY = 0.7  # fraction of ``Options.network_busy`` at which a link is close to a bottleneck
+# A link needs no more samples if its mean load plus this number of standard deviations is below the threshold. Smaller
+# standard deviations count as _MIN_DEVIATION.
 _DEVIATIONS, _MIN_DEVIATION = 3.0, 0.02
 
 
 @dataclass(frozen=True)
 class TeamSample:
-    """A measurement over one interval.
+    """A measurement of a team over one interval.
 
     Parameters
     ----------
     speed:
-        Batches per second, of all workers together.
+        Batches per second of all workers together.
     used:
-        Node to cores in use.
+        Cores in use by node name.
     network:
-        Parameter server to the share of the time in which its link is busy: see ``link_busy_share``.
+        Share of the time in which the link of each parameter server is busy, see ``link_busy_share``.
     """
 
     speed: float
@@ -37,8 +37,8 @@ class TeamSample:
 def link_busy_share(received: float, sent: float) -> float:
     """Return the share of the time in which a link is busy, from the used share of its capacity in each direction.
 
-    A worker first sends its change and then receives the state. A few workers therefore never fill one direction,
-    although they wait for the link all the time. With many workers, the busier direction alone is the limit.
+    A worker first sends its change and then receives the state. Therefore, a few workers never fill either direction,
+    even if they always wait for the link. With many workers, the busier direction alone is the limit.
 
     >>> round(link_busy_share(0.7, 0.7), 2), link_busy_share(1.0, 0.3)
     (0.91, 1.0)
@@ -47,7 +47,7 @@ def link_busy_share(received: float, sent: float) -> float:
 
 
 class Window:
-    """The newest samples of one configuration, in a ring buffer.
+    """Ring buffer of the newest samples of one configuration.
 
     Examples
     --------
@@ -68,7 +68,7 @@ class Window:
         return len(self._samples)
 
     def clear(self) -> None:
-        """Remove all samples, after a change of the configuration."""
+        """Remove all samples after a change of the configuration."""
         self._samples.clear()
 
     def add(self, sample: TeamSample) -> None:
@@ -77,39 +77,39 @@ class Window:
 
     @property
     def stable(self) -> bool:
-        """Whether speed and cores in use have small coefficients of variation in recent samples; section IV.
+        """Whether speed and cores in use have small coefficients of variation in recent samples (Nearchus, section IV).
 
-        If single samples vary too much, means of consecutive samples are used.
+        If single samples vary too much, the means of consecutive samples count.
         """
         return self._group_size is not None
 
     @property
     def speed(self) -> float:
         """Batches per second in recent samples."""
-        return fmean(sample.speed for sample in self._newest())
+        return fmean(sample.speed for sample in self._recent_samples())
 
     @property
     def used(self) -> dict[str, float]:
-        """Node to cores in use in recent samples."""
-        newest = self._newest()
+        """Cores in use by node name, in recent samples."""
+        newest = self._recent_samples()
         return {name: fmean(sample.used[name] for sample in newest) for name in newest[-1].used}
 
     @property
     def complete(self) -> bool:
         """Whether there are enough samples to exclude the network as the bottleneck."""
         if len(self._samples) < self._options.network_samples:
-            return len(self._samples) >= self._options.stable_samples and all(map(self._stays_free, self._servers))
+            return len(self._samples) >= self._options.stable_samples and all(map(self._is_clearly_free, self._servers))
         return True
 
     @property
     def busy(self) -> bool:
         """Whether the link of a parameter server has been close to a bottleneck."""
-        near = _NEAR * self._options.network_busy
-        return any(load >= near for sample in self._samples for load in sample.network.values())
+        threshold = _NEARLY_BUSY * self._options.network_busy
+        return any(load >= threshold for sample in self._samples for load in sample.network.values())
 
     def network(self, server: str) -> float:
         """Return the share of the time in which a parameter server's link is busy, in recent samples."""
-        return fmean(sample.network[server] for sample in self._newest())
+        return fmean(sample.network[server] for sample in self._recent_samples())
 
     def saturated(self, server: str) -> bool:
         """Return whether a parameter server's link is a bottleneck: it is busy in too many samples."""
@@ -120,7 +120,7 @@ class Window:
     def _servers(self) -> list[str]:
         return list(self._samples[-1].network)
 
-    def _stays_free(self, server: str) -> bool:
+    def _is_clearly_free(self, server: str) -> bool:
         loads = [sample.network[server] for sample in self._samples]
         return fmean(loads) + _DEVIATIONS * max(pstdev(loads), _MIN_DEVIATION) < self._options.network_busy
 
@@ -131,18 +131,18 @@ class Window:
         for size in range(1, len(self._samples) // wanted + 1):
             newest = list(self._samples)[-size * wanted :]
             series = [sample.speed for sample in newest], [sum(sample.used.values()) for sample in newest]
-            if all(_variation(_means(one, size)) < self._options.stable_variation for one in series):
+            if all(_variation_coefficient(_group_means(one, size)) < self._options.stable_variation for one in series):
                 return size
         return None
 
-    def _newest(self) -> list[TeamSample]:
+    def _recent_samples(self) -> list[TeamSample]:
         return list(self._samples)[-self._options.stable_samples * (self._group_size or 1) :]
 
 
-def _means(values: Sequence[float], size: int) -> list[float]:
+def _group_means(values: Sequence[float], size: int) -> list[float]:
     return [fmean(values[start : start + size]) for start in range(0, len(values), size)]
 
 
-def _variation(values: Sequence[float]) -> float:
+def _variation_coefficient(values: Sequence[float]) -> float:
     mean = fmean(values)
     return pstdev(values) / mean if mean > 0 else float("inf")

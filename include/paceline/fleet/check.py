@@ -1,4 +1,4 @@
-"""Checks every engine of a fleet against the fleet's description. Used by ``paceline fleet check``."""
+"""Checks every engine of a fleet against the fleet's description, for ``paceline fleet check``."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 from paceline.fleet.machine import Fleet, Machine
 
-_PARALLEL = 16
+_MAX_PARALLEL = 16
 
 
 @dataclass(frozen=True)
 class EngineCheck:
-    """Result of the check of one machine: engine version, size, and differences from the description."""
+    """Result of checking one machine: engine version, cores, memory, and differences from the description."""
 
     machine: str
     version: str | None
@@ -34,20 +34,20 @@ def check(fleet: Fleet, connect: Callable[[Machine], Any], image: str | None = N
     Parameters
     ----------
     fleet:
-        The machines.
+        The fleet to check.
     connect:
-        Returns a client of a machine's engine (``docker.APIClient``).
+        Function that returns a client of a machine's engine (``docker.APIClient``).
     image:
         An image that every engine must have.
     """
     machines = list(fleet.machines)
     if fleet.parameter_server not in machines:
         machines.append(fleet.parameter_server)
-    with ThreadPoolExecutor(_PARALLEL) as pool:
-        yield from pool.map(lambda machine: _reach(machine, connect, image), machines)
+    with ThreadPoolExecutor(_MAX_PARALLEL) as pool:
+        yield from pool.map(lambda machine: _check_machine(machine, connect, image), machines)
 
 
-def _reach(machine: Machine, connect: Callable[[Machine], Any], image: str | None) -> EngineCheck:
+def _check_machine(machine: Machine, connect: Callable[[Machine], Any], image: str | None) -> EngineCheck:
     try:
         client = connect(machine)
         version, info = client.version()["Version"], client.info()
@@ -63,7 +63,7 @@ def _reach(machine: Machine, connect: Callable[[Machine], Any], image: str | Non
 def _differences(machine: Machine, info: dict[str, Any]) -> Iterator[str]:
     if info["NCPU"] < machine.cores:
         yield f"has {info['NCPU']} cores, expected {machine.cores:g}"
-    if info["MemTotal"] < 0.9 * machine.memory_gib * 2**30:  # the system reserves a part
+    if info["MemTotal"] < 0.9 * machine.memory_gib * 2**30:  # the operating system reserves some memory
         yield f"has {info['MemTotal'] / 2**30:.1f} GiB of memory, expected {machine.memory_gib:g}"
     if machine.gpus and not any("nvidia" in name for name in info.get("Runtimes", {})):
-        yield f"its engine has no runtime for GPUs, expected {machine.gpus}"
+        yield f"its engine has no GPU runtime, expected {machine.gpus} GPUs"

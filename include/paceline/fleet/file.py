@@ -1,4 +1,4 @@
-"""Reads a fleet from its file. Errors name the machine and the field as in the file."""
+"""Reads a fleet from its file; errors name the machine and the field."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from paceline.fleet.machine import Fleet
 def load(path: str | Path) -> Fleet:
     """Read a fleet from a YAML file.
 
-    ``machines`` is a list of mappings with the fields of :class:`Machine`; ``parameter_server`` is the name of one of
-    them or another machine; ``defaults`` has default values of the fields for all machines.
+    ``machines`` is a list of mappings with the fields of :class:`Machine`. ``parameter_server`` is the name of one of
+    these machines, or the mapping of another machine. ``defaults`` contains default values of fields for all machines.
 
     Parameters
     ----------
     path:
-        The file.
+        Path of the YAML file.
 
     Raises
     ------
@@ -48,14 +48,14 @@ def load(path: str | Path) -> Fleet:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInputError("fleet", str(path), f"a readable file ({_short(error)})") from None
+        raise InvalidInputError("fleet", str(path), f"a readable file ({_error_text(error)})") from None
     except (yaml.YAMLError, RecursionError) as error:
-        raise InvalidInputError("fleet", str(path), f"YAML ({_short(error)})") from None
+        raise InvalidInputError("fleet", str(path), f"YAML ({_error_text(error)})") from None
     return read(content, str(path))
 
 
 def read(content: Any, source: str = "fleet") -> Fleet:
-    """Return the fleet of a parsed file; ``source`` is its name for errors."""
+    """Return the fleet described by a parsed file; ``source`` is the file name in errors."""
     if not isinstance(content, dict):
         raise InvalidInputError("fleet", source, 'a mapping with "machines" and "parameter_server"')
     content = dict(content)
@@ -81,26 +81,26 @@ def read(content: Any, source: str = "fleet") -> Fleet:
 
 
 def _to_input_error(error: ValidationError, content: dict[str, Any]) -> InvalidInputError:
-    """Convert the first validation error, with the machine's name instead of its index."""
+    """Convert the first validation error; the field contains the machine's name instead of its index."""
     first = error.errors(include_url=False)[0]
     node: Any = content
     field = ["fleet"]
     for key in first["loc"]:
-        node = node[key] if _has(node, key) else None
+        node = node[key] if _has_key(node, key) else None
         name = node.get("name") if isinstance(node, dict) and isinstance(key, int) else None
         field.append(str(name if name is not None else key))
     problem = first["msg"].removeprefix("Value error, ")
     value = "nothing" if first["type"] == "missing" else first["input"]
-    if first["type"] == "value_error":  # the message is complete; the input would be the whole machine
+    if first["type"] == "value_error":  # the message is sufficient; the input would be the whole machine
         value = "inconsistent values"
     return InvalidInputError(".".join(field), value, f"a valid fleet: {problem[0].lower()}{problem[1:]}")
 
 
-def _has(node: Any, key: Any) -> bool:
+def _has_key(node: Any, key: Any) -> bool:
     if isinstance(node, dict):
         return key in node
     return isinstance(node, list) and isinstance(key, int) and key < len(node)
 
 
-def _short(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return (getattr(error, "strerror", None) or str(error)).strip().splitlines()[0]

@@ -1,4 +1,4 @@
-"""A fleet and its machines, as in the fleet's file."""
+"""Models of a fleet and its machines, with the fields of the fleet's file."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ _NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class _Described(BaseModel):
-    """Base of the models. Unknown keys are errors, because a misspelt key would have no effect."""
+    """Base class of the models; unknown keys are errors, because a misspelt key would have no effect."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class BackgroundApp(_Described):
-    """A background application of a machine, whose latency must stay within a limit during a training.
+    """A background application of a machine, whose latency must stay within a limit during training.
 
     Parameters
     ----------
     name:
         Name of the application, also in profiles.
     latency_ms:
-        Maximum duration of an execution, ``delta`` of constraint (4) in Deep-Edge.
+        Maximum duration of one execution: ``delta`` of constraint (4) in Deep-Edge.
     image, script:
         Image and script to run the application during profiling. The script calls ``report(execution_s=...)``
-        (``paceline.train.report``) after each execution. Not needed if a profile exists.
+        (``paceline.train.report``) after each execution. Both are unnecessary if a profile exists.
     """
 
     name: _Name
@@ -54,34 +54,34 @@ class Link(_Described):
 
 
 class Machine(_Described):
-    """A machine that may train.
+    """A machine that may take part in training.
 
     Parameters
     ----------
     name:
-        Unique in the fleet.
+        Unique name in the fleet.
     kind:
-        Kind of device. Machines of one kind share their profiles.
+        Kind of device; machines of the same kind share their profiles.
     tier:
         ``"edge"`` or ``"cloud"``.
     cores, gpus, memory_gib:
         Resources of the machine.
     engine_conn_id:
-        Airflow connection to its engine; by default the local engine of the task or command.
+        Airflow connection to the machine's engine; by default the local engine of the task or command.
     queue, executor:
-        Queue of the edge worker that runs its tasks beside its engine, and Airflow's executor for that queue if there
-        are several. Without a queue, the tasks run centrally.
+        Queue of the edge worker that runs the machine's tasks next to its engine, and Airflow's executor for this queue
+        if there are several. Without a queue, the tasks run centrally.
     address:
-        IPv4 address at which machines of other engines reach this one if it is the parameter server, optionally with
-        the port that is open during a training: ``10.0.0.5`` or ``10.0.0.5:29500``.
+        IPv4 address at which machines with other engines reach the parameter server on this machine, optionally with
+        the port that is open during training: ``10.0.0.5`` or ``10.0.0.5:29500``.
     cgroup_parent:
-        Control group of its containers, for devices that are parts of one machine.
+        Control group of the machine's containers, if several emulated devices share one engine.
     background:
-        Its background applications.
+        The machine's background applications.
     link:
-        Its link to the other machines.
+        The machine's network link to all other machines.
     data:
-        Names of the data sets stored on it, which need no transfer.
+        Names of the data sets stored on the machine, which need no transfer.
 
     Examples
     --------
@@ -107,38 +107,38 @@ class Machine(_Described):
 
     @property
     def engine(self) -> str:
-        """Identity of its engine: connection and queue."""
+        """Identity of the machine's engine: connection and queue."""
         # One connection may refer to the local socket at several sites.
         return f"{self.engine_conn_id or ''} {self.queue or ''}"
 
     @field_validator("address")
     @classmethod
-    def _one_address(cls, value: str | None) -> str | None:
+    def _check_address(cls, value: str | None) -> str | None:
         if value is not None:
             host, _, port = value.partition(":")
             if IPv4Address(host).is_unspecified:
-                raise ValueError(f"{host} opens the port on every network of the machine: use one address")
+                raise ValueError(f"{host} opens the port on every network of the machine: use a specific address")
             if port and not (port.isdigit() and 0 < int(port) < 2**16):
                 raise ValueError(f"{port!r} is not a port from 1 to 65535")
         return value
 
     @model_validator(mode="after")
-    def _apps_differ(self) -> Machine:
-        repeated = _repeated([app.name for app in self.background])
-        if repeated:
-            raise ValueError(f"two applications have the name {repeated!r}")
+    def _check_app_names(self) -> Machine:
+        duplicate = _first_duplicate([app.name for app in self.background])
+        if duplicate:
+            raise ValueError(f"two applications have the name {duplicate!r}")
         return self
 
 
 class Fleet(_Described):
-    """All machines of a training.
+    """All machines that may take part in a training job.
 
     Parameters
     ----------
     machines:
-        The machines that may train.
+        The machines that may run workers.
     parameter_server:
-        The machine of the parameter server; it may train as well.
+        The machine of the parameter server; it may also run a worker.
     key_conn_id:
         Airflow connection whose password is the shared secret of parameter server and workers; required if the machines
         have several engines.
@@ -149,15 +149,15 @@ class Fleet(_Described):
     key_conn_id: Annotated[str, Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
-    def _names_differ(self) -> Fleet:
-        repeated = _repeated([machine.name for machine in self.machines])
-        if repeated:
-            raise ValueError(f"two machines have the name {repeated!r}")
+    def _check_machine_names(self) -> Fleet:
+        duplicate = _first_duplicate([machine.name for machine in self.machines])
+        if duplicate:
+            raise ValueError(f"two machines have the name {duplicate!r}")
         return self
 
     @property
     def remote_machines(self) -> list[str]:
-        """Names of the machines whose engine is not the parameter server's."""
+        """Names of the machines whose engine differs from that of the parameter server."""
         return [machine.name for machine in self.machines if machine.engine != self.parameter_server.engine]
 
     @property
@@ -166,13 +166,15 @@ class Fleet(_Described):
         return sorted({machine.kind for machine in self.machines})
 
     def machine(self, name: str) -> Machine:
-        """Return the machine of that name. Raises ``KeyError`` if there is none."""
-        return next((machine for machine in self.machines if machine.name == name), None) or _missing(name)
+        """Return the machine with this name; raise ``KeyError`` if there is none."""
+        return next((machine for machine in self.machines if machine.name == name), None) or _raise_unknown_machine(
+            name
+        )
 
 
-def _missing(name: str) -> Machine:
+def _raise_unknown_machine(name: str) -> Machine:
     raise KeyError(name)
 
 
-def _repeated(names: list[str]) -> str | None:
+def _first_duplicate(names: list[str]) -> str | None:
     return next((name for name in names if names.count(name) > 1), None)

@@ -1,4 +1,4 @@
-"""Connects the containers of one training: by a private network on one engine, else by the server's address."""
+"""Connects the containers of a training job: by a private network on one engine, else by the server's address."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _SERVER = "parameter-server"  # host name in the private network
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Network settings with which the workers of one training reach its parameter server.
+    """Network settings with which the workers of a training job reach the parameter server.
 
     Parameters
     ----------
     network:
-        Name of the training's private network.
+        Name of the job's private network.
     server:
-        The parameter server's machine.
+        The machine of the parameter server.
     open:
-        Whether machines with other engines take part: the server then also listens at its machine's ``address``.
+        Whether machines with other engines take part; if so, the server also listens at its machine's ``address``.
     secret:
-        Shared secret of server and workers, required if ``open``. The handshake uses a key derived from it, a different
-        one for each training.
+        Shared secret of server and workers, required if ``open``. The handshake uses a key that is derived from the
+        secret and differs for each network.
 
     Raises
     ------
     InvalidInputError
-        If ``open`` without an address or a secret.
+        If ``open`` is set without an address or a secret.
 
     Examples
     --------
@@ -66,37 +66,37 @@ class Rendezvous:
         spec = replace(spec, own_network=self.network, alias=_SERVER, cgroup_parent=self.server.cgroup_parent)
         if not self.open:
             return spec
-        environment = {**spec.environment, ENV_SERVER_KEY: self._key()}
-        return replace(spec, external_access=True, published={PORT: self._address()}, environment=environment)
+        environment = {**spec.environment, ENV_SERVER_KEY: self._derived_key()}
+        return replace(spec, external_access=True, published={PORT: self._server_address()}, environment=environment)
 
     def join(self, spec: JobSpec, worker: Machine) -> JobSpec:
         """Return a worker's job with its control group, network and the server's address."""
         environment = {**spec.environment, ENV_WORKER: worker.name}
         if self.open:
-            environment[ENV_SERVER_KEY] = self._key()
+            environment[ENV_SERVER_KEY] = self._derived_key()
         spec = replace(spec, cgroup_parent=worker.cgroup_parent)
         if self.shares_engine(worker):
             environment[ENV_SERVER] = f"{_SERVER}:{PORT}"
             return replace(spec, environment=environment, own_network=self.network)
-        host, port = self._address()
+        host, port = self._server_address()
         environment[ENV_SERVER] = f"{host}:{port}"
-        # A separate network: several workers that start at the same time might create the same one.
+        # Use a separate network, because workers that start at the same time might create the same network twice.
         own = f"{self.network}-{worker.name}"
         return replace(spec, environment=environment, own_network=own, alias=worker.name, external_access=True)
 
     def shares_engine(self, worker: Machine) -> bool:
-        """Return whether a worker is on the server's engine and reaches it by the private network."""
+        """Return whether a worker is on the server's engine, so that it reaches the server by the private network."""
         return worker.engine == self.server.engine
 
-    def _address(self) -> tuple[str, int]:
+    def _server_address(self) -> tuple[str, int]:
         host, _, port = (self.server.address or "").partition(":")
         return host, int(port or PORT)
 
-    def _key(self) -> str:
+    def _derived_key(self) -> str:
         return hmac.new(self.secret.encode(), self.network.encode(), hashlib.sha256).hexdigest()
 
 
 def check_rendezvous(fleet: Fleet) -> None:
-    """Raise InvalidInputError for a fleet of several engines without a server address or a shared secret."""
+    """Raise InvalidInputError if a fleet with several engines has no server address or no shared secret."""
     if fleet.remote_machines:
         Rendezvous("check", fleet.parameter_server, open=True, secret=fleet.key_conn_id or "")

@@ -1,4 +1,4 @@
-"""The usage of a machine: the sum over its containers. For schedules and profiles."""
+"""The usage of a machine, summed over its containers, for schedules and profiles."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ if TYPE_CHECKING:
 class EngineUsage:
     """Reads the usage of a machine's containers from its engine.
 
-    Processes outside containers are not included. If an engine has several emulated devices, only containers with the
+    The usage excludes processes outside containers. If an engine has several emulated devices, only containers with the
     machine's ``cgroup_parent`` count.
 
     Parameters
     ----------
     client:
-        The machine's engine.
+        Client of the machine's engine.
     machine:
-        The machine.
+        The machine to measure.
     """
 
     def __init__(self, client: APIClient, machine: Machine) -> None:
         self._client = client
         self._parent = machine.cgroup_parent
-        self._belongs: dict[str, bool] = {}
+        self._is_member: dict[str, bool] = {}
         self._ended_cpu_s = 0.0  # CPU time of containers that ended since the first reading
         self._cpu_s: dict[str, float] = {}
 
     def read(self) -> Usage:
-        """Return cumulative CPU time and memory at the engine's next measurement; it measures once a second."""
+        """Return cumulative CPU time and memory at the engine's next measurement, one per second."""
         with engine_call("list the machine's containers"):
-            running = [found["Id"] for found in self._client.containers() if self._is_on_machine(found["Id"])]
-        # Each call waits for the engine's next measurement: parallel calls wait for the same one.
+            running = [one["Id"] for one in self._client.containers() if self._is_on_machine(one["Id"])]
+        # Each call waits for the engine's next measurement; parallel calls wait for the same measurement.
         with ThreadPoolExecutor(max(len(running), 1)) as pool:
             usages = dict(zip(running, pool.map(self._usage, running), strict=True))
-        found = {container: usage for container, usage in usages.items() if usage is not None}
-        self._ended_cpu_s += sum(used_s for container, used_s in self._cpu_s.items() if container not in found)
-        self._cpu_s = {container: usage.cpu_s for container, usage in found.items()}
-        measured_s = [usage.measured_s for usage in found.values()]
+        present = {container: usage for container, usage in usages.items() if usage is not None}
+        self._ended_cpu_s += sum(used_s for container, used_s in self._cpu_s.items() if container not in present)
+        self._cpu_s = {container: usage.cpu_s for container, usage in present.items()}
+        measured_s = [usage.measured_s for usage in present.values()]
         return Usage(
             self._ended_cpu_s + sum(self._cpu_s.values()),
-            sum(usage.memory_bytes for usage in found.values()),
+            sum(usage.memory_bytes for usage in present.values()),
             sum(measured_s) / len(measured_s) if measured_s else time.time(),
         )
 
@@ -64,11 +64,11 @@ class EngineUsage:
     def _is_on_machine(self, container: str) -> bool:
         if self._parent is None:
             return True
-        if container not in self._belongs:
+        if container not in self._is_member:
             try:
                 with engine_call("inspect a container"):
                     host = self._client.inspect_container(container)["HostConfig"]
             except JobLostError:  # the container has ended
                 return False
-            self._belongs[container] = host.get("CgroupParent") == self._parent
-        return self._belongs[container]
+            self._is_member[container] = host.get("CgroupParent") == self._parent
+        return self._is_member[container]

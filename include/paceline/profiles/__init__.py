@@ -1,4 +1,4 @@
-"""Performance profiles of device kinds: measured at a few points, learned, stored without pickle, checked for age.
+"""Performance profiles of device kinds, learned from measurements at a few points and stored without pickle.
 
 :class:`DeviceProfile` has the functions of Deep-Edge for one kind; :class:`ProfileEstimates` evaluates them for a
 scheduler.

@@ -1,6 +1,6 @@
-"""Measures a training and its neighbours under load: section IV of Deep-Edge.
+"""Measures a training job and its neighbours under load (section IV of Deep-Edge).
 
-It runs the real training script, and suspends it between two measurements, so that a point costs seconds.
+The bench runs the real training script and suspends it between measurements, so that a measurement takes seconds.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from paceline.profiles.readings import Gauge, Utilization, measure_utilization, 
 from paceline.runtime import DockerRuntime
 
 _REPORT_TIMEOUT_S = 180.0
-_EXECUTION_TIMEOUT_S = 30.0  # wait no longer for an application's execution
-_MAX_MEMORY = 0.9  # largest share of a machine's memory in use: a profile must not kill its applications
+_EXECUTION_TIMEOUT_S = 30.0  # maximum wait for an execution of an application
+_MAX_MEMORY = 0.9  # maximum share of memory in use, so that the system kills no application
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Durations in seconds: after a change of load, of a measurement without and with training, between readings."""
+    """Wait after a change of load, duration of a measurement without and with training, interval of readings."""
 
     settle_s: float = 0.5
     before_s: float = 2.0
@@ -36,28 +36,28 @@ class Timing:
 
 
 class Bench:
-    """Measures a training on several machines under load.
+    """Measures a training job on several machines under load.
 
     Parameters
     ----------
     machines:
-        The machines.
+        Machines that train.
     server:
-        The machine of the parameter server; with an ``address`` if the machines have several engines.
+        Machine of the parameter server; needs an ``address`` if the machines have several engines.
     training:
-        The training.
+        Script, image and files of the training job.
     runtimes:
-        Machine name to its engine.
+        Mapping of machine names to engines.
     gauges:
-        Machine name to the gauge of its usage.
+        Mapping of machine names to gauges, which read the usage.
     image:
         Image with stress-ng.
     timing:
         Durations of the measurement.
     reference:
-        Does a constant amount of work on a machine and returns its duration, for machines of variable speed such as
-        parts of a virtual one. Called for each machine several times a second while it trains; each row has the mean as
-        ``reference_s``.
+        Function that does a constant amount of work on a machine and returns the seconds, for machines of variable
+        speed, for example parts of a virtual machine. Called several times a second for each machine during training;
+        each row has the mean as ``reference_s``.
     labels:
         Labels for every container.
 
@@ -95,7 +95,7 @@ class Bench:
             for name, machine in {**self._machines, server.name: server}.items()
         }
         self._batch: dict[str, int] = {}
-        self._memory: dict[str, float] = {}  # memory in use during a training without load, as a share
+        self._memory: dict[str, float] = {}  # share of memory used during training without load
         self._measured_training = MeasuredTraining(self._prefix, self._machines, server, training, runtimes, labels)
 
     def __enter__(self) -> Bench:
@@ -111,11 +111,11 @@ class Bench:
         self.close()
 
     def train(self, batch: Mapping[str, int]) -> None:
-        """Start a training with these batch sizes and suspend it; end the previous one."""
+        """End the previous training job, start a job with these batch sizes, and suspend it."""
         self._measured_training.end()
-        self._set({}, Load())
+        self._set_loads({}, Load())
         self._batch = dict(batch)
-        self._measured_training.begin({name: {"samples": 1, "batch_size": size} for name, size in batch.items()})
+        self._measured_training.start({name: {"samples": 1, "batch_size": size} for name, size in batch.items()})
         utilization, _ = self._utilization(list(self._neighbours), 0.0)
         self._memory = {name: one.max_memory for name, one in utilization.items()}
         for job in self._measured_training.jobs.values():
@@ -129,43 +129,43 @@ class Bench:
         Parameters
         ----------
         loads:
-            Machine to its load; the others have none.
+            Mapping of machine names to loads; other machines have no load.
         active:
-            Machines that train; the others are suspended.
+            Names of the machines that train; training on other machines is suspended.
         server:
             Load on the parameter server's machine.
 
         Returns
         -------
         list
-            A row for each active machine for ``paceline.profiles.learn``, in shares from 0 to 1 and seconds. Loads are
-            ``stress_cpu``, ``stress_memory``, ``server_stress``; ``alone_s.APP`` is an execution without the training.
+            A row for each active machine, in shares from 0 to 1 and seconds; see ``FUNCTIONS``. Also ``stress_cpu``,
+            ``stress_memory``, ``server_stress`` (loads), and ``alone_s.APP`` (execution time without training).
         """
         timing = self._timing
         server, jobs = server or Load(), self._measured_training.jobs
-        self._set(loads, server)
+        self._set_loads(loads, server)
         names = [*active, self._server_machine.name]
         before, alone = self._observe(names, timing.before_s)
         for name in active:
-            jobs[name].latest()
+            jobs[name].latest_report()
             jobs[name].job.unpause()
         try:
             give_up_s = time.monotonic() + _REPORT_TIMEOUT_S
             for name in active:
-                # The first report is from before the suspension, and the duration of the next batch includes it.
+                # Skip the report from before the suspension, and the next batch: its duration includes the suspension.
                 report = jobs[name].wait_for_report(give_up_s)
-                jobs[name].wait_for(report.spent["samples"] + 2 * self._batch[name], give_up_s)
-            self._discard_times()
-            first = {name: jobs[name].latest() for name in active}
+                jobs[name].wait_for_samples(report.spent["samples"] + 2 * self._batch[name], give_up_s)
+            self._discard_execution_times()
+            first = {name: jobs[name].latest_report() for name in active}
             during, reference_s = self._utilization(names, timing.training_s, self._reference)
-            times = self._executions(active)
+            times = self._execution_times(active)
             for name in active:
                 target = first[name].spent["samples"] + MIN_BATCHES * self._batch[name]
-                jobs[name].wait_for(target, give_up_s)
-            last = {name: jobs[name].latest() for name in active}
+                jobs[name].wait_for_samples(target, give_up_s)
+            last = {name: jobs[name].latest_report() for name in active}
         finally:
             for name in active:
-                with contextlib.suppress(PacelineError):  # the exception in flight reports a job that has ended
+                with contextlib.suppress(PacelineError):  # the current exception reports a job that has ended
                     jobs[name].job.pause()
         spent = {
             name: {key: last[name].spent[key] - first[name].spent[key] for key in last[name].spent} for name in active
@@ -175,7 +175,7 @@ class Bench:
         rows = []
         for name in active:
             load, machine = loads.get(name, Load()), self._machines[name]
-            # The suspended training occupies memory, which does not belong to the state before.
+            # Subtract the memory of the suspended job from the state before training.
             paused = jobs[name].memory_bytes / (machine.memory_gib * 2**30)
             row = {
                 "machine": name,
@@ -207,19 +207,19 @@ class Bench:
     def measure_without_training(
         self, loads: Mapping[str, Load], *, server: Load | None = None
     ) -> tuple[dict[str, Utilization], dict[str, dict[str, list[float]]]]:
-        """Measure every machine's utilization and each application's executions under these loads without a training.
+        """Measure every machine's utilization and each application's execution times under load, without training.
 
         Returns
         -------
         tuple
-            Machine name to utilization, with the parameter server's; machine name to application to seconds.
+            Utilization by machine name, with the server's; execution times in seconds by machine and application.
         """
         self._measured_training.end()
         self._memory = {}
-        self._set(loads, server or Load())
+        self._set_loads(loads, server or Load())
         return self._observe(list(self._neighbours), self._timing.training_s)
 
-    def epoch(
+    def measure_epoch(
         self,
         plan: Mapping[str, Mapping[str, float]],
         loads: Mapping[str, Load],
@@ -227,51 +227,51 @@ class Bench:
         samples: int,
         server: Load | None = None,
         epochs: float = 2.0,
-        fixed_parts: bool = False,
+        fixed_shards: bool = False,
     ) -> tuple[float, dict[str, dict[str, list[float]]]]:
-        """Train by a schedule under these loads, and measure the duration of an epoch.
+        """Train according to a schedule under load, and measure the duration of an epoch.
 
         Parameters
         ----------
         plan:
-            Machine name to ``samples`` and ``batch_size``, as in a schedule.
+            Mapping of machine names to ``samples`` and ``batch_size``, as in a schedule.
         loads, server:
             As for ``measure``.
         samples:
-            Samples of an epoch.
+            Number of samples in an epoch.
         epochs:
             Number of epochs to measure.
-        fixed_parts:
-            Faster machines do not take over samples of slower ones.
+        fixed_shards:
+            If true, faster machines do not take over samples of slower machines.
 
         Returns
         -------
         tuple
-            Seconds for an epoch; machine name to application to seconds of its executions during them.
+            Duration of an epoch in seconds; execution times in seconds by machine and application.
         """
-        self._set({}, Load())  # a training starts faster on idle machines
-        self._measured_training.begin(plan, fixed_parts=fixed_parts)
+        self._set_loads({}, Load())  # a job starts faster on idle machines
+        self._measured_training.start(plan, fixed_shards=fixed_shards)
         utilization, _ = self._utilization(list(self._neighbours), 0.0)
         self._memory = {name: one.max_memory for name, one in utilization.items()}
-        self._set(loads, server or Load())
-        self._discard_times()
-        first = self._measured_training.wait_for(0, _REPORT_TIMEOUT_S)
-        last = self._measured_training.wait_for(first.done + epochs * samples, _REPORT_TIMEOUT_S + 60 * epochs)
+        self._set_loads(loads, server or Load())
+        self._discard_execution_times()
+        first = self._measured_training.wait_for_samples(0, _REPORT_TIMEOUT_S)
+        last = self._measured_training.wait_for_samples(first.done + epochs * samples, _REPORT_TIMEOUT_S + 60 * epochs)
         times = {name: self._neighbours[name].take_execution_times() for name in plan}
         self._measured_training.end()
         return (last.monotonic_s - first.monotonic_s) * samples / (last.done - first.done), times
 
-    def _set(self, loads: Mapping[str, Load], server: Load) -> None:
-        """Set these loads on all machines in parallel: a slow machine needs seconds to fill its memory."""
+    def _set_loads(self, loads: Mapping[str, Load], server: Load) -> None:
+        """Set the loads of all machines in parallel, because a slow machine needs seconds to fill its memory."""
 
-        def set_one(name: str) -> None:
+        def set_load_of(name: str) -> None:
             load = server if name == self._server_machine.name else loads.get(name, Load())
             free = max(_MAX_MEMORY - self._memory.get(name, 0.0), 0.0)
-            self._neighbours[name].set(Load(load.cpu, min(load.memory, free)))
+            self._neighbours[name].set_load(Load(load.cpu, min(load.memory, free)))
 
         with ThreadPoolExecutor(len(self._neighbours)) as pool:
             try:
-                list(pool.map(set_one, self._neighbours))
+                list(pool.map(set_load_of, self._neighbours))
             except BaseException:
                 self.close()  # do not wait for the other machines
                 raise
@@ -280,17 +280,17 @@ class Bench:
     def _observe(
         self, names: Sequence[str], for_s: float
     ) -> tuple[dict[str, Utilization], dict[str, dict[str, list[float]]]]:
-        self._discard_times()
+        self._discard_execution_times()
         utilization, _ = self._utilization(names, for_s)
         return utilization, {name: self._neighbours[name].take_execution_times() for name in names}
 
-    def _discard_times(self) -> None:
-        """Discard the applications' execution times up to now."""
+    def _discard_execution_times(self) -> None:
+        """Discard all execution times of the applications until now."""
         for neighbours in self._neighbours.values():
             neighbours.take_execution_times()
 
-    def _executions(self, active: Sequence[str]) -> dict[str, dict[str, list[float]]]:
-        """Return the applications' execution times; wait for at least one of each, so that slow ones are included."""
+    def _execution_times(self, active: Sequence[str]) -> dict[str, dict[str, list[float]]]:
+        """Return the execution times; wait until each application has at least one, for at most 30 s."""
         times: dict[str, dict[str, list[float]]] = {name: {} for name in active}
         give_up_s = time.monotonic() + _EXECUTION_TIMEOUT_S
         while True:
@@ -303,7 +303,7 @@ class Bench:
             time.sleep(0.1)
 
     def close(self) -> None:
-        """Remove all containers in parallel: a task that is being stopped may have little time."""
+        """Remove all containers in parallel, because a stopped task may have little time."""
         with ThreadPoolExecutor(len(self._neighbours) + 1) as pool:
             ends = [self._measured_training.close, *(neighbours.close for neighbours in self._neighbours.values())]
             for end in [pool.submit(end) for end in ends]:

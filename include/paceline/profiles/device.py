@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FORMAT = 2
 _MAX_AGE = timedelta(days=90)
-# Classes in scikit-learn's own models that skops does not trust by default.
+# Classes in scikit-learn's models that skops does not trust by default.
 _TRUSTED = [
     "sklearn.gaussian_process.kernels.ConstantKernel",
     "sklearn.gaussian_process.kernels.Matern",
@@ -31,7 +31,7 @@ _TRUSTED = [
 
 
 class NoProfileError(PacelineError):
-    """There is no profile of a kind of device, or of one of its applications."""
+    """No profile exists of a kind of device, or of an application on it."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ class DeviceProfile:
     Parameters
     ----------
     kind:
-        The kind.
+        Kind of device.
     learned:
-        Function name to function.
+        Mapping of names to learned functions.
     batch_sizes:
         The measured batch sizes, ascending; a scheduler chooses among them.
     origin:
@@ -82,7 +82,7 @@ class DeviceProfile:
     ) -> DeviceProfile:
         """Learn all functions of a kind from its measurements, including those of background applications."""
         functions = [*FUNCTIONS, *map(execution, apps)]
-        # An application may have had no execution within a measurement.
+        # An application may not have finished an execution during a measurement.
         learned = {
             one.name: learn(one, measurements.dropna(subset=list({one.target} & set(measurements))), seed=seed)
             for one in functions
@@ -98,7 +98,7 @@ class DeviceProfile:
             known = ", ".join(self.learned)
             raise NoProfileError(f"the profile of {self.kind} has no {function.name}; it has {known}") from None
 
-    def stale(
+    def stale_reason(
         self, now: datetime, *, training: str, cores: float, memory_gib: float, gpus: int, max_age: timedelta = _MAX_AGE
     ) -> str | None:
         """Return why the profile is stale, as a phrase; ``None`` if it is not.
@@ -107,17 +107,17 @@ class DeviceProfile:
         >>> profile = DeviceProfile("nano", {}, (8,), origin)
         >>> from datetime import timezone
         >>> now = datetime(2030, 1, 2, tzinfo=timezone.utc)
-        >>> profile.stale(now, training="a1", cores=4, memory_gib=4, gpus=0) is None
+        >>> profile.stale_reason(now, training="a1", cores=4, memory_gib=4, gpus=0) is None
         True
-        >>> profile.stale(now, training="b2", cores=4, memory_gib=4, gpus=0)
-        'it was measured with another training (a1, now b2)'
+        >>> profile.stale_reason(now, training="b2", cores=4, memory_gib=4, gpus=0)
+        'it was measured with another training job (a1, now b2)'
         """
         origin = self.origin
         age = now - datetime.fromisoformat(origin.measured_at)
         if age > max_age:
             return f"it was measured {age.days} days ago, more than {max_age.days}"
         if origin.training != training:
-            return f"it was measured with another training ({origin.training}, now {training})"
+            return f"it was measured with another training job ({origin.training}, now {training})"
         for name, measured, current in (
             ("cores", origin.cores, cores),
             ("GiB of memory", origin.memory_gib, memory_gib),
@@ -128,7 +128,7 @@ class DeviceProfile:
         return None
 
     def report(self) -> list[dict[str, Any]]:
-        """Return a row for each function, as in the paper's Table I."""
+        """Return a row with the errors of each function, as in the paper's Table I."""
         return [
             {
                 "device": self.kind,
@@ -142,7 +142,7 @@ class DeviceProfile:
         ]
 
     def dumps(self) -> bytes:
-        """Return the profile as bytes, in the format of skops, which is read without running code."""
+        """Return the profile as bytes, in the format of skops, which can be read without running code."""
         about = {
             "format": FORMAT,
             "kind": self.kind,
@@ -162,13 +162,13 @@ class DeviceProfile:
             ],
         }
         models = {name: one.model for name, one in self.learned.items()}
-        return bytes(_skops().dumps({"about": json.dumps(about), "models": models}))
+        return bytes(_import_skops().dumps({"about": json.dumps(about), "models": models}))
 
     @classmethod
     def loads(cls, data: bytes) -> DeviceProfile:
         """Read the result of ``dumps``. Raises ``InvalidInputError`` for anything else."""
         try:
-            content = _skops().loads(data, trusted=_TRUSTED)
+            content = _import_skops().loads(data, trusted=_TRUSTED)
             about, models = json.loads(content["about"]), content["models"]
             if about["format"] != FORMAT:
                 raise ValueError(f"format {about['format']}")
@@ -179,14 +179,14 @@ class DeviceProfile:
                 limits = tuple(map(float, one["low"])), tuple(map(float, one["high"]))
                 learned[function.name] = Learned(function, models[function.name], *quality, *limits)
             return cls(about["kind"], learned, about["batch_sizes"], Origin(**about["origin"]))
-        except Exception as error:  # a foreign file may be invalid in any way
+        except Exception as error:  # an invalid file may cause any exception
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             accepted = f"a device profile of this version ({reason})"
             raise InvalidInputError("profile", f"{len(data)} bytes", accepted) from None
 
 
-def _skops() -> Any:
-    """Import ``skops.io`` without the warnings of deprecated modules, all of which its first import inspects."""
+def _import_skops() -> Any:
+    """Import ``skops.io`` without the warnings of the deprecated modules that it inspects."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import skops.io

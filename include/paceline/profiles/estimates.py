@@ -14,22 +14,22 @@ from paceline.profiles.table import Table
 from paceline.schedule import Candidate, State
 
 Floats = NDArray[np.float64]
-_Groups = list[tuple[DeviceProfile, NDArray[np.intp], list[Candidate]]]  # with their indices among all candidates
+_Groups = list[tuple[DeviceProfile, NDArray[np.intp], list[Candidate]]]  # each with the indices of its candidates
 
 _COMPUTE, _UPDATE, _CPU, _GPU, _MEMORY = FUNCTIONS
 _FREE_MEMORY = 0.05
-_TABLE_CANDIDATES = 32  # a table is faster from this number of candidates on
+_TABLE_CANDIDATES = 32  # with at least this number of candidates, a table is faster
 
 
 class ProfileEstimates:
-    """Evaluates the learned functions for candidates of several kinds, all of one kind in one call.
+    """Evaluates the learned functions for candidates of several kinds, with one call for each kind.
 
-    For many candidates it uses tables of the functions, because a scheduler evaluates them repeatedly.
+    For many candidates, tables replace the functions, because a scheduler evaluates them repeatedly.
 
     Parameters
     ----------
     profiles:
-        Kind to profile.
+        Mapping of kinds to profiles.
 
     Raises
     ------
@@ -42,18 +42,18 @@ class ProfileEstimates:
         self._tables: dict[tuple[object, ...], Table] = {}
 
     def max_batch(self, candidates: Sequence[Candidate]) -> NDArray[np.int64]:
-        """Return the largest measured batch sizes with 5 % of memory free, ``GetMaxBatchSize``; 0 if none."""
+        """Return the largest measured batch size that leaves 5 % of memory free, or 0 (``GetMaxBatchSize``)."""
         result = np.zeros(len(candidates), dtype=np.int64)
-        for profile, indices, members in self._by_kind(candidates):
+        for profile, indices, members in self._group_by_kind(candidates):
             memory = self._function(profile, _MEMORY, len(candidates))
             for size in profile.batch_sizes:
-                fits = memory(_states(members, size)) <= 1 - _FREE_MEMORY
+                fits = memory(_state_rows(members, size)) <= 1 - _FREE_MEMORY
                 result[indices[fits]] = size
         return result
 
     def compute_s(self, candidates: Sequence[Candidate], batch: Floats) -> Floats:
         """Return the seconds to compute one sample, equation (5)."""
-        return self._compute_s(self._by_kind(candidates), batch)
+        return self._compute_s(self._group_by_kind(candidates), batch)
 
     def _compute_s(self, groups: _Groups, batch: Floats) -> Floats:
         return self._evaluate(
@@ -69,7 +69,7 @@ class ProfileEstimates:
     def update_s(self, candidates: Sequence[Candidate], batch: Floats, server: State) -> Floats:
         """Return the seconds to push, update and pull if exactly these candidates train, equation (6)."""
         # Fast workers push more often, which delays all workers.
-        groups, workers = self._by_kind(candidates), len(candidates)
+        groups, workers = self._group_by_kind(candidates), len(candidates)
         pushes = float(np.sum(1 / (batch * self._compute_s(groups, batch))))
         return self._evaluate(
             groups,
@@ -88,11 +88,11 @@ class ProfileEstimates:
         )
 
     def execution_s(self, candidates: Sequence[Candidate]) -> Sequence[Mapping[str, float]]:
-        """Return the seconds for one execution of each application beside the training, equations (7) and (8)."""
+        """Return the seconds for one execution of each application during training, equations (7) and (8)."""
         times: list[dict[str, float]] = [{} for _ in candidates]
         sizes = self.max_batch(candidates).astype(float)
-        for profile, indices, members in self._by_kind(candidates):
-            states = _states(members, np.maximum(sizes[indices], 1.0))
+        for profile, indices, members in self._group_by_kind(candidates):
+            states = _state_rows(members, np.maximum(sizes[indices], 1.0))
             before = [[one.state.cpu for one in members], [one.state.memory for one in members]]
             after = (self._function(profile, one, len(candidates))(states) for one in (_CPU, _GPU, _MEMORY))
             new = np.column_stack([*before, *after])
@@ -119,7 +119,7 @@ class ProfileEstimates:
     def _function(
         self, profile: DeviceProfile, function: Function, candidates: int, fixed: Mapping[str, float] | None = None
     ) -> Callable[[Floats], Floats]:
-        """Return the function, or a table of it for many candidates or if one exists already."""
+        """Return the learned function, or its table if the table exists or the candidates are many."""
         key = (profile.kind, function.name, *(fixed or {}).values())
         if key not in self._tables:
             if candidates < _TABLE_CANDIDATES:
@@ -127,7 +127,7 @@ class ProfileEstimates:
             self._tables[key] = Table(profile[function], dict(fixed or {}))
         return self._tables[key]
 
-    def _by_kind(self, candidates: Sequence[Candidate]) -> _Groups:
+    def _group_by_kind(self, candidates: Sequence[Candidate]) -> _Groups:
         groups: defaultdict[str, list[int]] = defaultdict(list)
         for index, one in enumerate(candidates):
             groups[one.kind].append(index)
@@ -141,7 +141,7 @@ class ProfileEstimates:
         ]
 
 
-def _states(candidates: Sequence[Candidate], batch: float | Floats) -> Floats:
+def _state_rows(candidates: Sequence[Candidate], batch: float | Floats) -> Floats:
     sizes = np.broadcast_to(np.asarray(batch, dtype=float), (len(candidates),))
     return np.column_stack(
         [

@@ -12,13 +12,13 @@ class Function:
     Parameters
     ----------
     name:
-        As in the paper's Table I.
+        Name as in the paper's Table I.
     target:
-        Column of the measurements with its values.
+        Column of the measurements with the function's values.
     features:
-        Columns of its arguments.
+        Columns of the measurements with the function's arguments.
     share:
-        Whether its value is a share from 0 to 1; seconds otherwise.
+        Whether the values are shares from 0 to 1; otherwise seconds.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Function:
     share: bool = False
 
 
-# Columns: `cpu`, `gpu`, `memory` are the utilization before training, `new_*` during it (95th percentile);
+# Columns: `cpu`, `gpu`, `memory` are the utilization before training, `new_*` during training (95th percentile);
 # `batch_size` is the machine's, `pushes_per_s` the sum over all workers of 1 / (batch size * seconds for a sample): the
 # rate of pushes to a server without latency.
 _STATE = ("cpu", "gpu", "memory")
@@ -41,10 +41,10 @@ FUNCTIONS = (
 
 
 def execution(app: str) -> Function:
-    """Return ``EstExecTime`` of a background application: seconds for an execution during training.
+    """Return ``EstExecTime`` of a background application: the seconds for an execution during training.
 
-    Its features include the state before training: a training that uses all idle capacity makes the new state constant,
-    but the execution time still depends on the other load.
+    The features include the state before training: if training uses all idle capacity, the new state is constant, but
+    the execution time still depends on the other load.
 
     >>> execution("stitching").target
     'execution_s.stitching'

@@ -1,4 +1,4 @@
-"""Learns one function from measurements: the mean of the best regressions in cross-validation."""
+"""Learns a function from measurements, as the mean of the best regressions in cross-validation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 
 MIN_POINTS = 8
 _FOLDS = 5
-_MAX_REGRESSIONS = 3  # in the mean
+_MAX_REGRESSIONS = 3  # maximum number of regressions in the mean
 _MIN_SHARE = 0.01  # smallest denominator of the relative error of a share
 
 
@@ -29,9 +29,9 @@ class Learned:
     """A learned function.
 
     ``mape_pct`` and ``mape_sd_pct`` are the mean absolute percentage error in cross-validation and its standard
-    deviation over the points, as in the paper's Table I. ``regression`` names the chosen regression, or those of the
-    mean. ``low`` and ``high`` are the measured minimum and maximum of each feature; features are clipped to them,
-    because regressions extrapolate badly.
+    deviation over the points, as in the paper's Table I. ``regression`` names the chosen regression, or the
+    regressions of the mean. ``low`` and ``high`` are the measured minimum and maximum of each feature;
+    features are clipped to them, because regressions extrapolate badly.
     """
 
     function: Function
@@ -44,9 +44,9 @@ class Learned:
     high: tuple[float, ...]
 
     def __call__(self, features: Floats) -> Floats:
-        """Predict for rows of features, in the order of ``function.features``; shape (rows,)."""
+        """Return predictions for rows of features, in the order of ``function.features``; shape (rows,)."""
         predicted = self.model.predict(np.clip(features, self.low, self.high))
-        return _values(self.function, np.asarray(predicted, dtype=float))
+        return _function_values(self.function, np.asarray(predicted, dtype=float))
 
 
 def learn(function: Function, measurements: pd.DataFrame, *, seed: int = 0) -> Learned:
@@ -55,7 +55,7 @@ def learn(function: Function, measurements: pd.DataFrame, *, seed: int = 0) -> L
     Parameters
     ----------
     function:
-        The function.
+        Function to learn.
     measurements:
         One row for each measured point, with the function's columns.
     seed:
@@ -64,7 +64,7 @@ def learn(function: Function, measurements: pd.DataFrame, *, seed: int = 0) -> L
     Raises
     ------
     InvalidInputError
-        For missing columns, too few rows, values that are not numbers, times that are not positive.
+        For missing columns, too few rows, values that are not numbers, or times that are not positive.
 
     Examples
     --------
@@ -76,25 +76,26 @@ def learn(function: Function, measurements: pd.DataFrame, *, seed: int = 0) -> L
     >>> learned.mape_pct < 1, round(float(learned(np.array([[0.5, 0.0, 8.0]]))[0]), 3)
     (True, 0.03)
     """
-    features, target = _columns(function, measurements)
+    features, target = _read_columns(function, measurements)
     transformed = target if function.share else np.log(target)
     regressions = dict(_regressions(features.shape[1], seed))
-    by_name = {name: _out_of_fold(regression, features, transformed, seed) for name, regression in regressions.items()}
+    predicted = {name: _cross_validate(one, features, transformed, seed) for name, one in regressions.items()}
 
-    def errors(names: Sequence[str]) -> Floats:
-        return errors_pct(function, _values(function, np.mean([by_name[name] for name in names], axis=0)), target)
+    def point_errors_pct(names: Sequence[str]) -> Floats:
+        mean = np.mean([predicted[name] for name in names], axis=0)
+        return errors_pct(function, _function_values(function, mean), target)
 
-    def error(names: Sequence[str]) -> float:
-        return float(np.mean(errors(names)))
+    def mean_error_pct(names: Sequence[str]) -> float:
+        return float(np.mean(point_errors_pct(names)))
 
-    ranked = sorted(regressions, key=lambda name: error([name]))
-    best = min((ranked[:count] for count in range(1, _MAX_REGRESSIONS + 1)), key=error)
+    ranked = sorted(regressions, key=lambda name: mean_error_pct([name]))
+    best = min((ranked[:count] for count in range(1, _MAX_REGRESSIONS + 1)), key=mean_error_pct)
     model = _mean_of({name: regressions[name] for name in best})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.fit(features, transformed)
     low, high = (tuple(map(float, bound(features, axis=0))) for bound in (np.min, np.max))
-    mape_pct, sd_pct = round(error(best), 3), round(float(np.std(errors(best))), 3)
+    mape_pct, sd_pct = round(mean_error_pct(best), 3), round(float(np.std(point_errors_pct(best))), 3)
     return Learned(function, model, " + ".join(best), len(target), mape_pct, sd_pct, low, high)
 
 
@@ -104,7 +105,7 @@ def errors_pct(function: Function, predicted: Floats, target: Floats) -> Floats:
     return np.asarray(100.0 * np.abs(predicted - target) / np.maximum(target, minimum), dtype=float)
 
 
-def _columns(function: Function, measurements: pd.DataFrame) -> tuple[Floats, Floats]:
+def _read_columns(function: Function, measurements: pd.DataFrame) -> tuple[Floats, Floats]:
     columns = [*function.features, function.target]
     missing = [name for name in columns if name not in measurements.columns]
     if missing:
@@ -126,26 +127,26 @@ def _columns(function: Function, measurements: pd.DataFrame) -> tuple[Floats, Fl
     return values[:, :-1], target
 
 
-def _values(function: Function, predicted: Floats) -> Floats:
+def _function_values(function: Function, predicted: Floats) -> Floats:
     """Convert the predictions of a regression into values of the function.
 
-    Times are learned as logarithms: an error of 10 % counts the same at 1 ms and at 1 s.
+    Regressions learn the logarithm of a time, so that an error of 10 % has the same weight at 1 ms and at 1 s.
     """
     return np.clip(predicted, 0.0, 1.0) if function.share else np.exp(predicted)
 
 
-def _out_of_fold(regression: Any, features: Floats, target: Floats, seed: int) -> Floats:
-    """Return the prediction of each point by a regression fitted to the other folds; shape (points,)."""
+def _cross_validate(regression: Any, features: Floats, target: Floats, seed: int) -> Floats:
+    """Return each point's prediction by a regression fitted to the folds without this point; shape (points,)."""
     from sklearn.model_selection import KFold, cross_val_predict
 
     folds = KFold(n_splits=_FOLDS, shuffle=True, random_state=seed)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # kernel parameters at their bounds are acceptable
+        warnings.simplefilter("ignore")  # ignore warnings about kernel parameters at their bounds
         return np.asarray(cross_val_predict(regression, features, target, cv=folds), dtype=float)
 
 
 def _mean_of(regressions: Mapping[str, Any]) -> Any:
-    """Return a regression that predicts the mean of several; their errors partly cancel."""
+    """Return a regression that predicts the mean of ``regressions``; their errors partly cancel out."""
     from sklearn.ensemble import VotingRegressor
 
     if len(regressions) == 1:
@@ -154,7 +155,7 @@ def _mean_of(regressions: Mapping[str, Any]) -> Any:
 
 
 def _regressions(features: int, seed: int) -> Iterator[tuple[str, Any]]:
-    """Yield the candidate regressions: smooth ones, which need few points, and tree ensembles for other functions."""
+    """Yield the candidates: smooth regressions, which need few points, and tree ensembles for other functions."""
     from sklearn.ensemble import ExtraTreesRegressor, GradientBoostingRegressor
     from sklearn.linear_model import RidgeCV
     from sklearn.pipeline import make_pipeline
@@ -173,7 +174,7 @@ def _regressions(features: int, seed: int) -> Iterator[tuple[str, Any]]:
 
 
 def gaussian_process(features: int, seed: int) -> Any:
-    """Return a Gaussian process with a length scale for each feature; it also predicts a variance."""
+    """Return a Gaussian process with a length scale for each feature; the process also predicts variances."""
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
     from sklearn.pipeline import make_pipeline

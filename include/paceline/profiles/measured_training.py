@@ -23,7 +23,7 @@ from paceline.train.asynchronous.plan import PLAN, SERVER_COMMAND
 from paceline.train.job import ENV_EPOCHS
 from paceline.train.progress import Progress, parse_line
 
-# A suspended worker keeps its batches, and the others need them to finish the epoch: reassign them after 3 s.
+# A suspended worker does not finish its batches. Reassign them after 3 s, so that the epoch can end.
 _STUCK_OPTION = ("--stuck-s", "3")
 _EPOCHS = 10**6  # practically unlimited: the bench ends the training
 _BEGIN_TIMEOUT_S = 180.0
@@ -33,7 +33,7 @@ MIN_BATCHES = 3
 
 @dataclass(frozen=True)
 class TrainingSpec:
-    """A training: its script, image, arguments, files and environment."""
+    """Script, image, arguments, files and environment of a training job."""
 
     script: Path
     image: str
@@ -45,20 +45,20 @@ class TrainingSpec:
 
 
 class MeasuredTraining:
-    """Runs successive trainings until it is closed.
+    """Runs successive training jobs on several machines.
 
     Parameters
     ----------
     name:
-        Unique prefix of the names of its containers and networks.
+        Unique prefix of the names of containers and networks.
     machines:
-        Name to machine.
+        Mapping of names to machines.
     server:
-        The machine of the parameter server; with an ``address`` if the machines have several engines.
+        Machine of the parameter server; needs an ``address`` if the machines have several engines.
     training:
-        The training.
+        Script, image and files of the training job.
     runtimes:
-        Machine name to its engine.
+        Mapping of machine names to engines.
     labels:
         Labels for every container.
     """
@@ -81,17 +81,17 @@ class MeasuredTraining:
         self._server: DockerJob | None = None
         self._closed = False
         self.jobs: dict[str, WorkerJob] = {}
-        """Machine name to its job, since ``begin``."""
+        """Mapping of machine names to their current jobs."""
 
-    def begin(self, plan: Mapping[str, Mapping[str, float]], *, fixed_parts: bool = False) -> None:
-        """End the previous training, start a new one, and wait until every machine trains.
+    def start(self, plan: Mapping[str, Mapping[str, float]], *, fixed_shards: bool = False) -> None:
+        """End the previous training job, start a new job, and wait until every machine trains.
 
         Parameters
         ----------
         plan:
-            Machine name to ``samples`` and ``batch_size``.
-        fixed_parts:
-            Faster machines do not take over samples of slower ones.
+            Mapping of machine names to ``samples`` and ``batch_size``.
+        fixed_shards:
+            If true, faster machines do not take over samples of slower machines.
         """
         self.end()
         is_open = any(self._machines[name].engine != self._server_machine.engine for name in plan)
@@ -100,13 +100,13 @@ class MeasuredTraining:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / PLAN
             file.write_text(json.dumps({"workers": plan}))
-            command = [*SERVER_COMMAND, *_STUCK_OPTION, *(["--fixed-parts"] if fixed_parts else [])]
-            spec = self._job(self._server_machine, command, files={file.name: file})
-            self._server = self._start(self._server_machine, rendezvous.serve(spec))
+            command = [*SERVER_COMMAND, *_STUCK_OPTION, *(["--fixed-shards"] if fixed_shards else [])]
+            spec = self._job_spec(self._server_machine, command, files={file.name: file})
+            self._server = self._start_job(self._server_machine, rendezvous.serve(spec))
         training = self._training
         for name in plan:
             machine = self._machines[name]
-            spec = self._job(
+            spec = self._job_spec(
                 machine,
                 ["python", training.script.name, *training.arguments],
                 files={training.script.name: training.script, **training.files},
@@ -114,24 +114,24 @@ class MeasuredTraining:
                 inputs=training.inputs,
                 gpus=machine.gpus,
             )
-            self.jobs[name] = WorkerJob(name, self._start(machine, rendezvous.join(spec, machine)))
+            self.jobs[name] = WorkerJob(name, self._start_job(machine, rendezvous.join(spec, machine)))
         give_up_s = time.monotonic() + _BEGIN_TIMEOUT_S
         for name, job in self.jobs.items():
-            job.wait_for(MIN_BATCHES * plan[name]["batch_size"], give_up_s)
+            job.wait_for_samples(MIN_BATCHES * plan[name]["batch_size"], give_up_s)
 
-    def wait_for(self, samples: float, timeout_s: float) -> Progress:
-        """Return the parameter server's first new report with at least ``samples`` done, of all epochs."""
+    def wait_for_samples(self, samples: float, timeout_s: float) -> Progress:
+        """Wait for the parameter server's first new report with ``samples`` done in all epochs; return the report."""
         give_up_s = time.monotonic() + timeout_s
         while time.monotonic() < give_up_s and self._server is not None:
-            reports = [found for found in map(parse_line, self._server.read_lines()) if found is not None]
+            reports = [report for report in map(parse_line, self._server.read_lines()) if report is not None]
             if reports and reports[-1].done >= samples:
                 return reports[-1]
             if self._server.wait(_POLL_S):
                 raise TrainingFailedError("the parameter server has ended")
-        raise TrainingFailedError(f"the training did not complete {samples:.0f} samples within {timeout_s:.0f} s")
+        raise TrainingFailedError(f"the training job did not complete {samples:.0f} samples within {timeout_s:.0f} s")
 
     def end(self) -> None:
-        """End the current training."""
+        """End the current training job."""
         jobs = [*(job.job for job in self.jobs.values()), self._server]
         self.jobs, self._server = {}, None
         with ThreadPoolExecutor(len(jobs)) as pool:
@@ -139,11 +139,11 @@ class MeasuredTraining:
                 ended.result()
 
     def close(self) -> None:
-        """End the current training and prevent new ones, including one that another thread is starting."""
+        """End the current training job and prevent new jobs, including a job that another thread is starting."""
         self._closed = True
         self.end()
 
-    def _job(self, machine: Machine, command: list[str], **more: Any) -> JobSpec:
+    def _job_spec(self, machine: Machine, command: list[str], **more: Any) -> JobSpec:
         return JobSpec(
             name=f"{self._name}-{machine.name}-{uuid.uuid4().hex[:6]}",
             command=command,
@@ -155,9 +155,9 @@ class MeasuredTraining:
             **more,
         )
 
-    def _start(self, machine: Machine, spec: JobSpec) -> DockerJob:
+    def _start_job(self, machine: Machine, spec: JobSpec) -> DockerJob:
         job = self._runtimes[machine.name].start(spec)
-        if self._closed:  # by another thread, before this job was registered
+        if self._closed:  # another thread closed the bench before this job was registered
             job.remove()
             raise TrainingFailedError("the bench was closed")
         return job

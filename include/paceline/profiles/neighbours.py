@@ -17,19 +17,19 @@ from paceline.runtime.docker_job import DockerJob
 from paceline.train.progress import parse_line
 
 IMAGE = "paceline-neighbour:latest"
-BACKGROUND = "paceline.background"  # label of a container with a background application; its value is the name
+BACKGROUND = "paceline.background"  # label of a container; its value is the name of the background application
 _MIB = 2**20
 _OVERHEAD_BYTES = 64 * _MIB  # memory of stress-ng itself
 _MIN_SHARE = 0.01
 _POLL_S = 0.1
-_FILLED, _FILL_TIMEOUT_S = 0.95, 30.0
-# The load ends by itself if this process dies.
+_FILLED_SHARE, _FILL_TIMEOUT_S = 0.95, 30.0
+# stress-ng ends after an hour, even if this process dies and cannot stop it.
 _TIMEOUT = ("--timeout", "3600")
 
 
 @dataclass(frozen=True)
 class Load:
-    """Artificial load beside the applications: shares of the device's cores and memory, from 0 to 1."""
+    """Artificial load in addition to the applications: shares of the device's cores and memory, from 0 to 1."""
 
     cpu: float = 0.0
     memory: float = 0.0
@@ -41,10 +41,10 @@ class Load:
 
 
 class Neighbours:
-    """The applications of one device, and artificial load.
+    """The applications and the artificial load on one device.
 
-    Running applications (containers with the label ``paceline.background`` and the application's name) are only
-    observed; the others are started.
+    ``start`` starts the applications that are not running. Running applications (containers whose label
+    ``paceline.background`` is the application's name) are only observed.
 
     Parameters
     ----------
@@ -53,11 +53,11 @@ class Neighbours:
     device:
         The device with its ``background`` applications.
     name:
-        Unique prefix of its containers' names.
+        Unique prefix of the containers' names.
     image:
         Image with stress-ng.
     labels:
-        Labels for its containers.
+        Labels for the containers.
     timeout_s:
         Maximum wait for the first report of a running application.
     """
@@ -80,7 +80,7 @@ class Neighbours:
         self._labels = dict(labels or {})
         self._closed = False
         self._apps: dict[str, DockerJob] = {}
-        self._attached: dict[str, DockerJob] = {}  # applications started by others
+        self._attached: dict[str, DockerJob] = {}  # applications that this object did not start
         self._cpu: DockerJob | None = None
         self._cpu_share = 0.0
         self._memory: DockerJob | None = None
@@ -99,19 +99,19 @@ class Neighbours:
                 accepted = "an image and a script to start the application for the measurement"
                 raise InvalidInputError(f"background.{app.name}", f"{app.image}, {app.script}", accepted)
             script = Path(app.script)
-            self._apps[app.name] = self._run(app.name, ["python", script.name], app.image, {script.name: script})
+            self._apps[app.name] = self._start(app.name, ["python", script.name], app.image, {script.name: script})
 
-    def set(self, load: Load) -> None:
-        """Set the load."""
+    def set_load(self, load: Load) -> None:
+        """Change the artificial load; wait until the memory load has filled the memory."""
         if load.memory != self._memory_share:
             self._set_cpu(min(_MIN_SHARE, self._cpu_share))  # filling memory needs the processor
             self._set_memory(load.memory)
         self._set_cpu(load.cpu)
 
     def take_execution_times(self) -> dict[str, list[float]]:
-        """Return the seconds of each application's executions since the last call."""
+        """Return the execution times in seconds of each application since the last call."""
         for app, job in [*self._apps.items(), *self._attached.items()]:
-            self._times[app] += _executions(job)
+            self._times[app] += _read_execution_times(job)
             if job.wait(0):
                 status = job.status()
                 reason = status.reason or f"exit code {status.exit_code}"
@@ -140,9 +140,9 @@ class Neighbours:
     def _wait_until_filled(self, job: DockerJob, fill: int) -> None:
         """Wait until the memory is filled, which takes seconds on a slow device."""
         give_up_s = time.monotonic() + _FILL_TIMEOUT_S
-        while job.usage().memory_bytes < _FILLED * fill and time.monotonic() < give_up_s and not self._closed:
+        while job.usage().memory_bytes < _FILLED_SHARE * fill and time.monotonic() < give_up_s and not self._closed:
             if job.wait(_POLL_S):
-                raise TrainingFailedError(f"the memory load on {self._device.name} ended while filling")
+                raise TrainingFailedError(f"the memory load on {self._device.name} ended while it filled the memory")
 
     def _wait_for_report(self, app: str, job: DockerJob) -> None:
         give_up_s = time.monotonic() + self._timeout_s
@@ -154,7 +154,7 @@ class Neighbours:
                     "with PACELINE_PROGRESS=lines in its environment"
                 )
             time.sleep(_POLL_S)
-            self._times[app] += _executions(job)
+            self._times[app] += _read_execution_times(job)
 
     def _set_memory(self, share: float) -> None:
         if self._memory is not None:
@@ -164,7 +164,7 @@ class Neighbours:
         if fill:
             keep_filled = ["--vm", "1", "--vm-bytes", f"{fill}", "--vm-keep", "--vm-hang", "0"]
             command = ["stress-ng", *keep_filled, "--quiet", *_TIMEOUT]
-            self._memory = self._run("memory", command, self._image, {}, memory_bytes=fill + _OVERHEAD_BYTES)
+            self._memory = self._start("memory", command, self._image, {}, memory_bytes=fill + _OVERHEAD_BYTES)
             self._wait_until_filled(self._memory, fill)
         self._memory_share = share
 
@@ -179,14 +179,14 @@ class Neighbours:
             if self._cpu is None:
                 processes = math.ceil(self._device.cores)
                 command = ["stress-ng", "--cpu", f"{processes}", "--cpu-method", "matrixprod", "--quiet", *_TIMEOUT]
-                # Start on all cores, then resize: on a small share of a slow device the start took 30 s.
-                self._cpu = self._run("cpu", command, self._image, {})
+                # Start on all cores, then resize: the start took 30 s on a small share of a slow device.
+                self._cpu = self._start("cpu", command, self._image, {})
             self._cpu.resize(share * self._device.cores)
         self._cpu_share = share
 
-    def _run(
+    def _start(
         self,
-        part: str,
+        suffix: str,
         command: list[str],
         image: str,
         files: dict[str, Path],
@@ -195,7 +195,7 @@ class Neighbours:
     ) -> DockerJob:
         job = self._runtime.start(
             JobSpec(
-                name=f"{self._name}-{part}",
+                name=f"{self._name}-{suffix}",
                 command=command,
                 devices=self._device.cores,
                 image=image,
@@ -205,13 +205,13 @@ class Neighbours:
                 labels=self._labels,
             )
         )
-        if self._closed:  # by another thread, before this job was registered
+        if self._closed:  # another thread closed the bench before this job was registered
             job.remove()
             raise TrainingFailedError("the bench was closed")
         return job
 
 
-def _executions(job: DockerJob) -> list[float]:
+def _read_execution_times(job: DockerJob) -> list[float]:
     """Return the execution times that the application reported since the last call."""
     found = []
     for line in job.read_lines():

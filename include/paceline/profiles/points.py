@@ -1,4 +1,4 @@
-"""Selects points to measure: first space-filling ones, then those with the largest predictive variance."""
+"""Selects points to measure: first points that fill the space, then points with the largest predicted variance."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Axes:
     def __post_init__(self) -> None:
         for name, values in self.values.items():
             if not values or len(set(values)) < len(values):
-                raise InvalidInputError(f"axes.{name}", list(values), "at least one value, each once")
+                raise InvalidInputError(f"axes.{name}", list(values), "at least one value, without duplicates")
 
     @property
     def grid(self) -> list[Point]:
@@ -50,9 +50,9 @@ class Axes:
         ]
 
     def scaled(self, points: Sequence[Point]) -> Floats:
-        """Return points with each axis scaled to 0 to 1 by the indices of its values; shape (points, axes).
+        """Return the points with each axis scaled to 0 to 1 by the index of the value; shape (points, axes).
 
-        Indices make batch sizes that double from one to the next equidistant.
+        With indices, batch sizes that double at each step are equidistant.
         """
         columns = [
             np.interp([point[name] for point in points], sorted(values), np.linspace(0, 1, len(values)))
@@ -64,7 +64,7 @@ class Axes:
 
 
 def first_points(axes: Axes, count: int, seed: int = 0) -> list[Point]:
-    """Return points that fill the grid: each has the largest distance from those before it.
+    """Return points that fill the grid: each point has the largest distance from the points before it.
 
     >>> points = first_points(Axes({"cpu": (0, 0.25, 0.5, 0.75, 1), "batch_size": (1, 2, 4)}), count=4)
     >>> sorted((point["cpu"], point["batch_size"]) for point in points)
@@ -90,12 +90,12 @@ def choose_more(
     functions: Sequence[Function],
     count: int,
     seed: int = 0,
-    among: Callable[[Point], bool] = lambda point: True,
+    is_allowed: Callable[[Point], bool] = lambda point: True,
 ) -> list[Point]:
     """Return the points of the grid to measure next.
 
     A Gaussian process for each function predicts the variance at each unmeasured point. The point with the largest sum
-    of variances comes first; the next is chosen as if that point were measured.
+    of variances comes first; each next point is chosen as if the points before it were measured.
 
     Parameters
     ----------
@@ -108,45 +108,45 @@ def choose_more(
     count:
         Number of points; fewer if the grid is exhausted.
     among:
-        Predicate for the points that may be chosen.
+        Function that returns whether a point may be chosen.
     """
     grid = axes.grid
     known = {tuple(row) for row in measured[list(axes.values)].to_numpy(dtype=float)}
-    unmeasured = [point for point in grid if tuple(point.values()) not in known and among(point)]
+    unmeasured = [point for point in grid if tuple(point.values()) not in known and is_allowed(point)]
     if not unmeasured:
         return []
     observed = axes.scaled(measured[list(axes.values)].to_dict("records"))
     coordinates = axes.scaled(unmeasured)
-    processes = [process for one in functions if (process := _process(one, observed, measured, seed)) is not None]
+    kernels = [kernel for one in functions if (kernel := _fit_kernel(one, observed, measured, seed)) is not None]
     chosen: list[int] = []
     while len(chosen) < min(count, len(unmeasured)):
         variance = np.zeros(len(unmeasured))
-        for process in processes:
-            variance += _relative_variance(process, np.vstack([observed, coordinates[chosen]]), coordinates)
-        if not processes:  # no target varies: all points are equal
+        for kernel in kernels:
+            variance += _relative_variance(kernel, np.vstack([observed, coordinates[chosen]]), coordinates)
+        if not kernels:  # no target varies, so all points are equally useful
             variance[:] = 1.0
         variance[chosen] = -1.0
         chosen.append(int(np.argmax(variance)))
     return [unmeasured[index] for index in chosen]
 
 
-def _process(function: Function, observed: Floats, measured: pd.DataFrame, seed: int) -> Any:
-    """Return the kernel of a process fitted to a function's target; ``None`` for a constant target."""
+def _fit_kernel(function: Function, observed: Floats, measured: pd.DataFrame, seed: int) -> Any:
+    """Return the kernel of a Gaussian process fitted to a function's target; ``None`` for a constant target."""
     if function.target not in measured.columns:
-        return None  # none of these machines runs the application
+        return None  # no measured machine runs the application
     target = measured[function.target].to_numpy(dtype=float)
-    finite = np.isfinite(target)  # an application may have had no execution in a measurement
+    finite = np.isfinite(target)  # an application may not have finished an execution
     observed, target = observed[finite], target[finite]
     if len(target) < 2:
         return None
     target = target if function.share else np.log(np.maximum(target, 1e-9))
     if np.ptp(target) < 1e-9:
         return None
-    process = gaussian_process(observed.shape[1], seed)[-1]
+    kernel = gaussian_process(observed.shape[1], seed)[-1]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        process.fit(observed, target)
-    return process.kernel_
+        kernel.fit(observed, target)
+    return kernel.kernel_
 
 
 def _relative_variance(kernel: Any, observed: Floats, coordinates: Floats) -> Floats:

@@ -35,8 +35,8 @@ class Utilization:
     max_memory: float
 
     @classmethod
-    def of(cls, readings: Sequence[Usage], machine: Machine) -> Utilization:
-        """Compute it from successive readings."""
+    def from_readings(cls, readings: Sequence[Usage], machine: Machine) -> Utilization:
+        """Compute the utilization from successive readings."""
         rates = [
             (after.cpu_s - before.cpu_s) / (after.measured_s - before.measured_s) / machine.cores
             for before, after in pairwise(readings)
@@ -57,10 +57,10 @@ def measure_utilization(
     every_s: float = 1.0,
     reference: Callable[[str], float] | None = None,
 ) -> tuple[dict[str, Utilization], dict[str, float]]:
-    """Return the utilization of machines over ``for_s`` seconds, and the mean of each machine's reference."""
+    """Return the utilization of machines over ``for_s`` seconds, and each machine's mean result of ``reference``."""
     readings: dict[str, list[Usage]] = {machine.name: [] for machine in machines}
     reference_s: dict[str, list[float]] = {machine.name: [] for machine in machines}
-    with ThreadPoolExecutor(len(machines)) as pool:  # an engine may take a second to answer
+    with ThreadPoolExecutor(len(machines)) as pool:  # an engine may take a second to respond
 
         def read() -> None:
             for name, usage in zip(readings, pool.map(lambda name: gauges[name].read(), readings), strict=True):
@@ -76,12 +76,12 @@ def measure_utilization(
                 time.sleep(_REFERENCE_EVERY_S)
             time.sleep(max(next_s - time.monotonic(), 0.0))
             read()
-    utilization = {machine.name: Utilization.of(readings[machine.name], machine) for machine in machines}
+    utilization = {machine.name: Utilization.from_readings(readings[machine.name], machine) for machine in machines}
     return utilization, {name: statistics.fmean(times_s) for name, times_s in reference_s.items() if times_s}
 
 
 def percentile(values: Sequence[float], percent: float = _PERCENTILE) -> float:
-    """Return a percentile, interpolated between two values; NaN without values.
+    """Return a percentile, interpolated between two values, or NaN if there are no values.
 
     >>> percentile([1.0, 2.0, 3.0], 50), percentile([1.0, 2.0], 75)
     (2.0, 1.75)

@@ -7,11 +7,11 @@ from upath import UPath
 from paceline.errors import InvalidInputError
 from paceline.profiles.device import DeviceProfile
 from paceline.registry import storage
-from paceline.registry.registry import Place
+from paceline.registry.registry import StoragePath
 
 
 class ProfileStore:
-    """The profiles of a fleet.
+    """Store of a fleet's device profiles.
 
     Parameters
     ----------
@@ -25,11 +25,11 @@ class ProfileStore:
     True
     """
 
-    def __init__(self, root: Place) -> None:
+    def __init__(self, root: StoragePath) -> None:
         self._root = root if isinstance(root, UPath) else UPath(root)
 
     def load(self, kind: str) -> DeviceProfile | None:
-        """Return the profile of a kind; ``None`` if there is none. Raises ``InvalidInputError`` for an invalid file."""
+        """Return the profile of a kind, ``None`` if missing. Raises ``InvalidInputError`` for an invalid file."""
         path = self._path(kind)
         data = storage.read(path)
         if data is None:
@@ -41,7 +41,7 @@ class ProfileStore:
             raise InvalidInputError("profiles", str(path), accepted) from None
 
     def save(self, profile: DeviceProfile) -> None:
-        """Store a profile; atomically replace an earlier one of the same kind."""
+        """Store a profile; atomically replace an earlier profile of the same kind."""
         storage.put(self._path(profile.kind), profile.dumps())
 
     def _path(self, kind: str) -> UPath:

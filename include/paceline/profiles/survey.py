@@ -1,4 +1,4 @@
-"""Measures machines at the most informative points: first space-filling ones, then those of the largest variance."""
+"""Measures machines at the most informative points: points that fill the space, then points of large variance."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
     from paceline.fleet import Machine
 
-# Axes: load on a machine, its batch size, number of workers, load on the parameter server.
+# Axes: CPU and memory load on a machine, batch size, number of workers, load on the parameter server.
 CPU, MEMORY, BATCH, WORKERS, SERVER = "stress_cpu", "stress_memory", "batch_size", "workers", "server_stress"
-# Each batch size of a round needs a new training, whose start takes as long as several measurements.
+# Each batch size of a round needs a new training job, whose start takes as long as several measurements.
 _MAX_ROUNDS, _MIN_POINTS_PER_TRAINING = 3, 6
 
 
-class Measures(Protocol):
+class BenchProtocol(Protocol):
     """The part of :class:`~paceline.profiles.bench.Bench` that a survey uses."""
 
     def train(self, batch: dict[str, int]) -> None:
-        """Start a training with these batch sizes."""
+        """Start a training job with these batch sizes."""
 
     def measure(self, loads: dict[str, Load], *, active: Sequence[str], server: Load | None) -> list[dict[str, Any]]:
         """Measure a point."""
@@ -58,20 +58,20 @@ class Survey:
     Parameters
     ----------
     bench:
-        Does the measurements.
+        Measures the points.
     machines:
-        The machines; those of one kind contribute to the same profile.
+        Machines to measure; machines of one kind contribute to the same profile.
     axes:
-        The grid, see :func:`default_axes`.
+        Grid of points, see :func:`default_axes`.
     seed:
         Seed of random choices.
     on_rows:
-        Called with the rows of every measurement.
+        Function to call with the rows of every measurement.
     """
 
     def __init__(
         self,
-        bench: Measures,
+        bench: BenchProtocol,
         machines: Sequence[Machine],
         axes: Axes,
         *,
@@ -89,19 +89,19 @@ class Survey:
         self._rng = np.random.default_rng(seed)
         self._turn = 0
         self.rows: list[dict[str, Any]] = []
-        """All measured rows; the column ``held_out`` marks those for testing."""
+        """All measured rows; the column ``held_out`` marks rows for testing."""
 
     def run(self, points: int, held_out: int = 0, repeats: int = 1) -> pd.DataFrame:
-        """Measure ``points`` points for learning, and ``held_out`` random ones for testing.
+        """Measure ``points`` points for learning, and ``held_out`` random points for testing.
 
-        Held-out points are measured ``repeats`` times each, in mixed order: the repetitions average the measurement
-        noise and show its size. A training starts for each batch size in each of up to three rounds; the other
-        parameters change while it is suspended.
+        Each held-out point is measured ``repeats`` times, in random order: the repetitions reduce the measurement
+        noise and show its size. Each of up to three rounds starts a training job for each batch size; the other
+        parameters change while the job is suspended.
 
         Raises
         ------
         InvalidInputError
-            If the points are too few to learn from for each machine.
+            If ``points`` is too small to learn from the points of each machine.
         """
         import pandas as pd
 
@@ -111,25 +111,25 @@ class Survey:
             raise InvalidInputError("points", points, accepted)
         sizes = [int(size) for size in self._axes.values[BATCH]]
         rounds = min(max(points // (len(sizes) * _MIN_POINTS_PER_TRAINING), 1), _MAX_ROUNDS)
-        trainings = rounds * len(sizes)
-        for number in range(trainings):
-            batch = {machine.name: sizes[(number + place) % len(sizes)] for place, machine in enumerate(self._machines)}
-            count = _part(points, number, trainings)
-            chosen = self._select(batch, count, first=number < len(sizes))
-            held_out_points = [self._random_point(batch) for _ in range(_part(held_out, number, trainings))]
+        jobs = rounds * len(sizes)
+        for number in range(jobs):
+            batch = {one.name: sizes[(number + index) % len(sizes)] for index, one in enumerate(self._machines)}
+            count = _part_size(points, number, jobs)
+            chosen = self._select_points(batch, count, first=number < len(sizes))
+            held_out_points = [self._random_point(batch) for _ in range(_part_size(held_out, number, jobs))]
             if not chosen and not held_out_points:
                 continue
             self._bench.train(batch)
-            # Mixed order, so that drift affects both sets.
-            order = [(point, False, self._leader()) for point in chosen]
-            order += [(point, True, self._leader()) for point in held_out_points] * repeats
+            # Random order, so that a drift of the speed affects points for learning and for testing.
+            order = [(point, False, self._next_leader()) for point in chosen]
+            order += [(point, True, self._next_leader()) for point in held_out_points] * repeats
             for index in self._rng.permutation(len(order)):
                 self._measure(*order[index])
         measured: pd.DataFrame = pd.DataFrame(self.rows)
         return measured
 
-    def _leader(self) -> str:
-        """Return the machine whose point sets the common parameters, in rotation."""
+    def _next_leader(self) -> str:
+        """Return the machine whose point sets the common parameters; the machines take turns."""
         self._turn += 1
         return self._machines[self._turn % len(self._machines)].name
 
@@ -145,11 +145,12 @@ class Survey:
         self.rows += rows
         self._on_rows(rows)
 
-    def _select(self, batch: dict[str, int], count: int, *, first: bool) -> list[dict[str, Point]]:
-        """Return each machine's point for each measurement."""
+    def _select_points(self, batch: dict[str, int], count: int, *, first: bool) -> list[dict[str, Point]]:
+        """Return the points of all machines for each measurement."""
+        choose = self._space_filling_points if first else self._uncertain_points
         lists = {
-            machine.name: (self._spread if first else self._uncertain)(place, machine, batch[machine.name], count)
-            for place, machine in enumerate(self._machines)
+            machine.name: choose(position, machine, batch[machine.name], count)
+            for position, machine in enumerate(self._machines)
         }
         return [{name: points[index] for name, points in lists.items()} for index in range(count)]
 
@@ -160,36 +161,36 @@ class Survey:
             for name, size in batch.items()
         }
 
-    def _spread(self, place: int, machine: Machine, size: int, count: int) -> list[Point]:
+    def _space_filling_points(self, position: int, machine: Machine, size: int, count: int) -> list[Point]:
         if not count:
             return []
         rest = Axes({axis: values for axis, values in self._axes.values.items() if axis != BATCH})
         sizes = list(self._axes.values[BATCH])
         total = min(count * len(sizes), len(rest.grid))
-        points = first_points(rest, total, seed=self._seed + place)
-        # Each batch size has a separate part of the points, and each machine another seed.
+        points = first_points(rest, total, seed=self._seed + position)
+        # Each batch size has its own points, and each machine its own seed.
         own = [{**point, BATCH: float(size)} for point in points[sizes.index(size) :: len(sizes)]]
         return [own[index % len(own)] for index in range(count)]
 
-    def _uncertain(self, place: int, machine: Machine, size: int, count: int) -> list[Point]:
+    def _uncertain_points(self, position: int, machine: Machine, size: int, count: int) -> list[Point]:
         import pandas as pd
 
         rows = [row for row in self.rows if row["kind"] == machine.kind and not row["held_out"]]
-        functions = self._functions(machine)
+        functions = self._learned_functions(machine)
         chosen = choose_more(
             self._axes,
             pd.DataFrame(rows),
             functions,
             count,
-            seed=self._seed + place,
-            among=lambda point: point[BATCH] == size,
+            seed=self._seed + position,
+            is_allowed=lambda point: point[BATCH] == size,
         )
         return chosen + [self._random_point({machine.name: size})[machine.name] for _ in range(count - len(chosen))]
 
-    def _functions(self, machine: Machine) -> list[Function]:
+    def _learned_functions(self, machine: Machine) -> list[Function]:
         return [*FUNCTIONS[:2], *(execution(app.name) for app in machine.background)]
 
 
-def _part(whole: int, number: int, parts: int) -> int:
+def _part_size(whole: int, number: int, parts: int) -> int:
     """Return the size of the ``number``-th of ``parts`` nearly equal parts."""
     return math.floor(whole * (number + 1) / parts) - math.floor(whole * number / parts)

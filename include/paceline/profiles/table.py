@@ -1,4 +1,4 @@
-"""A learned function as a table, for schedulers, which evaluate the same function thousands of times."""
+"""A table of a learned function, because schedulers evaluate the same function thousands of times."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Table:
     Parameters
     ----------
     learned:
-        The function.
+        Learned function.
     fixed:
         Constant features and their values.
 
@@ -33,21 +33,21 @@ class Table:
 
     def __init__(self, learned: Learned, fixed: dict[str, float]) -> None:
         bounds = zip(learned.function.features, learned.low, learned.high, strict=True)
-        points = [np.array([fixed[name]]) if name in fixed else _points(name, low, high) for name, low, high in bounds]
+        points = [np.array([fixed[name]]) if name in fixed else _grid(name, low, high) for name, low, high in bounds]
         grid = np.stack(np.meshgrid(*points, indexing="ij"), axis=-1)
         values = learned(grid.reshape(-1, len(points))).reshape(grid.shape[:-1])
-        # Times are learned as logarithms: an error of 10 % counts the same at 1 ms and at 1 s.
+        # Interpolate the logarithm of a time, which the regressions have learned.
         self._logarithmic = not learned.function.share
         values = np.log(values) if self._logarithmic else values
         self._values = np.squeeze(values)
         self._axes = [(axis, values) for axis, values in enumerate(points) if len(values) > 1]
 
     def __call__(self, features: Floats) -> Floats:
-        """Return values for rows of features, in the order of ``function.features``; shape (rows,)."""
+        """Return the values for rows of features, in the order of ``function.features``; shape (rows,)."""
         from scipy.ndimage import map_coordinates
 
         if self._axes:
-            # Grid indices, clipped at the ends. SciPy's grid interpolator takes twice as long.
+            # Grid indices, clipped to the grid. SciPy's grid interpolator takes twice as long.
             coordinates = [np.interp(features[:, axis], values, np.arange(len(values))) for axis, values in self._axes]
             values = map_coordinates(self._values, coordinates, order=1, mode="nearest")
         else:
@@ -55,7 +55,7 @@ class Table:
         return np.asarray(np.exp(values) if self._logarithmic else values, dtype=float)
 
 
-def _points(feature: str, low: float, high: float) -> Floats:
+def _grid(feature: str, low: float, high: float) -> Floats:
     if feature in _INTEGER:
         points = np.unique(np.round(np.geomspace(low, high, _STEPS)))
         points[0], points[-1] = low, high

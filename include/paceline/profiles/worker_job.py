@@ -1,4 +1,4 @@
-"""One worker's job of a measured training: its reports, and waiting for them. Used by ``bench``."""
+"""Reads the reports of one worker in a measured training, and waits for them. Used by ``bench``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _POLL_S = 0.1
 
 
 class WorkerJob:
-    """The job of one machine and its last report."""
+    """The training job on one machine, and its newest report."""
 
     def __init__(self, name: str, job: DockerJob) -> None:
         self.name = name
@@ -24,11 +24,11 @@ class WorkerJob:
 
     @property
     def memory_bytes(self) -> int:
-        """Memory in use."""
+        """Memory that the job uses."""
         return self.job.usage().memory_bytes
 
-    def latest(self) -> Progress:
-        """Return the last report."""
+    def latest_report(self) -> Progress:
+        """Return the newest report."""
         for line in self.job.read_lines():
             report = parse_line(line)
             if report is None:
@@ -38,23 +38,23 @@ class WorkerJob:
         return self._last_report or Progress(done=0, total=1, spent=NOTHING_SPENT)
 
     def wait_for_report(self, give_up_s: float) -> Progress:
-        """Wait for a new report."""
+        """Wait for a new report and return it."""
         previous = self._last_report
-        self._wait_until(lambda: self.latest() is not previous, give_up_s)
-        return self.latest()
+        self._wait_until(lambda: self.latest_report() is not previous, give_up_s)
+        return self.latest_report()
 
-    def wait_for(self, samples: float, give_up_s: float) -> None:
+    def wait_for_samples(self, samples: float, give_up_s: float) -> None:
         """Wait until ``samples`` samples are done."""
-        self._wait_until(lambda: self.latest().spent["samples"] >= samples, give_up_s)
+        self._wait_until(lambda: self.latest_report().spent["samples"] >= samples, give_up_s)
 
     def _wait_until(self, condition: Callable[[], bool], give_up_s: float) -> None:
         while not condition():
             if self.job.wait(_POLL_S):
-                self.latest()
+                self.latest_report()
                 status = self.job.status()
                 reason = status.reason or f"exit code {status.exit_code}"
-                raise TrainingFailedError(f"the training on {self.name} has ended: {reason}. {self._last_line}")
+                raise TrainingFailedError(f"the training job on {self.name} has ended: {reason}. {self._last_line}")
             if time.monotonic() > give_up_s:
                 raise TrainingFailedError(
-                    f"the training on {self.name} timed out: its machine may be too busy to train"
+                    f"the training job on {self.name} timed out: the machine may be too busy to train"
                 )

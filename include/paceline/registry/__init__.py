@@ -4,6 +4,6 @@ Used by the evaluation and promotion operators, the demo, and services that serv
 """
 
 from paceline.registry.manifest import FileRecord, ModelVersion, Promotion
-from paceline.registry.registry import Registry
+from paceline.registry.registry import ChampionChangedError, Registry
 
-__all__ = ["FileRecord", "ModelVersion", "Promotion", "Registry"]
+__all__ = ["ChampionChangedError", "FileRecord", "ModelVersion", "Promotion", "Registry"]

@@ -21,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def check_name(name: str, *, field: str = "name") -> str:
-    """Return ``name`` if it is a valid model name. It becomes a folder's name, so it must not lead elsewhere.
+    """Check that ``name`` is a valid model name, and return it. The registry names a folder after the model.
 
     >>> check_name("flights-late")
     'flights-late'
@@ -36,7 +36,7 @@ the first a letter or digit
 
 
 def check_contents(metrics: Mapping[str, float], **fields: Mapping[str, JsonValue]) -> None:
-    """Raise InvalidInputError for values that a manifest cannot store, before any file is copied.
+    """Raise InvalidInputError for values that a manifest cannot store.
 
     >>> check_contents({"auc": float("nan")})
     Traceback (most recent call last):
@@ -49,17 +49,17 @@ def check_contents(metrics: Mapping[str, float], **fields: Mapping[str, JsonValu
         try:
             json.dumps(content, allow_nan=False)
         except (TypeError, ValueError) as error:
-            raise InvalidInputError(field, content, f"values that JSON can hold ({error})") from error
+            raise InvalidInputError(field, content, f"values that JSON can represent ({error})") from error
 
 
-def _inside(path: str) -> str:
+def _check_relative_path(path: str) -> str:
     pure = PurePosixPath(path)
     if pure.is_absolute() or "\\" in path or pure.as_posix() != path or {"..", "."} & {path, *pure.parts}:
         raise ValueError("must be a plain relative path inside the version")
     return path
 
 
-RelativePath = Annotated[str, Field(min_length=1), AfterValidator(_inside)]
+RelativePath = Annotated[str, Field(min_length=1), AfterValidator(_check_relative_path)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Name = Annotated[str, Field(pattern=f"^{_NAME.pattern}$")]
 
@@ -80,7 +80,7 @@ class ModelVersion(_Record):
 
     ``files`` maps each path inside the model folder to size and digest; ``folder`` is the folder, inside the version,
     with these files. ``metrics`` are the scores at registration, ``data_window`` describes the training data,
-    ``lineage`` the origin. ``key`` makes a repeated registration return the same version.
+    ``lineage`` describes the origin. ``key`` makes a repeated registration return the same version.
     """
 
     name: Name
@@ -95,7 +95,7 @@ class ModelVersion(_Record):
 
 
 class Promotion(_Record):
-    """One change of champion: the new version, the previous one, the time and the reason."""
+    """A change of the champion: the new version, the previous version, the time and the reason."""
 
     name: Name
     version: int = Field(ge=1)
@@ -105,7 +105,7 @@ class Promotion(_Record):
 
 
 class KeyRecord(_Record):
-    """The version number of a registration key."""
+    """The version number that belongs to a registration key."""
 
     key: str
     version: int = Field(ge=1)
@@ -119,8 +119,8 @@ def encode(record: _Record) -> bytes:
     return (record.model_dump_json(indent=2) + "\n").encode()
 
 
-def decode(kind: type[_AnyRecord], data: bytes, where: str) -> _AnyRecord:
-    """Return a record from its JSON; an error names the file ``where`` and the field.
+def decode(kind: type[_AnyRecord], data: bytes, path: str) -> _AnyRecord:
+    """Parse a record from JSON; an error names the file ``path`` and the field.
 
     >>> decode(Promotion, b'{"name": "m", "version": 0, "promoted_at": 0, "reason": ""}', "000001.json")
     Traceback (most recent call last):
@@ -134,4 +134,4 @@ equal to 1
         field = ".".join(str(part) for part in first["loc"] if part != "[key]")
         value = first["input"] if field else data[:80].decode(errors="replace")
         message = first["msg"][:1].lower() + first["msg"][1:]
-        raise InvalidInputError(f"{where}: {field}" if field else where, value, message) from error
+        raise InvalidInputError(f"{path}: {field}" if field else path, value, message) from error

@@ -1,6 +1,6 @@
-"""``Registry``: registers versions of a model, promotes one to champion and fetches their files.
+"""``Registry``: stores versions of a model, promotes a version to champion, and fetches a version's files.
 
-Concurrent writers are safe, and so are writers that die half-way: every visible version is complete.
+Several processes may write at the same time, or die half-way: every visible version is complete.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ from paceline.registry.manifest import (
 )
 
 # Type checkers see Airflow's ``ObjectStoragePath`` as a ``ProxyUPath``; at run time it is a ``UPath``.
-Place = str | os.PathLike[str] | UPath | ProxyUPath
+StoragePath = str | os.PathLike[str] | UPath | ProxyUPath
+
+
+class ChampionChangedError(InvalidInputError):
+    """Another version has become champion since the decision to promote."""
 
 
 class Registry:
@@ -39,11 +43,11 @@ class Registry:
 
     ::
 
-        ROOT/NAME/versions/000001/claim                 reserves the number; a claim alone is no version
+        ROOT/NAME/versions/000001/reserved              reserves the number; not yet a version
         ROOT/NAME/versions/000001/files-1f0c…/…         the model's files
-        ROOT/NAME/versions/000001/manifest.json         written last: from here on the version exists
+        ROOT/NAME/versions/000001/manifest.json         written last; completes the version
         ROOT/NAME/keys/….json                           the version of a registration key
-        ROOT/NAME/promotions/000001.json                one for each change of champion; the last one counts
+        ROOT/NAME/promotions/000001.json                a change of the champion; the newest is current
 
     Parameters
     ----------
@@ -66,12 +70,12 @@ class Registry:
     0.7
     """
 
-    def __init__(self, root: Place) -> None:
+    def __init__(self, root: StoragePath) -> None:
         self.root = root if isinstance(root, UPath) else UPath(root)
 
     def register(
         self,
-        model_dir: Place,
+        model_dir: StoragePath,
         *,
         name: str,
         metrics: Mapping[str, float] | None = None,
@@ -104,7 +108,7 @@ class Registry:
             raise InvalidInputError("model_dir", str(model_dir), "a folder with at least one file")
         check_contents(metrics or {}, data_window=data_window or {}, lineage=lineage or {})
         number = None if key is None else self._number_of(model, key)
-        if number is not None and (existing := self._load(model, number)):
+        if number is not None and (existing := self._load_attempt(model, number, key)):
             return existing
         if number is None:
             number = self._reserve_number(model)
@@ -114,7 +118,7 @@ class Registry:
                 # A concurrent attempt stored this key first: use its number; this attempt's number stays unused.
                 number = self._number_of(model, key) or number
 
-        # Each attempt writes to its own folder, so that a late one cannot change another attempt's files.
+        # Each attempt writes to its own folder, so that a late attempt cannot change another attempt's files.
         folder = f"files-{uuid.uuid4().hex}"
         home = self._version_path(model, number)
         try:
@@ -135,17 +139,17 @@ class Registry:
             )
         except BaseException as error:
             storage.remove_folder(home / folder)
-            if isinstance(error, FileNotFoundError) and (existing := self._load(model, number)):
+            if isinstance(error, FileNotFoundError) and (existing := self._load_attempt(model, number, key)):
                 return existing  # a faster attempt with this key removed this attempt's folder
             raise
         if not storage.put_new(home / "manifest.json", encode(version)):
             storage.remove_folder(home / folder)
-            return self.version(name, number)
+            return self._load_attempt(model, number, key) or self.version(name, number)
         self._sweep(home, keep=folder)
         return version
 
     def version(self, name: str, version: int) -> ModelVersion:
-        """Return one version; raise InvalidInputError if it does not exist."""
+        """Return a version; raise InvalidInputError if it does not exist."""
         model = self._model(name)
         if isinstance(version, int) and (found := self._load(model, version)):
             return found
@@ -153,7 +157,7 @@ class Registry:
         raise InvalidInputError("version", version, f"a version of {name!r} ({existing})")
 
     def versions(self, name: str) -> list[ModelVersion]:
-        """Return all versions, oldest first, without incomplete ones."""
+        """Return all complete versions, oldest first."""
         model = self._model(name)
         found = (self._load(model, number) for number in storage.numbered(model / "versions"))
         return [version for version in found if version]
@@ -161,17 +165,12 @@ class Registry:
     def history(self, name: str) -> list[Promotion]:
         """Return all promotions, oldest first."""
         folder = self._model(name) / "promotions"
-        records = []
-        for number in storage.numbered(folder, ".json"):
-            path = folder / f"{number:06}.json"
-            if (data := storage.read(path)) is not None:
-                records.append(decode(Promotion, data, str(path)))
-        return records
+        return [self._promotion(folder, number) for number in storage.numbered(folder, ".json")]
 
     def champion(self, name: str) -> ModelVersion | None:
         """Return the current champion, or ``None`` before the first promotion."""
-        history = self.history(name)
-        return self.version(name, history[-1].version) if history else None
+        _, latest = self._latest_promotion(self._model(name) / "promotions")
+        return self.version(name, latest.version) if latest else None
 
     def promote(
         self, name: str, version: int, reason: str, *, expected_champion: int | EllipsisType | None = ...
@@ -183,20 +182,18 @@ class Registry:
         Parameters
         ----------
         expected_champion:
-            The champion that the decision assumed (``None``: no champion). If another version is champion by then,
-            nothing changes and InvalidInputError is raised. By default, any champion is replaced.
+            The champion that the decision assumed (``None``: no champion). If another version has become champion,
+            nothing changes and ChampionChangedError is raised. By default, any champion is replaced.
         """
         self.version(name, version)
         folder = self._model(name) / "promotions"
         while True:
-            number = max(storage.numbered(folder, ".json"), default=0) + 1
-            history = self.history(name)
-            latest = history[-1] if history else None
+            number, latest = self._latest_promotion(folder)
             if latest and latest.version == version:
                 return latest
             previous = latest.version if latest else None
             if expected_champion is not ... and previous != expected_champion:
-                raise InvalidInputError(
+                raise ChampionChangedError(
                     "expected_champion", expected_champion, f"the champion of {name!r}, version {previous}"
                 )
             record = Promotion(
@@ -207,11 +204,11 @@ class Registry:
                 reason=reason,
             )
             # If a concurrent promotion took this number, read the champion again.
-            if storage.put_new(folder / f"{number:06}.json", encode(record)):
+            if storage.put_new(self._promotion_path(folder, number + 1), encode(record)):
                 return record
 
     def location(self, version: ModelVersion) -> UPath:
-        """Return the folder with the files of a version; callers must only read it."""
+        """Return the folder with the files of a version; callers must not change the files."""
         return self._version_path(self._model(version.name), version.version) / version.folder
 
     def fetch(self, version: ModelVersion, destination: Path) -> Path:
@@ -252,9 +249,29 @@ class Registry:
             raise InvalidInputError(f"{path}: version", f"{version.name} {version.version}", f"{model.name} {number}")
         return version
 
+    def _load_attempt(self, model: UPath, number: int, key: str | None) -> ModelVersion | None:
+        """Return the version that another attempt with ``key`` has registered; raise an error if its key differs."""
+        version = self._load(model, number)
+        if version is not None and (key is None or version.key != key):
+            where = self._version_path(model, number) / "manifest.json"
+            raise InvalidInputError(f"{where}: key", version.key, f"{key!r}, for which this number is reserved")
+        return version
+
+    def _promotion_path(self, folder: UPath, number: int) -> UPath:
+        return folder / f"{number:06}.json"
+
+    def _promotion(self, folder: UPath, number: int) -> Promotion:
+        path = self._promotion_path(folder, number)
+        return decode(Promotion, path.read_bytes(), str(path))
+
+    def _latest_promotion(self, folder: UPath) -> tuple[int, Promotion | None]:
+        """Return number and record of the newest promotion; 0 and ``None`` before the first."""
+        number = max(storage.numbered(folder, ".json"), default=0)
+        return number, self._promotion(folder, number) if number else None
+
     def _reserve_number(self, model: UPath) -> int:
         number = max(storage.numbered(model / "versions"), default=0) + 1
-        while not storage.put_new(self._version_path(model, number) / "claim", b""):
+        while not storage.put_new(self._version_path(model, number) / "reserved", uuid.uuid4().bytes):
             number += 1
         return number
 

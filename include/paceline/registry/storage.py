@@ -1,7 +1,7 @@
-"""File operations of the registry on a local or remote file system, each with its guarantees.
+"""File operations of the registry on local and remote file systems, with the guarantees of each operation.
 
 Called by ``Registry`` and ``ProfileStore``. Local folders use the kernel's atomic link and rename. Other fsspec file
-systems use their single put, and their conditional put ("create only") for files with exactly one writer.
+systems use their single put, and a conditional put ("create only") for files with exactly one writer.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 
 
 def local(path: UPath) -> Path | None:
-    """Return the operating system's path of a local ``path``, ``None`` for a remote one."""
+    """Return the operating system's path of a local ``path``, or ``None`` for a remote path."""
     return Path(path.path) if path.protocol in ("", "file", "local") else None
 
 
 def forget_listings(path: UPath) -> None:
-    """Make the next listing read from the store; other writers may have changed it since the cached one."""
+    """Discard the cached listing of a remote folder, because other writers may have changed the folder."""
     if local(path) is None:
         path.fs.invalidate_cache()
 
@@ -48,15 +48,21 @@ def put(path: UPath, data: bytes) -> None:
 def put_new(path: UPath, data: bytes) -> bool:
     """Write ``data`` unless ``path`` exists; among concurrent writers, exactly one gets ``True``.
 
-    Remote stores need a conditional put (S3, Google Cloud Storage, Azure, memory).
+    Remote stores need a conditional put (S3, Google Cloud Storage, Azure, memory). ``data`` must differ between writers
+    and must not be empty: it shows whether a put whose response was lost has succeeded, and s3fs puts empty files
+    without the condition.
     """
     here = local(path)
     if here is None:
         try:
             with path.open("xb") as file:
                 file.write(data)
-        except FileExistsError:
-            return False
+        except Exception as error:
+            if read(path) == data:  # stored, but the response was lost: a repeated request finds the file
+                return True
+            if isinstance(error, FileExistsError):
+                return False
+            raise
         return True
     written = _write_beside(here, data)
     try:
@@ -77,7 +83,7 @@ def put_new(path: UPath, data: bytes) -> bool:
 
 
 def read(path: UPath) -> bytes | None:
-    """Return the bytes of ``path``, or ``None`` if there is no such file."""
+    """Return the bytes of ``path``, or ``None`` if the file does not exist."""
     try:
         return bytes(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
@@ -85,7 +91,7 @@ def read(path: UPath) -> bytes | None:
 
 
 def numbered(folder: UPath, suffix: str = "") -> list[int]:
-    """Return the numbers that are names of entries in ``folder``, sorted."""
+    """Return the sorted numbers of all entries in ``folder`` whose name is a number and ``suffix``."""
     forget_listings(folder)
     try:
         names = [entry.name for entry in folder.iterdir()]
@@ -111,7 +117,7 @@ def files_below(folder: UPath, field: str) -> Iterator[tuple[str, UPath]]:
 
 
 def copy(source: UPath, target: UPath) -> tuple[int, str]:
-    """Copy one file, making the folder of ``target`` if necessary; return its size in bytes and its SHA-256."""
+    """Copy one file, creating the folder of ``target`` if necessary; return its size in bytes and its SHA-256."""
     target.parent.mkdir(parents=True, exist_ok=True)
     digest, size = hashlib.sha256(), 0
     with source.open("rb") as reader, target.open("wb") as writer:
@@ -137,7 +143,7 @@ def digest_of(folder: UPath, field: str) -> str:
 
 
 def remove_folder(folder: UPath) -> None:
-    """Remove ``folder`` as far as possible; none of its files is visible through the registry."""
+    """Remove ``folder``; ignore errors, because the registry does not use the folder."""
     with suppress(OSError):
         folder.fs.rm(folder.path, recursive=True)
 

@@ -1,4 +1,4 @@
-"""The lifecycle of a training: its states, its control loop, and the state that its task stores between tries.
+"""The lifecycle of a training run: its states, its control loop, and the state that its task stores between tries.
 
 Start at :class:`Training`; :class:`PaceLoop` is the control loop of one job. ``docs/architecture.md`` has a diagram.
 """

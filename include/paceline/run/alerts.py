@@ -1,6 +1,6 @@
 """Alerts for a deadline that is in danger, cannot be met, or was missed.
 
-They are derived from the samples that the control loop publishes. Each kind is raised once per deadline.
+The alerts are derived from the samples of the control loop. Each kind of alert is raised once per deadline.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import Any
 
 from paceline.contract import AlertKind, PaceSample, SentAlerts
 
-_MIN_SLACK = 0.05  # of the remaining time, on all devices: one more neighbour takes more than that
+_MIN_SLACK = 0.05  # fraction of the remaining time; another neighbour slows the job by more than this fraction
 _MIN_SAMPLES = 3  # consecutive samples, so that one noisy forecast raises no alert
-_NEARLY_DONE_PCT = 95.0  # beyond, an alert comes too late for any action
-_TOLERANCE = 0.005  # of the time from the start to the deadline: a smaller delay counts as on time
+_NEARLY_DONE_PCT = 95.0  # above this progress, it is too late to act on an alert
+_TOLERANCE = 0.005  # fraction of the time from start to deadline; a smaller delay counts as on time
 _ALERT_FIELDS = {"progress_pct", "devices", "deadline_s", "forecast_s", "earliest_s", "t_s"}
 
 
@@ -59,15 +59,15 @@ class Alerts:
         self._streak: tuple[AlertKind, int] | None = None
 
     def evaluate(self, sample: PaceSample) -> Alert | None:
-        """Process a sample, as published under ``pace``; return an alert if a new one is due."""
+        """Process a sample published under the key ``pace``; return a new alert if the sample causes one."""
         if sample.deadline_s != self._deadline_s:
             self._deadline_s = sample.deadline_s
             self._sent.clear()
-        found = self._classify(sample)
-        if found is None:
+        classified = self._classify(sample)
+        if classified is None:
             self._streak = None
             return None
-        kind, message = found
+        kind, message = classified
         before = self._streak[1] if self._streak and self._streak[0] == kind else 0
         self._streak = (kind, before + 1)
         confirmed = before + 1 >= _MIN_SAMPLES or kind == "missed"

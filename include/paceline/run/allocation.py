@@ -1,4 +1,4 @@
-"""The allocation of a job: current devices, decided devices, and device-seconds so far. The control loop owns it."""
+"""The allocation of a job: current devices, decided devices, and device-seconds so far. Owned by the control loop."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from paceline.runtime import Job
 if TYPE_CHECKING:
     from paceline.elastic.team import TeamJob
 
-_MAX_PENDING_S = 60.0  # a device that has not joined by then is presumed not to join
+_MAX_PENDING_S = 60.0  # time to wait for added devices to join the job
 
 
 class JobAllocation:
-    """The devices of one job.
+    """The allocation of one job.
 
     Parameters
     ----------
     job, outage:
-        Those of the control loop.
+        The job and the outage tracker of the control loop.
     devices:
         The current allocation.
     earlier:
         Totals of the run from an earlier controlling process.
     unconfirmed:
-        An allocation that may be in force instead, until the engine confirms ``devices``; ``None`` if there is none.
+        Another allocation that may be in force until the engine confirms ``devices``, or ``None``.
     team:
-        The job if it is a team: its nodes use a part of the allocation.
+        The job if it is a team, else ``None``. A team may use only part of its allocation.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class JobAllocation:
         self._job = job
         self._outage = outage
         self._team = team
-        self.devices = self.target = devices  # in force, and decided
+        self.devices = self.target = devices  # the current and the decided allocation
         self._unconfirmed = unconfirmed
         self.device_s = earlier.device_s
         self.resizes = earlier.resizes
@@ -56,20 +56,20 @@ class JobAllocation:
 
     @property
     def upper_bound(self) -> float:
-        """The most devices that the job may have: an engine that did not answer may have carried out the resize."""
+        """The largest possible allocation: an engine that did not answer may still have resized the job."""
         return self.devices if self._unconfirmed is None else max(self.devices, self._unconfirmed)
 
     @property
     def in_use(self) -> float:
-        """The devices that the job's containers have."""
+        """The devices that the job's containers use."""
         return self.devices if self._team is None else min(self._team.cores, self.devices)
 
     @property
     def _counted_devices(self) -> float:
         return self.in_use if self._in_use_before is None else self._in_use_before
 
-    def account(self, now_s: float) -> None:
-        """Add the device-seconds of the job's containers up to now, or up to the job's end if it is earlier."""
+    def count_until(self, now_s: float) -> None:
+        """Add the device-seconds of the job's containers until ``now_s``, or until the end of the job if earlier."""
         now_s = min(now_s, self.ended_s)
         if self._counted_until_s is not None:
             self.device_s += self._counted_devices * max(now_s - self._counted_until_s, 0.0)
@@ -77,22 +77,22 @@ class JobAllocation:
             now_s = max(now_s, self._counted_until_s)
         self._counted_until_s = now_s
 
-    def end(self, ended_s: float) -> None:
-        """Count up to the end of the job, which may be before the last step."""
+    def count_until_end(self, ended_s: float) -> None:
+        """Add or subtract device-seconds up to the end of the job, which may precede the last step."""
         if self._counted_until_s is not None:
             self.device_s = max(self.device_s + self._counted_devices * (ended_s - self._counted_until_s), 0.0)
         self._counted_until_s = ended_s
 
     def replace(self, devices: float, now_s: float) -> None:
-        """Record the allocation of a job that was started or stopped; this is not a resize."""
+        """Set the allocation after a start or a stop of the job; neither counts as a resize."""
         self.devices = self.target = devices
         self._unconfirmed = None
         self._changed_s = now_s
 
-    def in_force(self, reported: int | None, now_s: float) -> float | None:
-        """Return the devices that the job trains on while they differ from the allocation, else ``None``.
+    def devices_in_force(self, reported: int | None, now_s: float) -> float | None:
+        """Return the devices that the job trains on if they differ from the allocation, else ``None``.
 
-        A job that chooses its devices itself (section IV-B of DECOR-NN) adopts a new allocation later and reports it.
+        A job that chooses its own devices (section IV-B of DECOR-NN) adopts a new allocation later and reports it.
         """
         if reported is None or reported == math.ceil(self.devices - 1e-9):
             return None
@@ -106,11 +106,11 @@ class JobAllocation:
             self._job.resize(self.target)
         except RuntimeUnavailableError as error:
             self._unconfirmed = max(self.upper_bound, self.target)
-            self._outage.begin(error)
+            self._outage.record_failure(error)
         except JobLostError:
             pass  # the job has just ended; the status check reports how
         else:
-            self._outage.end()
+            self._outage.record_answer()
             self._unconfirmed = None
             if self.target != self.devices:
                 self.devices = self.target

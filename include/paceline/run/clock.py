@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """A clock to read and to wait with."""
+    """A clock that returns the time and waits."""
 
     def now(self) -> float:
         """Return the seconds since the epoch."""

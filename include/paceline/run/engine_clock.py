@@ -1,8 +1,8 @@
-"""The end of a job by the clock of its engine, which may be wrong. Used by the control loop."""
+"""Conversion of a job's end from its engine's clock, which may be wrong. Used by the control loop."""
 
 from __future__ import annotations
 
-_MAX_ERROR_S = 1.5  # a line may be read a second late, so a smaller difference does not show a wrong clock
+_MAX_ERROR_S = 1.5  # a line may be read a second late, so a smaller offset does not prove a clock error
 
 
 def end_of_job_s(engine_s: float, offset_s: float | None, earliest_s: float, now_s: float) -> float:
@@ -11,12 +11,12 @@ def end_of_job_s(engine_s: float, offset_s: float | None, earliest_s: float, now
     Parameters
     ----------
     engine_s:
-        Its end by the engine's clock, in the unit of the results.
+        End of the job by the engine's clock, in seconds after the same time as the result.
     offset_s:
-        The local clock less the job's, by the times in the job's lines, which shows larger errors of the engine's
-        clock; ``None`` without lines.
+        Local time minus job time, from the times in the job's lines; ``None`` without lines. A large offset reveals an
+        error of the engine's clock.
     earliest_s, now_s:
-        Bounds of the end. An end before ``earliest_s`` is impossible: the clock was set, and the result is now.
+        Bounds of the result. After an end before ``earliest_s``, the engine's clock was set: return ``now_s``.
 
     Examples
     --------

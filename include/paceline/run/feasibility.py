@@ -13,11 +13,11 @@ _MIN_STEPS = 3  # consecutive infeasible steps, so that one slow second has no e
 _MARGIN, _MIN_MARGIN_S = 0.02, 1.5
 
 
-def extended(earliest_s: float, began_s: float) -> float:
-    """Return the new deadline: the earliest possible end plus 2 % of the training's time, at least 1.5 s.
+def extended_deadline_s(earliest_s: float, began_s: float) -> float:
+    """Return the earliest possible end plus a margin: 2 % of the training time, at least 1.5 s.
 
-    >>> extended(200.0, began_s=0.0), extended(200.0, began_s=100.0), extended(200.0, began_s=190.0)
-    (204.0, 202.0, 201.5)
+    >>> [extended_deadline_s(200.0, began_s) for began_s in (0.0, 100.0, 190.0)]
+    [204.0, 202.0, 201.5]
     """
     return round(earliest_s + max(_MARGIN * (earliest_s - began_s), _MIN_MARGIN_S), 1)
 
@@ -29,7 +29,7 @@ class InfeasiblePolicy:
     ----------
     choice:
         ``"best_effort"`` continues with all allowed devices, ``"fail"`` raises DeadlineInfeasibleError, ``"extend"``
-        moves the deadline to the earliest possible end plus a margin, see :func:`extended`.
+        moves the deadline to the earliest possible end plus a margin, see :func:`extended_deadline_s`.
     journal:
         Receives the events.
     """
@@ -42,12 +42,12 @@ class InfeasiblePolicy:
         self.reset()
 
     def reset(self) -> None:
-        """Start over after a deadline change."""
+        """Count infeasible steps from zero, after a deadline change."""
         self._steps = 0
         self._reported = False
 
     def apply(self, now_s: float, began_s: float, deadline_s: float, decision: Decision) -> float | None:
-        """Process a decision for a training that began at ``began_s``; return the new deadline if it is extended."""
+        """Process a decision for a job that began at ``began_s``; return the new deadline if it is extended."""
         self._steps = 0 if decision.feasible else self._steps + 1
         earliest_s = decision.earliest_s
         if self._steps < _MIN_STEPS or earliest_s is None or self._reported:
@@ -57,7 +57,7 @@ class InfeasiblePolicy:
                 f"deadline: {deadline_s:.1f} s cannot be met, the earliest possible end is {earliest_s:.1f} s"
             )
         if self._choice == "extend" and earliest_s < float("inf"):
-            extended_s = extended(earliest_s, began_s)
+            extended_s = extended_deadline_s(earliest_s, began_s)
             self._event(now_s, "extended", f"extended to {extended_s:.1f} s", deadline_s, earliest_s, extended_s)
             self.reset()
             return extended_s

@@ -1,4 +1,4 @@
-"""A try's access to its training's job: find it, publish how control ends, stop it, remove it."""
+"""The access of one try to its job: find, stop and remove the job, and publish the end of control."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from paceline.runtime import Job, Runtime
 
 T = TypeVar("T")
 
-_RUN_KEYS = (ALERTS, CEILING, CONTAINER, CONTROLLER, DEADLINE)  # deleted with the job
-_RETRY_FOR_S = 300.0  # an engine or a store that does not answer
+_RUN_KEYS = (ALERTS, CEILING, CONTAINER, CONTROLLER, DEADLINE)  # keys to delete with the job
+_RETRY_FOR_S = 300.0  # time to retry calls of an engine or a store
 _RETRY_EVERY_S = 2.0
-_SAVE_GRACE_S = 10.0  # to end a batch and save a checkpoint
-_QUICK_TIMEOUT_S = 1.0  # Airflow kills a task 5 s after its signal
+_SAVE_GRACE_S = 10.0  # time for the job to end a batch and save a checkpoint
+_QUICK_TIMEOUT_S = 1.0  # Airflow kills a task 5 s after the SIGTERM
 
 
 class JobHandle:
@@ -34,16 +34,16 @@ class JobHandle:
     host:
         The training's environment.
     stop_requested:
-        Set when this process has to end: calls are not retried then.
+        Set when this process has to end; failed calls are no longer retried.
 
     Attributes
     ----------
     owner:
-        Unique name of this process in the store; a process that takes over the job writes its own.
+        Unique name of this process in the store; a process that takes over the job writes its own name.
     runtime, job:
         ``None`` until they are known.
     loop, exchange:
-        The job's control loop and its exchange with the live state, ``None`` outside control.
+        The job's control loop and its exchange with the live state, ``None`` while the job is not controlled.
     store:
         The live state. Each call is retried until the store answers, for at most five minutes.
     """
@@ -51,9 +51,9 @@ class JobHandle:
     def __init__(self, host: Host, stop_requested: threading.Event) -> None:
         self._host, self._store, self._log = host, host.store, host.log
         self._stop_requested = stop_requested
-        self._unknown = True  # until store and engine have shown whether there is a job
+        self._existence_unknown = True  # until the store and the engine have shown whether a job exists
         self.owner = uuid.uuid4().hex
-        self._owners = {self.owner}  # processes whose job this process may control
+        self._owners = {self.owner}  # owners in the record whose job this process may control
         self.store = RetryingStore(host.store, self._retry)
         self.runtime: Runtime | None = None
         self.job: Job | None = None
@@ -70,24 +70,24 @@ class JobHandle:
                 self.attach(self.call_engine(lambda: runtime.reattach(record.id, self._host.labels())))
             except JobLostError as error:
                 self._log.warning("The job of an earlier try is lost: %s", error)
-        self._unknown = False
+        self._existence_unknown = False
         return record
 
     def attach(self, job: Job) -> Job:
-        """Set ``job``."""
+        """Set ``job`` and record its identifier."""
         self.job = job
         self._host.set_job(job.id)
         return job
 
     def record(self, record: JobRecord) -> JobRecord:
         """Store the job's record with this process as its owner."""
-        mine = record.model_copy(update={"owner": self.owner, "stopped": False})
-        self.store.set(CONTAINER, mine.to_json())
+        owned = record.model_copy(update={"owner": self.owner, "stopped": False})
+        self.store.set(CONTAINER, owned.to_json())
         self._owners = {self.owner}
-        return mine
+        return owned
 
     def is_owner(self) -> bool:
-        """Return whether this process still owns the job; a store that does not answer within 1 s counts as yes."""
+        """Return whether this process still owns the job; assume so if the store does not answer within 1 s."""
         record = within(_QUICK_TIMEOUT_S, lambda: JobRecord.read(self._store.get(CONTAINER)), default=None)
         return record is None or record.owner in self._owners
 
@@ -98,13 +98,13 @@ class JobHandle:
         self.close_exchange()
 
     def stop(self) -> None:
-        """Stop the job with its checkpoint; it has no devices until the next try restarts it."""
+        """Stop the job and keep its checkpoint; the job has no devices until the next try restarts it."""
         if not self._check_owner():
             return
         stopped = True
         if self._is_running():
-            self._try("marked as stopped", self._mark_as_stopped)
-            stopped = self._try("stopped", lambda job: job.stop(_SAVE_GRACE_S))
+            self._apply_to_job("marked as stopped", self._mark_as_stopped)
+            stopped = self._apply_to_job("stopped", lambda job: job.stop(_SAVE_GRACE_S))
         self.publish_end("detached", "airflow", stopped=stopped)
 
     def _is_running(self) -> bool:
@@ -114,13 +114,13 @@ class JobHandle:
             return True
 
     def _mark_as_stopped(self, job: Job) -> None:
-        # Before the stop: this process may be killed while the job saves its checkpoint.
+        # Mark before the stop: this process may be killed while the job saves its checkpoint.
         record = JobRecord.read(self._store.get(CONTAINER))
         if record is not None:
             self._store.set(CONTAINER, record.model_copy(update={"stopped": True}).to_json())
 
     def discard(self, grace_s: float = 0.0) -> bool:
-        """Remove the job and its keys, because no try will resume it; return whether the job is gone."""
+        """Remove the job and its keys, because no try will resume the job; return whether the job is gone."""
 
         def remove(job: Job) -> None:
             job.stop(grace_s)
@@ -128,18 +128,18 @@ class JobHandle:
 
         if not self._check_owner():
             return False
-        gone = not self._unknown and self._try("removed", remove)
+        gone = not self._existence_unknown and self._apply_to_job("removed", remove)
         self.publish_end("failed", "airflow", stopped=gone)
         try:
-            # The record of a job that still exists stays: a clear finds it, and the arbiter keeps its devices reserved.
+            # Keep the record of a job that still exists: a clear finds the job, and the arbiter reserves its devices.
             for key in _RUN_KEYS if gone else (ALERTS, CONTROLLER, DEADLINE):
                 self._store.delete(key)
-        except Exception as error:  # the run has failed already; its own error is the one to raise
+        except Exception as error:  # the run has already failed: raise the error of the run
             self._log.warning("The keys of the run could not be deleted from the task state store: %s", error)
         return gone
 
     def clean_up(self) -> None:
-        """Remove the job and its keys after the result is stored. An error here is logged, not raised."""
+        """Remove the job and its keys after the result is stored. Log errors instead of raising them."""
         try:
             if self.job is None:
                 self.find()
@@ -157,7 +157,7 @@ class JobHandle:
             exchange.close(_QUICK_TIMEOUT_S if self._stop_requested.is_set() else 10.0)
 
     def close(self) -> None:
-        """Disconnect from the job, which continues if it still runs."""
+        """Disconnect from the job without stopping it."""
         self.close_exchange()
         if self.job is not None:
             self.job.close()
@@ -170,7 +170,7 @@ class JobHandle:
         return False
 
     def call_engine(self, call: Callable[[], T]) -> T:
-        """Return the result of ``call``, retried until the engine answers, for at most five minutes."""
+        """Call the engine, retry for at most five minutes until it answers, and return the result."""
         return self._retry(call, "engine", RuntimeUnavailableError)
 
     def _retry(self, call: Callable[[], T], service: str, failure: type[Exception]) -> T:
@@ -179,7 +179,7 @@ class JobHandle:
             try:
                 return call()
             except failure as error:
-                disconnected = isinstance(error, (EOFError, ConnectionError))  # from the supervisor, see Exchange
+                disconnected = isinstance(error, (EOFError, ConnectionError))  # the supervisor is gone, see Exchange
                 if disconnected or time.monotonic() > give_up_s or self._stop_requested.is_set():
                     raise
                 if not logged:
@@ -187,11 +187,11 @@ class JobHandle:
                     logged = True
                 self._stop_requested.wait(_RETRY_EVERY_S)
 
-    def _try(self, done: str, act: Callable[[Job], None]) -> bool:
+    def _apply_to_job(self, done: str, action: Callable[[Job], None]) -> bool:
         if self.job is None:
             return True
         try:
-            act(self.job)
+            action(self.job)
         except Exception as error:
             self._log.error("The job could not be %s: %s", done, error)
             return False

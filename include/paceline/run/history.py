@@ -16,8 +16,8 @@ MAX_METRICS = 4  # keeps the row in the state store small
 class History:
     """Samples and events of a run: at most 500 samples, evenly spread over the run.
 
-    A full table drops every second sample and doubles its sampling interval. It keeps the newest 100 events (deadline
-    changes, restarts, ...). The first four metrics of a job have their own columns, ``metric.NAME``.
+    A full table drops every second sample and doubles its sampling interval. The history keeps the newest 100 events
+    (deadline changes, restarts, ...). The first four metrics of a job have their own columns, ``metric.NAME``.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class History:
         self._newest: list[float | None] | None = None
 
     def add(self, metrics: Mapping[str, float] | None = None, **sample: float | None) -> None:
-        """Add a sample by column name; a missing column is empty."""
+        """Add a sample, one value per column name; missing columns stay empty."""
         values = {**sample, **{f"metric.{name}": value for name, value in (metrics or {}).items()}}
         self._add_columns(values)
         row = [_rounded(values.get(column)) for column in self._columns]
@@ -61,8 +61,8 @@ class History:
             for row in self._rows:
                 row.append(None)
 
-    def note(self, event: RunEvent) -> None:
-        """Add an event; only the newest 100 are kept."""
+    def add_event(self, event: RunEvent) -> None:
+        """Add an event; keep only the newest 100 events."""
         self._events.append(event)
         del self._events[:-MAX_EVENTS]
 

@@ -19,7 +19,7 @@ TaskStatus = Literal["over", "active", "unknown"]
 
 
 class Host(Protocol):
-    """One try of a training's task."""
+    """The environment of one try of a task."""
 
     store: LiveState
     log: Any
@@ -28,7 +28,7 @@ class Host(Protocol):
     pool: str
 
     def origin(self, earlier: datetime | None) -> datetime:
-        """Return the time from which durations count, for a job that starts now. ``earlier``: that of the last try."""
+        """Return the time from which a new job's durations count; ``earlier`` is the time of the last try."""
 
     def runtime(self, name: str | None) -> Runtime:
         """Return the job's runtime; ``name`` is the runtime of an existing job."""
@@ -46,10 +46,10 @@ class Host(Protocol):
         """Return the measurements of the last successful run of this task, else of another task with the same code."""
 
     def save_measurements(self, past: Mapping[str, Any]) -> None:
-        """Store the measurements of this run, whose result is already stored. Must not raise."""
+        """Store the measurements of this run. Must not raise, because the result is already stored."""
 
     def collect(self, job: Job) -> str:
-        """Copy the job's output to the user's place and return that place. May be called repeatedly."""
+        """Copy the job's output to the user's destination and return the destination. May be called repeatedly."""
 
     def set_job(self, job_id: str) -> None:
         """Record the job's identifier before control begins."""
@@ -61,4 +61,4 @@ class Host(Protocol):
         """Wait for running callbacks after the last sample."""
 
     def task_status(self) -> TaskStatus:
-        """Return ``"over"`` for a task that was marked or cleared, ``"active"`` if another process continues it."""
+        """Return ``"over"`` for a marked or cleared task, ``"active"`` for a task that another process continues."""

@@ -1,4 +1,4 @@
-"""The events of a run: each goes to the log as a sentence and to the history as a record."""
+"""The journal of a run: it writes each event to the log as a sentence and to the history as a record."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ class Journal:
     ) -> None:
         """Log ``message % args`` and add the event with its ``details`` to the history."""
         self.log.log(level, message, *args)
-        self.history.note(RunEvent(t_s=now_s, kind=kind, **details))
+        self.history.add_event(RunEvent(t_s=now_s, kind=kind, **details))
         self.has_unpublished = True

@@ -1,6 +1,6 @@
 """The live state of a running job: orders from outside, and the samples that the control loop publishes.
 
-In Airflow it is the task state store, elsewhere a dictionary.
+In Airflow, the live state is the task state store; elsewhere, it is a dictionary.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class MemoryState(dict[str, Any]):
 class Exchange:
     """Exchanges live state with a slow store in a thread, so that no control step waits for the store.
 
-    A round writes the posted values and reads the watched keys. It follows each call of ``post``, but at most one
+    A round writes the posted values and reads the watched keys. Each call of ``post`` starts a round, but at most one
     round starts per ``every_s`` seconds. A failed round is repeated at the next post, while control continues. If the
     connection to the store is closed for good, as when a task loses its supervisor, ``disconnected`` is set.
 
@@ -58,7 +58,7 @@ class Exchange:
     state:
         The store.
     watch:
-        Keys to read at every round.
+        Keys to read in every round.
     on_failure:
         Called with the error of the first failed round, and with ``None`` once a round succeeds again.
     every_s:
@@ -85,17 +85,17 @@ class Exchange:
         self._failing = False
         self.disconnected = False
         self._rounds, self._rounds_s = 0, 0.0
-        self._thread = threading.Thread(target=self._work, name="paceline-live-state", daemon=True)
+        self._thread = threading.Thread(target=self._run_rounds, name="paceline-live-state", daemon=True)
         self._thread.start()
 
     def post(self, values: dict[str, Any]) -> None:
-        """Schedule a round that writes ``values``. A newer value replaces one that is not written yet."""
+        """Schedule a round that writes ``values``. A newer value replaces an unwritten value of the same key."""
         with self._lock:
             self._outgoing.update(values)
         self._wake.set()
 
     def newest(self) -> dict[str, Any]:
-        """Return the watched keys as read last; keys not read yet are missing."""
+        """Return the last values read of the watched keys; keys not read yet are missing."""
         with self._lock:
             return dict(self._incoming)
 
@@ -111,21 +111,21 @@ class Exchange:
         self._thread.join(timeout_s)
         self._abandoned.set()
 
-    def _work(self) -> None:
+    def _run_rounds(self) -> None:
         while not self._closed.is_set():
             self._wake.wait()
             self._wake.clear()
             began_s = time.monotonic()
-            self._round()
+            self._run_round()
             took_s = time.monotonic() - began_s
             self._rounds, self._rounds_s = self._rounds + 1, self._rounds_s + took_s
             self._closed.wait(self._every_s - took_s)
-        for delay_s in _FINAL_RETRY_S:  # values posted during the last round, or that round failed
+        for delay_s in _FINAL_RETRY_S:  # write values that the last round missed or failed to write
             if not self._outgoing or self.disconnected or self._abandoned.wait(delay_s):
                 return
-            self._round()
+            self._run_round()
 
-    def _round(self) -> None:
+    def _run_round(self) -> None:
         with self._lock:
             outgoing, self._outgoing = self._outgoing, {}
         try:

@@ -1,7 +1,7 @@
 """The control loop of one job: read progress and orders, decide, resize, publish.
 
-:class:`~paceline.run.training.Training` runs it. It does not depend on Airflow: the job comes from a runtime, live
-state through an :class:`~paceline.run.live.Exchange`, time from a clock.
+:class:`~paceline.run.training.Training` runs it. The loop does not depend on Airflow: a runtime
+provides the job, an :class:`~paceline.run.live.Exchange` the live state, a clock the time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from paceline.run.pauses import Pauses
 from paceline.run.preemption import Preemption
 from paceline.run.publishing import Publisher
 from paceline.run.reading import JobPosition, ProgressReader
-from paceline.run.sample import sample
+from paceline.run.sample import make_sample
 from paceline.run.states import Cause, Lifecycle
 from paceline.run.step_times import StepTimes
 from paceline.run.utilization import JobUtilization
@@ -41,22 +41,22 @@ from paceline.runtime import Job, JobStatus
 if TYPE_CHECKING:
     from paceline.elastic.team import TeamJob
 
-_MIN_STARTUP_S = 60.0  # for a job that starts close to its deadline or after it
+_MIN_STARTUP_S = 60.0  # time to start for a job that starts close to its deadline or later
 _MAX_RESTART_S = 900.0  # on few devices, an interpreter is slow to load its libraries
-_NOTABLE = 0.05  # relative change of the total that is an event
+_NOTABLE_CHANGE = 0.05  # log only larger relative changes of the total
 
 
 class PaceLoop:
-    """Runs the control loop of one job until the job has ended.
+    """Runs the control loop of one job until the job ends.
 
     Parameters
     ----------
     job:
         The job, started or reattached.
     controller:
-        Decides on the allocation. It has decided on the first one already, or its state is restored.
+        Decides on the allocation. It has made its first decision, or its state is restored.
     lifecycle:
-        The training's state so far.
+        The state of the training job so far.
     exchange:
         Live state: source of new deadlines and ceilings, destination of samples.
     origin:
@@ -64,7 +64,7 @@ class PaceLoop:
     held_devices:
         The current allocation.
     job_started_s:
-        When the job was started, in seconds after ``origin``: its devices count from then. Default: now.
+        Start of the job in seconds after ``origin``, from which its device-seconds count. Default: now.
     on_infeasible:
         The response to a deadline that cannot be met: ``"best_effort"``, ``"fail"`` or ``"extend"``.
     history:
@@ -80,8 +80,8 @@ class PaceLoop:
     on_sample:
         Called with every published sample; must return quickly.
     team:
-        The job if it is a team. The loop adds the team's scaling steps to the history. Its utilization is not measured:
-        devices that it does not use yet are for its next scaling step.
+        The job if it is a team, else ``None``. The loop adds the team's scaling steps to the history. It does not
+        measure a team's utilization: unused devices are for the next scaling step.
     shared:
         The ceiling in force, if an arbiter allocates the devices. A ceiling of 0 preempts the job; a later ceiling
         resumes it from its checkpoint.
@@ -122,24 +122,24 @@ class PaceLoop:
         self._output = Output(self._log)
         began_s = self._now() if job_started_s is None else job_started_s
         earlier = totals or RunTotals(began_s=began_s, last_step_s=job_started_s)
-        known = earlier.reported
-        pauses = Pauses(past.pause_s, is_own=not past.related) if past is not None else Pauses()
-        self._reader = ProgressReader(self._output.add, self._log_malformed, pauses, known)
-        self._total = known.total if known else None
+        reported = earlier.reported
+        pauses = Pauses(past.pause_s, from_same_task=not past.related) if past is not None else Pauses()
+        self._reader = ProgressReader(self._output.add, self._log_malformed, pauses, reported)
+        self._total = reported.total if reported else None
         self._logged_total = self._total or 0
-        self._busy = JobUtilization()
+        self._utilization = JobUtilization()
         self._measured_s: float | None = None
         self._started_s = self._now()
-        self._resumes, self._began_s = totals is not None, earlier.began_s
+        self._continues_control, self._began_s = totals is not None, earlier.began_s
         self._outage = Outage(job, self._journal, self._clock, self._now, earlier.restarts)
         # The stored state of another process may be older than its last resize: the first step repeats the resize.
-        unconfirmed = shared.at_most if shared is not None else held_devices if totals else None
+        unconfirmed = shared.max_devices if shared is not None else held_devices if totals else None
         self._allocation = JobAllocation(job, self._outage, held_devices, earlier, unconfirmed, team)
         self._lifecycle = lifecycle or Lifecycle()
         if self._lifecycle.state is None:
             self._lifecycle.enter("starting", by="task")
         self._preemption = Preemption(job, self._journal, self._outage)
-        self._restarting = False  # restarted, without a report since
+        self._restarting = False  # the job was restarted and has not reported since
         self._orders = Orders(
             origin, controller.deadline_s, self._journal, min_ceiling=controller.limits.quantum, shared=shared
         )
@@ -167,19 +167,19 @@ class PaceLoop:
             period_s = self._step(began_s)
             self._step_times.add(self._now() - began_s)
             next_s = max(next_s + period_s, self._now())
-            status = self._wait(next_s - self._now())
+            status = self._wait_for_step(next_s - self._now())
             if status is None:
                 continue
             if self._outage.restart_after(status):
                 if not self._outage.active:
                     self._on_restart("engine")
                 continue
-            self._read(self._now())
-            return self._end(status)
+            self._read_reports(self._now())
+            return self._finish(status)
 
     def _check_earlier_end(self) -> None:
-        """Count the allocation of a job that ended without a controlling process until its end."""
-        if not self._resumes:
+        """Set the end of a job that ended without a controlling process."""
+        if not self._continues_control:
             return
         with contextlib.suppress(RuntimeUnavailableError, JobLostError):
             status = self._job.status()
@@ -187,10 +187,10 @@ class PaceLoop:
                 self._allocation.ended_s = self._ended_s(status.finished_s)
 
     def _step(self, now_s: float) -> float:
-        """Run one control step; return the seconds until the next."""
+        """Run one control step; return the seconds until the next step."""
         allocation = self._allocation
-        allocation.account(now_s)
-        position = self._read(now_s)
+        allocation.count_until(now_s)
+        position = self._read_reports(now_s)
         if self._orders.update(self._exchange.newest(), now_s):
             self._move_deadline(now_s)
         if self._orders.ceiling == 0 and (self._reader.trained_s is None or self._lifecycle.state == "paused"):
@@ -198,22 +198,22 @@ class PaceLoop:
         if self._lifecycle.state == "paused" and not self._resume(now_s):
             return self._paused_step(now_s)
         self._read_usage()
-        in_force = allocation.in_force(self._reader.newest.devices if self._reader.newest else None, now_s)
-        seen = Observation(
+        in_force = allocation.devices_in_force(self._reader.newest.devices if self._reader.newest else None, now_s)
+        observation = Observation(
             now_s,
             position.done if position else None,
             position.total if position else 1,
             done_s=position.done_s if position else 0.0,
             held_devices=allocation.devices if in_force is None else in_force,
             pending=allocation.target != allocation.devices or in_force is not None,
-            # With a ceiling of 0 here, all batches are done and the job is about to end.
+            # Ignore a ceiling of 0 here: all batches are done and the job is about to end.
             ceiling=allocation.devices if self._orders.ceiling == 0 else self._orders.ceiling,
             in_pause=self._reader.pauses.in_pause(now_s) or self._outage.active or self._restarting,
             pauses_left_s=self._reader.pauses.left_s(now_s),
-            busy=self._busy.share if self._team is None else None,
+            busy=self._utilization.share if self._team is None else None,
             save_s=self._reader.newest.save_s if self._reader.newest else None,
         )
-        decision = self._controller.step(seen)
+        decision = self._controller.step(observation)
         self._decision = decision
         allocation.target = decision.devices
         if self._lifecycle.state == "training":
@@ -228,10 +228,10 @@ class PaceLoop:
         return decision.next_s
 
     def _paused_step(self, now_s: float) -> float:
-        """Run a step of a job without devices, stopping it if necessary; return the seconds until the next."""
+        """Run a step without devices, stop the job if necessary, and return the seconds until the next step."""
         is_paused = self._lifecycle.state == "paused"
         must_stop = self._orders.ceiling == 0 and (not is_paused or self._preemption.unconfirmed)
-        if must_stop and self._preemption.preempt(now_s, self._has_trained, repeated=is_paused):
+        if must_stop and self._preemption.preempt(now_s, self._is_training_done, repeated=is_paused):
             self._restarting = False
             self._lifecycle.enter("paused", by="arbiter")
         period_s = self._controller.period_s
@@ -243,8 +243,8 @@ class PaceLoop:
         self._output.flush()
         return period_s
 
-    def _has_trained(self) -> bool:
-        self._read(self._now())
+    def _is_training_done(self) -> bool:
+        self._read_reports(self._now())
         return self._reader.trained_s is not None
 
     def _resume(self, now_s: float) -> bool:
@@ -257,27 +257,27 @@ class PaceLoop:
         return True
 
     def _on_restart(self, by: Cause) -> None:
-        """Record that the job was restarted in place; it resumes from its checkpoint once it reports."""
+        """Record that the job was restarted in place and will resume from its checkpoint."""
         self._lifecycle.enter("starting", by=by)
         self._started_s = self._now()
         self._allocation.ended_s = math.inf
         self._restarting = True
 
-    def _read(self, now_s: float) -> JobPosition | None:
-        reports = [one for one in self._reader.feed(self._job.read_lines(), now_s) if one.event != "report"]
-        # A program that does not number its lines may send no "start". Numbered lines may be from before the restart.
-        if any(one.event == "start" or (not one.number and now_s > self._started_s) for one in reports):
+    def _read_reports(self, now_s: float) -> JobPosition | None:
+        reports = [report for report in self._reader.feed(self._job.read_lines(), now_s) if report.event != "report"]
+        # A program that does not number its lines may send no "start". Numbered lines may be older than the restart.
+        if any(report.event == "start" or (not report.number and now_s > self._started_s) for report in reports):
             self._restarting = False
         if reports:
             total_before, self._total = self._total, reports[-1].total
             if total_before is None:
                 self._logged_total = self._total
             elif self._total != total_before:
-                # In a distributed training, a worker's shard changes slightly at every epoch: log only larger changes.
-                if abs(self._total - self._logged_total) > _NOTABLE * self._logged_total:
+                # In distributed training, a worker's shard changes slightly at every epoch: log only larger changes.
+                if abs(self._total - self._logged_total) > _NOTABLE_CHANGE * self._logged_total:
                     self._journal.event(now_s, "total", "The job now has %d batches in total", self._total)
                     self._logged_total = self._total
-            elif any(one.event == "start" for one in reports):
+            elif any(report.event == "start" for report in reports):
                 self._controller.interrupt(now_s)
                 self._journal.event(now_s, "resumed", "Training resumes at %.1f %%", reports[-1].percent)
         position = self._reader.position
@@ -291,14 +291,14 @@ class PaceLoop:
         try:
             usage = self._job.usage()
         except RuntimeUnavailableError as error:
-            self._outage.begin(error)  # detects an outage without a resize, in which the engine may stop the job
+            self._outage.record_failure(error)  # also detects outages between two resizes
             return
         except JobLostError:
             return  # the status check reports how the job ended
         if usage.measured_s != self._measured_s:
             self._measured_s = usage.measured_s
             self._outage.add_reading()
-        self._busy.add(usage, self._allocation.device_s)
+        self._utilization.add(usage, self._allocation.device_s)
         for step in self._team.take_steps() if self._team is not None else ():
             now, nodes = step.configuration, {name: round(cores, 3) for name, cores in step.configuration.nodes.items()}
             self._journal.event(self._now(), "scaled", "%s. Now %s", step.reason, now, why=step.reason, nodes=nodes)
@@ -315,11 +315,11 @@ class PaceLoop:
             self._move_deadline(now_s)
 
     def publish_end(self, state: Literal["detached", "failed"], by: Cause, *, stopped: bool = False) -> None:
-        """Publish the last sample if control ends before the job; ``stopped``: the job has no devices now."""
+        """Publish the last sample if control ends before the job, with 0 devices if the job is ``stopped``."""
         if self._lifecycle.state in ("finished", "failed"):  # already published
             return
         now_s = self._now()
-        self._allocation.account(now_s)
+        self._allocation.count_until(now_s)
         if stopped:
             self._allocation.replace(0.0, now_s)
         self._lifecycle.enter(state, by=by)
@@ -330,7 +330,7 @@ class PaceLoop:
         state = self._lifecycle.state
         self._publisher.publish(
             now_s,
-            lambda moment: sample(
+            lambda moment: make_sample(
                 state,
                 now_s,
                 moment,
@@ -338,7 +338,7 @@ class PaceLoop:
                 decision,
                 self._reader.newest,
                 held_devices=self._allocation.upper_bound,
-                used_devices=self._busy.cores,
+                used_devices=self._utilization.cores,
                 ceiling=self._orders.ceiling,
                 grant=self._orders.grant if self._orders.shared else None,
                 restarts=self._outage.restarts,
@@ -351,7 +351,7 @@ class PaceLoop:
     def _log_malformed(self, line: str, reason: str) -> None:
         self._log.warning("Progress line skipped (%s): %.200s", reason, line)
 
-    def _wait(self, timeout_s: float) -> JobStatus | None:
+    def _wait_for_step(self, timeout_s: float) -> JobStatus | None:
         """Wait for the next step; return the status of a job that has ended, else ``None``."""
         self._raise_if_stopped()
         if self._lifecycle.state == "paused":
@@ -362,25 +362,25 @@ class PaceLoop:
                 return None
             status = self._job.status()
         except RuntimeUnavailableError as error:
-            self._outage.begin(error)
+            self._outage.record_failure(error)
             self._clock.sleep(self._controller.period_s)
             return None
         if status.state == "running":
             return None
-        self._raise_if_stopped()  # a terminating process may have stopped the job
-        self._outage.end()
+        self._raise_if_stopped()  # the stop request may have ended the job
+        self._outage.record_answer()
         return status
 
     def _raise_if_stopped(self) -> None:
         if self._stopped():
             raise TaskStoppedError("the task was stopped")
 
-    def _end(self, status: JobStatus) -> Outcome:
-        self._output.flush(everything=True)
+    def _finish(self, status: JobStatus) -> Outcome:
+        self._output.flush(all_lines=True)
         newest = self._reader.newest
         deadline_s = self._controller.deadline_s
         finished_s = self._ended_s(status.finished_s) if status.finished_s else self._now()
-        self._allocation.end(finished_s)
+        self._allocation.count_until_end(finished_s)
         failure = describe_failure(status, self._output.last)
         if failure is None and self._total is None:
             failure = describe_silence("at all", self._reader.last_malformed)

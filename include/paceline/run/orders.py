@@ -1,4 +1,4 @@
-"""Orders from outside to a running training: a new deadline, a ceiling. The control loop applies them at every step.
+"""Orders to a running job: a new deadline or a new ceiling. The control loop applies orders at every step.
 
 An invalid value is rejected: the old value stays, and the log states the reason.
 """
@@ -16,7 +16,7 @@ from paceline.run.journal import Journal
 
 
 class Orders:
-    """The deadline and the ceiling in force, from the raw values in the live state.
+    """The deadline and the ceiling in force, read from the raw values in the live state.
 
     Parameters
     ----------
@@ -29,8 +29,8 @@ class Orders:
     min_ceiling:
         The smallest ceiling, equal to the quantum of the devices.
     shared:
-        The ceiling in force at the start, if an arbiter allocates the devices. Such a ceiling may be 0 and cannot be
-        removed.
+        The ceiling in force at the start, if an arbiter allocates the devices. An arbiter's ceiling may be 0
+        and cannot be removed.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Orders:
         self._journal = journal
         self._min_ceiling = min_ceiling
         self._seen: dict[str, Any] = {}
-        self._extended_from_s: float | None = None  # until the extended deadline is read back
+        self._extended_from_s: float | None = None  # the old deadline until the extended deadline is read back
         self.deadline_s = deadline_s
         self.ceiling = None if shared is None else shared.devices
         self.grant = 0 if shared is None else shared.grant
@@ -88,8 +88,8 @@ class Orders:
             if deadline_s <= now_s:
                 raise InvalidInputError(DEADLINE, stored.value, f"a time in the future ({now_s:.0f} s have passed)")
         except InvalidInputError as error:
-            kept = "none is set" if math.isinf(self.deadline_s) else f"the old one of {self.deadline_s:.1f} s stays"
-            self._reject(now_s, "deadline_refused", stored.value, "New deadline rejected, %s. %s", kept, error)
+            kept = "none is" if math.isinf(self.deadline_s) else f"the old deadline of {self.deadline_s:.1f} s stays"
+            self._reject(now_s, "deadline_refused", stored.value, "New deadline rejected, %s in force. %s", kept, error)
             return
         before_s, self.deadline_s = self.deadline_s, deadline_s
         self._journal.event(
@@ -113,11 +113,11 @@ class Orders:
         try:
             new = Ceiling.read(value)
             if self.shared and new.grant == 0:
-                raise InvalidInputError(CEILING, value, "a grant of this job's arbiter")
+                raise InvalidInputError(CEILING, value, "a grant from this job's arbiter")
             if new.devices < self._min_ceiling and not (self.shared and new.devices == 0):
                 raise InvalidInputError(CEILING, value, f"a number of devices of at least {self._min_ceiling:g}")
         except InvalidInputError as error:
-            self._reject(now_s, "ceiling_refused", value, "New ceiling rejected, the old one stays. %s", error)
+            self._reject(now_s, "ceiling_refused", value, "New ceiling rejected, the old ceiling stays. %s", error)
             return
         before, self.ceiling, self.grant = self.ceiling, new.devices, new.grant
         if before != new.devices:

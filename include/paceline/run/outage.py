@@ -21,7 +21,7 @@ class Outage:
     Parameters
     ----------
     job, journal, clock:
-        Those of the control loop.
+        The job, the journal and the clock of the control loop.
     now:
         Returns the time in seconds after the loop's origin.
     restarts:
@@ -35,33 +35,33 @@ class Outage:
         self._clock = clock
         self._now = now
         self._since_s: float | None = None
-        self._occurred = False  # since the last start of the job
+        self._occurred = False  # whether an outage occurred since the last start of the job
         self._readings = 0  # usage readings since the outage began
 
     @property
     def active(self) -> bool:
-        """Whether the engine is unavailable, as far as known."""
+        """Whether the engine is known to be unavailable."""
         return self._since_s is not None
 
-    def begin(self, error: Exception) -> None:
+    def record_failure(self, error: Exception) -> None:
         """Record that the engine did not answer."""
         self._occurred, self._readings = True, 0
         if self._since_s is None:
             self._since_s = self._now()
-            message = "The engine does not answer: the allocation stays as it is until it does. %s"
+            message = "The engine does not answer: the allocation stays unchanged until it answers. %s"
             self._journal.event(self._since_s, "engine_away", message, error, level=logging.WARNING)
 
     def add_reading(self) -> None:
-        """Record a new usage reading. The second one shows that the job survived the outage.
+        """Record a new usage reading. The second reading shows that the job survived the outage.
 
-        The first reading after an outage may have been taken before it.
+        The first reading after an outage may have been measured before the outage.
         """
         self._readings += 1
         if self._readings > 1:
             self._occurred = False
-            self.end()
+            self.record_answer()
 
-    def end(self) -> None:
+    def record_answer(self) -> None:
         """Record that the engine answered."""
         if self._since_s is not None:
             now_s = self._now()
@@ -69,19 +69,19 @@ class Outage:
             self._journal.event(now_s, "engine_back", "The engine answers again after %.0f s", away_s)
 
     def restart_after(self, status: JobStatus) -> bool:
-        """Restart a job that an outage ended from its checkpoint; return whether its control continues."""
+        """If an outage ended the job, restart it from its checkpoint; return whether control continues."""
         if status.state != "exited" or status.exit_code == 0:
             return False
-        if not self._occurred and not self._begins_soon(status):
+        if not self._occurred and not self._is_engine_shutting_down(status):
             return False
         if self.active:
-            return True  # restart it once the engine is back
+            return True  # restart the job once the engine is back
         if self.restarts >= _MAX_RESTARTS:
             return False
         try:
             self._job.restart()
         except RuntimeUnavailableError as error:  # the engine answers but cannot start jobs yet
-            self.begin(error)
+            self.record_failure(error)
             return True
         self._occurred = False
         self.restarts += 1
@@ -89,8 +89,8 @@ class Outage:
         self._journal.event(self._now(), "restarted", message, status.exit_code, level=logging.WARNING)
         return True
 
-    def _begins_soon(self, status: JobStatus) -> bool:
-        """Return whether the engine is shutting down: it ends its jobs first and still answers for a few seconds."""
+    def _is_engine_shutting_down(self, status: JobStatus) -> bool:
+        """Return whether the engine is shutting down; it then ends its jobs and still answers for a few seconds."""
         if status.exit_code not in _ENDED_BY_SIGNAL or status.out_of_memory:
             return False
         for _ in range(_POLLS):
@@ -98,6 +98,6 @@ class Outage:
             try:
                 self._job.status()
             except RuntimeUnavailableError as error:
-                self.begin(error)
+                self.record_failure(error)
                 return True
         return False

@@ -41,18 +41,18 @@ def describe_silence(when: str, last_malformed: str | None) -> str:
 def measurements(
     reader: ProgressReader, speed: Mapping[str, Any] | None, total: int | None, began_s: float, finished_s: float
 ) -> dict[str, Any] | None:
-    """Return what the next run of the job can begin with; ``None`` if this run has not measured it.
+    """Return the measurements that the next run can use; ``None`` if this run has not measured enough.
 
     Parameters
     ----------
     reader:
-        The reader of the job's lines, after the last one.
+        The reader of the job's lines, after the last line.
     speed:
         The controller's measurements.
     total:
-        Batches of the job.
+        Batches of the job in total.
     began_s, finished_s:
-        Its start and its end.
+        Start and end of the job.
     """
     if reader.first_s is None or reader.trained_s is None or speed is None or not total:
         return None

@@ -1,4 +1,4 @@
-"""Forwards the job's own output to the task's log, in portions, so that much output never delays a control step."""
+"""The job's own output, forwarded to the task's log in portions so that no control step is delayed."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class Output:
         self.last: deque[str] = deque(maxlen=20)
 
     def add(self, line: str) -> None:
-        """Queue a line; if 200,000 lines are queued, only count it."""
+        """Queue a line, or count it as dropped if 200,000 lines are queued."""
         if len(self._queue) < _MAX_QUEUED:
             self._queue.append(line)
         else:
             self._dropped += 1
 
-    def flush(self, *, everything: bool = False) -> None:
-        """Log queued lines, at most 1,000 unless ``everything``."""
-        for _ in range(len(self._queue) if everything else min(len(self._queue), _LINES_PER_STEP)):
+    def flush(self, *, all_lines: bool = False) -> None:
+        """Log at most 1,000 queued lines, or all lines if ``all_lines`` is true."""
+        for _ in range(len(self._queue) if all_lines else min(len(self._queue), _LINES_PER_STEP)):
             line = self._queue.popleft()
             self.last.append(line)
             self._log.info("%s", line)

@@ -1,6 +1,6 @@
 """The pauses of a job at the ends of its epochs, for a validation or a new data loader.
 
-The progress reader measures them; the control loop uses the forecast of the remaining ones.
+The progress reader measures the pauses; the control loop uses the forecast of the remaining pauses.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from paceline.train.progress import Progress
 class Pauses:
     """Measures the pauses of a job and forecasts the remaining ones.
 
-    A pause is the time from an epoch's last batch to the first report of the next, without the batches in between.
+    A pause is the time from an epoch's last batch to the first report of the next epoch, less the batches in between.
 
     Parameters
     ----------
     expected_s:
         Mean pause of an earlier run; ``None`` without one.
-    is_own:
-        Whether that was a run of the same task. If so, ``expected_s`` takes precedence over the job's own forecast.
-        A measured pause replaces both.
+    from_same_task:
+        Whether the earlier run belongs to the same task. Its pause then takes precedence over the job's own forecast.
+        A measured pause replaces both forecasts.
 
     Examples
     --------
@@ -31,20 +31,20 @@ class Pauses:
     (4.0, 8.0)
     """
 
-    def __init__(self, expected_s: float | None = None, *, is_own: bool = True) -> None:
-        self._expected_s, self._is_own = expected_s, is_own
-        self._announced_s: float | None = None
+    def __init__(self, expected_s: float | None = None, *, from_same_task: bool = True) -> None:
+        self._expected_s, self._same_task = expected_s, from_same_task
+        self._reported_s: float | None = None
         self._sum_s, self._count = 0.0, 0
         self._epochs, self._epochs_left = 1, 0
-        self._start: tuple[float, float] | None = None  # start of the pause, seconds per batch before it
-        self._last = Progress(done=0, total=1)  # the report at that time
+        self._start: tuple[float, float] | None = None  # start of the pause, and seconds per batch before the pause
+        self._last = Progress(done=0, total=1)  # the report at the start of the pause
 
     @property
     def mean_s(self) -> float:
         """Seconds per pause: the measured mean, else a forecast."""
         if self._count:
             return max(self._sum_s / self._count, 0.0)
-        forecasts = [self._expected_s, self._announced_s] if self._is_own else [self._announced_s, self._expected_s]
+        forecasts = [self._expected_s, self._reported_s] if self._same_task else [self._reported_s, self._expected_s]
         return next((seconds for seconds in forecasts if seconds is not None), 0.0)
 
     @property
@@ -53,17 +53,17 @@ class Pauses:
         return self.mean_s * self._epochs if self._count else 0.0
 
     def add(self, progress: Progress, written_s: float, batch_s: float | None) -> bool:
-        """Add a report; return whether it ends a pause."""
+        """Add a report; return whether the report ends a pause."""
         ended = False
         # The final checkpoint follows the last batch; it is not part of the last pause.
-        over = progress.epoch > self._last.epoch or progress.done >= progress.total
-        if self._start is not None and over:
-            start_s, each_s = self._start
-            self._sum_s += written_s - start_s - (progress.done - self._last.done) * each_s
+        is_over = progress.epoch > self._last.epoch or progress.done >= progress.total
+        if self._start is not None and is_over:
+            start_s, batch_before_s = self._start
+            self._sum_s += written_s - start_s - (progress.done - self._last.done) * batch_before_s
             self._count += 1
             self._start = None
             ended = True
-        self._announced_s = progress.validation_s
+        self._reported_s = progress.validation_s
         self._epochs = progress.epochs
         self._epochs_left = 0 if progress.done >= progress.total else progress.epochs - progress.epoch
         if progress.event == "epoch_end" and batch_s:

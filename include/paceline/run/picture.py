@@ -10,18 +10,18 @@ _PROGRESS, _SETPOINT, _DEVICES, _DEADLINE = "#1f6feb", "#24292f", "#2da44e", "#c
 
 
 def draw(history: dict[str, Any], path: str | os.PathLike[str], *, title: str = "", unit: str = "cores") -> Path:
-    """Plot a run to a file and return its path; the extension of ``path`` chooses the format, for example PNG.
+    """Plot a run to a file and return the path; the extension of ``path`` sets the format, for example PNG.
 
     Parameters
     ----------
     history:
-        The task state store's ``history``, see :meth:`paceline.run.History.to_json`.
+        The value of the task state store's key ``history``, see :meth:`paceline.run.History.to_json`.
     path:
         File to write; missing folders are created.
     title:
         Title of the figure.
     unit:
-        Label of the axis of the devices.
+        Label of the device axis.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def draw(history: dict[str, Any], path: str | os.PathLike[str], *, title: str = 
     below.fill_between(times, table["devices"], step="post", color=_DEVICES, alpha=0.15)
     below.set_ylabel(unit)
     below.set_ylim(bottom=0)
-    below.set_xlabel("seconds" if deadline_s is None else "seconds since the deadline counts")
+    below.set_xlabel("seconds" if deadline_s is None else "seconds since the deadline started to count")
     for axes in (above, below):
         axes.grid(alpha=0.2)
         axes.spines[["top", "right"]].set_visible(False)

@@ -9,16 +9,16 @@ from paceline.run.journal import Journal
 from paceline.run.outage import Outage
 from paceline.runtime import Job
 
-_GRACE_S = 10.0  # to end a batch on few devices and save a checkpoint
+_GRACE_S = 10.0  # time for the job to end a batch on few devices and save a checkpoint
 
 
 class Preemption:
-    """Stops a job with its checkpoint and restarts it from there.
+    """Stops a job and later restarts it from its checkpoint.
 
     Parameters
     ----------
     job, journal, outage:
-        Those of the control loop.
+        The job, the journal and the outage tracker of the control loop.
     """
 
     def __init__(self, job: Job, journal: Journal, outage: Outage) -> None:
@@ -26,19 +26,19 @@ class Preemption:
         self._journal = journal
         self._outage = outage
         self.count = 0
-        self.unconfirmed = 0.0  # devices of a job that an engine may have restarted without an answer
+        self.unconfirmed = 0.0  # devices of a job that an engine may have restarted without answering
 
-    def preempt(self, now_s: float, has_trained: Callable[[], bool], *, repeated: bool) -> bool:
+    def preempt(self, now_s: float, is_training_done: Callable[[], bool], *, repeated: bool) -> bool:
         """Stop the job; return whether it is stopped.
 
-        It is not if the job has ended by itself or the engine does not answer; the caller then tries again.
+        The result is false if the job has already ended or the engine does not answer; the caller then tries again.
 
         Parameters
         ----------
         now_s:
-            The time.
-        has_trained:
-            Returns whether the job has reported its last batch. Code that handles SIGTERM may exit with code 0 before.
+            The time, in seconds.
+        is_training_done:
+            Returns whether the job has reported its last batch. Code that handles SIGTERM may exit with 0 earlier.
         repeated:
             Whether the job was already stopped, and an engine that did not answer may have restarted it.
         """
@@ -46,9 +46,9 @@ class Preemption:
             self._job.stop(_GRACE_S)
             status = self._job.status()
         except RuntimeUnavailableError as error:
-            self._outage.begin(error)
+            self._outage.record_failure(error)
             return False
-        if status.state != "exited" or (status.exit_code == 0 and has_trained()):
+        if status.state != "exited" or (status.exit_code == 0 and is_training_done()):
             return False  # the control loop handles the end of the job
         self.unconfirmed = 0.0
         if not repeated:
@@ -63,9 +63,9 @@ class Preemption:
             self._job.restart()
         except RuntimeUnavailableError as error:
             self.unconfirmed = max(self.unconfirmed, devices)
-            self._outage.begin(error)
+            self._outage.record_failure(error)
             return False
-        self._outage.end()
+        self._outage.record_answer()
         self.unconfirmed = 0.0
-        self._journal.event(now_s, "unpaused", "Restarted on %g devices", devices, devices=devices)
+        self._journal.event(now_s, "resuming", "Resuming on %g devices", devices, devices=devices)
         return True

@@ -1,4 +1,4 @@
-"""Publishes a run: the newest sample at every control step, history and controller state every 5 s."""
+"""Publication of a run: the newest sample at every control step, history and controller state every 5 s."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Publisher:
     Parameters
     ----------
     exchange, journal, controller:
-        Those of the control loop.
+        The exchange, the journal and the controller of the control loop.
     origin:
         The time from which the deadline counts.
     on_sample:
@@ -49,13 +49,13 @@ class Publisher:
     def publish(self, now_s: float, make: Callable[[datetime], PaceSample], totals: Callable[[], RunTotals]) -> None:
         """Publish a sample. If a value is invalid, the sample is dropped and the training continues."""
         try:
-            self._exchange.post(self._values(now_s, make(self._origin + timedelta(seconds=now_s)), totals))
+            self._exchange.post(self._record_sample(now_s, make(self._origin + timedelta(seconds=now_s)), totals))
         except ValidationError as error:
-            if not self._rejected:  # once: samples come every second
+            if not self._rejected:  # log only once: samples are published every second
                 self._journal.log.error("The sample at %.1f s cannot be stored: %s", now_s, error)
             self._rejected = True
 
-    def _values(self, now_s: float, sample: PaceSample, totals: Callable[[], RunTotals]) -> dict[str, Any]:
+    def _record_sample(self, now_s: float, sample: PaceSample, totals: Callable[[], RunTotals]) -> dict[str, Any]:
         journal = self._journal
         journal.history.add(
             t_s=now_s,

@@ -1,4 +1,4 @@
-"""A waiting training in an arbiter's pool: it publishes its request and starts with the first grant of devices."""
+"""A waiting job in an arbiter's pool: it publishes its request and starts with the first grant of devices."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from paceline.contract import CEILING, DEADLINE, PACE, Ceiling, StoredDeadline
 from paceline.control import Decision
 from paceline.errors import DeadlineInfeasibleError, InvalidInputError, TaskStoppedError
-from paceline.run.feasibility import extended
+from paceline.run.feasibility import extended_deadline_s
 from paceline.run.live import LiveState
-from paceline.run.sample import sample
+from paceline.run.sample import make_sample
 
 if TYPE_CHECKING:
     from paceline.control import Controller, RemainingWork
@@ -21,39 +21,39 @@ if TYPE_CHECKING:
 _POLL_EVERY_S = 1.0
 _PUBLISH_EVERY_S = 5.0
 _LOG_EVERY_S = 60.0
-_MOVE_START_EVERY_S = 60.0  # the safety factor counts from the start, which a waiting job postpones
+_MOVE_START_EVERY_S = 60.0  # the safety factor counts from the start, which moves while the job waits
 
 
-def grant_in_force(store: LiveState, held: float) -> Ceiling:
-    """Return the arbiter's newest grant to a running job; without a valid one, a ceiling at the current allocation."""
+def grant_in_force(store: LiveState, held_devices: float) -> Ceiling:
+    """Return the arbiter's newest grant to a running job; without a valid grant, the current allocation."""
     try:
-        return _grant(store.get(CEILING))
+        return _read_grant(store.get(CEILING))
     except InvalidInputError:
-        return Ceiling(held)
+        return Ceiling(held_devices)
 
 
-def _grant(raw: object) -> Ceiling:
+def _read_grant(raw: object) -> Ceiling:
     ceiling = Ceiling.read(raw)
     if ceiling.grant == 0:
-        raise InvalidInputError(CEILING, raw, "a grant of this job's arbiter")
+        raise InvalidInputError(CEILING, raw, "a grant from this job's arbiter")
     return ceiling
 
 
 class Queue:
-    """Waits in an arbiter's pool until a training gets devices.
+    """Waits in an arbiter's pool until the arbiter grants devices.
 
     Parameters
     ----------
     store:
         The task's state store, which the arbiter reads and writes.
     controller:
-        The training's controller; it receives deadlines that change meanwhile.
+        The controller of the job; it receives deadline changes during the wait.
     remaining:
-        Remaining work by an earlier run; ``None`` without one.
-    begin:
+        Remaining work according to an earlier run; ``None`` without an earlier run.
+    origin:
         The time from which the deadline counts.
     on_infeasible:
-        The response to a deadline that does not fit beside those of other jobs.
+        The response to a deadline that does not fit beside the deadlines of other jobs.
     pool:
         The Airflow pool, for messages.
     stop_requested:
@@ -67,18 +67,18 @@ class Queue:
         store: LiveState,
         controller: Controller,
         remaining: RemainingWork | None,
-        begin: datetime,
+        origin: datetime,
         *,
         on_infeasible: str,
         pool: str,
         stop_requested: Event,
         log: Any,
     ) -> None:
-        self._store, self._controller, self._remaining, self._begin = store, controller, remaining, begin
+        self._store, self._controller, self._remaining, self._origin = store, controller, remaining, origin
         self._on_infeasible, self._pool, self._log = on_infeasible, pool, log
         self._stop_requested = stop_requested
         self._newest: Ceiling | None = None
-        self._checked_s: float | None = None  # the deadline whose admission result was handled last
+        self._handled_s: float | None = None  # the last deadline with a handled admission result
         self._rejected: Any = None
         self._failing = False
 
@@ -88,14 +88,14 @@ class Queue:
         Raises
         ------
         DeadlineInfeasibleError
-            The deadline does not fit beside those of other jobs, and ``on_infeasible`` is ``"fail"``.
+            The deadline does not fit beside the deadlines of other jobs, and ``on_infeasible`` is ``"fail"``.
         TaskStoppedError
             The task has to end.
         """
         logged_s = published_s = float("-inf")
         while True:
             before = (self._newest, self._controller.deadline_s)
-            self._try(self._read)
+            self._call_store(self._read_orders)
             self._handle_admission()
             newest = self._newest
             if newest is not None and newest.devices >= self._controller.limits.quantum:
@@ -103,7 +103,7 @@ class Queue:
                 return newest
             now_s = time.monotonic()
             if before != (newest, self._controller.deadline_s) or now_s - published_s >= _PUBLISH_EVERY_S:
-                self._try(self._publish)
+                self._call_store(self._publish)
                 published_s = now_s
             if now_s - logged_s >= _LOG_EVERY_S:
                 logged_s = now_s
@@ -112,57 +112,57 @@ class Queue:
             if self._stop_requested.wait(_POLL_EVERY_S):
                 raise TaskStoppedError("the task was stopped while it waited for devices")
 
-    def _read(self) -> None:
+    def _read_orders(self) -> None:
         raw = self._store.get(CEILING)
         if raw is not None and raw != self._rejected:
             try:
-                self._newest = _grant(raw)
+                self._newest = _read_grant(raw)
             except InvalidInputError as error:
                 self._rejected = raw
                 self._log.warning("Ceiling rejected. %s", error)
         stored = self._store.get(DEADLINE)
         if stored is not None:
             try:
-                deadline_s = StoredDeadline.read(stored).parse().seconds_after(self._begin)
+                deadline_s = StoredDeadline.read(stored).parse().seconds_after(self._origin)
             except InvalidInputError:
                 return  # the control loop logs the error later
             if deadline_s > 0 and abs(deadline_s - self._controller.deadline_s) > 1e-3:
                 self._controller.move_deadline(self._now_s(), deadline_s)
 
     def _handle_admission(self) -> None:
-        """Apply the arbiter's admission result for the current deadline, once."""
+        """Apply the arbiter's admission result once for each deadline."""
         newest, deadline_s = self._newest, self._controller.deadline_s
-        if newest is None or newest.earliest_s is None or not newest.answers(deadline_s):
+        if newest is None or newest.earliest_s is None or not newest.is_answer_for(deadline_s):
             return
-        if self._checked_s == newest.asked_s:
+        if self._handled_s == newest.deadline_s:
             return
-        self._checked_s = newest.asked_s
+        self._handled_s = newest.deadline_s
         if newest.fits:
-            self._log.info("The deadline of %.0f s fits beside those of other jobs", deadline_s)
+            self._log.info("The deadline of %.0f s fits beside the deadlines of other jobs", deadline_s)
             return
-        message = f"deadline: {deadline_s:.0f} s does not fit beside those of other jobs, the earliest that fits is "
-        message += f"{newest.earliest_s:.0f} s"
+        message = f"deadline: {deadline_s:.0f} s does not fit beside the deadlines of other jobs, "
+        message += f"the earliest deadline that fits is {newest.earliest_s:.0f} s"
         if self._on_infeasible == "fail":
             raise DeadlineInfeasibleError(message)
         self._log.warning(message)
         if self._on_infeasible == "extend":
             # Without a margin, the deadline would be infeasible again one second later.
-            moved_s = extended(newest.earliest_s, self._now_s())
-            self._log.warning("Deadline moved to %.1f s", moved_s)
-            self._controller.move_deadline(self._now_s(), moved_s)
-            self._try(lambda: self._store.set(DEADLINE, moved_s))
+            extended_s = extended_deadline_s(newest.earliest_s, self._now_s())
+            self._log.warning("Deadline moved to %.1f s", extended_s)
+            self._controller.move_deadline(self._now_s(), extended_s)
+            self._call_store(lambda: self._store.set(DEADLINE, extended_s))
 
     def _publish(self) -> None:
         newest, now_s = self._newest, self._now_s()
-        if now_s - self._controller.began_s >= _MOVE_START_EVERY_S:  # each move makes the arbiter decide again
+        if now_s - self._controller.began_s >= _MOVE_START_EVERY_S:  # each new start makes the arbiter decide again
             self._controller.set_start(now_s)
         earliest_s = newest.earliest_s if newest else None
         feasible = newest is None or newest.fits is not False
         decision = Decision(0.0, 0.0, 0.0, None, earliest_s, feasible, _POLL_EVERY_S, self._remaining)
-        value = sample(
+        sample = make_sample(
             "waiting",
             now_s,
-            self._begin + timedelta(seconds=now_s),
+            self._origin + timedelta(seconds=now_s),
             self._controller,
             decision,
             None,
@@ -171,12 +171,12 @@ class Queue:
             ceiling=newest.devices if newest else None,
             grant=newest.grant if newest else 0,
         )
-        self._store.set(PACE, value.to_json())
+        self._store.set(PACE, sample.to_json())
 
-    def _try(self, exchange: Callable[[], None]) -> None:
-        """Call ``exchange`` and log its failure: Airflow's API server may be unavailable for a while."""
+    def _call_store(self, call: Callable[[], None]) -> None:
+        """Run ``call`` and log its failure: Airflow's API server may be unavailable for a while."""
         try:
-            exchange()
+            call()
         except (EOFError, ConnectionError) as error:  # the connection is closed for good, see Exchange
             raise TaskStoppedError("the connection to the task's supervisor is closed") from error
         except Exception as error:
@@ -187,4 +187,4 @@ class Queue:
             self._failing = False
 
     def _now_s(self) -> float:
-        return datetime.now(timezone.utc).timestamp() - self._begin.timestamp()
+        return datetime.now(timezone.utc).timestamp() - self._origin.timestamp()

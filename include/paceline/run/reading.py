@@ -1,4 +1,4 @@
-"""Converts the lines that a job writes into its progress. The control loop feeds it at every step."""
+"""Conversion of a job's output lines into its progress. The control loop passes new lines at every step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_SOURCES = 8  # each restart of the job adds a process
 
 @dataclass(frozen=True)
 class JobPosition:
-    """The position of a job: batches done, the time of that report, and batches in total."""
+    """The position of a job at a report: batches done, time of the report, and batches in total."""
 
     done: int
     done_s: float
@@ -29,9 +29,9 @@ class ProgressReader:
     Parameters
     ----------
     on_text:
-        Called with every line that is not progress.
+        Called with every line that is no progress report.
     on_malformed:
-        Called with each line that has the marker but no valid progress, and with the error.
+        Called with each line that has the marker but no valid progress, and with the error message.
     pauses:
         The pauses after epochs, with the forecast of an earlier run.
     reported:
@@ -56,8 +56,8 @@ class ProgressReader:
         self._on_text = on_text
         self._on_malformed = on_malformed
         self._recent: deque[tuple[float, int]] = deque(maxlen=16)  # time of a report (local clock), batches done
-        self.clock_offset_s: float | None = None  # converts a time of the job's clock to the local clock
-        self._wall_s: tuple[str, float] | None = None  # process, its wall clock less its monotonic clock
+        self.clock_offset_s: float | None = None  # local time less the time of the job's clock
+        self._wall_s: tuple[str, float] | None = None  # process, and its wall clock less its monotonic clock
         self._numbers: dict[str, int] = {}  # last line number of each of the job's processes
         self.pauses = pauses or Pauses()
         self.newest: Progress | None = None
@@ -76,7 +76,7 @@ class ProgressReader:
 
         Lines that this or an earlier process has read before only update the position; they are not returned again.
         """
-        found = []
+        new_reports = []
         for line in lines:
             try:
                 progress = parse_line(line)
@@ -90,13 +90,13 @@ class ProgressReader:
             if self._is_known(progress):
                 self._set_position(progress, self._to_local_clock(progress, now_s))
                 continue
-            found.append(progress)
+            new_reports.append(progress)
             self._add(progress, now_s)
-        return found
+        return new_reports
 
     @property
     def position(self) -> JobPosition | None:
-        """The job's position at its newest report, ``None`` before the first one."""
+        """The job's position at its newest report, ``None`` before the first report."""
         if self.newest is None or not self._recent:
             return None
         return JobPosition(self.newest.done, self._recent[-1][0], self.newest.total)
@@ -122,13 +122,13 @@ class ProgressReader:
         if not progress.number:  # the program does not number its lines
             return False
         last = self._numbers.pop(progress.source, 0)
-        self._numbers[progress.source] = max(last, progress.number)  # moves the newest source to the end
+        self._numbers[progress.source] = max(last, progress.number)  # the newest source moves to the end
         while len(self._numbers) > _MAX_SOURCES:
             del self._numbers[next(iter(self._numbers))]
         return progress.number <= last
 
     def _add(self, progress: Progress, now_s: float) -> None:
-        if progress.event == "report":  # metrics without a position
+        if progress.event == "report":  # a report of metrics has no position
             newest = self.newest
             self.newest = replace(newest, loss=progress.loss, metrics=progress.metrics) if newest else progress
             return

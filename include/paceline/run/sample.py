@@ -1,4 +1,4 @@
-"""Builds the sample of a training that is published under the key ``pace``."""
+"""The creation of a sample, which is published under the key ``pace``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from paceline.control import Controller, Decision
 from paceline.train.progress import Progress
 
 
-def sample(
+def make_sample(
     state: State,
     now_s: float,
     updated_at: datetime,
@@ -25,12 +25,12 @@ def sample(
     resizes: int = 0,
     step_ms: float | None = None,
 ) -> PaceSample:
-    """Return a sample. Times are seconds, counted from the same time as the deadline.
+    """Return a sample. Times are in seconds after the time from which the deadline counts.
 
     Parameters
     ----------
     state, now_s, updated_at:
-        State of the training, and its time: in seconds, and as a time with its zone.
+        State of the job, and the time of the sample: in seconds, and as a date with a time zone.
     controller, decision:
         The controller and its last decision.
     newest:

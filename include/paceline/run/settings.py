@@ -1,4 +1,4 @@
-"""The settings of one training: the operator's arguments, read once after its templates are rendered."""
+"""The settings of one training job: the operator's arguments, read once after the templates are rendered."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from paceline.control import CPU_QUANTUM, BudgetController, Controller, Gains, L
 from paceline.errors import InvalidInputError
 from paceline.run.live import LiveState
 
-_MIN_DEADLINE_S = 1e-3  # the controller needs a positive deadline, also if it has passed before the start
+_MIN_DEADLINE_S = 1e-3  # the controller needs a positive deadline, even if the deadline passed before the start
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings that control a training.
+    """The control settings of a training job.
 
     Parameters
     ----------
     deadline:
-        ``Deadline()`` for none: the training ends as soon as its devices allow.
+        ``Deadline()`` for no deadline: training ends as soon as the devices allow.
     written:
         The deadline as the user wrote it.
     alpha:
         Safety factor: the target end is this fraction of the time from the start to the deadline.
     min_devices, max_devices, quantum:
-        Smallest and largest allocation, ``None`` for all devices of the machine, and the step between allocations.
+        Smallest and largest allocation, ``None`` for all devices of the machine, and the smallest change.
     period_s:
         Seconds between control steps.
     on_infeasible:
@@ -36,7 +36,7 @@ class Settings:
     shared:
         Whether an arbiter allocates the devices.
     max_devices_field:
-        The user's name of ``max_devices``, for messages.
+        The name of ``max_devices`` in messages to the user.
     """
 
     deadline: Deadline
@@ -54,14 +54,14 @@ class Settings:
 
     def limits(self, capacity: float, log: Any) -> Limits:
         """Return the limits of the allocation on a machine with ``capacity`` devices."""
-        most = self.max_devices
-        if most is not None and most > capacity:
-            log.warning("%s: got %g, using all %g of the machine", self.max_devices_field, most, capacity)
+        largest = self.max_devices
+        if largest is not None and largest > capacity:
+            log.warning("%s: got %g, using all %g devices of the machine", self.max_devices_field, largest, capacity)
         # Without any devices, a job would neither end nor show its speed.
-        least = max(self.min_devices, self.quantum)
-        if most is None and least > capacity:
-            raise InvalidInputError("min_devices", least, f"at most the {capacity:g} cores of the machine")
-        return Limits(least, capacity if most is None else max(min(most, capacity), least), self.quantum)
+        smallest = max(self.min_devices, self.quantum)
+        if largest is None and smallest > capacity:
+            raise InvalidInputError("min_devices", smallest, f"at most the {capacity:g} cores of the machine")
+        return Limits(smallest, capacity if largest is None else max(min(largest, capacity), smallest), self.quantum)
 
     def make_controller(self, limits: Limits, deadline_s: float, past: PastRun | None) -> Controller:
         """Return the controller that decides on the allocation."""
@@ -78,7 +78,7 @@ class Settings:
         )
 
     def deadline_in_force(self, store: LiveState, log: Any) -> Deadline:
-        """Return a user's deadline from ``store``; without a valid one, return the DAG's deadline and store it."""
+        """Return the user's deadline from ``store``; if it is not valid, store and return the DAG's deadline."""
         stored = StoredDeadline.read(store.get(DEADLINE))
         if stored.value is not None:
             try:

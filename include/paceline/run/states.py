@@ -1,4 +1,4 @@
-"""The states of a training and the table of their transitions, with causes and conditions.
+"""The states of a training job and the table of their transitions, with causes and conditions.
 
 The control loop publishes the current state; ``docs/architecture.md`` shows the table.
 """
@@ -21,8 +21,8 @@ class Transition(NamedTuple):
     when: str
 
 
-def _of_each(befores: tuple[State, ...], after: State, by: Cause, when: str) -> tuple[Transition, ...]:
-    return tuple(Transition(before, after, by, when) for before in befores)
+def _rows(states: tuple[State, ...], after: State, by: Cause, when: str) -> tuple[Transition, ...]:
+    return tuple(Transition(before, after, by, when) for before in states)
 
 
 TRANSITIONS: tuple[Transition, ...] = (
@@ -37,29 +37,27 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition("paused", "starting", "arbiter", "the arbiter grants devices again"),
     Transition("training", "finishing", "job", "the last batch is done"),
     Transition("finishing", "training", "job", "the job reports a larger number of batches than before"),
-    *_of_each(("starting", "training", "finishing"), "finished", "job", "the job ends with exit code 0 after a report"),
-    *_of_each(("starting", "training", "finishing"), "failed", "job", "the job ends in any other way, or is removed"),
-    *_of_each(
-        ("waiting", "starting", "training"), "failed", "user", 'the deadline cannot be met, on_infeasible="fail"'
-    ),
-    *_of_each(
+    *_rows(("starting", "training", "finishing"), "finished", "job", "the job ends with exit code 0 after a report"),
+    *_rows(("starting", "training", "finishing"), "failed", "job", "the job ends in any other way, or is removed"),
+    *_rows(("waiting", "starting", "training"), "failed", "user", 'the deadline cannot be met, on_infeasible="fail"'),
+    *_rows(
         ("waiting", "starting", "training", "paused", "finishing"),
         "failed",
         "airflow",
         "a user clears or marks the task: the job is removed",
     ),
-    *_of_each(
+    *_rows(
         ("starting", "training", "paused", "finishing"),
         "detached",
         "airflow",
         "the worker process ends, the task does not: the job continues, or is stopped with its checkpoint",
     ),
 )
-_ALLOWED = {(one.before, one.after, one.by) for one in TRANSITIONS}
+_ALLOWED = {(row.before, row.after, row.by) for row in TRANSITIONS}
 
 
 class Lifecycle:
-    """The state of a training during one try.
+    """The state of a training job during one try.
 
     >>> lifecycle = Lifecycle()
     >>> lifecycle.enter("starting", by="task")
@@ -74,7 +72,7 @@ class Lifecycle:
         self.state: State | None = None
 
     def enter(self, after: State, by: Cause) -> None:
-        """Change the state to ``after``; the same state again is no transition."""
+        """Change the state to ``after``; do nothing if ``after`` is the current state."""
         if after == self.state:
             return
         if (self.state, after, by) not in _ALLOWED:

@@ -1,4 +1,4 @@
-"""How long control steps take. Kept by the control loop for its samples and its outcome."""
+"""Durations of control steps. The control loop reports them in its samples and its outcome."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class StepTimes:
         self.max_ms = 0.0
         self._sum_ms, self._count = 0.0, 0
 
-    def add(self, took_s: float) -> None:
-        """Record one step."""
-        self.newest_ms = 1000 * took_s
+    def add(self, duration_s: float) -> None:
+        """Record the duration of one step."""
+        self.newest_ms = 1000 * duration_s
         self.max_ms = max(self.max_ms, self.newest_ms)
         self._sum_ms, self._count = self._sum_ms + self.newest_ms, self._count + 1
 
     @property
     def mean_ms(self) -> float:
-        """The mean of all steps so far; 0 before the first."""
+        """The mean of all steps so far; 0 before the first step."""
         return self._sum_ms / max(self._count, 1)

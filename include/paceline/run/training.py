@@ -1,4 +1,4 @@
-"""The lifecycle of a training, from the user's settings to a stored result, over all tries of its task.
+"""The lifecycle of a training run, from the user's settings to a stored result, over all tries of its task.
 
 ``DeadlineTrainingOperator`` creates a :class:`Training` for each try. The live state passes the job (``container``),
 the state of control (``controller``) and the result (``result``) to the next try.
@@ -49,13 +49,13 @@ from paceline.run.settings import Settings
 from paceline.run.states import Lifecycle
 from paceline.runtime import Job, JobStatus
 
-_KILL_GRACE_S = 1.0  # Airflow kills a task 5 s after its signal
-_MAIN_THREAD_S = 2.5  # of these 5 s; a main thread that takes longer hangs in a call, and another thread ends the try
-_SUSPENDED_S = 10.0  # after such a gap between two steps, Airflow may have started another process for the job
+_KILL_GRACE_S = 1.0  # Airflow kills a task 5 s after the SIGTERM
+_MAIN_THREAD_S = 2.5  # after this time, the main thread hangs in a call, and another thread ends the try
+_SUSPENDED_S = 10.0  # after a longer gap between two steps, Airflow may have started another process for the job
 
 
 class Training:
-    """One try of a training.
+    """One try of a training run.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class Training:
         The training's environment.
     on_drain:
         Treatment of the job when this process has to end but its task does not: ``"leave"`` lets the job continue with
-        its allocation, ``"stop"`` stops it with its checkpoint.
+        its allocation, ``"stop"`` stops it and keeps its checkpoint.
     clock:
         The clock.
     """
@@ -79,7 +79,7 @@ class Training:
         self._store, self.call_engine = self._handle.store, self._handle.call_engine
         self._lifecycle = Lifecycle()
         self._stopping = threading.Lock()
-        self._stopped: tuple[Job | None, PacelineError] | None = None  # outcome of a requested stop, by job
+        self._stopped: tuple[Job | None, PacelineError] | None = None  # the job and the outcome of a requested stop
         self._succeeded = False  # the job ended with success, so its output is kept
         self._finished = threading.Event()
         self._was_requested = False
@@ -92,12 +92,12 @@ class Training:
         InvalidInputError, DeadlineInfeasibleError
             Another try cannot succeed; the job is removed.
         DetachedError
-            This process has to end; the next one takes over the job.
+            This process has to end; the next process takes over the job.
         TaskStoppedError
             The task is over; the job is removed.
         Exception
-            Any other error. The job stays for the next try; after the last try it is removed, unless it has trained to
-            its end.
+            Any other error. The job is kept for the next try. After the last try, the job is removed if it failed, and
+            kept otherwise.
         """
         handle = self._handle
         try:
@@ -120,7 +120,7 @@ class Training:
                 handle.stop()
                 self._log.error("Job %s is stopped with its checkpoint: clear the task to continue", self._job_id)
             raise
-        except BaseException:  # above all a time limit of the task: stop the job, which may hang
+        except BaseException:  # usually a task timeout: stop the job, which may hang
             if self._has_tries_left():
                 handle.stop()
             else:
@@ -137,7 +137,7 @@ class Training:
         if self._was_requested or self._finished.is_set():
             return
         self._was_requested = True
-        # Take no lock here, as an Event or a log does: the interrupted thread may hold it.
+        # Acquire no lock here, not even in an Event or the log: the interrupted thread may hold the lock.
         threading.Thread(target=self._stop_in_thread, name="paceline-end", daemon=True).start()
 
     def discard(self) -> None:
@@ -154,12 +154,12 @@ class Training:
         if stored is None:
             return None
         if stored.is_for(self._host.try_number, self._host.max_tries):
-            self._log.info("An earlier try has stored the result of this training: returning it")
+            self._log.info("An earlier try has already stored the result: returning it")
             self._handle.clean_up()
             return stored.result
         if self._handle.find() is not None:  # the task was cleared before the old job was removed
             if not self._handle.discard():
-                raise RuntimeUnavailableError("the job of the previous training could not be removed")
+                raise RuntimeUnavailableError("the job of the previous run could not be removed")
             self._handle.job = None
         self._store.delete(RESULT)
         return None
@@ -175,7 +175,7 @@ class Training:
             self._log.info("Job %s of an earlier try is %s: taking it over", earlier.id, status.state)
             record = handle.record(earlier)
             controller, state = self._controller(record.origin, past, resumes=True)
-            # A paused job had 0 devices in the stored state; use those of its start.
+            # The stored state of a paused job has 0 devices; use the allocation at its start.
             held = (state.run.held_devices if state else 0.0) or record.devices
         else:
             record, controller, state = self._start(earlier, past)
@@ -199,17 +199,17 @@ class Training:
         limits = settings.limits(self.call_engine(self._handle.runtime.capacity), self._log)
         deadline_s = settings.deadline_in_force(self._store, self._log).seconds_after(origin)
         stored = ControllerState.read(self._store.get(CONTROLLER)) if resumes else None
-        made = settings.make_controller(limits, deadline_s, past)
-        if stored is not None and stored.kind != type(made).__name__:
-            made.set_start(stored.run.began_s)
+        controller = settings.make_controller(limits, deadline_s, past)
+        if stored is not None and stored.kind != type(controller).__name__:
+            controller.set_start(stored.run.began_s)
         elif stored is not None:
             try:
-                made.restore(stored.controller)
+                controller.restore(stored.controller)
             except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
                 self._log.warning("The stored controller state is invalid: %r", error)
-                made = settings.make_controller(limits, deadline_s, past)
-                made.set_start(stored.run.began_s)
-        return made, stored
+                controller = settings.make_controller(limits, deadline_s, past)
+                controller.set_start(stored.run.began_s)
+        return controller, stored
 
     def _start(
         self, earlier: JobRecord | None, past: PastRun | None
@@ -222,8 +222,8 @@ class Training:
         controller, state = self._controller(origin, past, resumes=False)
         if earlier is None:
             self._check_deadline_is_ahead(controller.deadline_s, self._seconds_after(origin))
-        most = self._wait_for_devices(controller, origin, past) if settings.shared else None
-        devices = controller.limits.quantize(controller.start(self._seconds_after(origin)), most)
+        granted = self._wait_for_devices(controller, origin, past) if settings.shared else None
+        devices = controller.limits.quantize(controller.start(self._seconds_after(origin)), granted)
         with tempfile.TemporaryDirectory(prefix="paceline-") as scratch:
             spec = self._host.spec(Path(scratch), devices)
             runtime.check(spec)
@@ -234,7 +234,7 @@ class Training:
         else:
             for key in (HISTORY, CONTROLLER) if settings.shared else (HISTORY, CONTROLLER, PACE):
                 store.delete(key)
-        self.call_engine(lambda: job.resize(devices))  # an earlier try may have started the job on other devices
+        self.call_engine(lambda: job.resize(devices))  # an earlier try may have chosen other devices
         if job.status().state in ("exited", "gone"):  # gone: the machine was rebooted
             self._log.info("Restarting the job of an earlier try: it resumes from its checkpoint")
             self.call_engine(job.restart)
@@ -250,10 +250,10 @@ class Training:
         message = f"deadline: {deadline_s:.1f} s had passed before the training started, at {now_s:.1f} s"
         if self._settings.on_infeasible == "fail":
             raise DeadlineInfeasibleError(message)
-        self._log.warning("%s. It trains anyway, because on_infeasible is %r", message, self._settings.on_infeasible)
+        self._log.warning("%s. Training starts, because on_infeasible is %r", message, self._settings.on_infeasible)
 
     def _wait_for_devices(self, controller: Controller, origin: datetime, past: PastRun | None) -> float:
-        # No job runs now. The arbiter may have granted the devices of an earlier job to others since.
+        # No job runs now. The arbiter may have granted the devices of an earlier job to other jobs.
         self._store.delete(CEILING)
         queue = Queue(
             self._host.store,
@@ -275,7 +275,7 @@ class Training:
         record: JobRecord,
         controller: Controller,
         state: ControllerState | None,
-        held: float,
+        held_devices: float,
         past: PastRun | None,
     ) -> Outcome:
         """Control the job until it ends."""
@@ -285,8 +285,8 @@ class Training:
             raise JobLostError(f"the job {record.id} no longer exists")
         team = self._host.team(job)
         if team is not None:  # a reattached team knows only the devices in use, not its allocation
-            self.call_engine(lambda: team.resume(held))
-        history, shared = History(store.get(HISTORY)), grant_in_force(store, held) if self._settings.shared else None
+            self.call_engine(lambda: team.resume(held_devices))
+        shared = grant_in_force(store, held_devices) if self._settings.shared else None
         exchange = handle.exchange = Exchange(self._host.store, on_failure=self._log_store_failure)
         handle.loop = PaceLoop(
             job,
@@ -294,10 +294,10 @@ class Training:
             exchange,
             lifecycle=self._lifecycle,
             origin=record.origin,
-            held_devices=held,
+            held_devices=held_devices,
             job_started_s=(record.started_at - record.origin).total_seconds() if record.started_at else None,
             on_infeasible=self._settings.on_infeasible,
-            history=history,
+            history=History(store.get(HISTORY)),
             totals=state.run if state else None,
             log=self._log,
             clock=self._clock,
@@ -309,12 +309,12 @@ class Training:
         )
         outcome = handle.loop.run()
         self._succeeded = True
-        handle.close_exchange()  # so that it writes nothing after the steps that follow
+        handle.close_exchange()  # the exchange must not write after the keys are deleted
         return outcome
 
     def _store_result(self, outcome: Outcome, record: JobRecord) -> TrainingResult:
         """Collect the output, store the result, and only then remove the job. The next try may repeat each step."""
-        assert self._handle.job is not None  # it has just ended
+        assert self._handle.job is not None  # the job has just ended
         if not self._handle.is_owner():
             raise DetachedError("Another process has taken over the job: this process disconnects from it")
         model = self._host.collect(self._handle.job)
@@ -326,13 +326,13 @@ class Training:
             self._host.save_measurements(outcome.learned)
         return result
 
-    # --- other ends -----------------------------------------------------------------------------------------------
+    # --- stops and failures ---------------------------------------------------------------------------------------
 
     def _stop(self) -> PacelineError:
         """Carry out a requested stop, once per job; return the error that describes its outcome."""
         with self._stopping:
             job = self._handle.job
-            if self._stopped is None or self._stopped[0] is not job:  # also if the job has started since the last stop
+            if self._stopped is None or self._stopped[0] is not job:  # stop a job that has started since the last stop
                 self._stopped = (job, self._stop_for_task_status())
         return self._stopped[1]
 
@@ -358,12 +358,12 @@ class Training:
         return DetachedError("This worker process ends: its job continues, the next process takes it over")
 
     def _keep_or_discard(self) -> None:
-        """After the last try, remove the job, but keep a completed one: after a clear, its output is collected."""
+        """After the last try, remove the job unless it is complete; a clear then collects its output."""
         if not self._succeeded:
             self._handle.discard()
             return
         self._log.error(
-            "Job %s has trained to its end and is kept: clear the task to collect its output again", self._job_id
+            "Job %s has completed its training and is kept: clear the task to collect its output again", self._job_id
         )
 
     @property
@@ -384,7 +384,7 @@ class Training:
 
 
 class _StopCheck:
-    """Returns whether control has to stop: on request, or if a suspended process has lost its job meanwhile."""
+    """Checks whether control has to stop: on request, or after a suspension in which another process took the job."""
 
     def __init__(self, requested: Callable[[], bool], is_owner: Callable[[], bool]) -> None:
         self._requested, self._is_owner = requested, is_owner

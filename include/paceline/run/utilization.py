@@ -14,17 +14,17 @@ class JobUtilization:
 
     Examples
     --------
-    >>> busy = JobUtilization()
+    >>> utilization = JobUtilization()
     >>> for second in range(5):
-    ...     busy.add(Usage(cpu_s=1.2 * second, memory_bytes=0, measured_s=second), device_s=2.0 * second)
-    >>> busy.share
+    ...     utilization.add(Usage(cpu_s=1.2 * second, memory_bytes=0, measured_s=second), device_s=2.0 * second)
+    >>> utilization.share
     0.6
     """
 
     def __init__(self) -> None:
         self.share: float | None = None  # ``None`` until measured
         self.cores: float | None = None
-        self._readings: deque[tuple[float, float, float]] = deque()  # time, CPU seconds and device-seconds until then
+        self._readings: deque[tuple[float, float, float]] = deque()  # time, total CPU seconds and device-seconds
 
     def add(self, usage: Usage, device_s: float) -> None:
         """Add a reading and the device-seconds of the allocation so far."""

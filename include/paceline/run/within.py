@@ -1,4 +1,4 @@
-"""Calls a function that may hang, with a time limit: a process that has to end has only seconds."""
+"""A call with a time limit: a process that has to end has only seconds for a call that may hang."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def within(limit_s: float, call: Callable[[], T], default: T) -> T:
     """
     results: list[T] = []
 
-    def work() -> None:
+    def run_call() -> None:
         try:
             results.append(call())
         except Exception:
             results.append(default)
 
-    thread = threading.Thread(target=work, name="paceline-within", daemon=True)
+    thread = threading.Thread(target=run_call, name="paceline-within", daemon=True)
     thread.start()
     thread.join(limit_s)
     return results[0] if results else default

@@ -1,4 +1,4 @@
-"""Tar streams into and out of a container: streamed, because inputs are large; output is untrusted and validated.
+"""Tar streams into and out of a container. Inputs are large, so they are streamed; output is untrusted and validated.
 
 Called by ``DockerRuntime`` (input files) and ``DockerJob`` (output).
 """
@@ -44,16 +44,16 @@ def tar_stream(entries: Iterable[Entry]) -> Iterator[bytes]:
             header.size = len(entry.source)
             yield header.tobuf(tarfile.PAX_FORMAT) + entry.source + _padding(header.size)
         else:
-            yield from _file(header, entry.source)
+            yield from _file_chunks(header, entry.source)
     yield bytes(2 * tarfile.BLOCKSIZE)
 
 
-def _file(header: tarfile.TarInfo, source: Path) -> Iterator[bytes]:
+def _file_chunks(header: tarfile.TarInfo, source: Path) -> Iterator[bytes]:
     # No OSError may leave this generator: the HTTP client that sends the chunks would report it as a connection error.
     try:
         stream = source.open("rb")
     except OSError as error:
-        raise InvalidInputError("files", str(source), f"a file that can be read ({error.strerror})") from error
+        raise InvalidInputError("files", str(source), f"a readable file ({error.strerror})") from error
     with stream:
         header.size = left = os.fstat(stream.fileno()).st_size
         yield header.tobuf(tarfile.PAX_FORMAT)
@@ -61,7 +61,7 @@ def _file(header: tarfile.TarInfo, source: Path) -> Iterator[bytes]:
             try:
                 block = stream.read(min(_BLOCK, left))
             except OSError as error:
-                raise InvalidInputError("files", str(source), f"a file that can be read ({error.strerror})") from error
+                raise InvalidInputError("files", str(source), f"a readable file ({error.strerror})") from error
             if not block:
                 raise InvalidInputError("files", str(source), "a file that does not shrink while it is read")
             left -= len(block)
@@ -70,12 +70,12 @@ def _file(header: tarfile.TarInfo, source: Path) -> Iterator[bytes]:
 
 
 def extract_output(chunks: Iterable[bytes], destination: Path, *, root: str, max_bytes: int) -> list[str]:
-    """Unpack the tar in ``chunks`` into ``destination``: everything that can be collected, or nothing.
+    """Unpack the tar in ``chunks`` into ``destination``; on an error, add nothing.
 
     Parameters
     ----------
     chunks:
-        The tar as sent by the engine.
+        The tar from the engine.
     destination:
         Folder, created if missing.
     root:
@@ -95,9 +95,9 @@ def extract_output(chunks: Iterable[bytes], destination: Path, *, root: str, max
     """
 
     def unpack(collector: OutputCollector) -> None:
-        with tarfile.open(fileobj=_Reader(chunks), mode="r|") as archive:
+        with tarfile.open(fileobj=_ChunkReader(chunks), mode="r|") as archive:
             for member in archive:
-                path = _parts(member.name, root)
+                path = _parts_below(member.name, root)
                 if path is None:
                     raise TrainingFailedError(f"output: {member.name!r} is outside the output folder")
                 if member.isdir():
@@ -108,7 +108,7 @@ def extract_output(chunks: Iterable[bytes], destination: Path, *, root: str, max
                     collector.add_file(path, cast("BinaryIO", content), member.size)
                 elif member.issym():
                     collector.add_link(path, member.linkname)
-                elif member.islnk() and (target := _parts(member.linkname, root)) is not None:
+                elif member.islnk() and (target := _parts_below(member.linkname, root)) is not None:
                     collector.add_hard_link(path, target)
                 else:
                     collector.skip(path)
@@ -116,8 +116,8 @@ def extract_output(chunks: Iterable[bytes], destination: Path, *, root: str, max
     return collect_output(destination, unpack, max_bytes=max_bytes)
 
 
-def _parts(name: str, root: str) -> tuple[str, ...] | None:
-    """Return the parts of a name below ``root``; ``None`` for a path outside it."""
+def _parts_below(name: str, root: str) -> tuple[str, ...] | None:
+    """Return the parts of a path below ``root``; ``None`` for a path outside ``root``."""
     path = PurePosixPath(name)
     parts = path.parts
     if path.is_absolute() or ".." in parts or not parts or parts[0] != root:
@@ -129,7 +129,7 @@ def _padding(size: int) -> bytes:
     return bytes(-size % tarfile.BLOCKSIZE)
 
 
-class _Reader(io.RawIOBase):
+class _ChunkReader(io.RawIOBase):
     """A readable file over an iterator of chunks, for tarfile."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:

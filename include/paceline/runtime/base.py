@@ -1,7 +1,7 @@
 """The protocol that every runtime implements and the control loop calls.
 
-A *runtime* (``DockerRuntime``, ``ProcessRuntime``) starts jobs. A *job* is one training: the control loop reads its
-output, resizes its allocation while it runs, and collects its output files when it has ended.
+A *runtime* (``DockerRuntime``, ``ProcessRuntime``) starts jobs. A *job* runs training code: the control loop reads
+its output, resizes its allocation, and collects its output files when the job has ended.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 # Defaults for a job's environment. malloc keeps freed memory for the next batch: memory from the kernel costs a page
-# fault per 4 KiB, half a million for 40 batches of a large model. Waiting OpenMP threads sleep: in a busy loop they
-# use up the quota, or the CPU time that a neighbour leaves, of the thread they wait for. Sleeping costs little on an
-# idle machine.
+# fault per 4 KiB, half a million faults in 40 batches of a large model. Waiting OpenMP threads sleep: a busy loop would
+# use up CPU time that the thread they wait for needs, within the quota or beside a neighbour. Sleeping costs little on
+# an idle machine.
 JOB_ENVIRONMENT = {
     "MALLOC_MMAP_THRESHOLD_": str(2**30),
     "MALLOC_TRIM_THRESHOLD_": str(2**30),
@@ -44,28 +44,28 @@ class JobSpec:
     environment:
         Environment variables for the job. Values are not logged.
     gpus:
-        Number of GPUs for a container, any of the engine's; a local process sees all GPUs of the machine.
+        Number of GPUs for a container, chosen by the engine; a local process sees all GPUs of the machine.
     memory_bytes:
-        Hard memory limit, or ``None`` for none.
+        Hard memory limit; ``None`` for no limit.
     max_processes:
         Limit on processes and threads.
     user:
         Numeric ``uid`` or ``uid:gid`` of the job in a container. An unprivileged user by default.
     allow_root:
-        Whether ``user`` may be root, uid 0. Without it, ``check`` rejects root.
+        Whether ``user`` may be root, uid 0. Otherwise, ``check`` rejects root.
     network:
         Network to join; ``None`` for no network.
     own_network:
-        Private network for the jobs of one training, used in place of ``network``. The job with an ``alias`` creates
-        it, the other jobs require it, and removing the last job removes it.
+        Private network for the jobs of one team, used in place of ``network``. The job with an ``alias`` creates the
+        network, the other jobs require it, and removing the last job removes the network.
     alias:
         The job's host name in ``own_network``.
     external_access:
         Whether the network that the job creates is connected to other machines; ``published`` ports need this.
     published:
-        Port of the job to the ``(IP, port)`` on the engine's machine at which other machines reach it.
+        Map of a port of the job to the ``(IP, port)`` on the engine's machine where other machines reach the job.
     cgroup_parent:
-        Control group above the container's own; it represents a device that is a part of a machine.
+        Parent control group of the container, which represents a device that is a part of a machine.
     labels:
         Extra labels, for people and tools that list containers.
     """
@@ -96,7 +96,7 @@ class JobStatus:
     """The state of a job as the engine reports it.
 
     ``started_s`` and ``finished_s`` are seconds since the epoch on the engine's clock.
-    ``reason`` explains the exit code to people if needed ("killed for memory, limit 64 MiB").
+    ``reason`` explains the exit code to users if needed ("killed for memory, limit 64 MiB").
     """
 
     state: Literal["running", "exited", "gone"]
@@ -122,7 +122,7 @@ class Usage:
 
 
 class Job(Protocol):
-    """A started job. The process that started it may have ended."""
+    """A started job, which may outlive the process that started it."""
 
     @property
     def id(self) -> str:
@@ -136,7 +136,7 @@ class Job(Protocol):
         """
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait at most ``timeout_s`` for the job's end; return whether it has ended."""
+        """Wait at most ``timeout_s`` for the job's end; return whether the job has ended."""
 
     def resize(self, devices: float) -> None:
         """Set the allocation to ``devices`` cores. Raises RuntimeUnavailableError during an engine outage."""
@@ -148,7 +148,7 @@ class Job(Protocol):
         """Return the job's resource usage. Raises RuntimeUnavailableError during an engine outage."""
 
     def restart(self) -> None:
-        """Restart an exited job in place: same files, same checkpoint folder. ``read_lines`` continues."""
+        """Restart an exited job in place, with the same files and checkpoint folder. ``read_lines`` continues."""
 
     def collect(self, destination: Path) -> list[str]:
         """Copy the job's output folder into ``destination``, created if missing; return the top-level names."""

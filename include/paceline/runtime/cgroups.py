@@ -19,7 +19,7 @@ _QUOTA_MIN_US = 1_000
 
 @dataclass(frozen=True)
 class Group:
-    """The folders of one job's cgroup: a single one on v2 (``unified``), one for each controller on v1."""
+    """The folders of one job's cgroup: a single folder on v2 (``unified``), one folder per controller on v1."""
 
     cpu: Path
     memory: Path | None
@@ -29,7 +29,7 @@ class Group:
 
     @property
     def folders(self) -> list[Path]:
-        """The distinct folders."""
+        """The folders without duplicates."""
         paths = (self.cpu, self.memory, self.account, self.processes)
         return list(dict.fromkeys(path for path in paths if path is not None))
 
@@ -43,7 +43,7 @@ class Group:
             _write(self.cpu / "cpu.cfs_quota_us", str(quota))
 
     def set_memory(self, limit: int) -> bool:
-        """Set the memory limit; return whether this cgroup supports it."""
+        """Set the memory limit; return whether this cgroup supports the limit."""
         if self.memory is None:
             return False
         try:
@@ -51,7 +51,7 @@ class Group:
         except OSError:
             return False
         swap = self.memory / ("memory.swap.max" if self.unified else "memory.memsw.limit_in_bytes")
-        with contextlib.suppress(OSError):  # no swap accounting in this kernel
+        with contextlib.suppress(OSError):  # the kernel may have no swap accounting
             _write(swap, "0" if self.unified else str(limit))
         if self.unified:
             with contextlib.suppress(OSError):
@@ -59,7 +59,7 @@ class Group:
         return True
 
     def set_processes(self, limit: int) -> None:
-        """Limit processes and threads, if this cgroup supports it."""
+        """Limit processes and threads, if this cgroup supports the limit."""
         if self.processes is not None:
             with contextlib.suppress(OSError):
                 _write(self.processes / "pids.max", str(limit))
@@ -71,17 +71,17 @@ class Group:
 
     def members(self) -> list[int]:
         """Return the PIDs of the processes in the cgroup."""
-        found: set[int] = set()
+        pids: set[int] = set()
         for folder in self.folders:
             with contextlib.suppress(OSError):
-                found.update(int(pid) for pid in (folder / "cgroup.procs").read_text().split())
-        return sorted(found)
+                pids.update(int(line) for line in (folder / "cgroup.procs").read_text().split())
+        return sorted(pids)
 
     def cpu_seconds(self) -> float | None:
         """Return the CPU time of all processes that have run in the cgroup; ``None`` without accounting."""
         with contextlib.suppress(OSError, ValueError, KeyError):
             if self.unified:
-                return int(_table(self.cpu / "cpu.stat")["usage_usec"]) / 1e6
+                return int(_read_table(self.cpu / "cpu.stat")["usage_usec"]) / 1e6
             if self.account is not None:
                 return int((self.account / "cpuacct.usage").read_text()) / 1e9
         return None
@@ -92,7 +92,7 @@ class Group:
             return None
         with contextlib.suppress(OSError, ValueError):
             usage = self.memory / ("memory.current" if self.unified else "memory.usage_in_bytes")
-            details = _table(self.memory / "memory.stat")
+            details = _read_table(self.memory / "memory.stat")
             cache = details.get("inactive_file" if self.unified else "total_inactive_file", "0")
             return max(0, int(usage.read_text()) - int(cache))
         return None
@@ -103,11 +103,11 @@ class Group:
             return False
         with contextlib.suppress(OSError, ValueError):
             events = self.memory / ("memory.events" if self.unified else "memory.oom_control")
-            return int(_table(events).get("oom_kill", "0")) > 0
+            return int(_read_table(events).get("oom_kill", "0")) > 0
         return False
 
     def remove(self, timeout_s: float = 2.0) -> bool:
-        """Kill the remaining processes and remove the cgroup; return whether that succeeded."""
+        """Kill the remaining processes and remove the cgroup; return whether the removal succeeded."""
         limit = time.monotonic() + timeout_s
         while True:
             for pid in self.members():
@@ -140,7 +140,7 @@ class Group:
 
 
 def create(name: str, mounts: str | None = None, own: str | None = None) -> Group | None:
-    """Create a cgroup with a CPU controller for this process; return ``None`` where that is not permitted.
+    """Create a cgroup with a CPU controller; return ``None`` if this process may not create one.
 
     Parameters
     ----------
@@ -153,18 +153,18 @@ def create(name: str, mounts: str | None = None, own: str | None = None) -> Grou
     own = Path("/proc/self/cgroup").read_text() if own is None else own
     folders = own_folders(mounts, own)
     if "cpu" in folders:
-        cpu = _make(folders["cpu"] / name, "cpu.cfs_quota_us")
+        cpu = _create_folder(folders["cpu"] / name, "cpu.cfs_quota_us")
         if cpu is None:
             return None
         needed = {"memory": "memory.limit_in_bytes", "cpuacct": "cpuacct.usage", "pids": "pids.max"}
-        made: dict[str, Path | None] = {}
+        new: dict[str, Path | None] = {}
         for controller, file in needed.items():
             folder = folders[controller] / name if controller in folders else None
-            if folder is not None and folder in (cpu, *made.values()):  # v1 may mount several controllers together
-                made[controller] = folder if os.access(folder / file, os.R_OK) else None
+            if folder is not None and folder in (cpu, *new.values()):  # v1 may mount several controllers together
+                new[controller] = folder if os.access(folder / file, os.R_OK) else None
             else:
-                made[controller] = _make(folder, file) if folder is not None else None
-        return Group(cpu=cpu, memory=made["memory"], account=made["cpuacct"], processes=made["pids"], unified=False)
+                new[controller] = _create_folder(folder, file) if folder is not None else None
+        return Group(cpu=cpu, memory=new["memory"], account=new["cpuacct"], processes=new["pids"], unified=False)
     if "" in folders:
         return _create_unified(folders[""], name)
     return None
@@ -189,13 +189,13 @@ def pin(group: Group, processor: int) -> bool:
 
 
 def own_quota(mounts: str | None = None, own: str | None = None) -> float | None:
-    """Return the CPU limit of this process's cgroups in cores, or ``None`` without one.
+    """Return the CPU limit of this process's cgroups in cores, or ``None`` without a limit.
 
-    This is the tightest limit of all ancestors, in every mount of the hierarchy.
+    The result is the tightest limit of all ancestors in every mount of the hierarchy.
     """
     mounts = Path("/proc/self/mountinfo").read_text() if mounts is None else mounts
     own = Path("/proc/self/cgroup").read_text() if own is None else own
-    found: list[float] = []
+    quotas: list[float] = []
     for controller, folder in _own_locations(mounts, own):
         if controller not in ("", "cpu"):
             continue
@@ -207,33 +207,33 @@ def own_quota(mounts: str | None = None, own: str | None = None) -> float | None
                 else:
                     quota, period = (ancestor / "cpu.max").read_text().split()
                 if quota != "max" and int(quota) > 0:
-                    found.append(int(quota) / int(period))
-    return min(found, default=None)
+                    quotas.append(int(quota) / int(period))
+    return min(quotas, default=None)
 
 
 def own_folders(mounts: str, own: str) -> dict[str, Path]:
-    """Return this process's cgroup folder for each v1 controller; key ``""`` is v2's.
+    """Return this process's cgroup folder for each v1 controller; the key ``""`` is the v2 hierarchy.
 
     >>> mounts = "30 24 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw"
     >>> own_folders(mounts, "0::/user.slice/me")[""].as_posix()
     '/sys/fs/cgroup/user.slice/me'
     """
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for controller, folder in _own_locations(mounts, own):
-        found.setdefault(controller, folder)
-    return found
+        folders.setdefault(controller, folder)
+    return folders
 
 
 def _own_locations(mounts: str, own: str) -> list[tuple[str, Path]]:
-    """Return the controllers of every mount with the folder of this process's cgroup below it.
+    """Return the mounted controllers, each with the folder of this process's cgroup below its mount.
 
-    A mount of another cgroup is used only for a controller without a mount of ours: in a container,
+    If no mount of a controller contains this process's cgroup, use the top of another mount: in a container,
     ``/proc/self/cgroup`` may show the host's path while the mount shows only the container's subtree.
     """
     paths = {}
     for line in own.splitlines():
         _, controllers, path = line.split(":", 2)
-        for controller in controllers.split(","):  # v2's line has an empty list
+        for controller in controllers.split(","):  # v2 lists no controllers
             paths[controller] = path
     ours: list[tuple[str, Path]] = []
     others: list[tuple[str, Path]] = []
@@ -242,18 +242,18 @@ def _own_locations(mounts: str, own: str) -> list[tuple[str, Path]]:
         fields, kind = before.split(), after.split()
         if len(fields) < 5 or len(kind) < 3 or kind[0] not in ("cgroup", "cgroup2"):
             continue
-        root, point = map(_unescaped, fields[3:5])
+        root, mount_point = map(_unescaped, fields[3:5])
         top = root.rstrip("/")
         for controller in [""] if kind[0] == "cgroup2" else kind[2].split(","):
-            here = paths.get(controller)
-            if here is None or (kind[0] == "cgroup" and not controller):
+            own_path = paths.get(controller)
+            if own_path is None or (kind[0] == "cgroup" and not controller):
                 continue
-            if here == root or here.startswith(top + "/"):
-                ours.append((controller, Path(point + "/" + here[len(top) :].lstrip("/"))))
+            if own_path == root or own_path.startswith(top + "/"):
+                ours.append((controller, Path(mount_point + "/" + own_path[len(top) :].lstrip("/"))))
             else:
-                others.append((controller, Path(point)))
-    found = {controller for controller, _ in ours}
-    return ours + [location for location in others if location[0] not in found]
+                others.append((controller, Path(mount_point)))
+    located = {controller for controller, _ in ours}
+    return ours + [location for location in others if location[0] not in located]
 
 
 def _unescaped(field: str) -> str:
@@ -264,8 +264,8 @@ def _unescaped(field: str) -> str:
 def _create_unified(own: Path, name: str) -> Group | None:
     """Create a v2 cgroup below the nearest writable ancestor that delegates the CPU controller.
 
-    A cgroup with processes in it cannot delegate controllers, so the new one is usually a sibling of ours. The
-    delegation settings of ancestors belong to their owners and stay unchanged.
+    A cgroup with processes in it cannot delegate controllers, so the new cgroup is usually a sibling of this process's
+    cgroup. The delegation settings of ancestors belong to their owners and stay unchanged.
     """
     for controller in ("+cpu", "+memory", "+pids"):
         with contextlib.suppress(OSError):
@@ -273,7 +273,7 @@ def _create_unified(own: Path, name: str) -> Group | None:
     for parent in (own, *own.parents):
         if not (parent / "cgroup.controllers").exists():
             return None
-        folder = _make(parent / name, "cpu.max")
+        folder = _create_folder(parent / name, "cpu.max")
         if folder is not None:
             memory = folder if (folder / "memory.max").exists() else None
             processes = folder if (folder / "pids.max").exists() else None
@@ -281,7 +281,7 @@ def _create_unified(own: Path, name: str) -> Group | None:
     return None
 
 
-def _make(folder: Path, needed: str) -> Path | None:
+def _create_folder(folder: Path, needed: str) -> Path | None:
     try:
         folder.mkdir()
     except OSError:
@@ -294,7 +294,7 @@ def _make(folder: Path, needed: str) -> Path | None:
 
 
 def _write(path: Path, value: str) -> None:
-    # Not open("w"): O_CREAT and O_TRUNC do not apply to cgroup files, and a missing file must be an error.
+    # Do not use open("w"): O_CREAT and O_TRUNC do not apply to cgroup files, and a missing file must be an error.
     handle = os.open(path, os.O_WRONLY)
     try:
         os.write(handle, value.encode())
@@ -302,5 +302,5 @@ def _write(path: Path, value: str) -> None:
         os.close(handle)
 
 
-def _table(path: Path) -> dict[str, str]:
+def _read_table(path: Path) -> dict[str, str]:
     return dict(line.split(None, 1) for line in path.read_text().splitlines() if " " in line)

@@ -18,7 +18,7 @@ from paceline.runtime.base import JobSpec
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,199}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _USER = re.compile(r"([0-9]{1,10})(?::([0-9]{1,10}))?")
-_ID_MAX = 2**31 - 1  # the engines' limit
+_ID_MAX = 2**31 - 1  # the limit of Docker engines
 _MEMORY_MIN = 16 * 1024**2  # the interpreter does not start with less; engines reject less than 6 MiB
 
 
@@ -69,24 +69,24 @@ def check_devices(devices: float, field: str = "devices") -> None:
 
 
 def check_capacity(devices: float, capacity: float) -> None:
-    """Raise if a job would start with more cores than the runtime has."""
+    """Raise ``InvalidInputError`` if a job would start with more cores than the runtime has."""
     if devices > capacity:
         raise InvalidInputError("devices", devices, f"at most {capacity:g}, the number of cores of the runtime")
 
 
 def placed_files(spec: JobSpec) -> Iterator[tuple[str, Path]]:
-    """Yield every file of ``spec``: its path below the job's home, and its local path. Recurses into folders.
+    """Yield the path below the job's home and the local path of every file of ``spec``, also in subfolders.
 
-    A link in an input folder yields its target file, because the job could not follow the link.
+    For a link in an input folder, yield the target file, because the job could not follow the link.
     """
     for target, local in sorted(spec.files.items()):
         yield f"work/{PurePosixPath(target)}", Path(local)
     for target, local in sorted(spec.inputs.items()):
         base = f"input/{PurePosixPath(target)}".rstrip("/.")
         if Path(local).is_dir():
-            for found in sorted(Path(local).rglob("*")):
-                if found.is_file():
-                    yield f"{base}/{found.relative_to(local).as_posix()}", found
+            for file in sorted(Path(local).rglob("*")):
+                if file.is_file():
+                    yield f"{base}/{file.relative_to(local).as_posix()}", file
         else:
             yield base, Path(local)
 
@@ -94,7 +94,7 @@ def placed_files(spec: JobSpec) -> Iterator[tuple[str, Path]]:
 def spec_digest(spec: JobSpec) -> str:
     """Return a digest that is equal for specs of the same job.
 
-    It includes the contents of files, and excludes the number of cores, which changes while a job runs.
+    The digest includes the contents of files, and excludes the number of cores, which changes while a job runs.
     """
     digest = hashlib.blake2b(digest_size=16)
     values = {
@@ -123,8 +123,8 @@ def spec_digest(spec: JobSpec) -> str:
 
 
 def _check_user(user: str, allow_root: bool) -> None:
-    found = _USER.fullmatch(user) if isinstance(user, str) else None
-    numbers = [int(number) for number in found.groups() if number is not None] if found else []
+    match = _USER.fullmatch(user) if isinstance(user, str) else None
+    numbers = [int(number) for number in match.groups() if number is not None] if match else []
     if not numbers or max(numbers) > _ID_MAX:
         raise InvalidInputError("user", user, f"'uid' or 'uid:gid', numbers of at most {_ID_MAX}")
     if numbers[0] == 0 and allow_root is not True:
@@ -141,7 +141,7 @@ def _is_integer(value: object, minimum: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
 
 
-def check_labels(job: str, found: Mapping[str, str] | None, wanted: Mapping[str, str] | None) -> None:
+def check_labels(job: str, labels: Mapping[str, str] | None, wanted: Mapping[str, str] | None) -> None:
     """Raise ``JobLostError`` unless a job has the ``wanted`` labels: a stored job id may belong to another task.
 
     >>> check_labels("container 4f0c", {"paceline.task": "train"}, {"paceline.task": "evaluate"})
@@ -149,5 +149,5 @@ def check_labels(job: str, found: Mapping[str, str] | None, wanted: Mapping[str,
     paceline.errors.JobLostError: container 4f0c belongs to another task: paceline.task is 'train', not 'evaluate'
     """
     for name, value in (wanted or {}).items():
-        if (found or {}).get(name) != value:
-            raise JobLostError(f"{job} belongs to another task: {name} is {(found or {}).get(name)!r}, not {value!r}")
+        if (labels or {}).get(name) != value:
+            raise JobLostError(f"{job} belongs to another task: {name} is {(labels or {}).get(name)!r}, not {value!r}")

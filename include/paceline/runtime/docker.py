@@ -1,4 +1,4 @@
-"""Runs training jobs as hardened containers of a local or remote Docker engine.
+"""The runtime for training jobs in hardened containers of a local or remote Docker engine.
 
 ``DeadlineTrainingOperator`` creates one ``DockerRuntime`` per task and passes it to the control loop.
 """
@@ -30,10 +30,10 @@ HOME = "/paceline"
 LABEL_JOB = "paceline.job"
 LABEL_SPEC = "paceline.spec"
 _SHM_BYTES = 1024**3
-# Limits what a job can write to the engine's disk. The engine keeps the newest files, so the newest progress survives
+# Limits on a job's output on the engine's disk. The engine keeps the newest log files, so the newest progress survives
 # any pause in reading: at 5 lines a second, dropped lines are more than a day old.
 _LOG_OPTIONS = {"max-size": "50m", "max-file": "4"}
-# Debian's images have only python3. Any other command runs unchanged.
+# Debian's images have only python3. Commands other than python run unchanged.
 _PYTHON = ["/bin/sh", "-c", 'exec "$(command -v python || command -v python3 || echo python)" "$@"', "python"]
 
 
@@ -43,7 +43,7 @@ class DockerRuntime:
     Parameters
     ----------
     client:
-        A ``docker.APIClient``, or a function that creates one. A background thread uses it, too.
+        A ``docker.APIClient``, or a function that creates one. A background thread also uses the client.
     pull:
         Pull the image before the first start, even if the engine has it, so that all containers of this object use
         the same image. A failed pull is an error. By default nothing is pulled, and a missing image is an error.
@@ -52,9 +52,9 @@ class DockerRuntime:
 
     Notes
     -----
-    A container has no capabilities and cannot gain any, no network by default, an unprivileged user, limits on memory
-    and processes, and no access to the host's file system. All files are transferred through the engine's API, so a
-    remote engine works like a local one.
+    A container has no capabilities and cannot gain any. It has no network by default, an unprivileged user, limits on
+    memory and processes, and no access to the host's file system. All files pass through the engine's API, so a remote
+    engine works like a local engine.
     """
 
     name = "docker"
@@ -107,66 +107,66 @@ class DockerRuntime:
         return docker_network.exists(self._client, name)
 
     def start(self, spec: JobSpec) -> DockerJob:
-        """Start ``spec``, or reattach to its container if a process started it and died before it stored the id."""
+        """Start ``spec``, or reattach to its container if a process died between starting it and storing its id."""
         self.check(spec)
         digest = spec_digest(spec)
-        found = self._find(f"paceline-{spec.name}")
-        if found is not None and _is_started(found, digest):
-            log.info("Container %s already runs the same job: reattaching to it", found["Id"][:12])
-            return self.reattach(found["Id"])
-        if found is not None:
-            self._check_replaceable(found, spec)
-        assert spec.image is not None  # see check
+        existing = self._find_by_name(f"paceline-{spec.name}")
+        if existing is not None and _is_started(existing, digest):
+            log.info("Container %s already runs the same job: reattaching to it", existing["Id"][:12])
+            return self.reattach(existing["Id"])
+        if existing is not None:
+            self._check_replaceable(existing, spec)
+        assert spec.image is not None  # ``check`` requires an image
         self._images.prepare(self._client, spec.image)
-        if found is not None:
-            log.info("Removing container %s: it has this job's name and is not running", found["Id"][:12])
-            self._discard(found["Id"])
+        if existing is not None:
+            log.info("Removing container %s: it has this job's name and is not running", existing["Id"][:12])
+            self._remove_container(existing["Id"])
         if spec.own_network is not None and spec.alias is not None:
             docker_network.create(self._client, spec.own_network, external_access=spec.external_access)
         container = None
         try:
             container = self._create(spec, digest)
             with engine_call("copy the job's files into the container"):
-                self._client.put_archive(container, "/", tar_stream(_entries(spec)))
-            with _missing_gpus_reported(spec.gpus), engine_call("start the container"):
+                self._client.put_archive(container, "/", tar_stream(_file_entries(spec)))
+            with _report_missing_gpus(spec.gpus), engine_call("start the container"):
                 self._client.start(container)
         except BaseException:
             if container is not None:
-                self._discard(container)
+                self._remove_container(container)
             if spec.own_network is not None:
                 docker_network.remove_if_empty(self._client, spec.own_network)
             raise
         return DockerJob(self._client, container, max_output_bytes=self._max_output_bytes, tail=None)
 
     def reattach(self, job_id: str, labels: Mapping[str, str] | None = None) -> DockerJob:
-        """Return the job of a container that ``start`` started, in any process."""
+        """Return the job of a container that any process started with ``start``."""
         with engine_call("find the container"):
-            found = self._client.inspect_container(job_id)
-        if LABEL_JOB not in (found["Config"]["Labels"] or {}):
+            details = self._client.inspect_container(job_id)
+        if LABEL_JOB not in (details["Config"]["Labels"] or {}):
             raise JobLostError(f"container {job_id[:12]} was not started by Paceline")
-        check_labels(f"container {job_id[:12]}", found["Config"]["Labels"], labels)
-        if found["State"]["Status"] == "created":
+        check_labels(f"container {job_id[:12]}", details["Config"]["Labels"], labels)
+        if details["State"]["Status"] == "created":
             raise JobLostError(f"container {job_id[:12]} was never started")
         # In the log of an ended container, many lines may follow the last progress line.
-        tail = 200 if found["State"]["Running"] else 10_000
-        return DockerJob(self._client, found["Id"], max_output_bytes=self._max_output_bytes, tail=tail)
+        tail = 200 if details["State"]["Running"] else 10_000
+        return DockerJob(self._client, details["Id"], max_output_bytes=self._max_output_bytes, tail=tail)
 
     def jobs(self) -> Iterator[tuple[str, dict[str, str]]]:
-        """Yield the id and labels of every container that Paceline started, in any process."""
+        """Yield the id and labels of every container that any process of Paceline started."""
         with engine_call("list containers"):
-            found = self._client.containers(all=True, filters={"label": LABEL_JOB})
-        for container in found:
+            containers = self._client.containers(all=True, filters={"label": LABEL_JOB})
+        for container in containers:
             if container["State"] != "created":
                 yield str(container["Id"]), dict(container["Labels"] or {})
 
     def find(self, labels: Mapping[str, str], cgroup_parent: str | None) -> DockerJob | None:
-        """Return a running container with these labels and this parent control group; ``None`` if there is none.
+        """Return a running container with these labels and this parent control group; ``None`` if none matches.
 
-        Any process may have started it. The job reads only output written from now on.
+        Any process may have started the container. The job reads only output written from now on.
         """
         wanted = [f"{name}={value}" for name, value in labels.items()]
         with engine_call("find a running container"):
-            running = [str(found["Id"]) for found in self._client.containers(filters={"label": wanted})]
+            running = [str(details["Id"]) for details in self._client.containers(filters={"label": wanted})]
         for container in running:
             with contextlib.suppress(JobLostError), engine_call("read a container's control group"):
                 parent = self._client.inspect_container(container)["HostConfig"].get("CgroupParent")
@@ -178,9 +178,9 @@ class DockerRuntime:
         """Return every started container with these labels: its job, all its labels and its allocation in cores."""
         wanted = [f"{name}={value}" for name, value in labels.items()]
         with engine_call("list containers"):
-            found = [str(one["Id"]) for one in self._client.containers(all=True, filters={"label": wanted})]
+            containers = [str(listed["Id"]) for listed in self._client.containers(all=True, filters={"label": wanted})]
         jobs = []
-        for container in found:
+        for container in containers:
             with contextlib.suppress(JobLostError):
                 job = self.reattach(container)
                 with engine_call("read a container's allocation"):
@@ -199,30 +199,30 @@ class DockerRuntime:
         """Remove all containers with these labels, in any state, and their private networks."""
         wanted = [f"{name}={value}" for name, value in labels.items()]
         with engine_call("list containers"):
-            found = self._client.containers(all=True, filters={"label": wanted})
-        for container in found:
-            self._discard(container["Id"])
+            containers = self._client.containers(all=True, filters={"label": wanted})
+        for container in containers:
+            self._remove_container(container["Id"])
             network = (container["Labels"] or {}).get(docker_network.LABEL)
             if network is not None:
                 docker_network.remove_if_empty(self._client, network)
 
-    def _find(self, name: str) -> Mapping[str, Any] | None:
+    def _find_by_name(self, name: str) -> Mapping[str, Any] | None:
         try:
             with engine_call("find a container of the same name"):
-                found: Mapping[str, Any] = self._client.inspect_container(name)
-                return found
+                details: Mapping[str, Any] = self._client.inspect_container(name)
+                return details
         except JobLostError:
             return None
 
     def _can_reattach(self, spec: JobSpec) -> bool:
-        """Return whether ``start`` would reattach to the container of ``spec``, which needs no image."""
-        found = self._find(f"paceline-{spec.name}")
-        return found is not None and _is_started(found, spec_digest(spec))
+        """Return whether ``start`` would reattach to the container of ``spec``, which does not need the image."""
+        existing = self._find_by_name(f"paceline-{spec.name}")
+        return existing is not None and _is_started(existing, spec_digest(spec))
 
-    def _check_replaceable(self, found: Mapping[str, Any], spec: JobSpec) -> None:
+    def _check_replaceable(self, existing: Mapping[str, Any], spec: JobSpec) -> None:
         """Raise unless an existing container of this name may be removed."""
-        container, state = found["Id"], found["State"]["Status"]
-        if LABEL_JOB not in (found["Config"]["Labels"] or {}):
+        container, state = existing["Id"], existing["State"]["Status"]
+        if LABEL_JOB not in (existing["Config"]["Labels"] or {}):
             raise InvalidInputError("name", spec.name, "a name that no container outside Paceline uses")
         if state in ("running", "paused", "restarting"):
             accepted = f"a name that no running job uses; container {container[:12]} runs another job of this name"
@@ -282,7 +282,7 @@ class DockerRuntime:
             )
         return str(created["Id"])
 
-    def _discard(self, container: str) -> None:
+    def _remove_container(self, container: str) -> None:
         try:
             with engine_call("remove the container"):
                 self._client.remove_container(container, force=True, v=True)
@@ -292,32 +292,32 @@ class DockerRuntime:
             log.error("Could not remove container %s; run `docker rm -f %s`. %s", container, container, error)
 
 
-def _is_started(found: Mapping[str, Any], digest: str) -> bool:
+def _is_started(details: Mapping[str, Any], digest: str) -> bool:
     """Return whether a container was started for the spec with this digest. A created container may lack its files."""
-    labels = found["Config"]["Labels"] or {}
-    return LABEL_JOB in labels and labels.get(LABEL_SPEC) == digest and found["State"]["Status"] != "created"
+    labels = details["Config"]["Labels"] or {}
+    return LABEL_JOB in labels and labels.get(LABEL_SPEC) == digest and details["State"]["Status"] != "created"
 
 
 @contextlib.contextmanager
-def _missing_gpus_reported(gpus: int) -> Iterator[None]:
-    """Report missing GPUs as invalid input: the engine finds out at the start, and answers with a server error."""
+def _report_missing_gpus(gpus: int) -> Iterator[None]:
+    """Report missing GPUs as invalid input; the engine detects them only at the start and reports a server error."""
     try:
         yield
     except RuntimeUnavailableError as error:
         if gpus and "gpu" in str(error).lower():
-            accepted = f"at most the GPUs that the engine can give a container ({error})"
+            accepted = f"at most the number of GPUs that the engine can assign ({error})"
             raise InvalidInputError("gpus", gpus, accepted) from error
         raise
 
 
 def _environment(spec: JobSpec) -> dict[str, str]:
-    given = dict(spec.environment)
-    path = f"{HOME}/sdk" + (f":{given['PYTHONPATH']}" if given.get("PYTHONPATH") else "")
+    environment = dict(spec.environment)
+    path = f"{HOME}/sdk" + (f":{environment['PYTHONPATH']}" if environment.get("PYTHONPATH") else "")
     home = {"HOME": f"{HOME}/work", "USER": "paceline", "LANG": "C.UTF-8"}  # the user is not in the image's passwd
     return (
         JOB_ENVIRONMENT
         | home
-        | given
+        | environment
         | {
             "PYTHONUNBUFFERED": "1",
             "PYTHONPATH": path,
@@ -328,8 +328,8 @@ def _environment(spec: JobSpec) -> dict[str, str]:
     )
 
 
-def _entries(spec: JobSpec) -> Iterator[Entry]:
-    """Yield the files for the container. The job's user owns the folders it writes to and cannot change the rest."""
+def _file_entries(spec: JobSpec) -> Iterator[Entry]:
+    """Yield the files for the container. The job's user owns the folders it writes to and cannot change other files."""
     uid, _, group = spec.user.partition(":")
     owner = {"uid": int(uid), "gid": int(group or 0)}
     root = HOME.lstrip("/")
@@ -340,14 +340,14 @@ def _entries(spec: JobSpec) -> Iterator[Entry]:
         yield Entry(f"{root}/{folder}", None, 0o700, **owner)
     for path, content in sdk_files().items():
         yield Entry(f"{root}/sdk/{path}", content, 0o644)
-    made = {"work", "input"}
+    yielded = {"work", "input"}
     for target, local in placed_files(spec):
         ownership = owner if target.startswith("work/") else {}
         parts = target.split("/")
         for depth in range(1, len(parts)):
             folder = "/".join(parts[:depth])
-            if folder not in made:
-                made.add(folder)
+            if folder not in yielded:
+                yielded.add(folder)
                 yield Entry(f"{root}/{folder}", None, 0o755, **ownership)
         executable = local.stat().st_mode & 0o111
         yield Entry(f"{root}/{target}", local, 0o755 if executable else 0o644, **ownership)

@@ -1,4 +1,4 @@
-"""Translates errors of the Docker client into Paceline's errors. Every call of an engine goes through it."""
+"""Translation of Docker client errors into Paceline's errors, around every call of an engine."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from paceline.errors import JobLostError, PacelineError, RuntimeUnavailableError
 
 
 @contextmanager
-def engine_call(what: str) -> Iterator[None]:
+def engine_call(request: str) -> Iterator[None]:
     """Translate exceptions of the Docker client.
 
     Parameters
     ----------
-    what:
+    request:
         The request, as a phrase for error messages: "start the container".
 
     Raises
@@ -33,14 +33,14 @@ def engine_call(what: str) -> Iterator[None]:
     try:
         yield
     except docker.errors.NotFound as error:
-        raise JobLostError(f"could not {what}: {_explanation(error)}") from error
+        raise JobLostError(f"could not {request}: {_explanation(error)}") from error
     except docker.errors.APIError as error:
         if error.is_server_error():
             raise RuntimeUnavailableError(
-                f"could not {what}: the Docker engine failed: {_explanation(error)}"
+                f"could not {request}: the Docker engine failed: {_explanation(error)}"
             ) from error
         raise PacelineError(
-            f"could not {what}: the Docker engine rejected the request: {_explanation(error)}"
+            f"could not {request}: the Docker engine rejected the request: {_explanation(error)}"
         ) from error
     except (
         requests.exceptions.RequestException,
@@ -48,9 +48,9 @@ def engine_call(what: str) -> Iterator[None]:
         ConnectionError,
         TimeoutError,
     ) as error:  # other OSErrors come from this machine, for example from a full disk
-        raise RuntimeUnavailableError(f"could not {what}: the Docker engine does not answer: {error}") from error
+        raise RuntimeUnavailableError(f"could not {request}: the Docker engine does not answer: {error}") from error
     except docker.errors.DockerException as error:  # the client cannot be created: no engine at its address
-        raise RuntimeUnavailableError(f"could not {what}: {error}") from error
+        raise RuntimeUnavailableError(f"could not {request}: {error}") from error
 
 
 def _explanation(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Looks up container images and pulls them before a start. Used by ``DockerRuntime``."""
+"""Lookups and pulls of container images before a start. Used by ``DockerRuntime``."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _PERMANENT = re.compile(
     r"not found|does not exist|manifest unknown|no matching manifest|denied|unauthorized|authentication required",
     re.IGNORECASE,
 )
-# Images pulled by a check and not yet used by a start, by client. Another runtime may do the start: an operator that
-# chooses between runtimes checks with one object and starts with another.
+# For each client, images that a check has pulled and no start has used yet. Check and start may use different objects:
+# an operator that chooses between runtimes checks with one object and starts with another.
 _just_pulled: WeakKeyDictionary[APIClient, set[str]] = WeakKeyDictionary()
 
 
@@ -33,16 +33,16 @@ class Images:
     Parameters
     ----------
     pull:
-        Pull images, including those that the engine has. Without it, a missing image is an error.
+        Whether to pull images, even images that the engine has. Otherwise, a missing image is an error.
     """
 
     def __init__(self, *, pull: bool) -> None:
         self._pull = pull
         self._pulled: set[str] = set()
-        self._lock = threading.Lock()  # several threads may start jobs; an image is pulled once
+        self._lock = threading.Lock()  # several threads may start jobs, but pull an image once
 
     def fetch_missing(self, client: APIClient, image: str) -> None:
-        """Pull a missing image, because only a pull shows whether it is available; without ``pull``, raise."""
+        """Pull a missing image, because only a pull shows whether the image is available; without ``pull``, raise."""
         if not self._pull:
             commands = f"run `docker pull {image}` or `docker build -t {image} .`"
             accepted = f"an image that the engine has ({commands}), or force_pull=True"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PERIOD_US = 100_000  # the kernel's default CFS period
-_QUOTA_MIN_US = 1_000  # the kernel's minimum
+_QUOTA_MIN_US = 1_000  # the kernel's minimum quota
 _OUTPUT = "/paceline/output"
 _POLL_S = 5.0  # interval of status checks, in case the output stream does not show the end
 _DRAIN_S = 30.0
@@ -52,7 +52,7 @@ class DockerJob:
         self._client = client
         self._container = container
         self._max_output_bytes = max_output_bytes
-        self._own_network: str | None = None  # kept for remove, which may find the container already removed
+        self._own_network: str | None = None  # stored for ``remove``, which may find the container already removed
         self._stats = StatsFollower(client, container)
         self._follower = LogFollower(client, container, self._has_ended, tail)
         self._follower.start()
@@ -64,10 +64,10 @@ class DockerJob:
 
     def read_lines(self) -> list[str]:
         """Return the lines written since the last call; all remaining lines once ``wait`` has returned True."""
-        return self._follower.take()
+        return self._follower.take_lines()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the container's end, which its output stream shows without delay."""
+        """Wait for the container's end, which its output stream signals without delay."""
         limit = time.monotonic() + timeout_s
         while True:
             left = limit - time.monotonic()
@@ -80,7 +80,7 @@ class DockerJob:
                     # The rest of the stream may still arrive, if read_lines frees space in the queue.
                     return self._follower.ended.wait(max(0.0, min(limit - time.monotonic(), _DRAIN_S))) or True
             except PacelineError:
-                pass  # engine outage; the follower logs it
+                pass  # an engine outage, which the follower logs
 
     def resize(self, devices: float) -> None:
         """Change the CFS quota of the running container."""
@@ -106,11 +106,11 @@ class DockerJob:
 
     def status(self) -> JobStatus:
         """Return the container's state, read from the engine."""
-        found = self._inspect()
-        return JobStatus(state="gone", reason="the container was removed") if found is None else _status(found)
+        details = self._inspect()
+        return JobStatus(state="gone", reason="the container was removed") if details is None else _status_of(details)
 
     def usage(self) -> Usage:
-        """Return the resource usage, about a second old at most; after the end, the last reading."""
+        """Return the resource usage, at most about a second old; after the container's end, the last reading."""
         return self._stats.newest()
 
     def restart(self) -> None:
@@ -158,40 +158,40 @@ class DockerJob:
     def _inspect(self) -> Mapping[str, Any] | None:
         try:
             with engine_call("read the container's status"):
-                found: Mapping[str, Any] = self._client.inspect_container(self._container)
-                self._own_network = (found["Config"]["Labels"] or {}).get(docker_network.LABEL)
-                return found
+                details: Mapping[str, Any] = self._client.inspect_container(self._container)
+                self._own_network = (details["Config"]["Labels"] or {}).get(docker_network.LABEL)
+                return details
         except JobLostError:
             return None
 
     def _has_ended(self) -> bool:
-        found = self._inspect()
-        return found is None or _status(found).state != "running"
+        details = self._inspect()
+        return details is None or _status_of(details).state != "running"
 
 
-def _status(found: Mapping[str, Any]) -> JobStatus:
-    state = found["State"]
+def _status_of(details: Mapping[str, Any]) -> JobStatus:
+    state = details["State"]
     if state["Status"] in ("running", "paused", "restarting"):
         reason = "paused" if state["Status"] == "paused" else ""
-        return JobStatus(state="running", started_s=_seconds(state["StartedAt"]), reason=reason)
+        return JobStatus(state="running", started_s=_epoch_seconds(state["StartedAt"]), reason=reason)
     code = int(state["ExitCode"])
     out_of_memory = bool(state.get("OOMKilled")) and code != 0
     return JobStatus(
         state="exited",
         exit_code=code,
-        started_s=_seconds(state["StartedAt"]),
-        finished_s=_seconds(state["FinishedAt"]),
+        started_s=_epoch_seconds(state["StartedAt"]),
+        finished_s=_epoch_seconds(state["FinishedAt"]),
         out_of_memory=out_of_memory,
-        reason=_reason(found, code, out_of_memory),
+        reason=_exit_reason(details, code, out_of_memory),
     )
 
 
-def _reason(found: Mapping[str, Any], code: int, out_of_memory: bool) -> str:
-    limit = int(found["HostConfig"].get("Memory") or 0)
+def _exit_reason(details: Mapping[str, Any], code: int, out_of_memory: bool) -> str:
+    limit = int(details["HostConfig"].get("Memory") or 0)
     if out_of_memory:
         return f"killed for memory, limit {limit / 1024**2:.0f} MiB" if limit else "killed for memory"
-    if found["State"].get("Error"):
-        return str(found["State"]["Error"])
+    if details["State"].get("Error"):
+        return str(details["State"]["Error"])
     if code == 137:
         return "killed (SIGKILL)"
     if code == 143:
@@ -201,10 +201,10 @@ def _reason(found: Mapping[str, Any], code: int, out_of_memory: bool) -> str:
     return ""
 
 
-def _seconds(stamp: str) -> float | None:
-    """Return the engine's RFC 3339 time in seconds since the epoch; ``None`` for its zero time.
+def _epoch_seconds(stamp: str) -> float | None:
+    """Return the engine's RFC 3339 time in seconds since the epoch; ``None`` for the zero time.
 
-    >>> _seconds("1970-01-01T00:01:00.5Z")
+    >>> _epoch_seconds("1970-01-01T00:01:00.5Z")
     60.5
     """
     if stamp.startswith("0001-"):

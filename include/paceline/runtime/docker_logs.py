@@ -1,4 +1,4 @@
-"""Reads a container's output while it runs, without losing a line in an engine outage.
+"""The reader of a running container's output, which loses no line in an engine outage.
 
 ``DockerJob`` has one ``LogFollower``, which starts a background thread for each run of the container.
 """
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _HEADER = 8  # a frame is a stream number, three zeros, a big-endian length, then the payload
-_OVERLAP_S = 2  # read again after a reconnect: stdout and stderr may be stored out of order by some ms
+_OVERLAP_S = 2  # overlap of two connections: the log may have stdout and stderr out of order by some ms
 _QUIET_S = 60.0  # a silent connection may be dead: replace it after this time
 _CONNECT_S = 10.0
-_QUEUE_BYTES = 64 * 1024**2  # above this the thread stops reading, and the rest stays in the engine's log file
+_QUEUE_BYTES = 64 * 1024**2  # if more is queued, the thread stops reading; unread output stays in the engine's log file
 _BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
 
 
 class FrameParser:
-    """Splits the engine's multiplexed stream into ``(stream, payload)``, for any chunking of the bytes.
+    """Splits the engine's multiplexed stream into ``(stream, payload)``, in whatever chunks the bytes arrive.
 
     >>> FrameParser().feed(bytes([1, 0, 0, 0, 0, 0, 0, 2]) + b"hi" + bytes([2, 0]))
     [(1, b'hi')]
@@ -58,10 +58,10 @@ class FrameParser:
 
 
 class ReadPosition:
-    """The read position in each stream. A new connection repeats the last seconds of the previous one.
+    """The read position in each stream. A new connection repeats the end of the previous connection.
 
-    Engines also repeat a few entries when they rotate the log file. These are passed on: progress lines are numbered,
-    so their reader ignores repetitions.
+    Engines also repeat a few entries when they rotate the log file. Such repetitions are not
+    filtered here: progress lines are numbered, so their reader ignores repetitions.
 
     >>> position = ReadPosition()
     >>> position.is_new(1, "2030-01-01T12:00:05.000000000Z"), position.since()
@@ -73,7 +73,7 @@ class ReadPosition:
 
     def __init__(self) -> None:
         self._last = ""  # timestamps are RFC 3339 with nine decimals, all UTC: they sort as text
-        # By stream: the newest timestamp and the number of entries with it (pieces of one long line).
+        # Per stream: the newest timestamp and the number of entries with this timestamp (pieces of one long line).
         self._newest: dict[int, tuple[str, int]] = {}
         self._read: dict[int, tuple[str, int]] = {}
 
@@ -90,7 +90,7 @@ class ReadPosition:
             self._read[stream] = (read, pieces - 1)
             return False
         self._read.pop(stream, None)  # all later entries are new, even if the engine's clock is set back
-        if stamp < self._last and _seconds(stamp) < _seconds(self._last) - _OVERLAP_S:
+        if stamp < self._last and _epoch_seconds(stamp) < _epoch_seconds(self._last) - _OVERLAP_S:
             self._newest.clear()  # the clock was set back
         newest, pieces = self._newest.get(stream, ("", 0))
         self._newest[stream] = (stamp, pieces + 1 if stamp == newest else 1)
@@ -99,15 +99,15 @@ class ReadPosition:
 
     def since(self) -> str | None:
         """Return the ``since`` parameter for a new connection; ``None`` before the first entry."""
-        return str(_seconds(self._last) - _OVERLAP_S) if self._last else None
+        return str(_epoch_seconds(self._last) - _OVERLAP_S) if self._last else None
 
     def is_after(self, stamp: str) -> bool:
-        """Return whether the newest entry is later than a time, by more than the overlap."""
-        return bool(self._last and stamp) and _seconds(self._last) - _OVERLAP_S > _seconds(stamp)
+        """Return whether the newest entry is later than ``stamp`` by more than the overlap."""
+        return bool(self._last and stamp) and _epoch_seconds(self._last) - _OVERLAP_S > _epoch_seconds(stamp)
 
 
 class LogFollower:
-    """Reads one container's output in a thread until the container has ended.
+    """Reads one container's output in a thread until the container ends.
 
     Parameters
     ----------
@@ -139,12 +139,12 @@ class LogFollower:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread: at first, and after each restart of the container."""
+        """Start the thread. Call this again after each restart of the container."""
         self.ended.clear()
         self._thread = threading.Thread(target=self._run, name=f"paceline-log-{self._container[:12]}", daemon=True)
         self._thread.start()
 
-    def take(self) -> list[str]:
+    def take_lines(self) -> list[str]:
         """Return the lines that have arrived since the last call."""
         with self._queue_changed:
             lines = list(self._lines)
@@ -166,23 +166,23 @@ class LogFollower:
 
     def _run(self) -> None:
         try:
-            self._follow()
+            self._read_until_end()
         except Exception as error:
             if not self._closed.is_set():
                 log.error("Reading the job's output failed: %s", error, exc_info=error)
                 self._wait_for_end()
         finally:
-            self._put([line for assembler in self._assemblers.values() for line in assembler.flush()])
+            self._queue_lines([line for assembler in self._assemblers.values() for line in assembler.flush()])
             self.ended.set()
 
-    def _follow(self) -> None:
+    def _read_until_end(self) -> None:
         failures = 0
         while not self._closed.is_set():
             try:
-                self._read(follow=True)
+                self._read_connection(follow=True)
                 if self._has_ended():
-                    # The stream may break just before its end: read what is missing.
-                    self._read(follow=False)
+                    # The stream may break just before its end: read the missing lines.
+                    self._read_connection(follow=False)
                     return
                 if failures:
                     log.info("The Docker engine answers again; continuing to read the job's output")
@@ -192,18 +192,18 @@ class LogFollower:
                     log.warning("The Docker engine does not answer; the job's output stays in its log. %s", error)
                 failures += 1
             except JobLostError:
-                return  # removed: status() reports it
+                return  # the container was removed, as status() reports
             self._closed.wait(_BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)])
 
     def _wait_for_end(self) -> None:
-        """Wait for the container's end by status checks, when reading its output has failed."""
+        """Wait for the container's end by status checks after a failure to read its output."""
         while not self._closed.wait(1.0):
             with contextlib.suppress(PacelineError):
                 if self._has_ended():
                     return
 
-    def _read(self, *, follow: bool) -> None:
-        """Read one connection to its end. A timeout or ``close`` ends it without an error."""
+    def _read_connection(self, *, follow: bool) -> None:
+        """Read one connection to its end. A timeout or ``close`` ends the connection without an error."""
         import requests.exceptions
         import urllib3.exceptions
 
@@ -218,7 +218,7 @@ class LogFollower:
                     stamp, _, content = payload.partition(b" ")
                     if self._position.is_new(stream, stamp.decode("ascii", "replace")):
                         lines += self._assemblers[2 if stream == 2 else 1].feed(content)
-                self._put(lines)
+                self._queue_lines(lines)
                 if self._closed.is_set():
                     return
         except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
@@ -227,7 +227,7 @@ class LogFollower:
                 raise RuntimeUnavailableError(f"reading the output was interrupted: {error}") from error
 
     def _check_engine_clock(self) -> None:
-        """Start again from the first line if the engine's clock was set back, because new entries look old then."""
+        """Start again at the first line if the engine's clock was set back, because new entries then look old."""
         with engine_call("read the engine's clock"):
             engine_time = str(self._client.info().get("SystemTime", ""))
         if self._position.is_after(engine_time):
@@ -242,13 +242,13 @@ class LogFollower:
             parameters["tail"] = self._tail
         address = f"{self._client.base_url}/v{self._client.api_version}/containers/{self._container}/logs"
         with engine_call("read the job's output"):
-            # Not client.logs(): it does not tell stdout from stderr, and never times out on a dead connection.
+            # Do not use client.logs(): it mixes stdout and stderr, and never times out on a dead connection.
             response = self._client.get(
                 address, params=parameters, stream=True, timeout=(_CONNECT_S, _QUIET_S if follow else _CONNECT_S)
             )
-            if response.status_code in (404, 409):  # 409: its removal is in progress
+            if response.status_code in (404, 409):  # 409: the container is being removed
                 response.close()
-                raise JobLostError("the container does not exist any more")
+                raise JobLostError("the container no longer exists")
             if response.status_code != 200:
                 body = response.text[:200]
                 response.close()
@@ -260,7 +260,7 @@ class LogFollower:
             self._response = None
             response.close()
 
-    def _put(self, lines: list[str]) -> None:
+    def _queue_lines(self, lines: list[str]) -> None:
         if not lines:
             return
         with self._queue_changed:
@@ -272,7 +272,7 @@ class LogFollower:
 
 def _shut_down(response: object) -> None:
     """Wake the thread that reads this response: closing alone does not interrupt a blocking read."""
-    # The connection object has already released its socket; only the response's reader refers to it.
+    # The connection object has already released its socket; only the response's reader still refers to the socket.
     sock: object = response
     for name in ("raw", "_fp", "fp", "raw", "_sock"):
         sock = getattr(sock, name, None)
@@ -281,5 +281,5 @@ def _shut_down(response: object) -> None:
             sock.shutdown(socket.SHUT_RDWR)
 
 
-def _seconds(stamp: str) -> int:
+def _epoch_seconds(stamp: str) -> int:
     return calendar.timegm(time.strptime(stamp[:19], "%Y-%m-%dT%H:%M:%S"))

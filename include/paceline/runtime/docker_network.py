@@ -1,4 +1,4 @@
-"""The private network of a training with several containers: it exists as long as it has containers.
+"""The private network of a team of containers: the network exists as long as it has containers.
 
 ``docker`` creates it, ``docker_job`` removes it.
 """
@@ -34,7 +34,7 @@ def remove_if_empty(client: APIClient, name: str) -> None:
         with engine_call(f"remove the network {name}"):
             client.remove_network(name)
     except PacelineError:
-        pass  # it still has containers, or does not exist any more
+        pass  # the network still has containers or no longer exists
 
 
 def exists(client: APIClient, name: str) -> bool:

@@ -1,6 +1,6 @@
-"""A container's resource usage without waiting: an engine measures once a second, and a single query waits for that.
+"""A container's resource usage without waiting: engines measure once a second, and a query waits for a measurement.
 
-``DockerJob.usage`` calls it in every control period and gets the newest measurement at once.
+``DockerJob.usage`` reads the newest measurement in every control period.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _STALE_S = 5.0  # a stream that is silent for longer may be dead
 class StatsFollower:
     """Keeps the newest measurement of one container, from the engine's stats stream.
 
-    The first call of ``newest`` opens the stream, and a later call reopens an ended one. Without a stream, ``newest``
-    queries the engine.
+    The first call of ``newest`` opens the stream, and a later call reopens a stream that has ended. Without a stream,
+    ``newest`` queries the engine.
     """
 
     def __init__(self, client: APIClient, container: str) -> None:
@@ -38,12 +38,12 @@ class StatsFollower:
         self._closed = False
 
     def newest(self) -> Usage:
-        """Return the newest measurement, about a second old at most; after the container's end, the last one."""
+        """Return the newest measurement, at most about a second old; after the container's end, the last."""
         streaming = self._thread is not None and self._thread.is_alive()
         if not streaming or time.monotonic() - self._received_s > _STALE_S:
-            self._receive(stats_now(self._client, self._container))
+            self._record(stats_now(self._client, self._container))
         if not streaming:
-            self._thread = threading.Thread(target=self._follow, name="paceline-stats", daemon=True)
+            self._thread = threading.Thread(target=self._read_stream, name="paceline-stats", daemon=True)
             self._thread.start()
         return self._newest
 
@@ -51,16 +51,16 @@ class StatsFollower:
         """End the thread with the next measurement."""
         self._closed = True
 
-    def _follow(self) -> None:
+    def _read_stream(self) -> None:
         try:
             with engine_call("stream the container's resource usage"):
                 for stats in self._client.stats(self._container, stream=True, decode=True):
-                    if self._closed or not self._receive(stats):
+                    if self._closed or not self._record(stats):
                         return
         except PacelineError:
             return  # the next call of newest queries the engine and raises the error
 
-    def _receive(self, stats: Mapping[str, Any]) -> bool:
+    def _record(self, stats: Mapping[str, Any]) -> bool:
         usage = usage_of(stats)
         self._received_s = time.monotonic()
         if usage is None:
@@ -70,7 +70,7 @@ class StatsFollower:
 
 
 def stats_now(client: APIClient, container: str) -> Mapping[str, Any]:
-    """Return the engine's next measurement of a container; empty if the container is removed before that."""
+    """Return the engine's next measurement of a container; empty if the container is removed first."""
     import requests.exceptions
 
     with engine_call("read a container's resource usage"):
@@ -79,12 +79,12 @@ def stats_now(client: APIClient, container: str) -> Mapping[str, Any]:
         except requests.exceptions.JSONDecodeError as error:
             if error.doc.strip():
                 raise
-            return {}  # the container was removed during the answer
+            return {}  # the container was removed while the engine answered
     return stats
 
 
 def usage_of(stats: Mapping[str, Any]) -> Usage | None:
-    """Return the usage in a measurement; ``None`` if it is zero or empty, because the container has ended.
+    """Return the usage in a measurement; ``None`` if the measurement is zero or empty after the end.
 
     >>> usage_of({}) is None
     True
@@ -98,7 +98,7 @@ def usage_of(stats: Mapping[str, Any]) -> Usage | None:
 
 
 def _measured_s(stats: Mapping[str, Any]) -> float:
-    """Return the time of the measurement; Python does not parse nanoseconds, so cut it to microseconds."""
+    """Return the time of the measurement, cut to microseconds because Python does not parse nanoseconds."""
     try:
         return datetime.fromisoformat(re.sub(r"(\.\d{6})\d*Z$|Z$", r"\1+00:00", str(stats["read"]))).timestamp()
     except (KeyError, ValueError):

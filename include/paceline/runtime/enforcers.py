@@ -1,4 +1,4 @@
-"""Enforces the CPU allocation of a local job: by the kernel's quota, or by stopping and continuing the job.
+"""Enforcement of a local job's CPU allocation, by the kernel's quota or by stopping and continuing the job.
 
 The process launcher creates one enforcer and calls ``step`` while the job runs.
 """
@@ -21,20 +21,20 @@ from paceline.runtime.throttle import DutyCycle
 
 _CHECK_S = 0.05  # interval of checks for a changed allocation
 _MAX_AGE_S = 0.5  # maximum age of the list of processes
-# Limits on scans for new processes, when many processes start on this machine: the minimum interval, and its minimum
-# ratio to the CPU time of a scan. Scans use one percent of a core at most.
+# Limits on scans for new processes while many processes start on this machine: the minimum interval between scans, and
+# its minimum ratio to the CPU time of a scan. Scans use at most one percent of a core.
 _SCAN_INTERVAL_S = 0.05
 _SCAN_COST_RATIO = 100
 
 
 class Enforcer(Protocol):
-    """Keeps a job to its CPU allocation."""
+    """Limits a job to its CPU allocation."""
 
     def step(self, devices: float) -> float:
         """Enforce an allocation of ``devices`` cores; return the seconds until the next call is due."""
 
     def lift(self) -> None:
-        """Remove the limit for good: the job is about to end."""
+        """Remove the limit permanently, because the job is about to end."""
 
     def used_s(self) -> float:
         """Return the CPU time of the whole job."""
@@ -60,7 +60,7 @@ class ProcessTree:
     def __init__(self, root: int, excluded: Set[int]) -> None:
         self.root = root
         self._excluded = excluded
-        self._members: dict[psutil.Process, float] = {}  # and the CPU time of its reaped children
+        self._members: dict[psutil.Process, float] = {}  # the value is the CPU time of reaped children
         self._newest = b""
         self._scan_due = self._next_scan = 0.0
         self._used_s = 0.0
@@ -68,21 +68,21 @@ class ProcessTree:
     def members(self, now_s: float) -> list[psutil.Process]:
         """Return the processes of the job. New processes appear with a short delay."""
         if now_s >= self._next_scan and (now_s >= self._scan_due or self._newest != newest_pid()):
-            begun_s = time.thread_time()
+            started_s = time.thread_time()
             self._newest = newest_pid()
             self._members = {process: reaped_seconds(process) for process in descendants(self._excluded)}
             self._scan_due = now_s + _MAX_AGE_S
-            self._next_scan = now_s + max(_SCAN_INTERVAL_S, _SCAN_COST_RATIO * (time.thread_time() - begun_s))
+            self._next_scan = now_s + max(_SCAN_INTERVAL_S, _SCAN_COST_RATIO * (time.thread_time() - started_s))
         return list(self._members)
 
     def used_s(self, now_s: float) -> float:
-        """Return the CPU time: from the clocks of live processes, and from the parents that reaped dead ones."""
-        reaped = resource.getrusage(resource.RUSAGE_CHILDREN)  # by this process itself
+        """Return the CPU time of live processes, from their clocks, and of ended processes, from their parents."""
+        reaped = resource.getrusage(resource.RUSAGE_CHILDREN)  # children that this process reaped
         total = reaped.ru_utime + reaped.ru_stime
         for process in self.members(now_s):
             used = cpu_seconds(process.pid)
             if used is None:
-                self._scan_due = 0.0  # the process has ended: a scan finds its time with the parent
+                self._scan_due = 0.0  # the process has ended: a scan reads its CPU time from the parent
             else:
                 total += used + self._members[process]
         self._used_s = max(self._used_s, total)
@@ -130,7 +130,7 @@ class CgroupEnforcer:
 
 
 class SignalEnforcer:
-    """Enforces the allocation by stopping and continuing the whole job several times a second, by its CPU time."""
+    """Enforces the allocation by stopping and continuing the job several times a second, based on its CPU time."""
 
     def __init__(self, tree: ProcessTree, devices: float, period_s: float) -> None:
         self._tree = tree
@@ -147,17 +147,17 @@ class SignalEnforcer:
         pause = self._cycle.update(now, self._tree.used_s(now))
         if self._cycle.stopped:
             # Repeat this at every step: a process that left the group during the first signal would keep running, and
-            # its CPU time would keep the others stopped.
-            self._signal(signal.SIGSTOP, now)
+            # its CPU time would keep the other processes stopped.
+            self._signal_all(signal.SIGSTOP, now)
         elif self._stopped:
-            self._signal(signal.SIGCONT, now)
+            self._signal_all(signal.SIGCONT, now)
         self._stopped = self._cycle.stopped
         return min(pause, 2 * _CHECK_S)
 
     def lift(self) -> None:
         """See ``Enforcer``."""
         self._lifted = True
-        self._signal(signal.SIGCONT, time.monotonic())
+        self._signal_all(signal.SIGCONT, time.monotonic())
 
     def used_s(self) -> float:
         """See ``Enforcer``."""
@@ -171,9 +171,9 @@ class SignalEnforcer:
         """See ``Enforcer``."""
         return self._tree.members(time.monotonic())
 
-    def _signal(self, number: signal.Signals, now_s: float) -> None:
-        # A signal to the group reaches new processes, too; processes that left the group get one each. No process gets
-        # two: on a virtual machine, a signal to a process on another processor costs 0.3 ms.
+    def _signal_all(self, number: signal.Signals, now_s: float) -> None:
+        # A signal to the group also reaches new processes. Signal only processes outside the group individually: on a
+        # virtual machine, a signal to a process on another processor costs 0.3 ms.
         send(-self._tree.root, number)
         for process in self._tree.members(now_s):
             with contextlib.suppress(ProcessLookupError):

@@ -26,7 +26,7 @@ class Guardian:
     _pipe: int
 
     def dismiss(self) -> None:
-        """End the guardian without action, after the job's end; wait for it."""
+        """End the guardian without action after the job's end, and wait for its exit."""
         with contextlib.suppress(OSError):
             os.write(self._pipe, b".")
         os.close(self._pipe)
@@ -35,7 +35,7 @@ class Guardian:
 
 
 def start(scratch: Scratch, group: Group | None) -> Guardian:
-    """Fork the guardian. Only the launcher has the write end of the pipe, so its death closes the pipe."""
+    """Fork the guardian. Only the launcher has the write end of the pipe, so the launcher's death closes the pipe."""
     read_end, write_end = os.pipe()
     started = time.time()
     pid = os.fork()
@@ -71,5 +71,5 @@ def _clean_up(scratch: Scratch, group: Group | None, started: float) -> None:
 
 
 def job_variable(scratch: Scratch) -> tuple[str, str]:
-    """Return name and value of the environment variable that identifies a job's processes."""
+    """Return the name and the value of the environment variable that identifies a job's processes."""
     return ENV_OUTPUT, str(scratch.folder("output"))

@@ -1,7 +1,7 @@
-"""The process that supervises one local job: starts it, enforces its CPU and memory limits, records its end.
+"""The process that supervises one local job: it starts the job, enforces the limits, and records the job's end.
 
-``ProcessRuntime`` starts it as ``python -m paceline.runtime.launcher SCRATCH``; it outlives that process. It wakes some
-twenty times a second, so it imports little.
+``ProcessRuntime`` starts the launcher as ``python -m paceline.runtime.launcher SCRATCH``. The launcher outlives the
+process that starts it. It wakes some twenty times a second, so it imports few modules.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _USAGE_S = 0.1
 _GRACE_S = 5.0
-_NOT_FOUND = 127  # as in a shell
+_NOT_FOUND = 127  # the exit code of a shell for an unknown command
 
 
 def main(folder: str) -> int:
     """Detach and run the job in ``folder`` to its end. The calling process returns 0 once the job has started."""
     ready_read, ready_write = os.pipe()
     if os.fork():
-        # The caller waits only for this process. Its child, the launcher, becomes an orphan.
+        # The caller waits only for this process, whose child, the launcher, becomes an orphan.
         os.close(ready_write)
         return 0 if os.read(ready_read, 1) == b"+" else 1
     os.close(ready_read)
@@ -51,7 +51,7 @@ def main(folder: str) -> int:
 
 
 class _Launch:
-    """One run of one job."""
+    """One launch of a job: its start, its supervision, and its end."""
 
     def __init__(self, scratch: Scratch, job: dict[str, Any]) -> None:
         self._scratch = scratch
@@ -63,7 +63,7 @@ class _Launch:
         self._out_of_memory = False
         self._group = self._make_group()
 
-    def run(self, ready: Callable[[], object]) -> None:
+    def run(self, on_started: Callable[[], object]) -> None:
         wakeup_read, wakeup_write = os.pipe()
         os.set_blocking(wakeup_read, False)
         os.set_blocking(wakeup_write, False)
@@ -75,15 +75,15 @@ class _Launch:
             self._group.set_devices(self._devices)
         guard = guardian.start(self._scratch, self._group)
         started = time.time()
-        self._child = self._spawn()
+        self._child = self._spawn_job()
         enforcer = self._make_enforcer(guard.pid)
         self._write_state(started, guard.pid)
-        ready()
+        on_started()
         status = self._supervise(enforcer, wakeup_read)
         finished = time.time()
         used = enforcer.used_s()
         self._kill_remaining(guard.pid)
-        used = max(used, _children_s())
+        used = max(used, _children_cpu_s())
         killed = self._group is not None and self._group.killed_for_memory()
         if self._group is not None:
             self._group.remove()
@@ -96,7 +96,7 @@ class _Launch:
             "cpu_s": used,
             "max_rss_bytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
             "out_of_memory": self._out_of_memory,
-            "reason": self._reason(code),
+            "reason": self._exit_reason(code),
         }
         write_json(self._scratch.end, end)
         guard.dismiss()
@@ -131,7 +131,7 @@ class _Launch:
                 if self._kill_at is None:
                     request = read_json(self._scratch.stop) or {}
                     self._kill_at = time.monotonic() + float(request.get("grace_s", _GRACE_S))
-                    # As in a container, only the first process gets the signal: it saves, then ends its own workers.
+                    # As in a container, signal only the first process, which saves, then ends its own workers.
                     send(self._child, signal.SIGTERM)
                     enforcer.lift()
 
@@ -154,7 +154,7 @@ class _Launch:
             return CgroupEnforcer(self._group, tree, self._devices)
         return SignalEnforcer(tree, self._devices, float(self._job["period_s"]))
 
-    def _spawn(self) -> int:
+    def _spawn_job(self) -> int:
         launcher_pid = os.getpid()
         pid = os.fork()
         if pid:
@@ -187,7 +187,7 @@ class _Launch:
 
     def _write_state(self, started: float, guardian_pid: int) -> None:
         launcher, guard = identify(os.getpid()), identify(guardian_pid)
-        assert launcher is not None  # it is this process
+        assert launcher is not None  # the launcher is this process
         state = {
             "launcher": asdict(launcher),
             "guardian": asdict(guard) if guard else None,
@@ -199,7 +199,7 @@ class _Launch:
         write_json(self._scratch.state, state)
 
     def _read_control(self) -> float:
-        """Return the allocation in the control file; if it is not readable, the previous one."""
+        """Return the allocation in the control file; if the file is not readable, the previous allocation."""
         with contextlib.suppress(OSError):
             changed = os.stat(self._control).st_mtime_ns
             if changed != self._control_changed:
@@ -219,10 +219,10 @@ class _Launch:
     def _reap_orphans(self) -> None:
         """Reap adopted processes that have ended; ``_supervise`` reaps the job's first process."""
         with contextlib.suppress(ChildProcessError):
-            while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
-                if found.si_pid == self._child:
+            while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                if ended.si_pid == self._child:
                     return
-                os.waitpid(found.si_pid, 0)
+                os.waitpid(ended.si_pid, 0)
 
     def _kill_remaining(self, guardian_pid: int) -> None:
         """Kill the job's remaining processes after the end of its first process, as the end of a container does."""
@@ -236,7 +236,7 @@ class _Launch:
                 return
             time.sleep(0.002)
 
-    def _reason(self, code: int) -> str:
+    def _exit_reason(self, code: int) -> str:
         if self._out_of_memory:
             return f"killed for memory, limit {self._job['memory_bytes'] / 1024**2:.0f} MiB"
         if self._kill_at is not None:
@@ -246,7 +246,7 @@ class _Launch:
         return "the command could not be run" if code == _NOT_FOUND else ""
 
 
-def _children_s() -> float:
+def _children_cpu_s() -> float:
     reaped = resource.getrusage(resource.RUSAGE_CHILDREN)
     return reaped.ru_utime + reaped.ru_stime
 

@@ -1,4 +1,4 @@
-"""Splits a job's output into lines of text. Used by the jobs of every runtime."""
+"""The assembly of a job's output into lines of text. Used by the jobs of every runtime."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ class LineAssembler:
         lines: list[str] = []
         if newline:
             first, *others = complete.split(b"\n")
-            self._append(first)
-            lines.append(self._take())
+            self._append_piece(first)
+            lines.append(self._finish_line())
             for line in others:
-                self._append(line)
-                lines.append(self._take())
-        self._append(rest)
+                self._append_piece(line)
+                lines.append(self._finish_line())
+        self._append_piece(rest)
         return lines
 
     def flush(self) -> list[str]:
         """Return the last line if it has no line end. Call this after the job's end."""
-        return [self._take()] if self._pending else []
+        return [self._finish_line()] if self._pending else []
 
-    def _append(self, piece: bytes) -> None:
-        # The last bare carriage return (not part of "\r\n") starts the line anew.
+    def _append_piece(self, piece: bytes) -> None:
+        # The last bare carriage return (not part of "\r\n") restarts the line.
         start = piece.rfind(b"\r", 0, len(piece) - 1) + 1
         if self._pending.endswith(b"\r") and piece:
             self._pending.clear()
@@ -58,7 +58,7 @@ class LineAssembler:
             self._cut = True
         self._pending += piece[: max(room, 0)]
 
-    def _take(self) -> str:
+    def _finish_line(self) -> str:
         text = bytes(self._pending).removesuffix(b"\r").decode("utf-8", errors="replace")
         if self._cut:
             text += _CUT

@@ -1,4 +1,4 @@
-"""Reads the output folder of a local job. The job may still run and change the folder, so no link is followed.
+"""The reader of a local job's output folder. A running job may change the folder, so no link is followed.
 
 Used by ``ProcessJob.collect``.
 """
@@ -66,10 +66,10 @@ def _collect_entry(folder: int, path: Parts, collector: OutputCollector) -> bool
         return False
     if handle is not None:
         try:
-            found = os.fstat(handle)
-            if stat.S_ISREG(found.st_mode):
+            info = os.fstat(handle)
+            if stat.S_ISREG(info.st_mode):
                 with open(handle, "rb", closefd=False) as content:
-                    collector.add_file(path, content, found.st_size)
+                    collector.add_file(path, content, info.st_size)
             else:
                 collector.skip(path)
         finally:
@@ -85,7 +85,7 @@ def _collect_entry(folder: int, path: Parts, collector: OutputCollector) -> bool
 
 
 def _open_folder(root: int, path: Parts) -> int | None:
-    """Open a folder name by name, so that no link in its path is followed; ``None`` if it does not exist any more."""
+    """Open a folder name by name, so that no link in its path is followed; ``None`` if it no longer exists."""
     handle = os.dup(root)
     for name in path:
         try:

@@ -1,6 +1,6 @@
-"""Collects a job's output folder: files, folders, and a copy in place of each link within the folder.
+"""The collection of a job's output folder: files, folders, and a copy in place of each link within the folder.
 
-``archive`` (containers) and ``local_output`` (processes) add the entries. They are untrusted, as user code wrote them.
+``archive`` (containers) and ``local_output`` (processes) add entries. Entries are untrusted, as user code wrote them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from paceline.errors import TrainingFailedError
 log = logging.getLogger(__name__)
 
 MAX_ENTRIES = 200_000
-MAX_DEPTH = 200  # of nested folders; Python's removal of a tree recurses, at most a thousand levels
+MAX_DEPTH = 200  # nested folders; Python's recursive removal of a tree handles at most a thousand levels
 _BLOCK = 1 << 20
-_NAMED = 5  # skipped entries that the warning names
-_MAX_LINKS = 40  # in the resolution of one link, as in the kernel
-_MAX_STEPS = 4096  # names in the resolution of one link
+_MAX_NAMED = 5  # number of skipped entries that the warning names
+_MAX_LINKS = 40  # links to follow in the resolution of one link, as in the kernel
+_MAX_STEPS = 4096  # path components in the resolution of one link
 
 Parts = tuple[str, ...]  # a path below the output folder; empty for the folder itself
 
@@ -49,9 +49,9 @@ class _Link:
 
 
 class OutputCollector:
-    """Writes entries of a job's output into an empty folder, without ever creating a link there.
+    """Writes entries of a job's output into an empty folder, and never creates a link there.
 
-    Files and folders are written at once. Links are recorded, and ``finish`` resolves them in a tree of names in
+    Files and folders are written immediately. Links are recorded, and ``finish`` resolves them in a tree of names in
     memory. The file system never follows a link, so nothing outside the folder is read or written.
 
     Parameters
@@ -78,12 +78,12 @@ class OutputCollector:
         self._skipped: list[Parts] = []
 
     def add_folder(self, path: Parts) -> None:
-        """Create a folder and its parents; existing folders stay."""
+        """Create a folder and its parents; keep existing folders."""
         self._make_folder(path)
 
     def add_file(self, path: Parts, content: BinaryIO, size: int) -> None:
         """Write a regular file: at most ``size`` bytes of ``content``."""
-        parent = self._parent(path)
+        parent = self._parent_folder(path)
         self._count_entry(path, size)
         parent.entries[path[-1]] = _File(path)
         left = size
@@ -95,15 +95,15 @@ class OutputCollector:
 
     def add_link(self, path: Parts, target: str) -> None:
         """Record a symbolic link and its target text."""
-        self._record(_Link(path, target, hard=False))
+        self._record_link(_Link(path, target, hard=False))
 
     def add_hard_link(self, path: Parts, target: Parts) -> None:
         """Record a hard link to the entry at ``target``."""
-        self._record(_Link(path, "/".join(target), hard=True))
+        self._record_link(_Link(path, "/".join(target), hard=True))
 
     def skip(self, path: Parts) -> None:
-        """Count an entry that cannot be collected, such as a pipe; the warning of ``finish`` names it."""
-        self._parent(path)
+        """Count an entry that cannot be collected, such as a pipe; the warning of ``finish`` names the entry."""
+        self._parent_folder(path)
         self._record_skipped(path)
 
     def finish(self) -> None:
@@ -111,10 +111,10 @@ class OutputCollector:
         for link in self._links:
             link.resolved = self._resolve(link)
         for link in self._links:
-            self._copy(link)
+            self._copy_target(link)
         if self._skipped:
-            names = ", ".join(repr("/".join(path)[:200]) for path in self._skipped[:_NAMED])
-            more = len(self._skipped) - _NAMED
+            names = ", ".join(repr("/".join(path)[:200]) for path in self._skipped[:_MAX_NAMED])
+            more = len(self._skipped) - _MAX_NAMED
             log.warning(
                 "Skipped %d entries of the job's output that are not files, folders or links within it: %s%s",
                 len(self._skipped),
@@ -140,17 +140,17 @@ class OutputCollector:
     def _make_folder(self, path: Parts) -> _Folder:
         folder = self._root
         for depth, name in enumerate(path, start=1):
-            found = folder.entries.get(name)
-            if found is None:
+            entry = folder.entries.get(name)
+            if entry is None:
                 self._count_entry(path[:depth])
-                found = folder.entries[name] = _Folder(path[:depth])
-                self._folder.joinpath(*found.path).mkdir()
-            if not isinstance(found, _Folder):
-                raise TrainingFailedError(f"output: {'/'.join(found.path)!r} is not a folder, but has an entry")
-            folder = found
+                entry = folder.entries[name] = _Folder(path[:depth])
+                self._folder.joinpath(*entry.path).mkdir()
+            if not isinstance(entry, _Folder):
+                raise TrainingFailedError(f"output: {'/'.join(entry.path)!r} is not a folder, but has an entry")
+            folder = entry
         return folder
 
-    def _parent(self, path: Parts) -> _Folder:
+    def _parent_folder(self, path: Parts) -> _Folder:
         """Return the folder for a new entry. Raises for a duplicate, which could replace a checked entry."""
         if not path:
             raise TrainingFailedError("output: the job replaced its output folder with another kind of entry")
@@ -159,14 +159,14 @@ class OutputCollector:
             raise TrainingFailedError(f"output: two entries have the path {'/'.join(path)!r}")
         return parent
 
-    def _record(self, link: _Link) -> None:
-        parent = self._parent(link.path)
+    def _record_link(self, link: _Link) -> None:
+        parent = self._parent_folder(link.path)
         self._count_entry(link.path)
         parent.entries[link.path[-1]] = link
         self._links.append(link)
 
     def _resolve(self, link: _Link) -> _Folder | _File | None:
-        """Return the file or folder that a link refers to; ``None`` if it is outside, missing or a cycle."""
+        """Return the file or folder that a link refers to; ``None`` if the target is outside, missing or a cycle."""
         resolved_path: list[_Folder | _File] = [self._root]
         remaining = list(reversed(link.path))
         links = 0
@@ -183,35 +183,35 @@ class OutputCollector:
                 if not resolved_path:
                     return None
                 continue
-            found = folder.entries.get(name)
-            if found is None:
+            entry = folder.entries.get(name)
+            if entry is None:
                 return None
-            if isinstance(found, _Link):
+            if isinstance(entry, _Link):
                 links += 1
-                if links > _MAX_LINKS or found.target.startswith("/"):
+                if links > _MAX_LINKS or entry.target.startswith("/"):
                     return None
-                if found.hard:
+                if entry.hard:
                     resolved_path = [self._root]
-                remaining.extend(reversed(found.target.split("/")))
+                remaining.extend(reversed(entry.target.split("/")))
             else:
-                resolved_path.append(found)
+                resolved_path.append(entry)
         return None
 
-    def _copy(self, link: _Link) -> None:
-        """Copy a link's target, and replace the links in it by copies.
+    def _copy_target(self, link: _Link) -> None:
+        """Copy a link's target, and replace the links in the target by copies.
 
-        Skip a link to a folder where the folder would be copied into its own copy.
+        Skip a link if its target folder would be copied into its own copy.
         """
         pending: list[tuple[_Folder | _File | _Link, Parts, frozenset[Parts]]] = [(link, link.path, frozenset())]
         while pending:
-            entry, path, passed = pending.pop()
+            entry, path, visited = pending.pop()
             if isinstance(entry, _Link):
                 parent, target = entry.path[:-1], entry.resolved
                 if isinstance(target, _Folder):
                     above = {parent[:depth] for depth in range(len(parent) + 1)}
-                    if target.path in above | passed:
+                    if target.path in above | visited:
                         target = None
-                    passed = passed | above
+                    visited = visited | above
                 if target is None:
                     self._record_skipped(path)
                     continue
@@ -220,21 +220,21 @@ class OutputCollector:
             if isinstance(entry, _Folder):
                 self._count_entry(path)
                 copy.mkdir()
-                pending.extend((child, (*path, name), passed) for name, child in entry.entries.items())
+                pending.extend((child, (*path, name), visited) for name, child in entry.entries.items())
             else:
                 source = self._folder.joinpath(*entry.path)
                 self._count_entry(path, source.stat().st_size)
                 shutil.copyfile(source, copy)
 
 
-def collect_output(destination: Path, fill: Callable[[OutputCollector], None], *, max_bytes: int) -> list[str]:
-    """Move a job's output, added by ``fill``, to ``destination``: everything that can be collected, or nothing.
+def collect_output(destination: Path, add_entries: Callable[[OutputCollector], None], *, max_bytes: int) -> list[str]:
+    """Move the output that ``add_entries`` collects to ``destination``; on an error, move nothing.
 
     Parameters
     ----------
     destination:
         Folder, created if missing. Existing entries of the same names are replaced.
-    fill:
+    add_entries:
         Adds every entry of the output to the collector.
     max_bytes:
         Limit on the sum of all file sizes.
@@ -253,10 +253,10 @@ def collect_output(destination: Path, fill: Callable[[OutputCollector], None], *
     with tempfile.TemporaryDirectory(prefix=".paceline-", dir=destination) as folder:
         collector = OutputCollector(Path(folder), max_bytes)
         try:
-            fill(collector)
+            add_entries(collector)
             collector.finish()
         except OSError as error:
-            if error.errno == errno.ENAMETOOLONG:  # the destination's path may be longer than the job's
+            if error.errno == errno.ENAMETOOLONG:  # the destination's path may be longer than the job's path
                 raise TrainingFailedError("output: a path is longer than this machine allows") from error
             raise
         names = sorted(child.name for child in Path(folder).iterdir())

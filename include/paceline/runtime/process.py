@@ -1,6 +1,6 @@
-"""Runs training jobs as local processes, on a machine without a container engine. Linux only.
+"""The runtime for training jobs as local processes, on a Linux machine without a container engine.
 
-``DeadlineTrainingOperator`` uses it in place of ``DockerRuntime``; the control loop works the same with both.
+``DeadlineTrainingOperator`` uses it in place of ``DockerRuntime``; the control loop works the same with both runtimes.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class ProcessRuntime:
 
     Notes
     -----
-    A job runs as this user with access to this machine: this isolates far less than a container. Its environment is
-    new, so it contains no secrets of Airflow. ``image``, ``user`` and ``network`` of a spec are ignored.
+    A job runs as this user with access to this machine, which isolates far less than a container. Its environment is
+    new and contains no secrets of Airflow. ``image``, ``user`` and ``network`` of a spec are ignored.
     ``max_processes`` is enforced in a cgroup only. The scratch folder keeps a job's complete output until ``remove``.
     """
 
@@ -87,26 +87,26 @@ class ProcessRuntime:
         check_capacity(spec.devices, self.capacity())
         program = spec.command[0]
         in_files = "/" in program and program.removeprefix("./") in spec.files
-        if program != "python" and not in_files and not shutil.which(program, path=_path(spec)):
+        if program != "python" and not in_files and not shutil.which(program, path=_search_path(spec)):
             raise InvalidInputError("command", program, "'python', a program on PATH, or './' and a name in files")
         self._make_root()
         if self.mechanism == "cgroup":
             probe = cgroups.create(f"paceline-probe-{os.getpid()}")
             if probe is None:
-                raise InvalidInputError("mechanism", "cgroup", "'signal', as this user may not create a cgroup")
+                raise InvalidInputError("mechanism", "cgroup", "'signal', because this user may not create a cgroup")
             probe.remove()
 
     def start(self, spec: JobSpec) -> ProcessJob:
-        """Start ``spec``, or reattach to its job if a process started it and died before it stored the id."""
+        """Start ``spec``, or reattach to its job if a process died between starting it and storing its id."""
         self.check(spec)
         digest = spec_digest(spec)
         scratch = Scratch(self.root / _folder_name(spec.name))
         if scratch.path.exists():
-            job = self._adopt(scratch, spec, digest)
+            job = self._reattach_or_remove(scratch, spec, digest)
             if job is not None:
                 return job
         try:
-            self._prepare(scratch, spec, digest)
+            self._create_scratch(scratch, spec, digest)
             launch(scratch)
         except BaseException as error:
             shutil.rmtree(scratch.path, ignore_errors=True)
@@ -116,7 +116,7 @@ class ProcessRuntime:
         return ProcessJob(scratch, max_output_bytes=self._max_output_bytes, from_start=True)
 
     def reattach(self, job_id: str, labels: Mapping[str, str] | None = None) -> ProcessJob:
-        """Return the job of a scratch folder, from any process of this machine and user."""
+        """Return the job in a scratch folder, which any process of this user on this machine may have started."""
         scratch = Scratch(Path(job_id))
         stored = read_json(scratch.job)
         if stored is None or not scratch.state.exists():
@@ -125,7 +125,7 @@ class ProcessRuntime:
         return ProcessJob(scratch, max_output_bytes=self._max_output_bytes, from_start=False)
 
     def jobs(self) -> Iterator[tuple[str, dict[str, str]]]:
-        """Yield the scratch folder and labels of every job of this machine and user."""
+        """Yield the scratch folder and labels of every job of this user on this machine."""
         for path in sorted(self.root.iterdir()) if self.root.is_dir() else ():
             scratch = Scratch(path)
             stored = read_json(scratch.job)
@@ -135,14 +135,14 @@ class ProcessRuntime:
     def _make_root(self) -> None:
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = self.root.stat()
+            info = self.root.stat()
         except OSError as error:
             raise InvalidInputError("root", str(self.root), f"a writable folder ({error})") from error
-        if found.st_uid != os.getuid() or not os.access(self.root, os.W_OK):
+        if info.st_uid != os.getuid() or not os.access(self.root, os.W_OK):
             raise InvalidInputError("root", str(self.root), "a writable folder owned by this user")
 
-    def _adopt(self, scratch: Scratch, spec: JobSpec, digest: str) -> ProcessJob | None:
-        """Return the same job from an existing folder; otherwise remove the folder and return ``None``."""
+    def _reattach_or_remove(self, scratch: Scratch, spec: JobSpec, digest: str) -> ProcessJob | None:
+        """Return the folder's job if it is the same job; otherwise remove the folder and return ``None``."""
         stored = read_json(scratch.job)
         if stored is not None and scratch.state.exists():
             job = self.reattach(str(scratch.path))
@@ -157,7 +157,7 @@ class ProcessRuntime:
             shutil.rmtree(scratch.path)
         return None
 
-    def _prepare(self, scratch: Scratch, spec: JobSpec, digest: str) -> None:
+    def _create_scratch(self, scratch: Scratch, spec: JobSpec, digest: str) -> None:
         scratch.path.mkdir(mode=0o700)
         for folder in _FOLDERS:
             scratch.folder(folder).mkdir(mode=0o700)
@@ -196,22 +196,22 @@ def _folder_name(name: str) -> str:
     )
 
 
-def _path(spec: JobSpec) -> str:
+def _search_path(spec: JobSpec) -> str:
     return spec.environment.get("PATH") or f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
 
 
 def _environment(scratch: Scratch, spec: JobSpec) -> dict[str, str]:
-    given = dict(spec.environment)
+    environment = dict(spec.environment)
     sdk = str(scratch.folder("sdk"))
     home = {"HOME": str(scratch.folder("work")), "LANG": "C.UTF-8", "TMPDIR": str(scratch.folder("tmp"))}
     return (
         JOB_ENVIRONMENT
         | home
-        | given
+        | environment
         | {
-            "PATH": _path(spec),
+            "PATH": _search_path(spec),
             "PYTHONUNBUFFERED": "1",
-            "PYTHONPATH": sdk + (f":{given['PYTHONPATH']}" if given.get("PYTHONPATH") else ""),
+            "PYTHONPATH": sdk + (f":{environment['PYTHONPATH']}" if environment.get("PYTHONPATH") else ""),
             ENV_INPUT: str(scratch.folder("input")),
             ENV_OUTPUT: str(scratch.folder("output")),
             ENV_CHECKPOINT: str(scratch.folder("checkpoint")),

@@ -1,7 +1,7 @@
 """One local training job: output, CPU allocation, status, resource usage and output files.
 
-Created by ``ProcessRuntime``; used by the control loop. Its whole state is in the scratch folder, so any process can
-reattach to it.
+Created by ``ProcessRuntime``; used by the control loop. The job's whole state is in the scratch folder, so any process
+can reattach to the job.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ def launch(scratch: Scratch) -> None:
             code = -1
     if code != 0:
         output = scratch.launcher_log.read_text(errors="replace").strip()[-2000:]
-        raise PacelineError(f"could not start the job: {output or 'its launcher did not answer'}")
+        raise PacelineError(f"could not start the job: {output or 'the launcher did not answer'}")
 
 
-class _Tail:
+class _TailReader:
     """Reads new lines of a growing file."""
 
     def __init__(self, path: Path, max_bytes: int | None) -> None:
@@ -74,7 +74,7 @@ class _Tail:
                 self._offset = max(0, path.stat().st_size - max_bytes)
                 self._skip = self._offset > 0
 
-    def take(self, ended: bool) -> list[str]:
+    def take_lines(self, ended: bool) -> list[str]:
         try:
             with self._path.open("rb") as stream:
                 stream.seek(self._offset)
@@ -96,7 +96,7 @@ class ProcessJob:
         self._scratch = scratch
         self._max_output_bytes = max_output_bytes
         tail = _TAIL_BYTES_ENDED if scratch.end.exists() else _TAIL_BYTES
-        self._tails = tuple(_Tail(path, None if from_start else tail) for path in (scratch.stdout, scratch.stderr))
+        self._tails = tuple(_TailReader(log, None if from_start else tail) for log in (scratch.stdout, scratch.stderr))
         self._usage = Usage(cpu_s=0.0, memory_bytes=0, measured_s=0.0)
 
     @property
@@ -110,9 +110,9 @@ class ProcessJob:
         return str((read_json(self._scratch.state) or {}).get("mechanism", ""))
 
     def read_lines(self) -> list[str]:
-        """Return the lines written since the last call: first standard output's, then standard error's."""
-        ended = self.status().state != "running"  # read before the files, which are complete after the end
-        return [line for tail in self._tails for line in tail.take(ended)]
+        """Return the lines written since the last call: from standard output, then from standard error."""
+        ended = self.status().state != "running"  # read the status before the files, which are complete after the end
+        return [line for tail in self._tails for line in tail.take_lines(ended)]
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for the launcher's end, which follows the job's end without delay."""
@@ -121,13 +121,13 @@ class ProcessJob:
             left = limit - time.monotonic()
             if left <= 0:
                 return False
-            launcher = self._identity("launcher")
+            launcher = self._helper_identity("launcher")
             if launcher is None or not launcher.wait(left):
                 time.sleep(min(left, 0.01))  # the guardian is cleaning up
         return True
 
     def resize(self, devices: float) -> None:
-        """Rewrite the control file; the launcher applies it within 50 ms."""
+        """Rewrite the control file; the launcher applies the new allocation within 50 ms."""
         check_devices(devices)
         if not self._scratch.path.exists():
             raise JobLostError(f"there is no job in {self._scratch.path}")
@@ -136,8 +136,8 @@ class ProcessJob:
     def status(self) -> JobStatus:
         """Return the job's state, from the scratch folder and the processes of launcher and guardian."""
         state = read_json(self._scratch.state)
-        helpers = map(self._identity, ("launcher", "guardian"))
-        running = any(helper is not None and helper.alive() for helper in helpers)
+        helpers = map(self._helper_identity, ("launcher", "guardian"))
+        running = any(helper is not None and helper.is_alive() for helper in helpers)
         end = read_json(self._scratch.end)
         if end is not None:
             return JobStatus(
@@ -151,7 +151,7 @@ class ProcessJob:
         started = state.get("started_s") if state else None
         if running:
             return JobStatus(state="running", started_s=started)
-        return JobStatus(state="gone", started_s=started, reason="its processes do not exist any more (a reboot?)")
+        return JobStatus(state="gone", started_s=started, reason="its processes no longer exist (a reboot?)")
 
     def usage(self) -> Usage:
         """Return the resource usage, at most 0.1 s old; after the end, the total CPU time."""
@@ -164,12 +164,12 @@ class ProcessJob:
         return self._usage
 
     def restart(self) -> None:
-        """Run the command again in the same folder, also after a reboot."""
+        """Run the command again in the same folder, even after a reboot."""
         if not self._scratch.path.exists():
             raise JobLostError(f"there is no job in {self._scratch.path}")
         if self.status().state == "running":
             return
-        self._await_helpers()
+        self._wait_for_helpers()
         self._kill_remaining()
         for path in (self._scratch.end, self._scratch.stop, self._scratch.usage, self._scratch.state):
             path.unlink(missing_ok=True)
@@ -184,8 +184,8 @@ class ProcessJob:
 
     def stop(self, grace_s: float = 5.0) -> None:
         """Send SIGTERM to the job's first process, and SIGKILL to all its processes after ``grace_s``."""
-        launcher = self._identity("launcher")
-        if launcher is not None and launcher.alive() and self._scratch.path.exists():
+        launcher = self._helper_identity("launcher")
+        if launcher is not None and launcher.is_alive() and self._scratch.path.exists():
             write_json(self._scratch.stop, {"grace_s": grace_s})
             send(launcher.pid, signal.SIGTERM)
             self.wait(grace_s + 5.0)
@@ -193,25 +193,25 @@ class ProcessJob:
     def remove(self) -> None:
         """Kill the job and delete its scratch folder."""
         self.stop(0.0)
-        self._await_helpers()
+        self._wait_for_helpers()
         self._kill_remaining()
         shutil.rmtree(self._scratch.path, ignore_errors=True)
 
     def close(self) -> None:
         """Do nothing: the object keeps nothing open between calls."""
 
-    def _identity(self, role: str) -> Identity | None:
+    def _helper_identity(self, role: str) -> Identity | None:
         return Identity.read((read_json(self._scratch.state) or {}).get(role))
 
-    def _await_helpers(self, timeout_s: float = 5.0) -> None:
+    def _wait_for_helpers(self, timeout_s: float = 5.0) -> None:
         """Wait for the end of launcher and guardian, some milliseconds after they record the job's end."""
         limit = time.monotonic() + timeout_s
-        for helper in map(self._identity, ("launcher", "guardian")):
+        for helper in map(self._helper_identity, ("launcher", "guardian")):
             if helper is not None:
                 helper.wait(max(limit - time.monotonic(), 0.0))
 
     def _kill_remaining(self) -> None:
-        """Kill the job's remaining processes; there are some only if launcher and guardian were killed."""
+        """Kill the job's remaining processes; processes remain only if launcher and guardian were killed."""
         kill_by_environment(*guardian.job_variable(self._scratch))
         group = (read_json(self._scratch.state) or {}).get("cgroup")
         if isinstance(group, dict):

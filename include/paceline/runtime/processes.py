@@ -1,4 +1,4 @@
-"""The processes of a job, through psutil: identity, process tree, CPU time, memory. Linux only.
+"""Access to a job's processes through psutil on Linux: identity, process tree, CPU time, memory.
 
 The launcher uses it for its job's processes, and ``ProcessJob`` to find a launcher again from another process.
 """
@@ -18,9 +18,9 @@ import psutil
 
 @dataclass(frozen=True)
 class Identity:
-    """Identifies a process by its PID, which the kernel reuses, and its start in seconds after boot.
+    """The identity of a process: its PID, which the kernel reuses, and its start in seconds after boot.
 
-    Setting the clock does not change seconds after boot.
+    A change of the clock does not change seconds after boot.
     """
 
     pid: int
@@ -34,8 +34,8 @@ class Identity:
         except (KeyError, TypeError, ValueError):
             return None
 
-    def alive(self) -> bool:
-        """Return whether this process runs. A zombie does not."""
+    def is_alive(self) -> bool:
+        """Return whether this process runs. A zombie process does not run."""
         with contextlib.suppress(psutil.NoSuchProcess):
             return identify(self.pid) == self and psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE
         return False
@@ -50,7 +50,7 @@ class Identity:
         except OSError:
             return False
         try:
-            if not self.alive():
+            if not self.is_alive():
                 return False
             poll = select.poll()
             poll.register(handle, select.POLLIN)
@@ -63,7 +63,7 @@ class Identity:
 def identify(pid: int) -> Identity | None:
     """Return the identity of ``pid``; ``None`` if there is no such process.
 
-    >>> identify(os.getpid()).alive()
+    >>> identify(os.getpid()).is_alive()
     True
     """
     with contextlib.suppress(psutil.NoSuchProcess):
@@ -80,16 +80,16 @@ def descendants(excluded: Set[int]) -> list[psutil.Process]:
 
     The launcher is the subreaper of its job: orphans become its children, so the process tree is complete.
     """
-    found = []
+    running = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
             if process.pid not in excluded and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+                running.append(process)
+    return running
 
 
 def newest_pid() -> bytes:
-    """Return the PID of the newest process on this machine. Cheap."""
+    """Return the PID of the newest process on this machine, at low cost."""
     with open("/proc/loadavg", "rb") as stream:
         return stream.read().rsplit(None, 1)[-1]
 
@@ -97,14 +97,14 @@ def newest_pid() -> bytes:
 def find_by_environment(name: str, value: str) -> list[psutil.Process]:
     """Return the processes that were started with this environment variable.
 
-    This finds a job's processes in every session, even if their parents have ended. Expensive.
+    This expensive scan finds a job's processes in every session, even if their parents have ended.
     """
-    found = []
+    matching = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.pid != os.getpid() and process.environ().get(name) == value:
-                found.append(process)
-    return found
+                matching.append(process)
+    return matching
 
 
 def kill_by_environment(name: str, value: str, timeout_s: float = 2.0) -> bool:
@@ -127,8 +127,8 @@ def cpu_seconds(pid: int) -> float | None:
     True
     """
     try:
-        # The kernel's clock id of another process, see clock_getcpuclockid(3). The 10 ms resolution of psutil is too
-        # coarse to stop and continue a job ten times a second.
+        # Use the kernel's clock of the process, see clock_getcpuclockid(3). psutil's resolution of 10 ms is too coarse
+        # to stop and continue a job ten times a second.
         return time.clock_gettime((~pid << 3) | 2)
     except OSError:
         return None
@@ -150,7 +150,7 @@ def resident_bytes(process: psutil.Process) -> int:
 
 
 def proportional_bytes(process: psutil.Process) -> int:
-    """Return the proportional set size, whose sum over processes is exact. Expensive."""
+    """Return the proportional set size, whose sum over processes is exact, at high cost."""
     with contextlib.suppress(psutil.Error):
         return int(process.memory_full_info().pss)
     return resident_bytes(process)

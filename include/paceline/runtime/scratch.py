@@ -71,7 +71,7 @@ class Scratch:
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Replace ``path`` atomically. Only the owner can read it."""
+    """Replace ``path`` atomically. Only the owner can read the file."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(handle, "w") as stream:

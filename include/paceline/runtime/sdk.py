@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-# A job has only ``paceline.train``: the rest of Paceline needs libraries that an image may lack.
-_STUB = b'"""Paceline inside a training job: only ``paceline.train`` is here."""\n'
+# A job receives only ``paceline.train``: the rest of Paceline needs libraries that an image may lack.
+_STUB = b'"""Paceline inside a training job: only ``paceline.train`` is available."""\n'
 
 
 def sdk_files() -> dict[str, bytes]:

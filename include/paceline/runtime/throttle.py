@@ -1,27 +1,27 @@
-"""Decides when to stop and continue a group of processes so that its CPU time matches its allocation.
+"""Computes when to stop and continue a group of processes so that its CPU time matches its allocation.
 
-Pure arithmetic on clock readings from the caller. ``SignalEnforcer`` calls it and sends the signals.
+The caller, ``SignalEnforcer``, passes the clock readings and sends the signals.
 """
 
 from __future__ import annotations
 
-_RATE_WEIGHT = 0.3  # of the newest observation in the moving average of the running group's CPU usage
-_DEBT_S = 1.0  # the longest stop after an overdraft: a longer one would look like a hang
+_RATE_WEIGHT = 0.3  # weight of the newest observation in the moving average of the running group's CPU usage
+_DEBT_S = 1.0  # the longest stop after an overdraft: a longer stop would look like a hang
 
 
 class DutyCycle:
     """A token bucket of CPU seconds: the allocation fills it, the CPU time of the group empties it.
 
-    The group runs while there are tokens. At zero it stops until there are enough tokens for the next run. A late
-    update causes an overdraft, which a longer stop pays back, so the long-run usage is exact. Unused tokens beyond one
-    period are lost, as with the kernel's CFS quota.
+    The group runs while there are tokens. At zero tokens, it stops until there are enough tokens for the next run. A
+    late update causes an overdraft, which a longer stop pays back, so the long-run usage is exact. Unused tokens beyond
+    one period are lost, as with the kernel's CFS quota.
 
     Parameters
     ----------
     devices:
         The allocation, in cores.
     period_s:
-        Length of one run-and-stop cycle. Short cycles are smooth, long ones are cheap.
+        Length of one run-and-stop cycle. Short cycles are smooth, long cycles are cheap.
     min_s:
         The shortest run or stop.
 
@@ -53,17 +53,17 @@ class DutyCycle:
         if self._tokens is None:
             self._tokens = self._run_tokens()
         else:
-            passed, used = now_s - self._now_s, max(0.0, used_s - self._used_s)
-            balance = self._tokens + self.devices * passed - used
+            elapsed_s, used = now_s - self._now_s, max(0.0, used_s - self._used_s)
+            balance = self._tokens + self.devices * elapsed_s - used
             self._tokens = min(max(balance, -self.devices * _DEBT_S), self._bucket_size())
-            if not self.stopped and passed >= self._min_s:
-                self._rate += _RATE_WEIGHT * (max(used / passed, 0.05) - self._rate)
+            if not self.stopped and elapsed_s >= self._min_s:
+                self._rate += _RATE_WEIGHT * (max(used / elapsed_s, 0.05) - self._rate)
         self._now_s, self._used_s = now_s, max(used_s, self._used_s)
         if self.stopped and self._tokens >= self._run_tokens() - 1e-9:
             self.stopped = False
         elif not self.stopped and self._tokens <= 1e-9:
             self.stopped = True
-        return self._until_next()
+        return self._seconds_until_update()
 
     def _run_tokens(self) -> float:
         """Return the tokens for a run, so that run and stop together last one period."""
@@ -73,7 +73,7 @@ class DutyCycle:
     def _bucket_size(self) -> float:
         return max(self.devices * self._period_s, self._run_tokens())
 
-    def _until_next(self) -> float:
+    def _seconds_until_update(self) -> float:
         assert self._tokens is not None
         if self.stopped:
             return max(self._min_s, (self._run_tokens() - self._tokens) / self.devices)

@@ -1,7 +1,7 @@
-"""Selects the workers that train, their numbers of samples and their batch sizes.
+"""Selects the workers of a training job, and the number of samples and the batch size of each worker.
 
-Start at :func:`schedule`. :func:`deep_edge` is Algorithm 1 of Deep-Edge as published; :func:`fair` is the default of
-resource managers.
+The entry point is :func:`schedule`. :func:`deep_edge` is Algorithm 1 of Deep-Edge as published; :func:`fair` makes
+equal shards, as resource managers do by default.
 """
 
 from paceline.schedule.algorithm1 import deep_edge

@@ -13,8 +13,8 @@ from paceline.schedule.problem import Candidate, Estimates, Floats, Problem
 def deep_edge(problem: Problem, estimates: Estimates, *, epsilon: float = 1.0, max_iterations: int = 1000) -> Plan:
     """Return the plan of Algorithm 1: workers, shards and batch sizes.
 
-    Shards are proportional to speed. The algorithm removes workers whose applications would miss their objectives, then
-    the slowest worker repeatedly, until the epoch gets no shorter. The last step rounds the shards to whole samples.
+    Shards are proportional to speed. The algorithm removes workers whose applications would miss their objectives. Then
+    it repeatedly removes the slowest worker until the epoch gets no shorter, and rounds the shards to whole samples.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ def deep_edge(problem: Problem, estimates: Estimates, *, epsilon: float = 1.0, m
     epsilon:
         Shards have converged when they change by at most this many samples (L2 norm).
     max_iterations:
-        ``tau``: the iteration that ends the search for converged shards.
+        ``tau``: number of iterations after which the search for converged shards ends.
 
     Raises
     ------
@@ -31,7 +31,7 @@ def deep_edge(problem: Problem, estimates: Estimates, *, epsilon: float = 1.0, m
         If no worker can train.
     """
     unfit = infeasible(problem, estimates)
-    left_out: dict[str, str] = {}
+    excluded: dict[str, str] = {}
     workers = list(problem.candidates)
     previous: dict[str, float] = {one.name: math.inf for one in workers}  # lines 2 and 3
     best: tuple[float, list[Candidate], Floats, dict[str, str]] | None = None
@@ -48,7 +48,7 @@ def deep_edge(problem: Problem, estimates: Estimates, *, epsilon: float = 1.0, m
             fit = [one.name not in unfit for one in workers]
             for one in workers:  # lines 11 to 22
                 if one.name in unfit:
-                    left_out[one.name], new[one.name] = unfit[one.name], 0.0
+                    excluded[one.name], new[one.name] = unfit[one.name], 0.0
             workers = [one for one in workers if one.name not in unfit]
             sample_s, shards = sample_s[fit], shards[fit]
             iteration += 1
@@ -61,10 +61,10 @@ def deep_edge(problem: Problem, estimates: Estimates, *, epsilon: float = 1.0, m
         epoch_s = float(np.max(shards * sample_s))  # line 29
         if best is not None and epoch_s >= best[0]:  # lines 30 and 36
             break
-        best = (epoch_s, workers, shards, dict(left_out))
+        best = (epoch_s, workers, shards, dict(excluded))
         slowest = int(np.argmax(sample_s))  # lines 33 and 34
         name = workers[slowest].name
-        left_out[name] = f"{1000 * sample_s[slowest]:.3g} ms per sample: the other workers finish sooner without it"
+        excluded[name] = f"{1000 * sample_s[slowest]:.3g} ms per sample: the other workers finish sooner without it"
         previous[name] = 0.0
         workers = [one for one in workers if one.name != name]
     if best is None:

@@ -1,4 +1,4 @@
-"""Paceline's own scheduler: searches all numbers of workers instead of stopping at the first without improvement."""
+"""Paceline's own scheduler: tries all numbers of workers, and does not stop at the first without improvement."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from paceline.schedule.plan import NoFeasibleWorkerError, Plan, infeasible, make_plan, total_sample_s
 from paceline.schedule.problem import Candidate, Estimates, Floats, Problem
 
-# Numbers of workers in the coarse search; a fine search follows around the best. Each number costs a model evaluation
-# of about a millisecond.
-_COARSE = 12
-_REFINEMENTS = 2  # of batch sizes and shards
+# How many numbers of workers the coarse search tries before the fine search around the best number. Each number takes
+# a model evaluation of about 1 ms.
+_COARSE_COUNTS = 12
+_REFINEMENTS = 2  # refinements of batch sizes and shards
 
 
 def schedule(problem: Problem, estimates: Estimates) -> Plan:
@@ -34,39 +34,39 @@ def schedule(problem: Problem, estimates: Estimates) -> Plan:
     NoFeasibleWorkerError
         If no worker can train.
     """
-    left_out = infeasible(problem, estimates)
-    fit = [candidate for candidate in problem.candidates if candidate.name not in left_out]
+    excluded = infeasible(problem, estimates)
+    fit = [candidate for candidate in problem.candidates if candidate.name not in excluded]
     if not fit:
-        raise NoFeasibleWorkerError(left_out)
+        raise NoFeasibleWorkerError(excluded)
     room = estimates.max_batch(fit)
-    found: dict[int, tuple[float, list[Candidate], Floats]] = {}
-    for count in _counts(len(fit), found):
-        found[count] = _best_of(count, fit, room, problem, estimates)
-    _, chosen, shards = min(found.values(), key=lambda one: one[0])
+    results: dict[int, tuple[float, list[Candidate], Floats]] = {}
+    for count in _counts_to_try(len(fit), results):
+        results[count] = _fastest_workers(count, fit, room, problem, estimates)
+    _, chosen, shards = min(results.values(), key=lambda one: one[0])
     names = {candidate.name for candidate in chosen}
     for candidate in fit:
         if candidate.name not in names:
-            left_out[candidate.name] = f"the other workers ({len(chosen)}) finish sooner without it"
-    return make_plan(problem, estimates, chosen, shards, left_out)
+            excluded[candidate.name] = f"the other workers ({len(chosen)}) finish sooner without it"
+    return make_plan(problem, estimates, chosen, shards, excluded)
 
 
-def _counts(limit: int, found: dict[int, tuple[float, list[Candidate], Floats]]) -> Iterator[int]:
-    """Yield the numbers of workers to try: a coarse grid, then numbers around the best in ``found``."""
-    yield from sorted({round(count) for count in np.geomspace(1, limit, min(limit, _COARSE))})
+def _counts_to_try(limit: int, results: dict[int, tuple[float, list[Candidate], Floats]]) -> Iterator[int]:
+    """Yield the numbers of workers to try: a coarse grid, then numbers around the best in ``results``."""
+    yield from sorted({round(count) for count in np.geomspace(1, limit, min(limit, _COARSE_COUNTS))})
     while True:
-        best = min(found, key=lambda count: found[count][0])
-        below = max((count for count in found if count < best), default=best)
-        above = min((count for count in found if count > best), default=best)
+        best = min(results, key=lambda count: results[count][0])
+        below = max((count for count in results if count < best), default=best)
+        above = min((count for count in results if count > best), default=best)
         gaps = [(best - below, (best + below) // 2), (above - best, (above + best) // 2)]
         width, middle = max(gaps)
-        if width <= 1 or middle in found:
-            middle = next((count for gap, count in gaps if gap > 1 and count not in found), 0)
+        if width <= 1 or middle in results:
+            middle = next((count for gap, count in gaps if gap > 1 and count not in results), 0)
             if not middle:
                 return
         yield middle
 
 
-def _best_of(
+def _fastest_workers(
     count: int, fit: list[Candidate], room: NDArray[np.int64], problem: Problem, estimates: Estimates
 ) -> tuple[float, list[Candidate], Floats]:
     """Return the duration of the training on the fastest ``count`` workers, these workers, and their shards."""
@@ -78,15 +78,15 @@ def _best_of(
             break
         sample_s = _sample_s_among(count, problem, estimates, chosen, batch)
         each_s = problem.epochs * sample_s + np.array([one.transfer_s for one in chosen])
-        begin_s = np.array([one.initialize_s for one in chosen])
+        start_s = np.array([one.initialize_s for one in chosen])
         if len(chosen) > count:
-            alone_s = begin_s + each_s * problem.samples / count
+            alone_s = start_s + each_s * problem.samples / count
             fastest = np.sort(np.argsort(alone_s, kind="stable")[:count])
-            chosen, each_s, begin_s = [chosen[index] for index in fastest], each_s[fastest], begin_s[fastest]
+            chosen, each_s, start_s = [chosen[index] for index in fastest], each_s[fastest], start_s[fastest]
             room = room[fastest]
         else:
             before = batch
-        finish_s, shards = finish_together(each_s, begin_s, problem.samples)
+        finish_s, shards = finish_together(each_s, start_s, problem.samples)
     kept = shards > 0
     return finish_s, [one for one, keep in zip(chosen, kept, strict=True) if keep], shards[kept]
 
@@ -98,7 +98,7 @@ def _sample_s_among(
     if len(candidates) <= count:
         return total_sample_s(problem, estimates, candidates, batch)
     compute_s = estimates.compute_s(candidates, batch)
-    # Estimate updates for the group with the shortest computing times; the others get its longest update.
+    # Estimate updates for the group with the shortest computing times; all other candidates get its longest update.
     group = np.argsort(compute_s, kind="stable")[:count]
     update_s = np.empty(len(candidates))
     update_s[group] = estimates.update_s([candidates[index] for index in group], batch[group], problem.server)
@@ -107,14 +107,14 @@ def _sample_s_among(
     return np.asarray(compute_s + update_s / batch, dtype=float)
 
 
-def finish_together(each_s: Floats, begin_s: Floats, samples: float) -> tuple[float, Floats]:
-    """Divide ``samples`` so that all workers with a shard finish at the same time; later starters get none.
+def finish_together(each_s: Floats, start_s: Floats, samples: float) -> tuple[float, Floats]:
+    """Divide ``samples`` so that all workers with a shard finish at the same time; late starters get no shard.
 
     Parameters
     ----------
     each_s:
         Seconds for one sample, shape (workers,).
-    begin_s:
+    start_s:
         Seconds before the first sample, shape (workers,).
     samples:
         Total number of samples.
@@ -129,11 +129,11 @@ def finish_together(each_s: Floats, begin_s: Floats, samples: float) -> tuple[fl
     >>> finish_together(np.array([1.0, 2.0, 1.0]), np.array([0.0, 0.0, 99.0]), 30)
     (20.0, array([20., 10.,  0.]))
     """
-    order = np.argsort(begin_s, kind="stable")
+    order = np.argsort(start_s, kind="stable")
     speed = np.cumsum(1 / each_s[order])
-    missed = np.cumsum(begin_s[order] / each_s[order])
-    # The end T with the first k workers solves sum((T - begin_s) / each_s) = samples.
+    missed = np.cumsum(start_s[order] / each_s[order])
+    # The end T with the first k workers solves sum((T - start_s) / each_s) = samples.
     ends_s = (samples + missed) / speed
-    following = np.append(begin_s[order][1:], np.inf)
+    following = np.append(start_s[order][1:], np.inf)
     end_s = float(ends_s[int(np.argmax(ends_s <= following))])
-    return end_s, np.maximum(end_s - begin_s, 0.0) / each_s
+    return end_s, np.maximum(end_s - start_s, 0.0) / each_s

@@ -9,7 +9,7 @@ from paceline.schedule.problem import Estimates, Problem
 
 
 def fair(problem: Problem, estimates: Estimates) -> Plan:
-    """Return a plan with equal shards for all workers with enough memory, regardless of their applications.
+    """Return a plan with equal shards for all workers that have enough memory, regardless of their applications.
 
     Raises
     ------

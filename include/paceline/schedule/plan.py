@@ -1,4 +1,4 @@
-"""A schedule: the workers and their shards, the time that it takes, and the reasons for excluded workers."""
+"""A schedule: the workers with their shards, the duration of the job, and the reasons why workers are excluded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paceline.schedule.problem import Candidate, Estimates, Floats, Problem
 
 
 class NoFeasibleWorkerError(PacelineError):
-    """No worker can train, for lack of memory or because its applications would miss their objectives."""
+    """No worker can train: each lacks memory, or its applications would miss their objectives."""
 
     def __init__(self, reasons: Mapping[str, str]) -> None:
         self.reasons = dict(reasons)
@@ -35,31 +35,31 @@ class Assignment:
 
     @property
     def epoch_s(self) -> float:
-        """Seconds for its shard of an epoch."""
+        """Seconds in which the worker processes its shard once."""
         return self.samples * self.sample_s
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A schedule.
+    """A schedule of one training job.
 
     Parameters
     ----------
     assignments:
         The workers that train, in the order of the fleet.
-    left_out:
-        Reasons by name for the workers that do not train.
+    excluded:
+        The workers that do not train: name to reason.
     total_s:
         Seconds until the slowest worker finishes all epochs, with data transfer and initialisation (``Total_cost``).
     """
 
     assignments: tuple[Assignment, ...]
-    left_out: Mapping[str, str]
+    excluded: Mapping[str, str]
     total_s: float
 
     @property
     def epoch_s(self) -> float:
-        """Seconds for an epoch, which ends with the slowest worker."""
+        """Seconds for an epoch, until the slowest worker finishes its shard."""
         return max(assignment.epoch_s for assignment in self.assignments)
 
     def to_dict(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class Plan:
         }
         return {
             "workers": workers,
-            "left_out": dict(self.left_out),
+            "excluded": dict(self.excluded),
             "epoch_s": self.epoch_s,
             "total_s": self.total_s,
         }
@@ -86,9 +86,9 @@ def make_plan(
     estimates: Estimates,
     chosen: Sequence[Candidate],
     shards: Floats,
-    left_out: Mapping[str, str],
+    excluded: Mapping[str, str],
 ) -> Plan:
-    """Return the plan for a choice of workers, with shards rounded to whole samples and new estimates.
+    """Return the plan for the chosen workers, with shards rounded to whole samples and new estimates.
 
     Workers whose shards round to zero samples are excluded.
     """
@@ -96,7 +96,7 @@ def make_plan(
     kept = [index for index, samples in enumerate(whole) if samples]
     candidates = [chosen[index] for index in kept]
     too_small = {one.name for one in chosen} - {one.name for one in candidates}
-    left_out = dict(left_out) | dict.fromkeys(too_small, "its shard is less than a sample")
+    excluded = dict(excluded) | dict.fromkeys(too_small, "its shard is less than one sample")
     samples = whole[kept]
     batch = np.minimum(estimates.max_batch(candidates), samples).astype(float)
     sample_s = total_sample_s(problem, estimates, candidates, batch)
@@ -109,11 +109,11 @@ def make_plan(
         for one, done in zip(candidates, assignments, strict=True)
     )
     order = {candidate.name: None for candidate in problem.candidates}
-    return Plan(assignments, {name: left_out[name] for name in order if name in left_out}, total_s)
+    return Plan(assignments, {name: excluded[name] for name in order if name in excluded}, total_s)
 
 
 def total_sample_s(problem: Problem, estimates: Estimates, candidates: Sequence[Candidate], batch: Floats) -> Floats:
-    """Return the seconds for one sample, with its share of the update: ``t_total`` of Algorithm 1, lines 7 to 9."""
+    """Return the seconds for one sample, with its share of the update: ``t_total`` in Algorithm 1, lines 7 to 9."""
     update_s = estimates.update_s(candidates, batch, problem.server)
     return np.asarray(estimates.compute_s(candidates, batch) + update_s / batch, dtype=float)
 
@@ -132,7 +132,7 @@ def round_shards(shards: Floats, samples: int) -> NDArray[np.int64]:
 
 
 def infeasible(problem: Problem, estimates: Estimates) -> dict[str, str]:
-    """Return the candidates that cannot train, with reasons: too little memory, or a too slow application."""
+    """Return the candidates that cannot train, with reasons: too little memory, or an application that is too slow."""
     reasons: dict[str, str] = {}
     room = estimates.max_batch(problem.candidates)
     expected = estimates.execution_s(problem.candidates)

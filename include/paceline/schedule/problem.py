@@ -25,20 +25,20 @@ class State:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A worker that may train.
+    """A worker that may take part in a training job.
 
     Parameters
     ----------
     name, kind:
-        As in the fleet.
+        Name and kind of the worker's machine, as in the fleet.
     state:
-        Its load before training.
+        Load of the machine before training.
     latency_s:
-        Latency limits of its applications by name, in seconds per execution: ``delta`` of constraint (4).
+        Latency limits of the machine's applications by name, in seconds per execution: ``delta`` of constraint (4).
     transfer_s:
         Seconds to transfer one sample to the worker.
     initialize_s:
-        Seconds from the transfer to the first batch.
+        Seconds from the end of the transfer to the first batch.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Estimates(Protocol):
     """Vectorised estimates for candidates; :mod:`paceline.profiles` derives them from profiles."""
 
     def max_batch(self, candidates: Sequence[Candidate]) -> NDArray[np.int64]:
-        """Return the largest batch that fits into each memory, ``GetMaxBatchSize``; 0 if a single sample does not."""
+        """Return the largest batch that fits into each candidate's memory (``GetMaxBatchSize``); 0 if none fits."""
 
     def compute_s(self, candidates: Sequence[Candidate], batch: Floats) -> Floats:
         """Return the seconds to compute one sample in batches of the given sizes, equation (5)."""
@@ -67,14 +67,14 @@ class Estimates(Protocol):
 
 @dataclass(frozen=True)
 class Problem:
-    """A training to schedule.
+    """A training job to schedule.
 
     Parameters
     ----------
     samples:
         Number of samples, ``|M|``.
     candidates:
-        The workers that may train, ``W``.
+        The workers that may take part, ``W``.
     server:
         Load of the parameter server, ``X_ps``.
     epochs:
@@ -83,7 +83,7 @@ class Problem:
     Raises
     ------
     InvalidInputError
-        For fewer samples than workers, no workers, or duplicate names.
+        If there are fewer samples than workers, no workers, or duplicate names.
     """
 
     samples: int

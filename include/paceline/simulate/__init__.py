@@ -1,1 +1,1 @@
-"""Simulations: the speed of a distributed training here, a cluster shared by many jobs in ``cluster``."""
+"""Simulations: ``parameter_servers`` models the speed of distributed training, ``cluster`` a cluster of many jobs."""

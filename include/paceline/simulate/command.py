@@ -21,7 +21,7 @@ _POLICIES = ("fifo", "edf", "ps", "greedy", "milp", "rg", "growing", "on_time")
 _SYNTHETIC = ("modelarts", "modelarts-all", "andreas-small", "andreas-large")
 
 
-def add_to(commands: Any) -> None:
+def add_command(commands: Any) -> None:
     """Add the command to the subparsers of a parser."""
     simulate = commands.add_parser(
         "simulate",
@@ -32,15 +32,15 @@ def add_to(commands: Any) -> None:
         "trace", metavar="TRACE", help=f"a CSV file, or a generated workload: {', '.join(_SYNTHETIC)}"
     )
     simulate.add_argument(
-        "--nodes", type=int, default=100, help="devices of the pool, or ANDREAS's nodes (%(default)s)"
+        "--nodes", type=int, default=100, help="devices in the pool, or number of ANDREAS nodes (%(default)s)"
     )
     simulate.add_argument(
         "--policy",
         action="append",
         metavar="NAME",
-        help=f"repeatable: {', '.join(_policies())} (edf, on_time)",
+        help=f"policy to compare, repeatable: {', '.join(_policies())} (edf, on_time)",
     )
-    simulate.add_argument("--throughputs", type=Path, metavar="FOLDER", help="MODEL.csv for each model of a trace")
+    simulate.add_argument("--throughputs", type=Path, metavar="FOLDER", help="folder with MODEL.csv per model")
     simulate.add_argument("--jobs", type=int, default=None, help="number of jobs to read or generate")
     simulate.add_argument("--seed", type=int, default=0, help="random seed (%(default)s)")
     simulate.add_argument(
@@ -50,14 +50,14 @@ def add_to(commands: Any) -> None:
         "--pause", type=float, default=0.0, metavar="S", help="seconds without progress per change (%(default)s)"
     )
     simulate.add_argument(
-        "--delay", type=float, default=0.0, metavar="S", help="seconds until added devices count (%(default)s)"
+        "--delay", type=float, default=0.0, metavar="S", help="seconds until added devices take effect (%(default)s)"
     )
     simulate.add_argument(
-        "--snapshot", type=float, default=None, metavar="S", help="seconds between snapshots (saved on each stop)"
+        "--snapshot", type=float, default=None, metavar="S", help="seconds between snapshots (none: saved on each stop)"
     )
     simulate.add_argument("--json", type=Path, default=None, metavar="FILE", help="write the results as JSON")
     simulate.add_argument(
-        "--picture", type=Path, default=None, metavar="FILE", help="plot of queue, use and finished jobs over time"
+        "--picture", type=Path, default=None, metavar="FILE", help="plot queue, device use and finished jobs over time"
     )
     simulate.set_defaults(run=_simulate, url="")
 
@@ -67,14 +67,14 @@ def _policies() -> dict[str, Callable[[argparse.Namespace], Policy]]:
     from paceline.allocate import Greedy, Growing, OnTime, RandomizedGreedy, RollingHorizon, edf, fifo, priority
 
     return {
-        "fifo": lambda chosen: fifo(),
-        "edf": lambda chosen: edf(),
-        "ps": lambda chosen: priority(),
-        "greedy": lambda chosen: Greedy(),
-        "milp": lambda chosen: RollingHorizon(period_s=chosen.period),
-        "rg": lambda chosen: RandomizedGreedy(seed=chosen.seed),
-        "growing": lambda chosen: Growing(),
-        "on_time": lambda chosen: OnTime(change_s=chosen.pause),
+        "fifo": lambda args: fifo(),
+        "edf": lambda args: edf(),
+        "ps": lambda args: priority(),
+        "greedy": lambda args: Greedy(),
+        "milp": lambda args: RollingHorizon(period_s=args.period),
+        "rg": lambda args: RandomizedGreedy(seed=args.seed),
+        "growing": lambda args: Growing(),
+        "on_time": lambda args: OnTime(change_s=args.pause),
     }
 
 
@@ -89,70 +89,75 @@ class _Workload:
         return sum(node.devices for node in self.nodes)
 
 
-def _simulate(chosen: argparse.Namespace) -> int:
+def _simulate(args: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from paceline.simulate.cluster import Friction, Simulation
 
-    names = chosen.policy or ["edf", "on_time"]
+    names = args.policy or ["edf", "on_time"]
     for name in names:
         if name not in _POLICIES:
             raise InvalidInputError("--policy", name, f"one of {', '.join(_POLICIES)}")
-    makers = _policies()
-    case = _workload(chosen)
-    friction = Friction(delay_s=chosen.delay, pause_s=chosen.pause, snapshot_every_s=chosen.snapshot)
-    results, took_s = [], []
-    with tqdm(total=len(case.arrivals) * len(names), unit="job", leave=False) as bar:
+    policies = _policies()
+    workload = _workload(args)
+    friction = Friction(delay_s=args.delay, pause_s=args.pause, snapshot_every_s=args.snapshot)
+    results, durations_s = [], []
+    with tqdm(total=len(workload.arrivals) * len(names), unit="job", leave=False) as bar:
         for name in names:
             bar.set_description(name)
             began_s = time.perf_counter()
             simulation = Simulation(
-                case.arrivals, case.nodes, makers[name](chosen), friction=friction, period_s=chosen.period, pue=case.pue
+                workload.arrivals,
+                workload.nodes,
+                policies[name](args),
+                friction=friction,
+                period_s=args.period,
+                pue=workload.pue,
             )
             results.append(simulation.run(bar.update))
-            took_s.append(time.perf_counter() - began_s)
-    print(table(results, case.devices, took_s))
-    if chosen.json:
-        chosen.json.write_text(json.dumps([result.to_dict() for result in results], indent=1) + "\n")
-    if chosen.picture:
+            durations_s.append(time.perf_counter() - began_s)
+    print(table(results, workload.devices, durations_s))
+    if args.json:
+        args.json.write_text(json.dumps([result.to_dict() for result in results], indent=1) + "\n")
+    if args.picture:
         from paceline.simulate.cluster.picture import draw
 
-        print(draw(results, case.devices, chosen.picture, title=f"{chosen.trace}, {case.devices} devices"))
+        print(draw(results, workload.devices, args.picture, title=f"{args.trace}, {workload.devices} devices"))
     return 0
 
 
-def _workload(chosen: argparse.Namespace) -> _Workload:
-    """Return the jobs and the nodes."""
+def _workload(args: argparse.Namespace) -> _Workload:
+    """Return the jobs and the nodes that the arguments select."""
     from paceline.allocate import Node
     from paceline.simulate.cluster.generate import modelarts
     from paceline.simulate.cluster.heterogeneous import PUE, heterogeneous
 
-    for name, value in (("--nodes", chosen.nodes), ("--jobs", chosen.jobs)):
+    for name, value in (("--nodes", args.nodes), ("--jobs", args.jobs)):
         if value is not None and value < 1:
             raise InvalidInputError(name, value, "1 or more")
-    if chosen.trace in ("andreas-small", "andreas-large"):
-        jobs = chosen.jobs or 10 * chosen.nodes
+    if args.trace in ("andreas-small", "andreas-large"):
+        jobs = args.jobs or 10 * args.nodes
         arrivals, nodes = heterogeneous(
-            nodes=chosen.nodes, jobs=jobs, mix=chosen.trace.removeprefix("andreas-"), seed=chosen.seed
+            nodes=args.nodes, jobs=jobs, mix=args.trace.removeprefix("andreas-"), seed=args.seed
         )
         return _Workload(list(arrivals), list(nodes), PUE)
-    pool = [Node("pool", chosen.nodes)]
-    if chosen.trace in ("modelarts", "modelarts-all"):
-        return _Workload(list(modelarts(chosen.seed, all_jobs=chosen.trace.endswith("all")))[: chosen.jobs], pool)
+    pool = [Node("pool", args.nodes)]
+    if args.trace in ("modelarts", "modelarts-all"):
+        return _Workload(list(modelarts(args.seed, all_jobs=args.trace.endswith("all")))[: args.jobs], pool)
     from paceline.simulate.cluster.traces import read, throughputs
 
-    file = Path(chosen.trace)
+    file = Path(args.trace)
     if not file.is_file():
-        raise InvalidInputError("TRACE", chosen.trace, f"a file, or one of {', '.join(_SYNTHETIC)}")
-    if chosen.throughputs is None:
+        raise InvalidInputError("TRACE", args.trace, f"a file, or one of {', '.join(_SYNTHETIC)}")
+    if args.throughputs is None:
         raise InvalidInputError("--throughputs", None, "a folder with the throughputs of the models in the trace")
-    return _Workload(list(read(file, throughputs(chosen.throughputs), jobs=chosen.jobs)), pool)
+    return _Workload(list(read(file, throughputs(args.throughputs), jobs=args.jobs)), pool)
 
 
-def table(results: Sequence[SimulationResult], devices: int, took_s: Sequence[float]) -> str:
+def table(results: Sequence[SimulationResult], devices: int, durations_s: Sequence[float]) -> str:
     """Return the results as a text table."""
     rows: list[tuple[str, ...]] = [_HEADINGS]
-    for result, seconds in zip(results, took_s, strict=True):
+    for result, seconds in zip(results, durations_s, strict=True):
         used = result.device_s / (devices * result.ended_s) if result.ended_s else 0.0
         rows.append(
             (
@@ -174,7 +179,8 @@ def table(results: Sequence[SimulationResult], devices: int, took_s: Sequence[fl
 
 
 def _duration(seconds: float) -> str:
-    """
+    """Format a duration.
+
     >>> _duration(59.4), _duration(90), _duration(7500)
     ('59 s', '1.5 min', '2.1 h')
     """

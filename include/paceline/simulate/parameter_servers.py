@@ -1,4 +1,4 @@
-"""Speed of a distributed training with parameter servers, workers and links, computed by mean value analysis."""
+"""Speed of distributed training with parameter servers, workers and links, computed by mean value analysis."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from paceline.elastic import TeamConfiguration, TeamSample
 from paceline.elastic.reassign import PERIOD_S
 from paceline.elastic.window import link_busy_share
 
-_ROUNDS, _CLOSE = 200, 1e-9  # of the fixed point
+_MAX_ITERATIONS, _TOLERANCE = 200, 1e-9  # of the fixed-point iteration
 
 
 @dataclass(frozen=True)
 class Workload:
-    """The cost of one batch of one worker, called a step here.
+    """The cost of one step: one batch on one worker.
 
     Parameters
     ----------
@@ -26,13 +26,13 @@ class Workload:
     serial_s:
         The serial part of ``compute_core_s``, which only one core can execute.
     worker_cores:
-        Most cores that a worker process can use: the maximum utilization of Nearchus, section III-B.
+        Maximum cores that a worker process can use: the maximum utilization of Nearchus, section III-B.
     update_core_s:
         Core-seconds that all parameter servers together need to apply one update and send the state.
     server_cores:
-        Most cores that a parameter server process can use.
+        Maximum cores that a parameter server process can use.
     state_bytes:
-        Size of the state, which goes to the worker and back in every step.
+        Size of the state, which each step transfers to the worker and back.
     """
 
     compute_core_s: float
@@ -45,22 +45,22 @@ class Workload:
     def step_s(self, cores: float) -> float:
         """Return the seconds that a worker computes in one step, if its quota does not throttle it."""
         if cores < 1:
-            return _takes_s(self.compute_core_s, cores)
+            return _burst_s(self.compute_core_s, cores)
         return (self.compute_core_s - self.serial_s) / min(cores, self.worker_cores) + self.serial_s
 
     def min_step_s(self, cores: float) -> float:
-        """Return the seconds of a step when the worker uses its cores all the time."""
+        """Return the minimum duration of a step: the worker uses all its cores all the time."""
         return self.compute_core_s / min(cores, self.worker_cores)
 
     def update_s(self, cores: float, servers: int) -> float:
-        """Return the seconds that one of ``servers`` parameter servers works on one step."""
-        return _takes_s(self.update_core_s / servers, min(cores, self.server_cores))
+        """Return the seconds for which one of ``servers`` parameter servers works on one step."""
+        return _burst_s(self.update_core_s / servers, min(cores, self.server_cores))
 
 
-def _takes_s(core_s: float, cores: float) -> float:
-    """Return the seconds for a burst of work.
+def _burst_s(core_s: float, cores: float) -> float:
+    """Return the duration of a burst of work in seconds.
 
-    A quota below one core is a full core for a fraction of each period: work within that fraction is not slowed down.
+    A quota below one core grants a full core for a fraction of each period; work within this fraction is not delayed.
     """
     if cores >= 1:
         return core_s / cores
@@ -68,7 +68,7 @@ def _takes_s(core_s: float, cores: float) -> float:
 
 
 def steady_state(workload: Workload, configuration: TeamConfiguration, link_bytes_s: float) -> TeamSample:
-    """Return the mean speed, cores in use and load of the links.
+    """Return the mean speed, the cores in use and the load of the links.
 
     Each worker computes, then sends its update to all servers at the same time and receives the state from them. A
     server processes concurrent updates one after the other; its link has the same capacity in each direction. The mean
@@ -87,12 +87,12 @@ def steady_state(workload: Workload, configuration: TeamConfiguration, link_byte
     Examples
     --------
     >>> work = Workload(compute_core_s=1.0, update_core_s=0.01, state_bytes=1e6)
-    >>> both = steady_state(work, TeamConfiguration((1.0,), (1.0, 1.0)), link_bytes_s=1e8)
-    >>> round(both.speed, 2), round(both.used["worker-0"], 2)
+    >>> sample = steady_state(work, TeamConfiguration((1.0,), (1.0, 1.0)), link_bytes_s=1e8)
+    >>> round(sample.speed, 2), round(sample.used["worker-0"], 2)
     (1.94, 0.97)
     """
-    found: TeamSample = _steady_state(workload, configuration, link_bytes_s)
-    return found
+    sample: TeamSample = _steady_state(workload, configuration, link_bytes_s)
+    return sample
 
 
 @lru_cache(maxsize=4096)
@@ -100,13 +100,13 @@ def _steady_state(workload: Workload, configuration: TeamConfiguration, link_byt
     servers = len(configuration.servers)
     update_s = workload.update_core_s / servers
     carried_s = workload.state_bytes / servers / link_bytes_s
-    # A step waits for the slowest server, as updates go to all of them at the same time.
+    # A step waits for the slowest server, as the worker sends its update to all servers at the same time.
     demands_s = [max(workload.update_s(cores, servers) for cores in configuration.servers), carried_s, carried_s]
-    own_link_s = 2 * (servers - 1) * carried_s  # the shards of the other servers on the worker's own link
+    own_link_s = 2 * (servers - 1) * carried_s  # shards of all other servers on the worker's link
     workers = [
         _Worker(workload.step_s(cores) + own_link_s, workload.min_step_s(cores)) for cores in configuration.workers
     ]
-    limit = min(configuration.servers) / max(update_s, _CLOSE)
+    limit = min(configuration.servers) / max(update_s, _TOLERANCE)
     speeds = _speeds(workers, demands_s, limit)
     speed = sum(speeds)
     used = {f"ps-{number}": speed * update_s for number in range(servers)}
@@ -119,7 +119,7 @@ def _steady_state(workload: Workload, configuration: TeamConfiguration, link_byt
 
 
 class _Worker(NamedTuple):
-    """Seconds of a step without waiting, and the minimum that the cores allow."""
+    """Duration of a worker's step without waiting, and the minimum that its cores allow."""
 
     alone_s: float
     min_s: float
@@ -130,7 +130,7 @@ def _speeds(workers: Sequence[_Worker], demands_s: Sequence[float], limit: float
     kinds = Counter(workers)
     speeds = {one: 1 / max(one.alone_s + sum(demands_s), one.min_s) for one in kinds}
     queues = {one: [speed * demand for demand in demands_s] for one, speed in speeds.items()}
-    for _ in range(_ROUNDS):
+    for _ in range(_MAX_ITERATIONS):
         waiting = [
             sum(count * queues[one][station] for one, count in kinds.items()) for station in range(len(demands_s))
         ]
@@ -139,9 +139,9 @@ def _speeds(workers: Sequence[_Worker], demands_s: Sequence[float], limit: float
             spent_s = [demand * (1 + waiting[station] - queue[station]) for station, demand in enumerate(demands_s)]
             speeds[one] = 1 / max(one.alone_s + sum(spent_s), one.min_s)
             queues[one] = [speeds[one] * seconds for seconds in spent_s]
-            # Convergence is that of the queues: they may still grow while a worker's cores limit its speed.
+            # Check the queues for convergence, as they may still grow while a worker's cores limit its speed.
             change = max(change, *(abs(now - before) for now, before in zip(queues[one], queue, strict=True)))
-        if change < _CLOSE:
+        if change < _TOLERANCE:
             break
     # The approximation may slightly exceed full utilisation of a station.
     speed = sum(count * speeds[one] for one, count in kinds.items())

@@ -1,1 +1,1 @@
-"""Simulated jobs and emulated devices in place of real trainings and machines, for tests, benchmarks and the demo."""
+"""Simulated jobs and emulated devices in place of real jobs and machines, for tests, benchmarks and the demo."""

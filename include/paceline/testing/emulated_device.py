@@ -1,4 +1,4 @@
-"""Emulates a machine by a control group of this one: its containers compete for real cores and memory.
+"""Emulates a machine by a control group of this machine; containers compete for its real cores and memory.
 
 Used by tests, benchmarks and the fleet demo.
 """
@@ -20,31 +20,31 @@ from paceline.runtime import Usage, cgroups
 
 _PREFIX = "/paceline-device-"
 # The kernel distributes a period's quota among containers at its ticks (about every 4 ms) and does not carry a deficit
-# into the next period: with less than a tick each, one of three busy containers got a tenth of each other's share.
-# A quota of a few ticks avoids this; a longer one would make a slow device alternate between full speed and idle.
+# into the next period: with less than a tick each, one of three busy containers got a tenth of the others' share.
+# A quota of a few ticks avoids this; with a larger quota, a slow device would alternate between full speed and idle.
 _QUOTA_MS = 16
 _MIN_PERIOD_MS, _MAX_PERIOD_MS = 20, 1000  # 1000 ms is the kernel's maximum
-# Devices with equal periods stay in phase, and one that runs while its neighbour is throttled stays 10 % faster than
-# an equal device. Five consecutive devices therefore have different periods.
+# Devices with equal periods stay in phase: a device that runs while its neighbour is throttled remains 10 % faster
+# than its neighbour. Five consecutive devices therefore have different periods.
 _PERIOD_FACTORS = itertools.cycle((1.0, 1.15, 1.05, 1.2, 1.1))
 _CGROUP_PATH = re.compile(r"^(\d+:[^:]*:).*$", re.MULTILINE)
 
 
 class EmulatedDevice:
-    """A control group with limited cores and memory, the parent of containers.
+    """A control group with limited cores and memory, as the parent of containers.
 
-    Containers with its ``cgroup_parent`` share these limits. It needs root, and an engine on this machine that manages
-    control groups itself (driver ``cgroupfs``).
+    Containers with its ``cgroup_parent`` share the limits. The class needs root, and an engine on this machine that
+    manages control groups itself (driver ``cgroupfs``).
 
     Parameters
     ----------
     name:
-        Unique on this machine.
+        Name, unique on this machine.
     cores, memory_bytes:
         Limits of the device.
     processor:
-        The processor of this machine on which its containers run; without one, they run on any. On one processor
-        only the scheduler decides the containers' shares; on several, their random placement does as well.
+        Processor of this machine on which the containers run; by default, they run on all processors. On one
+        processor only the scheduler decides the containers' shares; otherwise also their random placement.
 
     Raises
     ------
@@ -80,14 +80,14 @@ class EmulatedDevice:
             raise
 
     def read(self) -> Usage:
-        """Return the usage of all its containers up to now."""
+        """Return the usage of all containers of the device until now."""
         cpu_s, memory_bytes = self._group.cpu_seconds() or 0.0, self._group.memory_bytes() or 0
         return Usage(cpu_s, memory_bytes, measured_s=time.monotonic())
 
     def close(self) -> None:
-        """Remove the control group. Its containers have to be removed first."""
+        """Remove the control group. The caller must remove the containers first."""
         self._group.remove()
-        remove_leftover(self.cgroup_parent.removeprefix(_PREFIX))
+        remove_old_groups(self.cgroup_parent.removeprefix(_PREFIX))
 
     def __enter__(self) -> EmulatedDevice:
         return self
@@ -97,11 +97,11 @@ class EmulatedDevice:
 
 
 @contextlib.contextmanager
-def emulate(fleet: Fleet) -> Iterator[dict[str, EmulatedDevice]]:
+def emulate_devices(fleet: Fleet) -> Iterator[dict[str, EmulatedDevice]]:
     """Create a device for each machine of a fleet whose ``cgroup_parent`` is ``/paceline-device-NAME``.
 
-    Each device is on one processor with enough free capacity. Leftovers of a killed process are removed first, if no
-    container is in them.
+    Each device is on one processor with enough free capacity. Old control groups of the same devices are
+    removed first, unless they contain containers.
 
     Raises
     ------
@@ -114,14 +114,14 @@ def emulate(fleet: Fleet) -> Iterator[dict[str, EmulatedDevice]]:
         devices = {}
         for machine, processor in _assign_processors(emulated):
             name = str(machine.cgroup_parent).removeprefix(_PREFIX)
-            remove_leftover(name)
+            remove_old_groups(name)
             device = EmulatedDevice(name, machine.cores, int(machine.memory_gib * 2**30), processor)
             devices[machine.name] = stack.enter_context(device)
         yield devices
 
 
 def _period_us(cores: float) -> int:
-    """Return a quota period in whole milliseconds: the quota of 0.001 cores is then a whole number of microseconds."""
+    """Return a quota period in whole milliseconds, so that 0.001 cores are a whole number of microseconds of quota."""
     period_ms = next(_PERIOD_FACTORS) * max(_QUOTA_MS / cores, _MIN_PERIOD_MS)
     return 1000 * min(round(period_ms), _MAX_PERIOD_MS)
 
@@ -137,7 +137,7 @@ def _assign_processors(machines: list[Machine]) -> Iterator[tuple[Machine, int]]
         yield machine, processor
 
 
-def remove_leftover(name: str) -> None:
+def remove_old_groups(name: str) -> None:
     """Remove a device's control groups of all controllers (v1), with their children, unless a container is in them."""
     for top in (Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").glob("*/")):
         folder = top / (_PREFIX + name).lstrip("/")

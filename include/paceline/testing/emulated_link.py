@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from docker import APIClient
 
 _POLL_S = 0.2
-_TRIES = 5  # a container may have no network (yet)
-# Size of a burst: some full Ethernet frames. Packets queued for longer than the latency are dropped and sent again.
+_TRIES = 5  # a container may not have a network yet, or never
+# A burst is several full Ethernet frames. Packets that wait longer than the latency are dropped and sent again.
 _BURST, _LATENCY = "64kb", "200ms"
 
 
 @contextlib.contextmanager
 def emulate_links(client: APIClient, fleet: Fleet) -> Iterator[None]:
-    """Limit the bandwidth of containers started on a fleet's machines with a slow link.
+    """Limit the bandwidth of containers on the machines of a fleet that have a slow link.
 
-    Containers are assigned to machines by their control group (``emulated_device.emulate``). The limit applies within a
+    The control group of a container shows its machine (see ``emulated_device``). The limit applies within a
     fraction of a second after the start of a container.
     """
     machines = (*fleet.machines, fleet.parameter_server)
@@ -39,7 +39,7 @@ def emulate_links(client: APIClient, fleet: Fleet) -> Iterator[None]:
         yield
         return
     stop = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(client, links, stop), name="emulated-links", daemon=True)
+    watcher = threading.Thread(target=_limit_bandwidths, args=(client, links, stop), name="emulated-links", daemon=True)
     watcher.start()
     try:
         yield
@@ -48,7 +48,7 @@ def emulate_links(client: APIClient, fleet: Fleet) -> Iterator[None]:
         watcher.join()
 
 
-def _watch(client: APIClient, links: Mapping[str | None, Link], stop: threading.Event) -> None:
+def _limit_bandwidths(client: APIClient, links: Mapping[str | None, Link], stop: threading.Event) -> None:
     tries: Counter[str] = Counter()
     while not stop.wait(_POLL_S):
         with contextlib.suppress(PacelineError), engine_call("list the running containers"):
@@ -65,13 +65,13 @@ def _watch(client: APIClient, links: Mapping[str | None, Link], stop: threading.
 def limit_bandwidth(client: APIClient, container: str, link: Link) -> None:
     """Limit a running container's network to a link's bandwidth, in both directions, until the container ends.
 
-    It configures a token bucket of the kernel's traffic control at both ends of the container's virtual Ethernet pair.
+    A token bucket of the kernel's traffic control is set at both ends of the container's virtual Ethernet pair.
     The link's delay is ignored: few kernels have ``netem``.
 
     Parameters
     ----------
     client:
-        An engine on this machine.
+        Client of an engine on this machine.
     container:
         A running container with a network.
     link:
@@ -93,7 +93,7 @@ def limit_bandwidth(client: APIClient, container: str, link: Link) -> None:
     inside = ["nsenter", "-t", str(pid), "-n"]
     host_interfaces = {}
     for path in Path("/sys/class/net").iterdir():
-        with contextlib.suppress(OSError):  # not an interface, or one that is being removed
+        with contextlib.suppress(OSError):  # not an interface, or an interface that is being removed
             host_interfaces[path.joinpath("ifindex").read_text().strip()] = path.name
     interfaces = 0
     for line in _run([*inside, "ip", "-o", "link"]).splitlines():
@@ -114,9 +114,9 @@ def _set_bandwidth(tc: list[str], device: str, link: Link) -> None:
 
 def _run(command: list[str]) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        finished = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
         raise PacelineError(f"{error.filename} is not installed; Debian: apt-get install iproute2 util-linux") from None
-    if done.returncode:
-        raise PacelineError(f"{' '.join(command)}: {done.stderr.strip()}")
-    return done.stdout
+    if finished.returncode:
+        raise PacelineError(f"{' '.join(command)}: {finished.stderr.strip()}")
+    return finished.stdout

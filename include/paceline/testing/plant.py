@@ -26,11 +26,11 @@ _MOSTLY_PARALLEL = amdahl(0.1)
 
 @dataclass(frozen=True)
 class Neighbour:
-    """Another application on the machine; it takes the fraction ``takes`` of the job's speed between two times."""
+    """Another application on the machine, which temporarily reduces the job's speed by the fraction ``speed_loss``."""
 
     from_s: float
     until_s: float
-    takes: float
+    speed_loss: float
 
 
 @dataclass(frozen=True)
@@ -40,33 +40,33 @@ class Plant:
     Parameters
     ----------
     batches:
-        Batches of all epochs.
+        Number of batches in all epochs.
     batch_s:
         Seconds for one batch on one device.
     speedup:
         Speed-up as a function of the devices.
     startup_s, tail_s:
-        Seconds before the first batch and after the last, on any number of devices.
+        Seconds before the first batch and after the last batch, on any number of devices.
     save_s:
-        Reported duration of a checkpoint, which is a part of ``tail_s``; ``None`` if the job reports none.
+        Reported duration of a checkpoint, which is a part of ``tail_s``; ``None`` if the job does not report it.
     epochs, pause_s:
         Each epoch ends with a pause of ``pause_s`` seconds, for example a validation.
     forecast_pause_s:
-        The job's forecast of a pause before the first one; 0 if it has none.
+        Duration of a pause that the job forecasts before the first pause; 0 if the job has no forecast.
     noise:
         Relative standard deviation of a batch's duration.
     neighbours:
-        Neighbours with their times.
+        Other applications and their times.
     throttling:
-        Fraction of the speed lost because threads wait for each other: above one device, if not a whole number.
+        Fraction of the speed lost if the devices are more than one and not a whole number: threads wait for each other.
     resize_s:
-        Seconds until a new allocation is in force.
+        Seconds until a new allocation takes effect.
     resize_pause_s:
         Seconds without training at each resize (a job on GPUs saves, resizes and resumes).
     stops_at:
-        The batch after which the job stops early, not known in advance.
+        Batch after which the job stops early; the controller does not know it in advance.
     usable_devices:
-        Devices that the job can use; its threads wait for each other.
+        Maximum number of devices that the job can use, because its threads wait for each other.
     """
 
     batches: int
@@ -94,7 +94,7 @@ class Plant:
             speed *= 1 - self.throttling
         for neighbour in self.neighbours:
             if neighbour.from_s <= now_s < neighbour.until_s:
-                speed *= 1 - neighbour.takes
+                speed *= 1 - neighbour.speed_loss
         return speed
 
     def shortest_s(self, devices: float) -> float:
@@ -103,10 +103,10 @@ class Plant:
         >>> Plant(batches=100, batch_s=1.0, startup_s=3.0, tail_s=1.0).shortest_s(1.0)
         104.0
         """
-        training_s = self.batches / Plant.speed(self._undisturbed(), devices, 0.0)
+        training_s = self.batches / Plant.speed(self._without_disturbances(), devices, 0.0)
         return self.startup_s + training_s + self.epochs * self.pause_s + self.tail_s
 
-    def _undisturbed(self) -> Plant:
+    def _without_disturbances(self) -> Plant:
         usable = self.usable_devices
         return Plant(self.batches, self.batch_s, self.speedup, throttling=self.throttling, usable_devices=usable)
 
@@ -117,7 +117,7 @@ class Run:
     Parameters
     ----------
     plant:
-        The job.
+        Properties of the job.
     devices:
         Initial allocation.
     seed:
@@ -147,21 +147,21 @@ class Run:
         self._pending_devices = devices
         self._pending_from_s = 0.0
         self._idle_until_s = plant.startup_s
-        self._left = self._work()  # remaining work of the current batch, in batches
+        self._batch_work_left = self._draw_batch_work()  # remaining work of the current batch, in batches
         self._pause_until_s = self._resized_s = 0.0
         self.reported: tuple[int, float] | None = None  # batches done and time of the last report
         self._last = plant.batches if plant.stops_at is None else min(plant.stops_at, plant.batches)
         self._epoch = max(1, plant.batches // plant.epochs)
-        self._changes = sorted({change_s for each in plant.neighbours for change_s in (each.from_s, each.until_s)})
+        self._changes = sorted({change_s for one in plant.neighbours for change_s in (one.from_s, one.until_s)})
 
     @property
     def total(self) -> int:
-        """Known total of batches; it shrinks when the job stops early."""
+        """Known total of batches; it decreases when the job stops early."""
         return self.plant.batches if self.trained_s is None else self._last
 
     @property
     def busy(self) -> float:
-        """Fraction of its allocation that the job uses."""
+        """Fraction of the allocation that the job uses."""
         return min(1.0, self.plant.usable_devices / self.devices) if self.devices > 0 else 0.0
 
     @property
@@ -171,11 +171,11 @@ class Run:
 
     @property
     def resizing(self) -> bool:
-        """Whether a new allocation is pending, or the job is interrupted for it."""
+        """Whether a new allocation is pending, or has interrupted the job."""
         return self._pending_devices != self.devices or self.now_s < self._resized_s
 
     def pauses_left_s(self, *, known: bool) -> float:
-        """Return the remaining seconds of pauses; unless ``known``, estimated from earlier pauses or the forecast."""
+        """Return the remaining seconds of pauses; unless ``known``, estimate them from past pauses or the forecast."""
         epochs_done = self.done // self._epoch
         if self.trained_s is not None:
             return 0.0
@@ -184,7 +184,7 @@ class Run:
         return left_s + max(self._pause_until_s - self.now_s, 0.0)
 
     def resize(self, devices: float) -> None:
-        """Change the allocation; it is in force ``resize_s`` later."""
+        """Change the allocation; the change takes effect after ``resize_s``."""
         if devices != self._pending_devices:
             self._pending_devices = devices
             self._pending_from_s = self.now_s + self.plant.resize_s
@@ -216,14 +216,14 @@ class Run:
             self.reported = (0, self.now_s)
         speed = self.plant.speed(self.devices, self.now_s)
         while self.now_s < until_s:
-            ends_s = self.now_s + self._left / speed if speed > 0 else float("inf")
+            ends_s = self.now_s + self._batch_work_left / speed if speed > 0 else float("inf")
             if ends_s > until_s:
-                self._left -= (until_s - self.now_s) * speed
+                self._batch_work_left -= (until_s - self.now_s) * speed
                 self.now_s = until_s
                 return
             self.now_s = ends_s
             self.done += 1
-            self._left = self._work()
+            self._batch_work_left = self._draw_batch_work()
             if self.plant.pause_s and self.done % self._epoch == 0:
                 self._idle_until_s = self._pause_until_s = self.now_s + self.plant.pause_s
             ended = self.done >= self._last
@@ -236,5 +236,5 @@ class Run:
             if self._idle_until_s > self.now_s:
                 return
 
-    def _work(self) -> float:
+    def _draw_batch_work(self) -> float:
         return max(0.05, self._random.gauss(1.0, self.plant.noise)) if self.plant.noise else 1.0

@@ -13,12 +13,12 @@ from paceline.testing.plant import Neighbour, Plant, Run, amdahl
 
 @dataclass(frozen=True)
 class Case:
-    """A job, its maximum allocation, its deadline and its deadline changes (time of change to new deadline)."""
+    """A job, its maximum allocation, its deadline, and its deadline changes (from time of change to new deadline)."""
 
     plant: Plant
     max_devices: float
     deadline_s: float
-    moves: Mapping[float, float]
+    new_deadlines: Mapping[float, float]
     seed: int
 
     def with_reports(self, *, validation: bool) -> Case:
@@ -30,10 +30,10 @@ class Case:
         forecast_pause_s = plant.pause_s * math.exp(reported.gauss(0, 0.3)) if validation else 0.0
         return replace(self, plant=replace(plant, forecast_pause_s=forecast_pause_s))
 
-    def past(self, *, speed_sd: float) -> PastRun:
+    def past_run(self, *, speed_sd: float) -> PastRun:
         """Return the measurements of an earlier run whose speed differs by a standard deviation of ``speed_sd``.
 
-        Use 0 for an earlier run of the same task, more for another task, whose data and machine may differ.
+        Use 0 for an earlier run of the same task, and more for another task, whose data and machine may differ.
         """
         other = random.Random(self.seed + 2)  # noqa: S311 - a simulation, no secret
         plant, devices = self.plant, self.max_devices
@@ -51,7 +51,7 @@ class Case:
         )
 
     def best_constant(self, quantum: float = 0.05) -> float | None:
-        """Return the device-seconds of the smallest constant allocation that meets the deadline, if there is one."""
+        """Return the device-seconds of the smallest constant allocation that meets the deadline, or ``None``."""
         low, high = 2, round(self.max_devices / quantum)
         if self._finished_s(high * quantum) is None:
             return None
@@ -73,9 +73,9 @@ class Case:
 def random_case(seed: int) -> Case:
     """Return a job of 30 s to 10 h on 1 to 16 devices, with a deadline of 1.1 to 3 times its shortest time.
 
-    20 % write no checkpoints, 20 % compute after the last batch, 50 % validate for up to 10 % of the training time,
-    50 % have neighbours, 40 % a deadline change. The time after the final checkpoint is as measured: the model file,
-    and 0.2 to 0.6 s until the process exits.
+    Of all jobs, 20 % write no checkpoints, 20 % compute after the last batch, 50 % validate for up to 10 % of the
+    training time, 50 % have neighbours, and 40 % have a deadline change. As measured with real jobs, the model file
+    follows the final checkpoint, and 0.2 to 0.6 s later the process exits.
 
     >>> case = random_case(1)
     >>> case.deadline_s >= 1.1 * case.plant.shortest_s(case.max_devices)
@@ -113,10 +113,10 @@ def random_case(seed: int) -> Case:
     )
     deadline_s = d_c * plant.shortest_s(max_devices)
     moved_to = d_c * rng.uniform(0.75, 1.4)
-    moves = {}
+    new_deadlines = {}
     if rng.random() < 0.4 and moved_to > (1.4 if neighbours else 1.2):
-        moves = {rng.uniform(0.1, 0.5) * deadline_s: moved_to * plant.shortest_s(max_devices)}
-    return Case(plant, max_devices, deadline_s, moves, seed)
+        new_deadlines = {rng.uniform(0.1, 0.5) * deadline_s: moved_to * plant.shortest_s(max_devices)}
+    return Case(plant, max_devices, deadline_s, new_deadlines, seed)
 
 
 def _log_uniform(rng: random.Random, low: float, high: float) -> float:

@@ -1,4 +1,4 @@
-"""A simulated job with the protocol of a real one, for tests and benchmarks of the whole control loop."""
+"""A simulated job with the interface of a real job, for tests and benchmarks of the whole control loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SimulatedJob:
     Parameters
     ----------
     plant:
-        The job.
+        Properties of the job.
     devices:
         Initial allocation.
     clock:
@@ -30,7 +30,7 @@ class SimulatedJob:
         self.id = f"simulated-{seed}"
         self._run = Run(plant, devices, seed)
         self._clock = clock
-        self._began_s = clock.now()
+        self._started_s = clock.now()
         self._last_reported: tuple[int, float] | None = None
 
     def read_lines(self) -> list[str]:
@@ -41,10 +41,10 @@ class SimulatedJob:
         event = "start" if self._last_reported is None else "progress" if run.trained_s is None else "finish"
         self._last_reported = run.reported
         done, done_s = run.reported
-        return [Progress(done, max(run.total, done), event=event, wall_s=self._began_s + done_s).to_line()]
+        return [Progress(done, max(run.total, done), event=event, wall_s=self._started_s + done_s).to_line()]
 
     def wait(self, timeout_s: float) -> bool:
-        """Let ``timeout_s`` pass; return whether the job has ended."""
+        """Wait for ``timeout_s``, and return whether the job has ended."""
         if self._advance().finished_s is None and timeout_s > 0:
             self._clock.sleep(timeout_s)
         return self._advance().finished_s is not None
@@ -56,11 +56,11 @@ class SimulatedJob:
         self._run.resize(devices)
 
     def status(self) -> JobStatus:
-        """Return "running", or "exited" with code 0."""
+        """Return the status "running", or "exited" with code 0."""
         finished_s = self._advance().finished_s
         if finished_s is None:
-            return JobStatus("running", started_s=self._began_s)
-        return JobStatus("exited", 0, self._began_s, self._began_s + finished_s)
+            return JobStatus("running", started_s=self._started_s)
+        return JobStatus("exited", 0, self._started_s, self._started_s + finished_s)
 
     def usage(self) -> Usage:
         """Return the CPU time used."""
@@ -68,11 +68,11 @@ class SimulatedJob:
         return Usage(run.used_s, 0, run.now_s)
 
     def restart(self) -> None:
-        """Raise: a simulated job does not crash."""
+        """Raise NotImplementedError, because a simulated job does not crash."""
         raise NotImplementedError
 
     def collect(self, destination: Path) -> list[str]:
-        """Return no files."""
+        """Return no files, because a simulated job has no output."""
         return []
 
     def stop(self, grace_s: float = 5.0) -> None:
@@ -85,5 +85,5 @@ class SimulatedJob:
         """Do nothing."""
 
     def _advance(self) -> Run:
-        self._run.advance(self._clock.now() - self._began_s)
+        self._run.advance(self._clock.now() - self._started_s)
         return self._run

@@ -1,4 +1,4 @@
-"""Simulates one job under one controller from start to end. Tests and benchmarks call it."""
+"""Simulates one job under one controller from start to end. Used by tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class PacedRun:
 
     @property
     def error_pct(self) -> float:
-        """Deviation from the deadline, equation (7) of DECOR-NN."""
+        """Deviation from the deadline in percent, equation (7) of DECOR-NN."""
         return 100.0 * (self.finished_s - self.deadline_s) / self.deadline_s
 
 
-def pace(
+def simulate_run(
     plant: Plant,
     controller: Controller,
     *,
     seed: int = 0,
-    moves: Mapping[float, float] | None = None,
+    new_deadlines: Mapping[float, float] | None = None,
     ceilings: Mapping[float, float | None] | None = None,
     pauses_known: bool = False,
 ) -> PacedRun:
@@ -46,22 +46,22 @@ def pace(
         The job and its controller.
     seed:
         Seed of the plant's noise.
-    moves:
-        Time of change to new deadline, in seconds.
+    new_deadlines:
+        Mapping from the time of a change to the new deadline, in seconds.
     ceilings:
-        Time of change to new ceiling; ``None`` removes the ceiling.
+        Mapping from the time of a change to the new ceiling; ``None`` removes the ceiling.
     pauses_known:
-        The pauses between epochs are known from an earlier run.
+        Whether the pauses between epochs are known from an earlier run.
 
     Examples
     --------
     >>> from paceline.control import DeadlineController, Limits
     >>> plant = Plant(batches=1000, batch_s=0.05, startup_s=3.0, tail_s=0.8)
-    >>> result = pace(plant, DeadlineController(Limits(0.1, 4.0), deadline_s=60.0))
+    >>> result = simulate_run(plant, DeadlineController(Limits(0.1, 4.0), deadline_s=60.0))
     >>> abs(result.error_pct) < 0.5
     True
     """
-    moves_left = sorted((moves or {}).items())
+    new_deadlines_left = sorted((new_deadlines or {}).items())
     ceilings_left = sorted((ceilings or {}).items())
     ceiling: float | None = None
     run = Run(plant, controller.start(0.0), seed)
@@ -77,11 +77,11 @@ def pace(
         if run.finished_s is not None:
             break
         now_s = run.now_s
-        while moves_left and moves_left[0][0] <= now_s:
-            controller.move_deadline(now_s, moves_left.pop(0)[1])
+        while new_deadlines_left and new_deadlines_left[0][0] <= now_s:
+            controller.move_deadline(now_s, new_deadlines_left.pop(0)[1])
         while ceilings_left and ceilings_left[0][0] <= now_s:
             ceiling = ceilings_left.pop(0)[1]
-        obs = Observation(
+        observation = Observation(
             now_s,
             run.reported[0] if run.reported else None,
             run.total,
@@ -94,7 +94,7 @@ def pace(
             busy=run.busy,
             save_s=plant.save_s if run.done else None,
         )
-        decision = controller.step(obs)
+        decision = controller.step(observation)
         if not decision.feasible and infeasible_s is None and run.trained_s is None:
             infeasible_s = now_s
         if decision.devices != decided:

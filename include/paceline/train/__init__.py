@@ -1,6 +1,6 @@
 """The API for training code: a loop whose progress a deadline controller can read, and exact resume.
 
-Runs inside the job. Standard library and torch only, and torch only once the training code has imported it.
+Runs inside the job. Needs only the standard library, and torch only if the training code has imported it.
 
 >>> batches = [[1, 2], [3, 4]]
 >>> sum(len(batch) for batch in track(batches, epochs=3))

@@ -1,4 +1,4 @@
-"""Defines the content of checkpoints, writes and restores them. Made by ``checkpoint()``, driven by ``_loop``."""
+"""Writes and restores checkpoints. Training code registers their content with ``checkpoint()``; ``_loop`` saves it."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from ._store import Store, check_loadable
 from ._values import bad_value, log
 from .job import ENV_CHECKPOINT
 
-# Checkpoints take at most this share of the time, within the bounds on the interval below.
+# Saving takes at most this fraction of the time, within the bounds on the interval below.
 _COST_SHARE = 0.02
 _SHORTEST_INTERVAL_S = 5.0
 _LONGEST_INTERVAL_S = 60.0
 
 
 class Stateful(Protocol):
-    """An object with a state to save: a model, an optimizer, a scheduler, a gradient scaler."""
+    """An object whose state can be saved: a model, an optimizer, a scheduler, a gradient scaler."""
 
     def state_dict(self) -> Any:
-        """Return the state."""
+        """Return the state to save."""
 
     def load_state_dict(self, state: Any, /) -> Any:
-        """Restore a state."""
+        """Restore a saved state."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """A position in the data of a training.
+    """The position of a job in its training data.
 
     ``loop`` counts the script's ``track`` loops from 0, ``batch`` the batches done in ``epoch``. ``epoch_length`` is
-    ``None`` for a loader without a length. ``ended``: the loop is over; ``stopped``: by ``stop_early``. ``curve``
-    has the monitored metric as (epochs done, value).
+    ``None`` for a loader without a length. ``ended``: whether the loop is over; ``stopped``: whether ``stop_early``
+    ended it. ``curve``: pairs of epochs done and the monitored metric.
     """
 
     loop: int
@@ -52,7 +52,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Resume:
-    """What a loop resumes from: its position and the generator states, at the epoch's start and at the position."""
+    """A point to resume from: the position, and the generator states at the epoch's start and at the position."""
 
     position: Position
     epoch_start: dict[str, Any]
@@ -61,19 +61,19 @@ class Resume:
 
 
 class Checkpoint:
-    """The registered parts of a training and their checkpoint files.
+    """The registered parts of a training job and their checkpoint files.
 
     Parameters
     ----------
     parts:
-        Name to object, as passed to ``checkpoint()``.
+        The objects by name, as passed to ``checkpoint()``.
     folder:
         Folder of the files.
     every_s:
         Seconds between two checkpoints. ``None`` derives them from the duration of a checkpoint: at most 2 % of the
         time, 5 to 60 s apart.
     clock:
-        Monotonic seconds.
+        Returns monotonic seconds.
     """
 
     def __init__(
@@ -96,19 +96,19 @@ class Checkpoint:
         self.interval_s = _SHORTEST_INTERVAL_S if every_s is None else every_s
         self.next_save_s = clock() + self.interval_s
 
-    def saved(self) -> tuple[dict[str, Any], Path] | None:
+    def load_newest(self) -> tuple[dict[str, Any], Path] | None:
         """Return the content and the file of the newest usable checkpoint."""
         return self._store.load()
 
     def restore(self) -> bool:
         """Restore the parts from the newest usable checkpoint; return whether there is one.
 
-        Raises ``ValueError`` if it has other parts, or parts of another shape.
+        Raises ``ValueError`` if its parts differ in name or shape.
         """
-        found = self.saved()
-        if found is None:
+        newest = self.load_newest()
+        if newest is None:
             return False
-        content, path = found
+        content, path = newest
         restore_parts(self.parts, content["parts"], path)
         self.resume = Resume(
             Position(**content["position"]), content["epoch_start"], content["now"], content["reported"]
@@ -124,10 +124,9 @@ class Checkpoint:
         now: dict[str, Any],
         reported: dict[str, float],
     ) -> bool:
-        """Write a checkpoint now; return whether it is safe on disk.
+        """Write a checkpoint now; return whether it was written.
 
-        On a full disk the checkpoint is lost and the training continues: the failure is logged and the next save tries
-        again.
+        If the write fails, for example on a full disk, log the failure and continue without this checkpoint.
         """
         began_s = self._clock()
         states = {name: part.state_dict() for name, part in self.parts.items()}
@@ -166,7 +165,7 @@ def restore_parts(parts: dict[str, Stateful], stored: dict[str, Any], source: ob
         try:
             part.load_state_dict(stored[name])
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{name}: the state in {source} does not fit it: {error}") from error
+            raise ValueError(f"{name}: the state in {source} does not fit: {error}") from error
 
 
 def check_parts(parts: dict[str, Any]) -> dict[str, Stateful]:
@@ -190,7 +189,7 @@ def check_every_s(every_s: float | None) -> float | None:
     return float(every_s)
 
 
-def folder_for(path: str | os.PathLike[str] | None) -> Path | None:
-    """Return the checkpoint folder: ``path``, else the job's, else ``None`` (no checkpoints are written)."""
+def checkpoint_folder(path: str | os.PathLike[str] | None) -> Path | None:
+    """Return ``path``, else the job's checkpoint folder, else ``None`` (the job writes no checkpoints)."""
     chosen = path if path is not None else os.environ.get(ENV_CHECKPOINT)
     return Path(chosen) if chosen else None

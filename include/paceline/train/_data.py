@@ -1,6 +1,6 @@
-"""Opens epochs of a loader, also in the middle, with its order restored. Called by ``_loop``.
+"""Opens an epoch of a loader at any batch, with the order of the data restored. Called by ``_loop``.
 
-Invariant: an epoch reopened at batch *k* yields the batches that the first run would have yielded from *k* on.
+Invariant: an epoch reopened at batch *k* yields the same batches from *k* on as an uninterrupted epoch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 _FORWARD_ONLY_COST = 0.4
 
 
-def length(loader: Iterable[Any]) -> int | None:
+def epoch_length(loader: Iterable[Any]) -> int | None:
     """Return the number of batches in an epoch, ``None`` for a loader without a length."""
     try:
         return len(loader)  # type: ignore[arg-type]
@@ -27,7 +27,7 @@ def length(loader: Iterable[Any]) -> int | None:
 
 
 def validation_batches(validation: Sized | None, loader: Iterable[Any]) -> float:
-    """Return the cost of a validation in training batches; 0 without one.
+    """Return the cost of a validation, in training batches; 0 without a validation.
 
     >>> validation_batches(range(30), range(100)), validation_batches(None, range(100))
     (12.0, 0.0)
@@ -43,17 +43,17 @@ def validation_batches(validation: Sized | None, loader: Iterable[Any]) -> float
 
 
 def snapshot(loader: Iterable[Any]) -> dict[str, Any]:
-    """Return the state of every generator that affects the coming batches."""
+    """Return the state of every random number generator that affects the coming batches."""
     return {
         "global": _rng.capture(),
-        "own": [generator.get_state() for generator in _own_generators(loader)],
+        "own": [generator.get_state() for generator in _loader_generators(loader)],
     }
 
 
 def rewind(loader: Iterable[Any], state: dict[str, Any]) -> None:
-    """Restore the generators from a ``snapshot``."""
+    """Restore the random number generators from a ``snapshot``."""
     _rng.restore(state["global"])
-    generators = _own_generators(loader)
+    generators = _loader_generators(loader)
     if len(generators) != len(state["own"]):
         raise bad_value("loader", f"{len(generators)} generators", f"{len(state['own'])}, as in the checkpoint")
     for generator, own in zip(generators, state["own"], strict=True):
@@ -61,10 +61,10 @@ def rewind(loader: Iterable[Any], state: dict[str, Any]) -> None:
 
 
 def open_epoch(loader: Iterable[T], epoch: int) -> Iterator[T]:
-    """Start an epoch from its first batch."""
+    """Open an epoch at its first batch."""
     for sampler in _samplers(loader):
         set_epoch = getattr(sampler, "set_epoch", None)
-        if callable(set_epoch):  # DistributedSampler and similar samplers seed their shuffle with it
+        if callable(set_epoch):  # DistributedSampler and similar samplers seed their shuffle with the epoch
             set_epoch(epoch)
     return iter(loader)
 
@@ -72,29 +72,28 @@ def open_epoch(loader: Iterable[T], epoch: int) -> Iterator[T]:
 def reopen_epoch(
     loader: Iterable[T], epoch: int, skip: int, before: dict[str, Any], now: dict[str, Any]
 ) -> Iterator[T]:
-    """Open an epoch from the generator states ``before`` it, skip batches, and set the generators to ``now``."""
+    """Open an epoch with the generator states ``before`` it, skip batches, then set the generators to ``now``."""
     if epoch > 0 and getattr(loader, "persistent_workers", False):
-        # Persistent loader workers draw their seed once, in the first epoch: draw it here, so that it is not drawn
-        # below.
+        # Persistent loader workers draw their seed only when the loader is first opened: draw it before the rewind.
         iter(loader)
     rewind(loader, before)
     iterator = open_epoch(loader, epoch)
-    source = _index_source(iterator) or iterator
+    source = _index_iterator(iterator) or iterator
     for k in range(skip):
         try:
             next(source)
         except StopIteration:
             accepted = f"at least {skip}, as when the checkpoint was written"
             raise bad_value("batches in an epoch", k, accepted) from None
-    if skip:  # at the start of an epoch both states are equal, and opening it has drawn from the generators since
+    if skip:  # without skipped batches, a rewind to ``now`` would undo the draws of opening the epoch
         rewind(loader, now)
     return iterator
 
 
-def _index_source(iterator: Iterator[Any]) -> Iterator[Any] | None:
-    """Return the iterator of indices of an in-process loader, so that skipped samples are not read; else ``None``.
+def _index_iterator(iterator: Iterator[Any]) -> Iterator[Any] | None:
+    """Return the index iterator of an in-process loader, which skips batches without reading them, else ``None``.
 
-    It is private to torch: if anything is unexpected, the batches are read and discarded instead.
+    The iterator is private to torch. If a check fails, the caller reads and discards the batches instead.
     """
     dataloader = sys.modules.get("torch.utils.data.dataloader")
     in_process = getattr(dataloader, "_SingleProcessDataLoaderIter", None)
@@ -117,7 +116,7 @@ def _samplers(loader: Iterable[Any]) -> Iterator[Any]:
             sampler = inner if inner is not sampler else None
 
 
-def _own_generators(loader: Iterable[Any]) -> list[Any]:
+def _loader_generators(loader: Iterable[Any]) -> list[Any]:
     found = (getattr(holder, "generator", None) for holder in (loader, *_samplers(loader)))
     usable = (g for g in found if hasattr(g, "get_state") and hasattr(g, "set_state"))
-    return list({id(g): g for g in usable}.values())  # loader and sampler usually share one
+    return list({id(g): g for g in usable}.values())  # a loader and its sampler usually share a generator

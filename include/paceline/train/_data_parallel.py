@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def data_parallel(model: nn.Module, *, most: int | None = None, find_unused_parameters: bool = False) -> Any:
+def data_parallel(model: nn.Module, *, max_processes: int | None = None, find_unused_parameters: bool = False) -> Any:
     """Train ``model`` with one process for each device of the job's allocation, also while the allocation changes.
 
     Call it once, before the optimizer, ``checkpoint`` and the ``track`` loop. The batches keep their size: each process
     trains its shard and the gradients are summed, so the result does not depend on the number of devices. An added
-    device runs this script again up to the loop while the other processes train; it joins between two batches with the
-    state of the parts passed to ``checkpoint``. The process of a removed device leaves between two batches. Code after
-    the loop, and prints, take effect only in the first process.
+    device's process runs this script up to the loop while the others train, then joins between two batches with the
+    state of the parts passed to ``checkpoint``. The process of a removed device leaves between two batches. Only the
+    first process prints, and only the first process runs the code after the loop.
 
-    A device is a GPU if there are any, else a core with a process of one thread. Outside a Paceline job, all GPUs are
+    The devices are GPUs if there are any, else CPU cores with one thread each. Outside a Paceline job, all GPUs are
     used.
 
     Parameters
@@ -31,15 +31,15 @@ def data_parallel(model: nn.Module, *, most: int | None = None, find_unused_para
     model:
         The model, on ``device()``. Its loss must be a mean over the samples of a batch. Batch normalisation sees only
         the shard of its process (on GPUs, ``torch.nn.SyncBatchNorm`` avoids that).
-    most:
-        The largest number of devices to use.
+    max_processes:
+        The largest number of processes.
     find_unused_parameters:
-        As for ``torch.nn.parallel.DistributedDataParallel``: for models that do not use every parameter in every batch.
+        For models that do not use every parameter in every batch, as in ``torch.nn.parallel.DistributedDataParallel``.
 
     Returns
     -------
     torch.nn.Module
-        The module to call in place of ``model``. Its state is that of ``model``.
+        The module to call in place of ``model``, with the same state.
 
     Raises
     ------
@@ -65,8 +65,8 @@ def data_parallel(model: nn.Module, *, most: int | None = None, find_unused_para
     from ._replica import Replica
 
     replica = Replica(model, find_unused_parameters=find_unused_parameters)
-    follower = Follower.from_environment(replica)
-    session.role = follower or Lead(replica, None if most is None else whole_number("most", most))
+    limit = None if max_processes is None else whole_number("max_processes", max_processes)
+    session.role = Follower.from_environment(replica) or Lead(replica, limit)
     return replica
 
 

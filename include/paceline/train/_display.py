@@ -1,4 +1,4 @@
-"""Shows progress: as lines for the control loop inside a job, else as a bar or as text.
+"""Shows progress: inside a job as lines for the control loop, elsewhere as a bar or as text.
 
 Called by ``_loop`` and ``_session``, which limit the rate.
 """
@@ -27,8 +27,8 @@ _numbers = itertools.count(1)
 
 
 @functools.cache
-def _source() -> str:
-    # After a container restarts, this process has the same process id as the previous one.
+def _unique_process_id() -> str:
+    # The process id alone is not unique: it is the same after a restart of the container.
     return f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
 
 
@@ -40,16 +40,16 @@ class Display(Protocol):
         """Minimum seconds between two progress events."""
 
     def show(self, progress: Progress) -> None:
-        """Show the progress. Never raises: a broken output must not end a training."""
+        """Show the progress. Never raise: a broken output must not end the job."""
 
     def close(self) -> None:
         """End the output after the loop."""
 
 
 def choose_display() -> Display:
-    """Return lines on standard output if Paceline started this process or ``$PACELINE_PROGRESS`` is ``lines``.
+    """Return ``Lines`` on standard output if Paceline started this process or ``$PACELINE_PROGRESS`` is ``lines``.
 
-    Else, on standard error as tqdm does, a bar on a terminal or an occasional line of text.
+    Otherwise, return a display on standard error, like tqdm: a ``Bar`` on a terminal, else ``Text``.
     """
     if run_by_paceline() or os.environ.get(ENV_PROGRESS) == "lines":
         return Lines(sys.stdout)
@@ -58,39 +58,39 @@ def choose_display() -> Display:
 
 
 class Lines:
-    """One ``paceline.train.progress`` line for each event, whatever the training prints in between."""
+    """Writes one ``paceline.train.progress`` line per event, intact whatever else the training code prints."""
 
     interval_s = 0.2
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
-        self._end = _LineEnd.of(stream) if stream is not None else None
+        self._end = _LineEnd.install(stream) if stream is not None else None
         self._warned = False
 
     def show(self, progress: Progress) -> None:
         """Write the progress in one piece, on a new line."""
         if self._stream is None:
             return
-        progress = replace(progress, source=_source(), number=next(_numbers))
+        progress = replace(progress, source=_unique_process_id(), number=next(_numbers))
         line = progress.to_line()
         if len(line) > _LONGEST_LINE:
             line = replace(progress, metrics={}).to_line()
             if not self._warned:
                 log(f"metrics omitted: the progress line would exceed {_LONGEST_LINE} characters")
                 self._warned = True
-        begin = "\n" if self._end is not None and self._end.open else ""
+        prefix = "\n" if self._end is not None and self._end.open else ""
         try:
-            self._stream.write(f"{begin}{line}\n")
+            self._stream.write(f"{prefix}{line}\n")
             self._stream.flush()
         except (OSError, ValueError):
-            self._stream = None  # the reader has closed it
+            self._stream = None  # the reader has closed the stream
 
     def close(self) -> None:
         """Do nothing."""
 
 
 class _LineEnd:
-    """Replaces a stream's ``write`` and remembers whether the last line is still open."""
+    """Replaces a stream's ``write`` and remembers whether the last line is unfinished."""
 
     def __init__(self, write: Callable[[str], int]) -> None:
         self._write = write
@@ -102,19 +102,19 @@ class _LineEnd:
         return self._write(text)
 
     @classmethod
-    def of(cls, stream: TextIO) -> _LineEnd | None:
+    def install(cls, stream: TextIO) -> _LineEnd | None:
         if isinstance(stream.write, cls):
             return stream.write
         end = cls(stream.write)
         try:
             stream.write = end  # type: ignore[method-assign]
-        except AttributeError:  # the stream allows no attributes: assume that its lines are closed
+        except AttributeError:  # the stream's methods are read-only: assume that its lines are finished
             return None
         return end
 
 
 class Text:
-    """An occasional line of text: for a log file, or a shell without a terminal."""
+    """Writes occasional lines of text: for a log file, or a shell without a terminal."""
 
     interval_s = 10.0
 
@@ -122,7 +122,7 @@ class Text:
         self._stream = stream
 
     def show(self, progress: Progress) -> None:
-        """Print one line; none for a checkpoint."""
+        """Print one line, except for a checkpoint."""
         if self._stream is not None and progress.event != "checkpoint":
             self._write(describe(progress) + "\n")
 
@@ -150,7 +150,7 @@ class Bar(Text):
         self._first: Progress | None = None
 
     def show(self, progress: Progress) -> None:
-        """Move the bar."""
+        """Update the bar."""
         if progress.event == "report":
             self._write(describe(progress) + "\n")
             return
@@ -161,7 +161,7 @@ class Bar(Text):
             with contextlib.suppress(OSError, ValueError):
                 self._tqdm.total, self._tqdm.n = progress.total, progress.done
                 self._tqdm.set_description_str(f"epoch {progress.epoch + 1}/{progress.epochs}", refresh=False)
-                self._tqdm.set_postfix_str(_values(progress), refresh=False)
+                self._tqdm.set_postfix_str(_metrics_text(progress), refresh=False)
                 self._tqdm.refresh()
             return
         text = describe(progress)
@@ -172,7 +172,7 @@ class Bar(Text):
         self._width = len(text)
 
     def close(self) -> None:
-        """Keep the bar and go to the next line."""
+        """Leave the bar in place and start a new line."""
         if self._tqdm is not None:
             with contextlib.suppress(OSError, ValueError):
                 self._tqdm.close()
@@ -189,14 +189,14 @@ def describe(progress: Progress) -> str:
     >>> describe(Progress(done=1, total=1, event="report", metrics={"accuracy": 0.93}))
     'accuracy 0.93'
     """
-    values = _values(progress)
+    values = _metrics_text(progress)
     if progress.event == "report":
         return values
     text = f"epoch {progress.epoch + 1}/{progress.epochs}  {progress.percent:5.1f} %"
     return f"{text}  {progress.done:,}/{progress.total:,} batches  {values}".rstrip()
 
 
-def _values(progress: Progress) -> str:
+def _metrics_text(progress: Progress) -> str:
     loss = {} if progress.loss is None else {"loss": progress.loss}
     return "  ".join(f"{name} {value:.4g}" for name, value in {**loss, **progress.metrics}.items())
 

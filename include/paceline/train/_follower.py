@@ -1,4 +1,4 @@
-"""A follower trains its shard of each batch on the lead's command. Started by ``_lead``, driven by ``_loop``."""
+"""A follower process trains its shard of each batch when the lead orders it. Started by ``_lead``, run by ``_loop``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ._protocols import BatchLoop, LoopSession
     from ._replica import Replica
 
-# Set by the lead: the socket to it, and the index of this process's device.
+# The lead sets these variables: the descriptor of its socket, and the index of this process's device.
 ENV_SOCKET = "PACELINE_LEAD_SOCKET"
 ENV_DEVICE = "PACELINE_DEVICE_INDEX"
 
@@ -31,9 +31,9 @@ class Follower:
     Parameters
     ----------
     replica:
-        The model.
+        This process's copy of the model.
     wire:
-        The connection.
+        The connection to the lead.
     """
 
     def __init__(self, replica: Replica, wire: Wire) -> None:
@@ -42,14 +42,14 @@ class Follower:
         self._inbox: deque[Any] = deque()  # "go" or orders, oldest first
         self._assigned: deque[BatchShare] = deque()
         self._shares: deque[float] = deque()
-        self._epochs = 0  # opened so far
+        self._epochs = 0  # number of epochs opened
 
     @classmethod
     def from_environment(cls, replica: Replica, environ: Mapping[str, str] = os.environ) -> Follower | None:
-        """Return the follower that the environment describes; ``None`` if this process is no follower."""
+        """Return the follower that the environment describes; ``None`` if this process is not a follower."""
         if ENV_SOCKET not in environ:
             return None
-        # SIGTERM reaches all processes of a job. The lead saves first and then dismisses its followers.
+        # SIGTERM reaches all processes of a job. Ignore it: the lead saves and then dismisses its followers.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         return cls(replica, Wire(socket.socket(fileno=int(environ[ENV_SOCKET]))))
 
@@ -59,9 +59,9 @@ class Follower:
         return int(os.environ.get(ENV_DEVICE, "0"))
 
     def batches(self, loop: BatchLoop, loader: Any, session: LoopSession) -> Iterator[Any]:
-        """Yield this process's shard of each batch until the lead dismisses it, which ends the process.
+        """Yield this process's shard of each batch. Exit when the lead dismisses this process.
 
-        A loop that the lead has completed is skipped.
+        Skip a loop that the lead has completed.
         """
         check_divisible(loader)
         use_one_thread_on_cpu()
@@ -73,7 +73,7 @@ class Follower:
         try:
             self._wire.send({"loop": number})
             while True:
-                message = self._next()
+                message = self._next_message()
                 if message == "go":
                     batch = next(own_batches)
                     self._replica.share = self._shares.popleft()
@@ -91,7 +91,7 @@ class Follower:
         except (EOFError, ConnectionError):
             raise SystemExit(0) from None  # the lead has ended and logged the reason
         except GeneratorExit:
-            # The code after the loop must not run here, and there is no caller to raise to.
+            # Exit at once: the code after the loop must not run here, and Python would drop an exception.
             log("a data-parallel process left the loop before the lead dismissed it: the process ends")
             os._exit(0)
         finally:
@@ -102,24 +102,24 @@ class Follower:
         epoch = self._epochs
         while True:
             while not self._assigned and self._epochs == epoch:
-                self._receive()
+                self._receive_message()
             if self._epochs != epoch or not (assignment := self._assigned.popleft()).indices:
                 return
             self._shares.append(assignment.share)
             yield assignment.indices
 
-    def _next(self) -> Any:
+    def _next_message(self) -> Any:
         while not self._inbox:
-            self._receive()
+            self._receive_message()
         return self._inbox.popleft()
 
-    def _receive(self) -> None:
+    def _receive_message(self) -> None:
         message = self._wire.receive()
         if isinstance(message, BatchShare):
             self._assigned.append(message)
             return
         if isinstance(message, dict) and message["order"] == "open":
-            self._assigned.clear()  # the rest of the previous epoch is void
+            self._assigned.clear()  # discard the remaining batches of the previous epoch
             self._epochs += 1
         self._inbox.append(message)
 
@@ -130,7 +130,7 @@ class Follower:
             restore_parts(session.parts, order["parts"], "the first process")
         if "file" in order:
             self._replica.join(order["file"], order["rank"], order["world"])
-            # All processes ran the same script and would draw the same dropout and augmentation.
+            # With equal seeds, all processes would draw the same dropout masks and augmentations.
             _rng.reseed(order["rank"], order["done"])
 
 

@@ -1,6 +1,6 @@
-"""The lead, the first process of a data-parallel training: it starts the others and lets them join and leave.
+"""The lead, the first process of data-parallel training: it starts the other processes and lets them join and leave.
 
-Made by ``data_parallel``, driven by ``_loop``.
+Created by ``data_parallel``, run by ``_loop``.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ if TYPE_CHECKING:
     from ._checkpoint import Position, Resume, Stateful
     from ._replica import Replica
 
-# The first ready process waits this long for the others started with it: each join interrupts the training.
+# A ready process waits this long for other starting processes, because each join interrupts the training.
 _GATHER_S = 5.0
 _LEAVE_S = 10.0
 
 
 class Lead:
-    """The processes of a training, managed by the first of them.
+    """Manages the processes of data-parallel training from the first process.
 
     Parameters
     ----------
     replica:
-        The model.
-    max_devices:
-        The largest number of devices to use.
+        The first process's copy of the model.
+    max_processes:
+        The largest number of processes.
     """
 
-    def __init__(self, replica: Replica, max_devices: int | None) -> None:
+    def __init__(self, replica: Replica, max_processes: int | None) -> None:
         self._replica = replica
-        self._max_devices = max_devices
+        self._max_processes = max_processes
         self._loop_number = 0
         self._parts: dict[str, Stateful] = {}
         self._loader: Any = None
-        self._own_loader: Any = None  # over this process's shard of the batches
-        self._sharding: ShardingSampler | None = None  # while there is more than one process
+        self._own_loader: Any = None  # loads this process's shard of each batch
+        self._sharding: ShardingSampler | None = None  # ``None`` with a single process
         self._active: list[_Process] = []
         self._starting: list[_Process] = []
         self._dismissed: list[_Process] = []
@@ -65,10 +65,10 @@ class Lead:
 
     @property
     def world_size(self) -> int:
-        """The number of training processes, this one included."""
+        """The number of processes, including this one."""
         return 1 + len(self._active)
 
-    def begin(self, number: int, loader: Any, parts: dict[str, Stateful]) -> None:
+    def begin_loop(self, number: int, loader: Any, parts: dict[str, Stateful]) -> None:
         """Begin the script's loop ``number``. Processes that join it get the state of ``parts``."""
         check_divisible(loader)
         if not parts:
@@ -78,16 +78,16 @@ class Lead:
         self._loop_number, self._parts = number, parts
         self._loader = self._own_loader = loader
 
-    def devices(self, share: float | None) -> int:
+    def whole_devices(self, share: float | None) -> int:
         """Return the number of whole devices in a share; without a share, all GPUs."""
         import torch
 
         gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
         target = whole_cores(share) if share is not None else max(gpus, 1)
-        return min(target, gpus or target, self._max_devices or target)
+        return min(target, gpus or target, self._max_processes or target)
 
-    def follow(self, target: int) -> bool:
-        """Start missing processes; return whether to form a new group now."""
+    def adjust_processes(self, target: int) -> bool:
+        """Start missing processes, end surplus starting ones; return whether to form a new group now."""
         if target != self._target:
             self._target, self._failed = target, 0
         self._receive_ready()
@@ -95,7 +95,7 @@ class Lead:
             self._starting.remove(surplus)
             surplus.end()
         for _ in range(target - self._failed - self.world_size - len(self._starting)):
-            self._starting.append(self._start())
+            self._starting.append(self._start_process())
         ready = [process for process in self._starting if process.ready]
         if not ready:
             self._ready_since_s = None
@@ -132,11 +132,11 @@ class Lead:
         return _data.open_epoch(self._own_loader, position.epoch)
 
     def reopen_epoch(self, resume: Resume) -> Iterator[Any]:
-        """Return this process's shard of the rest of an epoch; the others have it from ``form_group``."""
+        """Return this process's shard of the rest of an epoch. ``form_group`` has sent the others their orders."""
         position, loader = resume.position, self._loader
         self._own_loader, self._sharding = loader, None
         if self._active:
-            # With persistent loader workers, `_data` opens a later epoch twice.
+            # With persistent loader workers, `_data` opens every epoch but the first twice.
             opened_twice = position.epoch > 0 and loader.persistent_workers
             senders = [process.assign for process in self._active]
             self._sharding = ShardingSampler(
@@ -145,20 +145,20 @@ class Lead:
             self._own_loader = with_batch_sampler(loader, self._sharding)
         return _data.reopen_epoch(self._own_loader, position.epoch, position.batch, resume.epoch_start, resume.now)
 
-    def go(self) -> None:
+    def start_batch(self) -> None:
         """Start the next batch in all processes."""
         if self._sharding is not None:
             self._replica.share = self._sharding.shares.popleft()
         for process in self._active:
             with process.connection() as wire:
-                wire.go()
+                wire.start_batch()
 
     def dismiss(self) -> None:
         """Dismiss the other processes after the last batch."""
         for process in self._active:
             self._dismiss_process(process)
         self._active = []
-        with contextlib.suppress(RuntimeError):  # from a broken group
+        with contextlib.suppress(RuntimeError):  # the group may be broken
             self._replica.leave()
 
     def close(self) -> None:
@@ -178,17 +178,17 @@ class Lead:
         process.wire.close()
         self._dismissed.append(process)
 
-    def _start(self) -> _Process:
+    def _start_process(self) -> _Process:
         self._dismissed = [process for process in self._dismissed if not process.has_ended]
         taken = {process.device for process in (*self._active, *self._starting, *self._dismissed)}
         device = next(index for index in range(1, len(taken) + 2) if index not in taken)
         return _Process(device, self._scratch_folder())
 
     def _receive_ready(self) -> None:
-        """Note the processes that are ready, and those that died before the loop."""
+        """Mark the processes that are ready, and remove those that ended before the loop."""
         for process in list(self._starting):
             try:
-                while process.wire.waiting():
+                while process.wire.is_readable():
                     message: Any = process.wire.receive()
                     number = message["loop"]
                     process.ready = number == self._loop_number
@@ -211,14 +211,14 @@ def _open_order(position: Position) -> dict[str, Any]:
 
 
 class _Process:
-    """A follower process: this script once more, on another device."""
+    """A follower process, which runs this script on another device."""
 
     def __init__(self, device: int, scratch_folder: Path) -> None:
         self.device = device
         self.ready = False
         ours, theirs = socket.socketpair()
         self.wire = Wire(ours)
-        output = scratch_folder / f"output-{device}"  # discarded
+        output = scratch_folder / f"output-{device}"  # deleted after the loop
         output.mkdir(exist_ok=True)
         environment = {name: value for name, value in os.environ.items() if name != ENV_CHECKPOINT}
         environment |= {ENV_SOCKET: str(theirs.fileno()), ENV_DEVICE: str(device), ENV_OUTPUT: str(output)}
@@ -239,7 +239,7 @@ class _Process:
         except OSError:
             raise RuntimeError(
                 f"data_parallel: the process of device {self.device} has left the training (exit code {self.end()}). "
-                "Leave the loop or call stop_early() in all processes or in none: decide by a value that all see"
+                "Leave the loop or call stop_early() in all processes at once: decide by a value that is equal in all"
             ) from None
 
     def assign(self, assignment: BatchShare) -> None:

@@ -1,6 +1,6 @@
 """The accuracy monitor: fits a curve to a metric and predicts how many epochs the training still needs.
 
-Training code passes ``Converged``; ``_loop`` and the parameter server use ``Monitor``. No torch.
+Training code passes ``Converged``; ``_loop`` and the parameter server use ``Monitor``. Does not use torch.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ from typing import Any
 
 from ._values import bad_value, deferred_number, whole_number
 
-# A curve of three parameters needs more points than parameters.
+# The curve has three parameters and needs more points than that.
 _MIN_POINTS = 4
-# Search range of the ceiling: the best value plus 10**exponent times the gain so far, first in coarse steps of the
-# exponent, then in finer ones around the best.
+# Search range of the ceiling: the best value plus 10**exponent times the gain so far. The exponent first changes in
+# coarse steps, then in finer steps around the best exponent.
 _MIN_EXPONENT, _MAX_EXPONENT, _EXPONENT_STEPS = -3.0, 2.0, (0.25, 0.05, 0.01, 0.002)
 _FLAT = 1e-12
 
 
 @dataclass(frozen=True)
 class Converged:
-    """The end of a training by its metric, levelled off or at a target: for ``track(until=...)``.
+    """A condition that ends training, for ``track(until=...)``: the metric levels off or reaches a target.
 
-    The accuracy monitor of Deep-Edge, with the curve of Optimus: after each epoch ``c - 1 / (a k + b)`` is fitted to
-    the metric after ``k`` epochs. It predicts after how many epochs one more gains less than ``gain``. This number of
-    epochs becomes the total of the progress, so a deadline controller returns devices while the training runs.
+    This is the accuracy monitor of Deep-Edge with the curve of Optimus. After each epoch, it fits ``c - 1 / (a k + b)``
+    to the metric after ``k`` epochs and predicts when another epoch gains less than ``gain``. This number of epochs
+    becomes the total of the progress, so a deadline controller releases devices while the job runs.
 
     Parameters
     ----------
     metric:
-        A name that is reported after each epoch, or ``"loss"``.
+        Name of a metric that the training code reports after each epoch, or ``"loss"``.
     gain:
-        The smallest expected gain for which another epoch is trained.
+        The smallest expected gain that justifies another epoch.
     target:
         A value at which the training ends.
     better:
         Whether ``"higher"`` or ``"lower"`` is better.
     patience:
-        Epochs that must confirm the curve with an average gain below ``gain``. Without that forecast, three times as
-        many epochs with a total gain below ``gain`` end the training.
+        Number of epochs whose average gain must be below ``gain`` to confirm the curve. Whatever the curve predicts,
+        training ends after three times as many epochs with a total gain below ``gain``.
 
     Examples
     --------
@@ -80,7 +80,7 @@ class Converged:
 
 
 class Monitor:
-    """Follows one metric.
+    """Follows a metric and forecasts the number of epochs.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ class Monitor:
 
     Examples
     --------
-    The distance to 0.8 halves each time the epochs double:
+    The distance to 0.8 halves when the number of epochs doubles:
 
     >>> monitor = Monitor(Converged("accuracy", gain=0.002), max_epochs=100)
     >>> for epoch in range(1, 8):
@@ -107,25 +107,25 @@ class Monitor:
         self.epochs = max_epochs
         """The forecast number of epochs."""
         self.end_reason: str | None = None
-        """Why the training ends, as a clause of a log line; ``None`` before that."""
+        """The reason for the end of training, as a clause for a log line; ``None`` until then."""
 
     def add(self, epochs_done: float, value: float) -> None:
-        """Add the metric's value after some epochs; values that are not finite are ignored."""
+        """Add the metric's value after ``epochs_done`` epochs. Ignore a value that is not finite."""
         if not math.isfinite(value) or self.end_reason is not None:
             return
         self.points.append((epochs_done, value))
-        self._update()
+        self._update_forecast()
 
     def restore(self, points: Sequence[Sequence[float]]) -> None:
         """Add the points of an earlier process."""
         for epochs, value in points:
             self.add(float(epochs), float(value))
 
-    def _update(self) -> None:
+    def _update_forecast(self) -> None:
         until, (now, value) = self.until, self.points[-1]
         sign = 1 if until.better == "higher" else -1
         next_epoch = math.floor(now) + 1
-        curve = fit([(epochs, sign * value) for epochs, value in self.points])
+        curve = fit_curve([(epochs, sign * value) for epochs, value in self.points])
         needed = curve.epochs_until_gain(until.gain) if curve is not None else math.inf
         if until.target is not None and sign * (value - until.target) >= 0:
             self.end_reason = f"{until.metric} is {value:.4g}, which reaches the target of {until.target:.4g}"
@@ -141,7 +141,7 @@ class Monitor:
         self.epochs = self.max_epochs if needed >= self.max_epochs else max(math.ceil(needed), next_epoch)
 
     def _gained(self, sign: int, last_epochs: int) -> float:
-        """Return the gain of the best value over the last epochs; infinity if there are fewer epochs."""
+        """Return by how much the best value has grown in the last epochs; infinity if there are fewer epochs."""
         now = self.points[-1][0]
         before = [sign * value for epochs, value in self.points if epochs <= now - last_epochs]
         since = [sign * value for epochs, value in self.points if epochs > now - last_epochs]
@@ -157,28 +157,28 @@ class LossCurve:
     b: float
 
     def at(self, epochs: float) -> float:
-        """Return the value after some epochs."""
+        """Return the value after ``epochs`` epochs."""
         return self.ceiling - 1 / (self.a * epochs + self.b)
 
     def epochs_until_gain(self, gain: float) -> float:
-        """Return after how many epochs one more gains less than ``gain``."""
+        """Return the number of epochs after which another epoch gains less than ``gain``."""
         # x = a k + b: the gain of an epoch is a / (x (x + a)).
         x = (math.sqrt(self.a * self.a + 4 * self.a / gain) - self.a) / 2
         return (x - self.b) / self.a
 
     def epochs_until(self, value: float) -> float:
-        """Return after how many epochs the curve reaches ``value``; infinity if never."""
+        """Return the number of epochs after which the curve reaches ``value``; infinity if it never does."""
         return math.inf if value >= self.ceiling else (1 / (self.ceiling - value) - self.b) / self.a
 
 
-def fit(points: Sequence[tuple[float, float]]) -> LossCurve | None:
+def fit_curve(points: Sequence[tuple[float, float]]) -> LossCurve | None:
     """Fit a curve to growing values; ``None`` if there are too few points or the values do not grow.
 
-    For each ceiling, a straight line is fitted to ``1 / (ceiling - value)``, with weights that make its errors those of
-    the values. The ceiling with the smallest error wins.
+    For each candidate ceiling, fit a straight line to ``1 / (ceiling - value)``, with weights that turn errors of the
+    line into errors of the values. Return the curve with the smallest error.
 
     >>> points = [(k, 0.9 - 1 / (2 * k + 1)) for k in range(1, 7)]
-    >>> curve = fit(points)
+    >>> curve = fit_curve(points)
     >>> round(curve.at(20), 3), round(0.9 - 1 / 41, 3)
     (0.876, 0.876)
     """
@@ -188,23 +188,23 @@ def fit(points: Sequence[tuple[float, float]]) -> LossCurve | None:
     best, spread = max(values), max(values) - min(values)
     if spread < _FLAT * max(1.0, abs(best)):
         return None
-    found: dict[float, LossCurve] = {}
+    curves: dict[float, LossCurve] = {}
     low, high = _MIN_EXPONENT, _MAX_EXPONENT
     for step in _EXPONENT_STEPS:
         for index in range(round((high - low) / step) + 1):
             exponent = low + index * step
-            curve = _line(points, best + 10**exponent * spread)
+            curve = _fit_line(points, best + 10**exponent * spread)
             if curve is not None:
-                found[exponent] = curve
-        if not found:
+                curves[exponent] = curve
+        if not curves:
             return None
-        nearest = min(found, key=lambda exponent: _error(found[exponent], points))
+        nearest = min(curves, key=lambda exponent: _squared_error(curves[exponent], points))
         low, high = nearest - step, nearest + step
-    return found[nearest]
+    return curves[nearest]
 
 
-def _line(points: Sequence[tuple[float, float]], ceiling: float) -> LossCurve | None:
-    sums = [0.0] * 5  # of the weights, and of the weights times k, y, k k, k y
+def _fit_line(points: Sequence[tuple[float, float]], ceiling: float) -> LossCurve | None:
+    sums = [0.0] * 5  # sums of the weights, and of the weights times k, y, k k, k y
     for k, value in points:
         gap = ceiling - value
         weight, y = gap**4, 1 / gap
@@ -220,5 +220,5 @@ def _line(points: Sequence[tuple[float, float]], ceiling: float) -> LossCurve | 
     return LossCurve(ceiling, a, b) if a > 0 and a * first + b > 0 else None
 
 
-def _error(curve: LossCurve, points: Sequence[tuple[float, float]]) -> float:
+def _squared_error(curve: LossCurve, points: Sequence[tuple[float, float]]) -> float:
     return sum((curve.at(k) - value) ** 2 for k, value in points)

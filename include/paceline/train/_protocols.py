@@ -1,4 +1,4 @@
-"""What a source of batches needs from the loop and the session, without importing them.
+"""The interfaces of the loop and the session for sources of batches, which must not import either.
 
 Implemented by ``_loop.Loop`` and ``_session.Session``; used by ``_follower`` and ``asynchronous.worker``.
 """
@@ -12,7 +12,7 @@ from ._monitor import Monitor
 
 
 class BatchLoop(Protocol):
-    """The ``track`` loop under way."""
+    """The current ``track`` loop."""
 
     epochs: int
     done: int
@@ -28,12 +28,12 @@ class BatchLoop(Protocol):
 
 
 class LoopSession(Protocol):
-    """The training of this process."""
+    """The training state of this process."""
 
     loop: BatchLoop | None
     loops_begun: int
     parts: dict[str, Stateful]
 
-    def reported(self) -> dict[str, float]: ...
+    def reported_values(self) -> dict[str, float]: ...
 
-    def newest(self, name: str) -> tuple[int, float]: ...
+    def newest_report(self, name: str) -> tuple[int, float]: ...

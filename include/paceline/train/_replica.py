@@ -1,4 +1,4 @@
-"""The model of a data-parallel training and the group of processes that trains it. Made by ``data_parallel``.
+"""A process's copy of the model in data-parallel training, and its process group. Created by ``data_parallel``.
 
 Torch's ``DistributedDataParallel`` exchanges the gradients.
 """
@@ -20,26 +20,26 @@ _JOIN_TIMEOUT = timedelta(seconds=60)
 
 
 class Replica(nn.Module):
-    """One process's copy of the model.
+    """A process's copy of the model.
 
-    Alone, it is the model itself. In a group, gradients are summed over the processes, each weighted by its share of
-    the batch: the optimizer gets the gradient of the mean over the whole batch, for any number of processes. The state
-    is that of the model itself, so a checkpoint fits any number of processes, and a training without a group.
+    Without a group, calls go directly to the model. In a group, gradients are summed over the processes, weighted by
+    each process's share of the batch, so the optimizer gets the gradient of the mean over the whole batch. The state is
+    the model's own state, so a checkpoint fits any number of processes.
 
     Parameters
     ----------
     module:
         The model, on its device.
     find_unused_parameters:
-        As for ``DistributedDataParallel``.
+        As in ``DistributedDataParallel``.
     """
 
     def __init__(self, module: nn.Module, *, find_unused_parameters: bool = False) -> None:
         super().__init__()
         self.module = module
-        self.share = 1.0  # of the current batch
+        self.share = 1.0  # this process's fraction of the current batch
         self._find_unused = find_unused_parameters
-        # In a list, so that torch does not register it as a submodule.
+        # A list keeps torch from registering the module as a submodule.
         self._ddp: list[DistributedDataParallel] = []
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -84,12 +84,12 @@ class Replica(nn.Module):
         self.share = 1.0
         if self._ddp:
             self._ddp.clear()
-            gc.collect()  # removes its hooks on the parameters
+            gc.collect()  # removes the module's hooks from the parameters
             dist.destroy_process_group()
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """As for ``DistributedDataParallel``: add up gradients locally, to be exchanged with a later batch."""
+        """Accumulate gradients locally until a later batch exchanges them, as in ``DistributedDataParallel``."""
         if not self._ddp:
             yield
             return
@@ -97,7 +97,7 @@ class Replica(nn.Module):
             yield
 
 
-# torch evaluates these annotations, so this file does not postpone them.
+# torch evaluates these annotations, so this file lacks ``from __future__ import annotations``.
 def _weighted_sum(replica: Replica, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
     gradients = bucket.buffer().mul_(replica.share)
     summed: torch.futures.Future[list[torch.Tensor]] = dist.all_reduce(gradients, async_op=True).get_future()

@@ -1,6 +1,6 @@
-"""The states of all random number generators of a training, as values that load without unpickling objects.
+"""Captures and restores random number generators as plain values, which load without unpickling objects.
 
-Called by ``_data`` at the start of an epoch and by ``_checkpoint`` between batches.
+Called by ``_data`` at the start of an epoch and for checkpoints.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ._values import log
 
 
 def capture() -> dict[str, Any]:
-    """Return the states of the global generators of Python, torch, CUDA and numpy, as far as they are imported."""
+    """Return the states of Python's global generator and of those of torch, CUDA and numpy if they are imported."""
     version, internal, gauss_next = random.getstate()
     state: dict[str, Any] = {"python": [version, list(internal), gauss_next]}
     torch = sys.modules.get("torch")

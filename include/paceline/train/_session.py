@@ -1,6 +1,6 @@
 """The state that the loops, reports and checkpoints of a process share, and its SIGTERM handler.
 
-Training code calls ``checkpoint``, ``report`` and ``stop_early``; ``_loop`` uses the rest.
+Training code calls ``checkpoint``, ``report`` and ``stop_early``; ``_loop`` uses ``Session``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from ._checkpoint import Checkpoint, Stateful, check_every_s, check_parts, folder_for
+from ._checkpoint import Checkpoint, Stateful, check_every_s, check_parts, checkpoint_folder
 from ._display import Display, choose_display
 from ._follower import Follower
 from ._values import deferred_number, log
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """The training of this process. There is one, ``current``; tests make their own."""
+    """The training state of this process. ``current`` is the only instance outside tests."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
-        self.loop: BatchLoop | None = None  # the current loop
-        self.loops_begun = 0  # since the last checkpoint() outside a loop
-        self.last: Progress | None = None  # the newest that was shown; repeated by reports outside a loop
+        self.loop: BatchLoop | None = None
+        self.loops_begun = 0  # number of loops since the last checkpoint() outside a loop
+        self.last: Progress | None = None  # the last progress shown; reports outside a loop repeat it
         self.checkpoint: Checkpoint | None = None
         self.parts: dict[str, Stateful] = {}  # as passed to checkpoint()
         self.role: Lead | Follower | None = None  # set by data_parallel()
@@ -53,11 +53,11 @@ class Session:
         self._handler_before: Any = None
         self._handler_pid: int | None = None
 
-    def reported(self) -> dict[str, float]:
+    def reported_values(self) -> dict[str, float]:
         """Return the newest value of each reported name."""
         return {name: value() for name, value in self._values.items()}
 
-    def newest(self, name: str) -> tuple[int, float]:
+    def newest_report(self, name: str) -> tuple[int, float]:
         """Return how often a name was reported in this process, and its newest value; NaN if never."""
         value = self._values.get(name)
         return self._report_counts[name], math.nan if value is None else value()
@@ -67,7 +67,7 @@ class Session:
         self._values = {name: deferred_number(name, value) for name, value in values.items()} | self._values
 
     def report(self, values: dict[str, Any]) -> None:
-        """Keep values for the next line; outside a loop, write a line now or as soon as the rate allows."""
+        """Store values for the next line; outside a loop, write a line now, or at exit if the rate limit delays it."""
         for name, value in values.items():
             self._values[name] = deferred_number(name, value)
             self._report_counts[name] += 1
@@ -91,7 +91,7 @@ class Session:
             self._display = choose_display()
         self._next_report_s = now_s + min(self._display.interval_s, 0.2)
         before = self.last or Progress(done=1, total=1)
-        values = self.reported()
+        values = self.reported_values()
         self._display.show(
             Progress(
                 done=before.done,
@@ -109,7 +109,7 @@ class Session:
         )
 
     def join_distributed(self) -> TrainingWorker | None:
-        """Return this process's worker of a training on several machines, if it is one."""
+        """Return the worker of distributed training in this process; ``None`` if there is none."""
         if is_worker():
             from .asynchronous.worker import TrainingWorker
 
@@ -130,7 +130,7 @@ class Session:
             self._handler_pid = os.getpid()
 
     def restore_sigterm(self) -> None:
-        """Restore the previous SIGTERM handler. Not inside a job: a container's first process has no default action."""
+        """Restore the previous SIGTERM handler, except in a job: a container's first process has no default action."""
         if self._handler_pid == os.getpid() and not run_by_paceline():
             signal.signal(signal.SIGTERM, self._handler_before)
             self._handler_pid = None
@@ -142,7 +142,7 @@ class Session:
         timer.start()
 
     def _on_sigterm(self, signum: int, frame: FrameType | None) -> None:
-        if os.getpid() != self._handler_pid:  # a forked child, which gets the default action
+        if os.getpid() != self._handler_pid:  # a forked child: take the default action
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
         elif self.loop is not None and (self.checkpoint is not None or self.worker is not None):
@@ -164,7 +164,7 @@ def _in_loop(frame: FrameType | None) -> bool:
 
 
 def _freeze_garbage() -> None:
-    """Exempt all objects from garbage collection; flush files, which the collection would have done."""
+    """Exempt all objects from garbage collection, and flush open files as garbage collection would."""
     for found in gc.get_objects():
         if issubclass(type(found), io.IOBase):
             with contextlib.suppress(Exception):
@@ -178,10 +178,10 @@ current = Session()
 def report(**values: Any) -> None:
     """Report the loss and any metrics for the progress display and for the pages of the run.
 
-    Inside a ``track`` loop, the next progress line contains them (at most five a second), so calling it for every batch
-    is cheap; a tensor is read only when the line is written. Outside a loop, as in an evaluation script, a separate
-    line is written. The newest value of each name stays in all later lines.
-    Metrics that are NaN or infinite are left out; such a loss is ``null``.
+    Inside a ``track`` loop, the next progress line contains the values. A call for every batch is cheap: there are at
+    most five lines a second, and a tensor is read only for a line. Outside a loop, as in an evaluation script, the call
+    writes a separate line. The newest value of each name stays in all later lines.
+    Metrics that are NaN or infinite are omitted; a NaN or infinite loss is written as ``null``.
 
     Parameters
     ----------
@@ -229,13 +229,13 @@ def stop_early() -> None:
 
 
 def checkpoint(*, path: str | os.PathLike[str] | None = None, every_s: float | None = None, **parts: Any) -> bool:
-    """Save and resume a training: call it once, right before the ``track`` loop.
+    """Save and resume the training: call it once, right before the ``track`` loop.
 
-    An existing checkpoint is restored: the parts now, the random number generators and the position in the data when
-    the loop begins. From then on ``track`` saves between batches when a checkpoint is due, at the end, and on SIGTERM
+    If there is a checkpoint, this call restores the parts; the loop restores the generators and the position in the
+    data. ``track`` then saves between batches when a checkpoint is due, at the end, and on SIGTERM
     (then the process exits with code 143).
 
-    A call inside the loop also saves, but is too late to restore.
+    After a call inside the loop, ``track`` also saves, but cannot restore.
 
     Parameters
     ----------
@@ -243,8 +243,8 @@ def checkpoint(*, path: str | os.PathLike[str] | None = None, every_s: float | N
         Folder for the checkpoint files. Default: the environment variable ``PACELINE_CHECKPOINT``, which Paceline sets
         in its jobs; without it nothing is saved.
     every_s:
-        Seconds between two checkpoints, 0 for every batch. Default: as often as 2 % of the time allows, 5 to
-        60 s apart.
+        Seconds between two checkpoints, 0 for every batch. By default, saving takes at most 2 % of the time, with 5 to
+        60 s between two checkpoints.
     **parts:
         The parts to save, by name: objects with ``state_dict()`` and ``load_state_dict()``, such as the model, the
         optimizer, a learning rate scheduler, a gradient scaler.
@@ -264,7 +264,7 @@ def checkpoint(*, path: str | os.PathLike[str] | None = None, every_s: float | N
     checked = check_parts(parts)
     interval_s = check_every_s(every_s)
     current.parts = checked
-    folder = folder_for(path)
+    folder = checkpoint_folder(path)
     if folder is None or isinstance(current.role, Follower) or is_worker():
         return False
     registered, loop = current.checkpoint, current.loop
@@ -273,9 +273,9 @@ def checkpoint(*, path: str | os.PathLike[str] | None = None, every_s: float | N
         if same:
             return False
         made = Checkpoint(checked, folder, interval_s, current.clock)
-        if (found := made.saved()) is not None:
+        if (newest := made.load_newest()) is not None:
             raise RuntimeError(
-                f"checkpoint() is too late to restore {found[1]}: call it before the `for ... in track(...)` loop"
+                f"checkpoint() is too late to restore {newest[1]}: call it before the `for ... in track(...)` loop"
             )
         log("checkpoint() inside the loop saves but cannot restore: call it before the loop")
         current.checkpoint = made

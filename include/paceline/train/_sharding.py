@@ -1,4 +1,4 @@
-"""Divides the batches of a data-parallel training among its processes. Used by ``_lead`` and ``_follower``."""
+"""Divides the batches of data-parallel training among the processes. Used by ``_lead`` and ``_follower``."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from typing import Any
 from ._values import bad_value
 from ._wire import BatchShare
 
-# Ends the wait of processes that read ahead.
+# Tells processes that read ahead that the epoch has no further batch.
 END_OF_EPOCH = BatchShare([], share=0.0)
 
 
 class ShardingSampler:
     """A batch sampler that yields the first process's shard of each batch and sends the other shards.
 
-    The batches keep their size; each process gets an even shard. If there are fewer samples than processes, the
-    processes without a sample read the first one, with a share of 0. All processes take their samples from this
-    sampler, so no sample is read twice or left out, whatever random numbers they draw.
+    The batches keep their size; each process gets an even shard. If a batch has fewer samples than there are processes,
+    a process without a sample reads the batch's first sample with a share of 0. All processes get their samples from
+    this sampler, so none is repeated or omitted, whatever random numbers the processes draw.
 
     Parameters
     ----------
     sampler:
         The batch sampler of the whole training.
     senders:
-        One function for each other process: sends it its shard of a batch.
+        Functions that send each of the other processes its shard of a batch.
     skip:
-        Batches of the first epoch that are already done and are not sent.
+        Number of batches of the first epoch that are already done: they are not sent.
     dry_passes:
-        Passes before the first epoch that send nothing.
+        Number of passes before the first epoch in which nothing is sent.
 
     Examples
     --------
@@ -53,8 +53,8 @@ class ShardingSampler:
         skip: int = 0,
         dry_passes: int = 0,
     ) -> None:
-        self.sampler = sampler  # `_data` finds the sampler of the order by this name
-        self.shares: deque[float] = deque()  # of the coming batches, for the first process
+        self.sampler = sampler  # `_data` finds the inner sampler by this attribute's name
+        self.shares: deque[float] = deque()  # the first process's shares of the coming batches
         self._senders = senders
         self._skip = skip
         self._dry_passes = dry_passes
@@ -63,11 +63,11 @@ class ShardingSampler:
         self.shares.clear()
         if self._dry_passes:
             self._dry_passes -= 1
-            yield from (divide(list(batch), 1 + len(self._senders))[0].indices for batch in self.sampler)
+            yield from (divide_batch(list(batch), 1 + len(self._senders))[0].indices for batch in self.sampler)
             return
         skip, self._skip = self._skip, 0
         for number, batch in enumerate(self.sampler):
-            own, *others = divide(list(batch), 1 + len(self._senders))
+            own, *others = divide_batch(list(batch), 1 + len(self._senders))
             if number >= skip:
                 self.shares.append(own.share)
                 for send, assignment in zip(self._senders, others, strict=True):
@@ -80,10 +80,10 @@ class ShardingSampler:
         return len(self.sampler)  # type: ignore[arg-type]
 
 
-def divide(batch: Sequence[Any], world_size: int) -> list[BatchShare]:
-    """Divide a batch's indices evenly among processes.
+def divide_batch(batch: Sequence[Any], world_size: int) -> list[BatchShare]:
+    """Divide a batch's indices evenly among ``world_size`` processes.
 
-    >>> [shard.indices for shard in divide([1, 2, 3, 4, 5, 6, 7, 8], world_size=3)]
+    >>> [shard.indices for shard in divide_batch([1, 2, 3, 4, 5, 6, 7, 8], world_size=3)]
     [[1, 2], [3, 4, 5], [6, 7, 8]]
     """
     size = len(batch)
@@ -91,8 +91,8 @@ def divide(batch: Sequence[Any], world_size: int) -> list[BatchShare]:
         batch = [index(item) for item in batch]
     except TypeError:
         raise bad_value("sampler", batch[0], "whole numbers as indices, for data_parallel()") from None
-    parts = [batch[size * rank // world_size : size * (rank + 1) // world_size] for rank in range(world_size)]
-    return [BatchShare(part or batch[:1], len(part) / size) for part in parts]
+    shards = [batch[size * rank // world_size : size * (rank + 1) // world_size] for rank in range(world_size)]
+    return [BatchShare(shard or batch[:1], len(shard) / size) for shard in shards]
 
 
 def with_batch_sampler(loader: Any, batch_sampler: Any) -> Any:
@@ -115,7 +115,7 @@ def with_batch_sampler(loader: Any, batch_sampler: Any) -> Any:
 
 
 def check_divisible(loader: object, purpose: str = "data_parallel()") -> None:
-    """Raise ``ValueError`` unless batches of ``loader`` can be divided without reading them."""
+    """Raise ``ValueError`` unless batches of ``loader`` can be divided before they are read."""
     from torch.utils.data import DataLoader, IterableDataset
 
     accepted = f"a torch DataLoader with a batch size, over a data set with indices, for {purpose}"

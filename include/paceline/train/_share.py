@@ -1,6 +1,6 @@
-"""Reads the CPU share of this process, in cores, as its runtime sets it from outside. Called by ``_threads``.
+"""Reads the CPU share of this process, in cores, which its runtime sets. Called by ``_threads``.
 
-The runtime's control file comes first, else the CPU quota of the process's control groups, versions 1 and 2.
+The source is the runtime's control file, else the CPU quota of the process's control groups (version 1 or 2).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _read_quota(group: Path) -> float | None:
         cores = int(quota) / int(period)
     except (OSError, ValueError, ZeroDivisionError):  # "max": no limit
         return None
-    return cores if cores > 0 else None  # version 1: -1 is no limit
+    return cores if cores > 0 else None  # version 1: -1 means no limit
 
 
 def _groups_of_process(root: Path) -> Iterator[Path]:
@@ -69,7 +69,7 @@ def _groups_of_process(root: Path) -> Iterator[Path]:
         mounts = (root / "proc/self/mountinfo").read_text().splitlines()
     except OSError:
         return
-    own: dict[int, str] = {}  # control group version to the group's path
+    own: dict[int, str] = {}  # the group's path by control group version
     for line in memberships:
         hierarchy, controllers, path = line.split(":", 2)
         if hierarchy == "0" and not controllers:
@@ -90,8 +90,8 @@ def _groups_of_process(root: Path) -> Iterator[Path]:
             seen[True].append((version, top, PurePosixPath(own[version]).relative_to(mounted)))
         except ValueError:
             seen[False].append((version, top, PurePosixPath()))
-    # In a container the path may be the host's, while the mount shows only the container's part. If a mount contains
-    # the process's path, the others belong to other groups.
+    # In a container the path may be the host's, while the mount shows only the container's subtree. If a mount contains
+    # the process's path, the version's other mounts belong to other groups.
     ours = {version for version, _, _ in seen[True]}
     for _, top, below in seen[True] + [mount for mount in seen[False] if mount[0] not in ours]:
         for depth in range(len(below.parts), -1, -1):

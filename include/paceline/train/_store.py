@@ -1,7 +1,7 @@
 """Checkpoint files: written atomically, read without running code from them. Called by ``_checkpoint``.
 
-A file is a ``torch.save`` archive. Its name contains a running number and the checksum of its content, so one rename
-publishes both. The two newest files are kept.
+A file is a ``torch.save`` archive. Its name contains a number and the checksum of the content, so a single rename
+publishes a complete file. The two newest files are kept.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ class Store:
     Parameters
     ----------
     folder:
-        Created if missing. Raises ``ValueError`` if it is not writable.
+        The folder, created if missing. Raises ``ValueError`` if it is not writable.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            for leftover in folder.glob(".checkpoint-*.tmp"):  # of a process killed during a save
+            for leftover in folder.glob(".checkpoint-*.tmp"):  # left by a process that was killed during a save
                 leftover.unlink()
         except OSError as error:
-            raise bad_value("path", str(folder), f"a folder to write to ({error.strerror})") from None
+            raise bad_value("path", str(folder), f"a writable folder ({error.strerror})") from None
         if not os.access(folder, os.W_OK | os.X_OK):
-            raise bad_value("path", str(folder), "a folder to write to (Permission denied)")
+            raise bad_value("path", str(folder), "a writable folder (Permission denied)")
         self._number = max((number for number, _, _ in self._files()), default=0)
 
     def save(self, content: dict[str, Any]) -> Path:
-        """Write a checkpoint. Raises ``OSError`` on failure; existing files stay."""
+        """Write a checkpoint; on failure raise ``OSError`` and leave existing files unchanged."""
         import torch
 
         temporary = self.folder / f".checkpoint-{os.getpid()}.tmp"
         try:
             with temporary.open("wb") as file:
-                sink = _Checksummed(file)
+                sink = _ChecksummedFile(file)
                 try:
                     torch.save({"format": FORMAT, **content}, sink)  # type: ignore[arg-type]
                 except RuntimeError as error:  # torch's error for a failed write
@@ -65,13 +65,13 @@ class Store:
         return path
 
     def load(self) -> tuple[dict[str, Any], Path] | None:
-        """Read the newest usable checkpoint; log the files that are skipped and why."""
+        """Read the newest usable checkpoint; log which files are unusable and why."""
         files = self._files()
         for _, checksum, path in files:
             try:
                 return _read(path, checksum), path
             except Exception as error:  # torch raises many types for a damaged archive
-                log(f"checkpoint {path} is unusable, trying the one before: {_reason(error)}")
+                log(f"checkpoint {path} is unusable, trying the previous checkpoint: {_first_line(error)}")
         if files:
             log(f"no usable checkpoint in {self.folder}: starting from the beginning")
         return None
@@ -91,7 +91,7 @@ class Store:
 def check_loadable(part: str, state: Any) -> None:
     """Raise ``ValueError`` unless ``state`` loads with ``weights_only=True``.
 
-    Tensors always load; the check leaves them out to be cheap.
+    Tensors always load, so the check omits them to save time.
     """
     import io
     import pickle
@@ -105,8 +105,8 @@ def check_loadable(part: str, state: Any) -> None:
         buffer.seek(0)
         torch.load(buffer, weights_only=True)
     except (pickle.PickleError, AttributeError, TypeError) as error:
-        found = re.search(r"GLOBAL (\S+)", str(error)) or re.search(r"(.+)", str(error))
-        detail = found[1] if found else type(error).__name__
+        match = re.search(r"GLOBAL (\S+)", str(error)) or re.search(r"(.+)", str(error))
+        detail = match[1] if match else type(error).__name__
         raise ValueError(f"{part}: got a state with {detail}, expected {accepted}") from None
 
 
@@ -124,10 +124,10 @@ def _read(path: Path, checksum: int) -> dict[str, Any]:
     import torch
 
     with path.open("rb") as file:
-        found = 0
+        computed = 0
         while chunk := file.read(_CHUNK):
-            found = zlib.crc32(chunk, found)
-        if found != checksum:
+            computed = zlib.crc32(chunk, computed)
+        if computed != checksum:
             raise ValueError("its content does not match its checksum")
         file.seek(0)
         content = torch.load(file, map_location="cpu", weights_only=True)
@@ -136,12 +136,12 @@ def _read(path: Path, checksum: int) -> dict[str, Any]:
     return content
 
 
-def _reason(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-class _Checksummed:
-    """A writable file that computes the checksum of its content; ``torch.save`` writes sequentially."""
+class _ChecksummedFile:
+    """A writable file that computes the checksum of its content, which ``torch.save`` writes sequentially."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

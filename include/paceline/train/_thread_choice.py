@@ -1,23 +1,23 @@
-"""Finds the fastest thread count for a share of the processor by trying. Called by ``_threads``."""
+"""Finds the fastest thread count for a share of the processor by trials. Called by ``_threads``."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-# A measurement of a thread count covers at least this much; the slow first batch after a change is left out.
+# Minimum seconds and batches of a measurement, without the slow first batch after a change of the thread count.
 _MEASURE_S = 1.0
 _MEASURE_BATCHES = 4
 # Trials take at most this fraction of the time.
 _TRIAL_SHARE = 0.1
-# Repeat measurements older than this if the count was at least this fraction of the best.
+# Repeat a measurement older than this if its speed was at least this fraction of the best speed.
 _STALE_S = 120.0
 _NEAR_BEST = 0.8
-# A trial below this fraction of the best speed ends at once.
+# End a trial early if its speed is below this fraction of the best speed.
 _ABORT_BELOW = 0.75
-# Change the count for at least this factor: speeds vary by as much from one second to the next.
+# Change the thread count only for a speed-up by this factor: speeds vary by this much from second to second.
 _MIN_IMPROVEMENT = 1.04
-# A process counts as throttled above this fraction of its share: the scheduler loses up to a tenth of a quota.
+# A process that uses more than this fraction of its share is throttled: the scheduler loses up to a tenth of a quota.
 _THROTTLED = 0.85
 _NEWEST_WEIGHT = 0.4  # weight of the newest measurement
 
@@ -37,13 +37,13 @@ class _Measurement:
 class ThreadChoice:
     """Chooses the thread count with the most batches per second on a share.
 
-    It starts with the share rounded up to whole cores. That is not always best: threads wait for each other, so one
-    more thread may use CPU time that would be idle; and a second thread may cost a small model more than it gains. So
-    the counts next to the best known one are tried for a second each.
+    The first count is the share rounded up to whole cores. This is not always the best count: threads wait for each
+    other, so an additional thread may use idle CPU time, and a second thread may slow a small model down. So counts
+    next to the best known count are tried for a second each.
 
-    With ``t`` threads on a share ``q`` a training makes ``e(t) * min(q, u(t))`` batches a second, where ``e`` is
-    batches per CPU second and ``u`` the cores that ``t`` threads keep busy. Both are measured, so a measurement on one
-    share also predicts others.
+    With ``t`` threads on a share ``q``, a job trains ``e(t) * min(q, u(t))`` batches per second, where ``e`` is batches
+    per CPU second and ``u`` the cores that ``t`` threads keep busy. Both are measured, so a measurement on one share
+    also predicts the speed on other shares.
 
     Parameters
     ----------
@@ -58,20 +58,20 @@ class ThreadChoice:
         self._trial: int | None = None
         self._trials_s = 0.0
         self._began_s = 0.0
-        # Batches, CPU seconds and time at the start of the measurement; None until the first batch after a change.
+        # Batches, CPU seconds and time at the start of the measurement; ``None`` until the first batch after a change.
         self._start: tuple[int, float, float] | None = None
         self._changed_at = -1
-        self._share_s = self._last_s = 0.0  # core-seconds available since then, and the time of the last count
+        self._share_s = self._last_s = 0.0  # core-seconds available since the start, time of the last update
 
     def choose(self, share: float, done: int, cpu_s: float, now_s: float) -> int:
-        """Return the number of threads to use from now on.
+        """Return the thread count to use now.
 
         Parameters
         ----------
         share:
-            Cores that the process may use now.
+            The share of the processor, in cores.
         done, cpu_s, now_s:
-            Batches done, CPU seconds used by the process, and the time.
+            Batches done, CPU seconds used by the process, and the time in seconds.
         """
         anchor = min(whole_cores(share), self._cores)
         if anchor != self._anchor:
@@ -86,55 +86,55 @@ class ThreadChoice:
         enough = passed_s >= _MEASURE_S and batches >= _MEASURE_BATCHES
         if used_s <= 0 or not (enough or self._should_abort(batches / passed_s, batches, share)):
             return self._threads
-        self._record(batches / used_s, used_s / passed_s, self._share_s / passed_s, now_s)
+        self._record_measurement(batches / used_s, used_s / passed_s, self._share_s / passed_s, now_s)
         self._start, self._share_s = (done, cpu_s, now_s), 0.0
         if self._trial is not None:
             self._trials_s += passed_s
-        best = self._best(share)
+        best = self._best_count(share)
         self._trial = self._next_trial(best, share, now_s)
-        self._change(self._trial or best, done)
+        self._set_threads(self._trial or best, done)
         return self._threads
 
     def _should_abort(self, batches_per_s: float, batches: int, share: float) -> bool:
-        """Return whether a trial is so slow that it can end at once."""
+        """Return whether the current trial is so slow that it should end early."""
         best = max((measured.speed(share) for measured in self._measurements.values()), default=0.0)
         return self._trial is not None and batches >= 2 and batches_per_s < _ABORT_BELOW * best
 
     def _change_anchor(self, anchor: int, share: float, done: int, now_s: float) -> None:
-        """Go near a new number of whole cores at once."""
+        """Set a new number of whole cores; change a thread count that is far from it at once."""
         if not self._anchor:
             self._began_s = now_s
         self._anchor = anchor
         if not anchor / 2 <= self._threads <= 2 * anchor:
             near = [threads for threads in self._measurements if anchor / 2 <= threads <= 2 * anchor]
             self._trial = None
-            self._change(max(near, key=lambda threads: self._measurements[threads].speed(share), default=anchor), done)
+            self._set_threads(max(near, key=lambda count: self._measurements[count].speed(share), default=anchor), done)
 
-    def _change(self, threads: int, done: int) -> None:
+    def _set_threads(self, threads: int, done: int) -> None:
         if threads != self._threads:
             self._threads, self._changed_at, self._start = threads, done, None
 
-    def _record(self, batches_per_cpu_s: float, cores: float, share: float, now_s: float) -> None:
+    def _record_measurement(self, batches_per_cpu_s: float, cores: float, share: float, now_s: float) -> None:
         before = self._measurements.get(self._threads)
-        held_back = cores > _THROTTLED * share
+        throttled = cores > _THROTTLED * share
         if before is None:
-            cores = float(self._threads) if held_back else cores
+            cores = float(self._threads) if throttled else cores
             self._measurements[self._threads] = _Measurement(batches_per_cpu_s, cores, now_s)
             return
         before.batches_per_cpu_s += _NEWEST_WEIGHT * (batches_per_cpu_s - before.batches_per_cpu_s)
-        if not held_back:
+        if not throttled:
             before.cores += _NEWEST_WEIGHT * (cores - before.cores)
         elif cores > before.cores:
             before.cores = cores
         before.at_s = now_s
 
-    def _best(self, share: float) -> int:
+    def _best_count(self, share: float) -> int:
         now = self._measurements[self._threads].speed(share)
         best = max(self._measurements, key=lambda threads: self._measurements[threads].speed(share))
         return best if self._measurements[best].speed(share) > _MIN_IMPROVEMENT * now else self._threads
 
     def _next_trial(self, best: int, share: float, now_s: float) -> int | None:
-        """Return a count next to the best one with no recent measurement, if there is time for a trial."""
+        """Return a thread count near ``best`` for a trial; ``None`` if no trial is needed or trials took too long."""
         if self._trials_s > _TRIAL_SHARE * (now_s - self._began_s):
             return None
         step = max(1, best // 4)
@@ -156,5 +156,5 @@ def whole_cores(share: float) -> int:
     >>> [whole_cores(share) for share in (0.05, 1.0, 1.05)]
     [1, 1, 2]
     """
-    # quota / period may be a rounding error above a whole number.
+    # The quotient of quota and period may exceed a whole number by a rounding error.
     return max(1, math.ceil(share - 1e-9))

@@ -11,14 +11,14 @@ from ._thread_choice import ThreadChoice
 
 
 class Threads:
-    """Sets torch's thread count to the fastest for the share of the processor.
+    """Sets torch's thread count to the fastest count for the share of the processor.
 
     Parameters
     ----------
     fixed:
-        A constant thread count, or ``None`` to follow the share.
+        A constant thread count; ``None`` adapts the count to the share.
     share:
-        Source of the share.
+        Reads the share.
     """
 
     def __init__(self, fixed: int | None, share: CpuShare) -> None:
@@ -27,8 +27,8 @@ class Threads:
         self._initial: int | None = None
         self._choice = ThreadChoice(_usable_cores())
 
-    def follow(self, done: int, now_s: float) -> None:
-        """Adapt the thread count to the share, after ``done`` batches; without a limit or without torch, keep it."""
+    def adapt(self, done: int, now_s: float) -> None:
+        """Adapt the thread count to the share after ``done`` batches; without a limit, use the initial count."""
         torch = sys.modules.get("torch")
         if torch is None:
             return
@@ -49,14 +49,14 @@ class Threads:
             torch.set_num_threads(wanted)
 
 
-def current() -> int:
+def thread_count() -> int:
     """Return torch's thread count, 1 if torch is not imported."""
     torch = sys.modules.get("torch")
     return int(torch.get_num_threads()) if torch is not None else 1
 
 
 def use_one_thread_on_cpu() -> None:
-    """Limit this process of a data-parallel training to one thread, unless it computes on a GPU."""
+    """Limit this data-parallel process to one thread, unless it computes on a GPU."""
     torch = sys.modules["torch"]
     if not torch.cuda.is_available():
         torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""``track``, the wrapper around a training's loader. Called by training code, once per training."""
+"""``track``, the wrapper around the loader. Called by training code, once per job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def track(
 ) -> Loop[T]:
     """Loop over the batches of all epochs, and report the progress.
 
-    Reads like tqdm. Progress is the share of the batches of all epochs that are done, equations (1) and (2) of
+    Use it like tqdm. Progress is the fraction of the batches of all epochs that is done, equations (1) and (2) of
     DECOR-NN.
 
     Parameters
@@ -31,23 +31,23 @@ def track(
     loader:
         A ``DataLoader``, or any object that can be iterated over once per epoch.
     epochs:
-        Number of epochs; the maximum, with ``until``.
+        Number of epochs; with ``until``, the maximum.
     total:
         Number of batches of all epochs, if ``len(loader)`` is unknown or wrong.
     device:
-        The device of the training, for display. Default: detected.
+        The training device, for display; detected by default.
     threads:
-        A fixed number of threads for torch. Default: adapted to the share of the processor as it changes.
+        A fixed number of torch threads. By default, the number adapts to the job's share of the processor.
     until:
-        Ends the training when a metric that is reported after each epoch has levelled off; see :class:`Converged`.
+        Ends training when a metric that is reported after each epoch has levelled off; see :class:`Converged`.
     validation:
-        The loader that the loop's body iterates over at each ``epoch_end``. Its length and batch size are used to
-        forecast the duration of the first validation.
+        The loader that the loop's body iterates over at each ``epoch_end``. Its length and batch size give the forecast
+        duration of the first validation.
 
     Returns
     -------
     Loop
-        An iterable of batches that also knows ``epoch``, ``epoch_end``, ``done`` and ``total``.
+        An iterable of batches with the attributes ``epoch``, ``epoch_end``, ``done`` and ``total``.
 
     Raises
     ------

@@ -31,7 +31,7 @@ def whole_number(field: str, value: object, minimum: int = 1) -> int:
 def deferred_number(field: str, value: Any) -> Callable[[], float]:
     """Check that ``value`` is one number, and return a function that converts it to ``float`` later.
 
-    Reading a tensor waits for the accelerator, so it is done only when a line is written.
+    Reading a tensor waits for the accelerator, so it is deferred until a line is written.
 
     >>> deferred_number("loss", 2)()
     2.0
@@ -43,7 +43,7 @@ def deferred_number(field: str, value: Any) -> Callable[[], float]:
     if hasattr(value, "detach") and hasattr(value, "numel"):
         if value.numel() != 1 or value.is_complex():
             raise bad_value(field, f"a {value.dtype} tensor of shape {tuple(value.shape)}", accepted)
-        detached = value.detach()  # frees the graph
+        detached = value.detach()  # frees the computation graph
         return lambda: float(detached)
     if isinstance(value, (str, bytes)):
         raise bad_value(field, value, accepted)
@@ -57,6 +57,6 @@ def deferred_number(field: str, value: Any) -> Callable[[], float]:
 
 
 def log(text: str) -> None:
-    """Write a message for people to standard error; standard output is for programs."""
-    with contextlib.suppress(OSError, ValueError):  # a closed stream must not end a training
+    """Write a message for users to standard error; standard output is for programs."""
+    with contextlib.suppress(OSError, ValueError):  # a closed stream must not end the job
         print(f"paceline: {text}", file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
-"""Messages between the lead and the followers of a data-parallel training, over a socket pair.
+"""Messages between the lead and the followers of data-parallel training, over a socket pair.
 
-There are three kinds: *assignments*, the samples to read for a coming batch; a *go* for each batch, which starts it in
-all processes; and *orders*, dicts that may contain tensors. Reading an order runs no code from it.
+There are three kinds: an *assignment* has the samples of a coming batch, a *go* starts a batch in all processes, and an
+*order* is a dict that may contain tensors. Reading an order runs no code from it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class BatchShare:
-    """One process's shard of a batch: the indices of its samples, and their fraction of the batch."""
+    """A process's shard of a batch: the indices of its samples, and their fraction of the batch."""
 
     indices: Sequence[int]
     share: float
@@ -38,7 +38,7 @@ class Wire:
     Examples
     --------
     >>> here, there = map(Wire, socket.socketpair())
-    >>> here.assign(BatchShare([7, 8], share=0.5)), here.go(), here.send({"order": "leave"})
+    >>> here.assign(BatchShare([7, 8], share=0.5)), here.start_batch(), here.send({"order": "leave"})
     (None, None, None)
     >>> there.receive(), there.receive(), there.receive()
     (BatchShare(indices=[7, 8], share=0.5), 'go', {'order': 'leave'})
@@ -47,12 +47,12 @@ class Wire:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
 
-    def go(self) -> None:
+    def start_batch(self) -> None:
         """Start the next batch on the other side."""
         self._connection.sendall(_GO)
 
     def assign(self, assignment: BatchShare) -> None:
-        """Send the samples to read next."""
+        """Send the indices of the samples to read next."""
         packed = array("d", [assignment.share]).tobytes() + array("q", assignment.indices).tobytes()
         self._connection.sendall(_ASSIGNMENT + len(packed).to_bytes(_SIZE_BYTES, "big") + packed)
 
@@ -78,7 +78,7 @@ class Wire:
         order: dict[str, Any] = torch.load(io.BytesIO(packed), map_location="cpu", weights_only=True)
         return order
 
-    def waiting(self) -> bool:
+    def is_readable(self) -> bool:
         """Return whether there is a message to receive, or the other process has ended."""
         return bool(select.select([self._connection], [], [], 0)[0])
 

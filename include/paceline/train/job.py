@@ -8,17 +8,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-# Absolute paths inside the job: inputs (JobSpec.inputs), outputs (collected after the job has ended), checkpoints (kept
-# across restarts), and a JSON file {"devices": x} that is replaced atomically; unset if a cgroup has the limit.
+# Absolute paths in the job: inputs (JobSpec.inputs), outputs (collected after the job), checkpoints (kept across
+# restarts), and a JSON file {"devices": x} with the allocation (replaced atomically; unset if a cgroup limits the job).
 ENV_INPUT = "PACELINE_INPUT"
 ENV_OUTPUT = "PACELINE_OUTPUT"
 ENV_CHECKPOINT = "PACELINE_CHECKPOINT"
 ENV_CONTROL = "PACELINE_CONTROL"
-# For a worker of a distributed training: ``host:port`` of its parameter server, their shared key, the worker's name.
+# For a worker of distributed training: ``host:port`` of its parameter server, their shared key, the worker's name.
 ENV_SERVER = "PACELINE_SERVER"
 ENV_SERVER_KEY = "PACELINE_SERVER_KEY"
 ENV_WORKER = "PACELINE_WORKER"
-# For a profiling run: the number of epochs, in place of the script's.
+# For a profiling run: the number of epochs, which overrides the script's number.
 ENV_EPOCHS = "PACELINE_EPOCHS"
 # ``lines``: print progress lines also in a process that Paceline has not started.
 ENV_PROGRESS = "PACELINE_PROGRESS"
@@ -37,7 +37,7 @@ def input_dir() -> Path:
 
 
 def output_dir() -> Path:
-    """Return the folder whose content is collected when the job has ended; the current folder outside a job."""
+    """Return the folder for files that are collected after the job; the current folder outside a job."""
     return Path(os.environ.get(ENV_OUTPUT) or Path.cwd())
 
 

@@ -1,4 +1,4 @@
-"""The progress line, by which a training job reports its progress.
+"""The progress line, with which a training job reports its progress.
 
 ``track`` writes it inside the job: one JSON object per line on standard output, after ``MARKER``. The control loop
 outside parses it. Standard library only: this module is copied into training containers.
@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 
 MARKER = "@paceline "
 _LONGEST_SOURCE = 40
-_LARGEST = 2**53  # whole numbers up to this one are exact in every JSON reader and divide without overflow
+_LARGEST = 2**53  # whole numbers up to this limit are exact in every JSON reader and divide without overflow
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class Progress:
 
     ``done`` and ``total`` count batches of all epochs (equation (2) of DECOR-NN gives ``total``); ``total`` may change
     while the job runs, for example by an early stop. ``epoch`` counts from 0. ``loss`` and ``metrics`` are the newest
-    reported values. ``spent`` is the time of a parameter server's worker since its start: ``samples`` and ``batches``
+    reported values. ``spent`` is the effort of a parameter server's worker since its start: ``samples`` and ``batches``
     done, ``compute_s`` to train them, ``update_s`` to send the changes and receive the newest state; empty for other
-    jobs. ``devices`` is the number of whole devices that train now, for ``data_parallel`` trainings, else ``None``.
+    jobs. ``devices`` is the number of whole devices that train now, for ``data_parallel`` jobs, else ``None``.
     ``save_s`` is the duration of the last checkpoint, and ``validation_s`` the forecast duration of the validation
     after an epoch; ``None`` while unknown. ``monotonic_s`` and ``wall_s`` are the job's clocks. ``source`` identifies
     the process that wrote the line, and ``number`` counts its lines, so that a reader recognises repeated lines; 0 if
@@ -31,7 +31,7 @@ class Progress:
 
     ``event`` is one of
 
-    - ``"start"``: before the first batch, also after a restart (then ``done`` is where the training resumes),
+    - ``"start"``: before the first batch, also after a restart (``done`` is then the batch at which training resumes),
     - ``"progress"``,
     - ``"epoch_end"``: the last batch of an epoch begins; a validation may follow before the next ``"progress"``.
       Omitted for short epochs,
@@ -39,7 +39,7 @@ class Progress:
     - ``"resized"``: the number of devices has changed,
     - ``"finish"``: the loop is over and its final state is safe on disk; ``done`` equals ``total``,
     - ``"report"``: metrics from outside a loop, for example of an evaluation script. ``done`` and ``total`` repeat
-      those of the loop before, or are 1 of 1 without one: not progress to control by.
+      those of the previous loop, or are 1 without a loop. Controllers ignore these lines.
     """
 
     done: int
@@ -62,17 +62,17 @@ class Progress:
 
     @property
     def percent(self) -> float:
-        """Progress in percent, equation (1) of DECOR-NN.
+        """Progress in percent, equation (1) of DECOR-NN; 100 at the finish, also of a worker that got no batch.
 
         >>> Progress(done=30, total=120).percent
         25.0
         """
-        return 100.0 * self.done / self.total
+        return 100.0 if self.event == "finish" else 100.0 * self.done / self.total
 
     def to_line(self) -> str:
         """Return one line for standard output, without the line end.
 
-        JSON has no NaN or infinity: such a loss becomes ``null``, such a metric is left out.
+        JSON has no NaN or infinity: a loss with this value becomes ``null``, and a metric with this value is omitted.
 
         >>> Progress(done=1, total=2, loss=float("nan"), metrics={"mae": float("inf")}).to_line()[:66]
         '@paceline {"done":1,"total":2,"epoch":0,"epochs":1,"event":"progre'
@@ -101,7 +101,7 @@ def parse_line(line: str) -> Progress | None:
     try:
         data = json.loads(line[len(MARKER) :])
     except RecursionError:
-        raise ValueError("expected a JSON object, got one nested too deeply to read") from None
+        raise ValueError("expected a JSON object, got an object that is nested too deeply") from None
     if not isinstance(data, dict):
         raise ValueError(f"expected a JSON object, got {type(data).__name__}")
     done = _whole_number(data, "done", minimum=0)

@@ -1,5 +1,5 @@
 import { afterEach, expect, test, vi } from "vitest";
-import { ApiError, getAll } from "./api";
+import { ApiError, getAllJobs } from "./api";
 
 const databaseError = { detail: { reason: "Database error", message: "Serious error when handling your request." } };
 const response = (status: number, body: unknown) => new Response(JSON.stringify(body), { status });
@@ -19,15 +19,15 @@ function mockFetch(...responses: Response[]) {
 }
 
 test("a request is retried if the database is locked", async () => {
-  const fetch = mockFetch(response(500, databaseError), response(500, databaseError), response(200, { trainings: [] }));
-  const result = getAll();
+  const fetch = mockFetch(response(500, databaseError), response(500, databaseError), response(200, { jobs: [] }));
+  const result = getAllJobs();
   await vi.runAllTimersAsync();
-  expect(await result).toEqual({ trainings: [] });
+  expect(await result).toEqual({ jobs: [] });
   expect(fetch).toHaveBeenCalledTimes(3);
 });
 
 test("other errors are reported at once", async () => {
   const fetch = mockFetch(response(500, { detail: "out of order" }));
-  await expect(getAll()).rejects.toEqual(new ApiError(500, "out of order"));
+  await expect(getAllJobs()).rejects.toEqual(new ApiError(500, "out of order"));
   expect(fetch).toHaveBeenCalledTimes(1);
 });

@@ -3,10 +3,10 @@ import type { PaceSample, RunEvent as StoredEvent, StoredHistory } from "./contr
 
 export type { Remaining } from "./contract";
 
-/** The newest sample that a training has published. Its seconds count from the origin of the deadline. */
+/** The newest sample that a job has published. Its times are seconds after the origin of the deadline. */
 export type Pace = PaceSample;
 
-export interface Training {
+export interface Job {
   dag_id: string;
   run_id: string;
   task_id: string;
@@ -21,19 +21,19 @@ export interface Training {
   pace: Pace;
 }
 
-export interface RunTrainings {
+export interface RunJobs {
   /** State of the DAG run. */
   state: string | null;
-  trainings: Training[];
+  jobs: Job[];
   may_change: boolean;
 }
 
-export interface AllTrainings {
-  running: Training[];
-  recent: Training[];
+export interface AllJobs {
+  running: Job[];
+  recent: Job[];
 }
 
-/** An event of a run; `machine` is set for a training on several machines, unless the event concerns all of them. */
+/** An event of a run; `machine` is set in a distributed training, unless the event concerns all machines. */
 export type RunEvent = StoredEvent & { machine?: string | null };
 
 /** The downsampled history of a run: rows of numbers, and events. */
@@ -62,7 +62,7 @@ export interface XComEntry {
   value?: unknown;
 }
 
-/** An error response of Airflow. `message` is shown to the user. */
+/** An error response from Airflow. The page shows its `message`. */
 export class ApiError extends Error {
   constructor(
     readonly status: number,
@@ -77,17 +77,17 @@ const MESSAGES: Record<number, string> = {
   403: "Your role in Airflow does not allow this.",
 };
 
-function address(path: string): string {
+function absoluteUrl(path: string): string {
   return new URL(path, document.baseURI).href;
 }
 
-// Backoff for requests that find Airflow's database locked, as happens with SQLite. Such a request changed nothing.
+// Delays before a request is repeated because Airflow's SQLite database was locked. The failed request changed nothing.
 const BACKOFF_MS = [100, 300, 900];
 
 async function request<T>(path: string, options: RequestInit = {}, tries = 0): Promise<T> {
   let response: Response;
   try {
-    response = await fetch(address(path), { credentials: "same-origin", ...options });
+    response = await fetch(absoluteUrl(path), { credentials: "same-origin", ...options });
   } catch {
     throw new ApiError(0, "Airflow does not answer. The page retries automatically.");
   }
@@ -99,7 +99,7 @@ async function request<T>(path: string, options: RequestInit = {}, tries = 0): P
       await new Promise((resolve) => setTimeout(resolve, backoff));
       return request<T>(path, options, tries + 1);
     }
-    const text = typeof detail === "string" ? detail : `Airflow answered with status ${response.status}.`;
+    const text = typeof detail === "string" ? detail : `Airflow returned status ${response.status}.`;
     throw new ApiError(response.status, MESSAGES[response.status] ?? text);
   }
   return response.status === 204 ? (undefined as T) : ((await response.json()) as T);
@@ -112,18 +112,18 @@ function isDatabaseError(detail: unknown): boolean {
 const encode = encodeURIComponent;
 const runUrl = (dagId: string, runId: string) => `dags/${encode(dagId)}/dagRuns/${encode(runId)}`;
 
-export const getRun = (dagId: string, runId: string) =>
-  request<RunTrainings>(`paceline/api/${runUrl(dagId, runId)}/trainings`);
+export const getRunJobs = (dagId: string, runId: string) =>
+  request<RunJobs>(`paceline/api/${runUrl(dagId, runId)}/jobs`);
 
-export const getAll = () => request<AllTrainings>("paceline/api/trainings");
+export const getAllJobs = () => request<AllJobs>("paceline/api/jobs");
 
 export const getOverview = () => request<Overview>("paceline/api/overview");
 
-/** Return the stored history of a training; `null` before the first one is written. */
-export async function getHistory(one: Training): Promise<History | null> {
-  const task = `${runUrl(one.dag_id, one.run_id)}/taskInstances/${encode(one.task_id)}`;
+/** Return the stored history of a job; `null` until the task has stored it. */
+export async function getHistory(job: Job): Promise<History | null> {
+  const task = `${runUrl(job.dag_id, job.run_id)}/taskInstances/${encode(job.task_id)}`;
   try {
-    const stored = await request<{ value: History }>(`api/v2/${task}/state-store/history?map_index=${one.map_index}`);
+    const stored = await request<{ value: History }>(`api/v2/${task}/state-store/history?map_index=${job.map_index}`);
     return stored.value;
   } catch (error) {
     if (error instanceof ApiError && error.status === 404) return null;
@@ -131,27 +131,27 @@ export async function getHistory(one: Training): Promise<History | null> {
   }
 }
 
-/** Key of a training to the `updated_at` of the deadline that the user has seen. */
+/** Key of each job to the `updated_at` of the deadline that the user has seen. */
 export type SeenDeadlines = Map<string, string>;
 
-export const keyOf = (one: Training) => `${one.task_id}[${one.map_index}]`;
+export const jobKey = (job: Job) => `${job.task_id}[${job.map_index}]`;
 
-/** Set a new deadline for trainings. Airflow refuses it if one of their deadlines has changed since it was `seen`. */
-export function putDeadline(trainings: Training[], deadline: string, seen: SeenDeadlines): Promise<void> {
-  const [first] = trainings;
+/** Set a new deadline for jobs. Airflow rejects it if a job's deadline has changed since the user has `seen` it. */
+export function putDeadline(jobs: Job[], deadline: string, seen: SeenDeadlines): Promise<void> {
+  const [first] = jobs;
   if (!first) return Promise.resolve();
-  const targets = trainings.flatMap((one) => {
-    const at = seen.get(keyOf(one)) ?? one.deadline?.updated_at;
-    return at ? [{ task_id: one.task_id, map_index: one.map_index, seen: at }] : [];
+  const targets = jobs.flatMap((job) => {
+    const seenAt = seen.get(jobKey(job)) ?? job.deadline?.updated_at;
+    return seenAt ? [{ task_id: job.task_id, map_index: job.map_index, seen: seenAt }] : [];
   });
   return request<void>(`paceline/api/${runUrl(first.dag_id, first.run_id)}/deadline`, {
     method: "PUT",
     headers: { "Content-Type": "application/json" },
-    body: JSON.stringify({ deadline, trainings: targets }),
+    body: JSON.stringify({ deadline, jobs: targets }),
   });
 }
 
-/** Return the XComs with a key of a run's tasks, such as the reports of its drift sensors. */
+/** Return the XComs that the tasks of a run have stored with a key, for example drift reports. */
 export async function getXComs(dagId: string, runId: string, key: string, taskId = "~"): Promise<XComEntry[]> {
   const tasks = `api/v2/${runUrl(dagId, runId)}/taskInstances`;
   const list = await request<{ xcom_entries: XComEntry[] }>(

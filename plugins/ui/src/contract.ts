@@ -1,14 +1,14 @@
 // Made from paceline.contract by `make types`.
 
 /**
- * The part of a training's live state that the pages read.
+ * The part of a job's live state that the pages read.
  */
 export interface LiveStateSchema {
   pace: PaceSample;
   history: StoredHistory;
 }
 /**
- * The state, allocation and forecast of a training. Times are seconds, counted from the same time as the deadline.
+ * The state, allocation and forecast of a job. Times are in seconds, counted from the same time as the deadline.
  */
 export interface PaceSample {
   version: number;
@@ -43,7 +43,7 @@ export interface PaceSample {
    */
   step_ms: number | null;
   /**
-   * `null` for a training without a deadline.
+   * `null` for a job without a deadline.
    */
   deadline_s: number | null;
   /**
@@ -51,7 +51,7 @@ export interface PaceSample {
    */
   alpha: number;
   /**
-   * Start of the training; while it waits, the current time to a minute. 0 with the controller `paper`.
+   * Start of the job; while it waits, the current time, rounded to a minute. 0 with the controller `paper`.
    */
   began_s: number;
   /**
@@ -79,7 +79,7 @@ export interface PaceSample {
 /**
  * The controller's forecast of the remaining time: `work_s / devices**exponent + after_s` seconds.
  *
- * `work_s` is the remaining work in seconds on one device; `after_s` does not depend on the devices. The training
+ * `work_s` is the remaining work in seconds on one device; `after_s` does not depend on the devices. The job
  * cannot use more than `usable_devices`; `null` while it uses its whole allocation.
  */
 export interface Remaining {
@@ -100,7 +100,7 @@ export interface StoredHistory {
   count: number;
 }
 /**
- * An event of a run; its kind is `deadline`, `restarted`, `ceiling`, `infeasible`, ...
+ * An event of a run, of the kind `deadline`, `restarted`, `ceiling`, `infeasible`, ...
  *
  * Fields without a value are not stored.
  */
@@ -120,11 +120,11 @@ export interface RunEvent {
   by?: string | null;
   devices?: number | null;
   /**
-   * The reason for a ceiling, or for the nodes of an elastic training.
+   * The reason for a ceiling, or for the nodes of an elastic job.
    */
   why?: string | null;
   /**
-   * The cores of each node of an elastic training.
+   * The cores of each node of an elastic job.
    */
   nodes?: {
     [k: string]: number;

@@ -1,21 +1,21 @@
 import { expect, test } from "vitest";
 
 import { aPace } from "./samples";
-import type { Training } from "./api";
-import { clock, deadlineStatus, devices, duration, formatTime, shortName, trainingStatus } from "./format";
+import type { Job } from "./api";
+import { formatClock, deadlineStatus, formatDevices, formatDuration, formatTime, shortName, jobStatus } from "./format";
 
 test.each([
   [72, "1:12"],
   [4000, "1:06:40"],
   [0.4, "0:00"],
-])("clock of %d seconds is %s", (seconds, text) => expect(clock(seconds)).toBe(text));
+])("clock of %d seconds is %s", (seconds, text) => expect(formatClock(seconds)).toBe(text));
 
 test.each([
   [12, "12 s"],
   [130, "2 min 10 s"],
   [9000, "2 h 30 min"],
   [7200, "2 h"],
-])("duration of %d seconds is %s", (seconds, text) => expect(duration(seconds)).toBe(text));
+])("duration of %d seconds is %s", (seconds, text) => expect(formatDuration(seconds)).toBe(text));
 
 test.each([
   [{ forecast_s: 48 }, "good", "on time, 12 s slack"],
@@ -38,12 +38,12 @@ test.each([
 });
 
 test("devices are fractional cores or whole devices", () => {
-  expect(devices(1.45, 0.05)).toBe("1.45 cores");
-  expect(devices(1, 0.05)).toBe("1 core");
-  expect(devices(3, 1)).toBe("3 devices");
+  expect(formatDevices(1.45, 0.05)).toBe("1.45 cores");
+  expect(formatDevices(1, 0.05)).toBe("1 core");
+  expect(formatDevices(3, 1)).toBe("3 devices");
 });
 
-test("a worker has its machine's name", () => {
+test("a worker has the name of its machine", () => {
   expect(shortName("train.gate-1")).toBe("gate-1");
   expect(shortName("train", 3)).toBe("train [3]");
 });
@@ -57,12 +57,12 @@ test.each([
   ["up_for_retry", {}, "waiting for its next try"],
 ] as const)("status of a %s task with sample %o: %s", (state, changed, text) => {
   const pace = aPace(changed);
-  expect(trainingStatus({ state, pace } as Training, Date.parse(pace.updated_at) + 1000).text).toBe(text);
+  expect(jobStatus({ state, pace } as Job, Date.parse(pace.updated_at) + 1000).text).toBe(text);
 });
 
-test("a training without recent samples is in danger", () => {
+test("a job without recent samples is in danger", () => {
   const pace = aPace();
-  const status = trainingStatus({ state: "running", pace } as Training, Date.parse(pace.updated_at) + 45_000);
+  const status = jobStatus({ state: "running", pace } as Job, Date.parse(pace.updated_at) + 45_000);
   expect(status).toMatchObject({ level: "danger", text: "no sample for 45 s" });
 });
 

@@ -1,17 +1,17 @@
 // Texts for times, amounts and statuses, shared by all pages.
-import type { Pace, Training } from "./api";
+import type { Job, Pace } from "./api";
 import { timeZone } from "./look/zone";
 
-/** `72` -> `1:12`, `4000` -> `1:06:40`: a time since the origin of the deadline. */
-export function clock(seconds: number): string {
+/** Format seconds after the origin of the deadline: `72` -> `1:12`, `4000` -> `1:06:40`. */
+export function formatClock(seconds: number): string {
   const total = Math.round(Math.abs(seconds));
   const [hours, minutes, rest] = [Math.floor(total / 3600), Math.floor(total / 60) % 60, total % 60];
   const two = (value: number) => String(value).padStart(2, "0");
   return (seconds < 0 ? "-" : "") + (hours ? `${hours}:${two(minutes)}:${two(rest)}` : `${minutes}:${two(rest)}`);
 }
 
-/** `12` -> `12 s`, `130` -> `2 min 10 s`, `9000` -> `2 h 30 min`. */
-export function duration(seconds: number): string {
+/** Format a duration in seconds: `12` -> `12 s`, `130` -> `2 min 10 s`, `9000` -> `2 h 30 min`. */
+export function formatDuration(seconds: number): string {
   const total = Math.round(Math.abs(seconds));
   if (total < 100) return `${total} s`;
   const minutes = Math.floor(total / 60);
@@ -28,10 +28,10 @@ export interface Status {
   slackS: number;
 }
 
-/** Relative error of the forecast, as a fraction of the deadline, that still counts as on time. */
+/** A delay of at most this fraction of the deadline counts as on time. */
 const TOLERANCE = 0.005;
 
-/** Return the status of a training against its deadline, from its sample alone. */
+/** Return the status that a sample shows, relative to the deadline. */
 export function deadlineStatus(pace: Pace): Status {
   const { deadline_s: deadline, forecast_s: forecast, earliest_s: earliest, t_s: now } = pace;
   const left = deadline === null ? Infinity : deadline - now;
@@ -42,29 +42,30 @@ export function deadlineStatus(pace: Pace): Status {
   if (pace.state === "finished") {
     const late = now - deadline;
     const error = `${late >= 0 ? "+" : "−"}${Math.abs((100 * late) / deadline).toFixed(2)} %`;
-    if (late <= 0) return { level: "good", text: `done ${duration(late)} early (${error})`, slackS: -late };
+    if (late <= 0) return { level: "good", text: `done ${formatDuration(late)} early (${error})`, slackS: -late };
     return {
       level: late > TOLERANCE * deadline ? "bad" : "good",
-      text: `done ${duration(late)} late (${error})`,
+      text: `done ${formatDuration(late)} late (${error})`,
       slackS: -late,
     };
   }
   if (pace.state === "waiting") {
     const late = earliest === null || pace.feasible ? 0 : earliest - deadline;
-    if (late > 0) return { level: "bad", text: `waiting for devices, ${duration(late)} late at best`, slackS: -late };
+    if (late > 0)
+      return { level: "bad", text: `waiting for devices, ${formatDuration(late)} late at best`, slackS: -late };
     return { level: "unknown", text: "waiting for devices", slackS: left };
   }
   if (forecast === null) return { level: "unknown", text: "speed not known yet", slackS: left };
   if (!pace.feasible) {
     const late = (earliest ?? forecast) - deadline;
-    return { level: "bad", text: `${duration(late)} late at best`, slackS: -late };
+    return { level: "bad", text: `${formatDuration(late)} late at best`, slackS: -late };
   }
   const slack = deadline - forecast;
   if (slack >= -TOLERANCE * deadline) {
-    const text = Math.abs(slack) < 1 ? "on time" : slack > 0 ? `on time, ${duration(slack)} slack` : "on time";
+    const text = Math.abs(slack) < 1 ? "on time" : slack > 0 ? `on time, ${formatDuration(slack)} slack` : "on time";
     return { level: "good", text, slackS: slack };
   }
-  return { level: "danger", text: `${duration(slack)} behind, catching up`, slackS: slack };
+  return { level: "danger", text: `${formatDuration(slack)} behind, catching up`, slackS: slack };
 }
 
 function statusWithoutDeadline(pace: Pace): Status {
@@ -75,29 +76,28 @@ function statusWithoutDeadline(pace: Pace): Status {
   return { level: "good", text: "as fast as its budget allows", slackS };
 }
 
-/** Samples come about once a second. An older sample means that the training is silent. */
+/** Seconds without a sample after which the status reports it. Jobs publish about one sample per second. */
 const SILENT_S = 20;
 
 const FINAL_STATES = ["success", "failed", "skipped", "upstream_failed", "removed"];
 
-/** Return whether a task has ended. */
-export const isEnded = (one: Training) => one.state !== null && FINAL_STATES.includes(one.state);
+export const isEnded = (job: Job) => job.state !== null && FINAL_STATES.includes(job.state);
 
-/** Return the status of a training. The state of its task in Airflow takes precedence over its last sample. */
-export function trainingStatus(one: Training, now = Date.now()): Status {
-  const { pace, state } = one;
+/** Return the status of a job. The state of its task in Airflow takes precedence over its last sample. */
+export function jobStatus(job: Job, now = Date.now()): Status {
+  const { pace, state } = job;
   const status = deadlineStatus(pace);
   if (pace.state === "finished" || pace.state === "failed") return status;
   if (state === "failed" || state === "upstream_failed") return { ...status, level: "bad", text: "failed" };
-  if (isEnded(one)) return { ...status, level: "unknown", text: state === "skipped" ? "left the training" : "ended" };
+  if (isEnded(job)) return { ...status, level: "unknown", text: state === "skipped" ? "left the training" : "ended" };
   if (state !== "running") return { ...status, level: "danger", text: "waiting for its next try" };
   const silentS = (now - Date.parse(pace.updated_at)) / 1000;
-  if (silentS > SILENT_S) return { ...status, level: "danger", text: `no sample for ${duration(silentS)}` };
+  if (silentS > SILENT_S) return { ...status, level: "danger", text: `no sample for ${formatDuration(silentS)}` };
   return status;
 }
 
-/** `1.5` -> `1.5 cores`; whole devices if the quantum is one or more. */
-export function devices(amount: number, quantum: number): string {
+/** Format an allocation: `1.5` -> `1.5 cores`, or whole devices if the quantum is at least 1. */
+export function formatDevices(amount: number, quantum: number): string {
   const unit = quantum >= 1 ? "device" : "core";
   const digits = amount >= 10 ? 1 : 2;
   const text = quantum >= 1 ? String(Math.round(amount)) : String(Number(amount.toFixed(digits)));
@@ -112,7 +112,7 @@ export function formatTime(at: Date, now = new Date(), zone = timeZone()): strin
   return day(at) === day(now) ? time : `${day(at)}, ${time}`;
 }
 
-/** `train.gate-1` -> `gate-1`: a worker's task id ends with its machine's name. */
+/** Return the last part of a task id: `train.gate-1` -> `gate-1`. For workers, it is the machine's name. */
 export function shortName(taskId: string, mapIndex = -1): string {
   const name = taskId.slice(taskId.lastIndexOf(".") + 1);
   return mapIndex >= 0 ? `${name} [${mapIndex}]` : name;

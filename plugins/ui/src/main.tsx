@@ -19,7 +19,7 @@ const queries = new QueryClient({
   },
 });
 
-/** The props that Airflow passes: the place of the page in its UI. */
+/** The props that Airflow passes: the DAG run or task instance that the user has opened. */
 export interface PluginComponentProps {
   dagId?: string;
   runId?: string;
@@ -27,7 +27,7 @@ export interface PluginComponentProps {
   mapIndex?: string;
 }
 
-/** The page of a DAG run or task instance, otherwise the overview. */
+/** The page of a DAG run or task instance; without a run, the overview. */
 export default function PluginComponent({ dagId, runId, taskId, mapIndex }: PluginComponentProps) {
   return (
     <QueryClientProvider client={queries}>

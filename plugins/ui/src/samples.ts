@@ -1,4 +1,4 @@
-// Test helper: a complete sample.
+// A complete sample for tests.
 import type { Pace } from "./api";
 
 export function aPace(changed: Partial<Pace> = {}): Pace {

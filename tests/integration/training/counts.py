@@ -1,4 +1,4 @@
-"""A distributed training whose model counts how often each sample was trained on: ``counts.py SAMPLES EPOCHS``.
+"""A distributed training script whose model counts how often each sample was trained on: ``counts.py SAMPLES EPOCHS``.
 
 After its first batch, a worker waits until the test creates the file ``go`` in its working folder.
 """
@@ -22,7 +22,7 @@ loop = track(DataLoader(TensorDataset(torch.arange(samples)), 4, shuffle=True), 
 for (indices,) in loop:
     with torch.no_grad():
         model.counts[indices] += 1
-    time.sleep(0.3)  # longer than the interval of progress lines: each batch is reported
+    time.sleep(0.3)  # longer than the interval of progress lines, so each batch is reported
     while loop.done and not Path("go").exists():
         time.sleep(0.05)
 (output_dir() / "counts.json").write_text(json.dumps(model.counts.tolist()))

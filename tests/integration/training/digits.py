@@ -1,4 +1,4 @@
-"""Trains a small convolutional network on noise, with a number of batches that the test chooses."""
+"""A script that trains a small convolutional network on noise, for a number of batches that the test chooses."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from paceline.train import checkpoint, data_parallel, output_dir, report, track
 
 arguments = argparse.ArgumentParser()
 arguments.add_argument("--batches", type=int, default=200)
-arguments.add_argument("--batch-size", type=int, default=32, help="from 64, a second core is useful")
+arguments.add_argument("--batch-size", type=int, default=32, help="from 64 on, a second core speeds up training")
 arguments.add_argument("--checkpoint-every-s", type=float, default=None)
-arguments.add_argument("--whole", action="store_true", help="on whole devices, a process for each")
+arguments.add_argument("--whole", action="store_true", help="train with one process per device")
 chosen = arguments.parse_args()
 
 torch.manual_seed(0)

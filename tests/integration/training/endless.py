@@ -1,7 +1,7 @@
-"""A training without torch, in batches of 0.01 s of CPU time: ``python endless.py BATCHES``.
+"""A training script without torch, in batches of 0.01 s of CPU time: ``python endless.py BATCHES``.
 
-It ends early when the test opens the gate ``finish``, see ``gates.py``. Its checkpoint is the number of completed
-batches. It uses its whole allocation, so that its speed is soon known; a tenth of a core is enough.
+The script ends early when the test opens the gate ``finish``, see ``gates.py``. Its checkpoint is the number of
+completed batches. The script uses its whole allocation, so its speed is soon known; a tenth of a core is enough.
 """
 
 import os
@@ -30,7 +30,7 @@ while done < total:
         pass
     done += 1
     saved.with_suffix(".new").write_text(str(done))
-    saved.with_suffix(".new").replace(saved)  # atomic
+    saved.with_suffix(".new").replace(saved)  # an atomic step
     if Path("finish").exists():
         total = done
     report("progress")

@@ -1,4 +1,4 @@
-"""A training without torch that ends when the test lets it, so that no test depends on the machine's speed.
+"""A training script without torch that ends when the test opens a gate, so no test depends on the machine's speed.
 
 A gate is a file in FOLDER that the test creates, see ``gates.py``. Batches continue until ``go`` exists; ``begin`` and
 ``end`` are gates before and after all batches.
@@ -12,14 +12,14 @@ from pathlib import Path
 from paceline.train import checkpoint, output_dir, report, stop_early, track
 
 arguments = argparse.ArgumentParser()
-arguments.add_argument("gates", nargs="*", help="gates beside go: begin, end")
+arguments.add_argument("gates", nargs="*", help="gates besides go: begin, end")
 arguments.add_argument("--folder", type=Path, default=Path())
 arguments.add_argument("--checkpoint", action="store_true", help="save after every batch; needs torch")
 chosen = arguments.parse_args()
 
 
 class Count:
-    """A model that counts the batches of its training."""
+    """A model that counts its training batches."""
 
     batches = 0
 
@@ -30,24 +30,24 @@ class Count:
         self.batches = state["batches"]
 
 
-def wait_at(gate):
+def wait_at_gate(gate):
     while not (chosen.folder / gate).exists():
         time.sleep(0.05)
 
 
 if "begin" in chosen.gates:
-    wait_at("begin")
+    wait_at_gate("begin")
 model = Count()
 if chosen.checkpoint:
     checkpoint(model=model, every_s=0)
 loop = track(range(10_000))
 for _ in loop:
-    time.sleep(0.3)  # longer than the interval of progress lines: each batch is reported
+    time.sleep(0.3)  # longer than the interval of progress lines, so each batch is reported
     model.batches += 1
     report(loss=1 / model.batches)
     if (chosen.folder / "go").exists():
         stop_early()
 if "end" in chosen.gates:
-    wait_at("end")
+    wait_at_gate("end")
 (output_dir() / "model.json").write_text(json.dumps({**model.state_dict(), "done": loop.done}))
 print("model saved")

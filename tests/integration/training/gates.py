@@ -1,4 +1,4 @@
-"""The test's side of trainings that wait at gates: opens gates, follows runs, and ends them."""
+"""Helpers for training jobs that wait at gates: open gates, follow runs, and end runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from paceline.airflow.demo.airflow_process import AirflowProcess
 
 
 @contextlib.contextmanager
-def dag(airflow: AirflowProcess, dag_id: str, text: str) -> Iterator[str]:
+def temporary_dag(airflow: AirflowProcess, dag_id: str, text: str) -> Iterator[str]:
     """Add a DAG to this Airflow for the block; afterwards, remove its file and end its runs."""
     path = airflow.dags_folder / f"{dag_id}.py"
     path.write_text(text)
@@ -29,7 +29,7 @@ def dag(airflow: AirflowProcess, dag_id: str, text: str) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingTask:
     """A training task of a run."""
 
     airflow: AirflowProcess
@@ -37,7 +37,7 @@ class Training:
     run_id: str
     task_id: str = "train"
 
-    def store(self, key: str) -> Any:
+    def stored_value(self, key: str) -> Any:
         """Return a value of the task's state store."""
         return self.airflow.task_state(self.dag_id, self.run_id, self.task_id, key)
 
@@ -47,8 +47,8 @@ class Training:
 
     @property
     def container(self) -> str:
-        """Id of the task's container."""
-        return str(self.store("container")["id"])
+        """The id of the task's container."""
+        return str(self.stored_value("container")["id"])
 
     def log(self, try_number: int = 1) -> str:
         """Return the task's log."""
@@ -58,30 +58,29 @@ class Training:
         """Return the task's result."""
         return self.airflow.xcom(self.dag_id, self.run_id, self.task_id)
 
-    def until(self, condition: Callable[[dict[str, Any]], object], key: str = "pace") -> dict[str, Any]:
-        """Wait for ``condition`` of a value of the store, by default the newest sample; return the value."""
+    def wait_until(self, condition: Callable[[dict[str, Any]], object], key: str = "pace") -> dict[str, Any]:
+        """Wait until a value of the store, by default the newest sample, meets ``condition``; return the value."""
         seen: dict[str, Any] = {"task": self.task_id}
 
-        def found() -> Any:
-            seen["state"] = self.instance()[
-                "state"
-            ]  # read before the value: the last value is written before the task ends
-            seen[key] = self.store(key)
+        def read_value() -> Any:
+            # Read the state first, because the last value is written before the task ends.
+            seen["state"] = self.instance()["state"]
+            seen[key] = self.stored_value(key)
             if seen[key] and condition(seen[key]):
                 return seen[key]
             assert seen["state"] not in ("failed", "success"), seen
             return None
 
-        return until(found, seen)
+        return until(read_value, seen)
 
 
-def run_in(client: docker.APIClient, container: str, *command: str) -> str:
-    """Run a command in a container, with its user and working folder; return the output, "" on failure."""
+def run_in_container(client: docker.APIClient, container: str, *command: str) -> str:
+    """Run a command in a container, with its user and working folder; return the output, or "" on failure."""
     execution = client.exec_create(container, list(command))["Id"]
     output = client.exec_start(execution).decode()
     return output if client.exec_inspect(execution)["ExitCode"] == 0 else ""
 
 
 def open_gates(client: docker.APIClient, container: str, *gates: str) -> None:
-    """Open gates of a training in a container."""
-    run_in(client, container, "touch", *gates)
+    """Open gates of the training job in a container."""
+    run_in_container(client, container, "touch", *gates)

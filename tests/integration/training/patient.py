@@ -1,6 +1,6 @@
-"""A training whose model counts how often each sample was trained on: ``patient.py SAMPLES EPOCHS [GATE...]``.
+"""A training script whose model counts how often each sample was trained on: ``patient.py SAMPLES EPOCHS [GATE...]``.
 
-Each batch takes 0.2 s until the test opens the gate ``go``, see ``gates.py``; then the rest runs at full speed. So a
+Each batch takes 0.2 s until the test opens the gate ``go``, see ``gates.py``, and then as little as possible. So a
 test has enough time on a machine of any speed. Further gates are ``begin``, before all imports, and ``end``, after the
 last batch.
 """
@@ -12,14 +12,14 @@ from pathlib import Path
 samples, epochs, gates = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
 
 
-def wait_at(gate):
+def wait_at_gate(gate):
     if gate in gates:
         print("waits at", gate, flush=True)
         while not Path(gate).exists():
             time.sleep(0.05)
 
 
-wait_at("begin")
+wait_at_gate("begin")
 
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
@@ -35,5 +35,5 @@ for (indices,) in track(DataLoader(TensorDataset(torch.arange(samples)), 4, shuf
         model.counts[indices] += 1
     if not Path("go").exists():
         time.sleep(0.2)
-wait_at("end")
+wait_at_gate("end")
 torch.save(model.state_dict(), output_dir() / "model.pt")

@@ -1,4 +1,4 @@
-"""A background application that reports an execution of a quarter of a second ten times a second."""
+"""A background application that reports an execution time of 0.25 s ten times a second."""
 
 import time
 

@@ -10,8 +10,8 @@ from tests.samples import a_sample
 from paceline.airflow import cli
 
 
-class Airflow:
-    """Fake REST API with many running tasks, in pages."""
+class FakeAirflow:
+    """A fake REST API that lists many running tasks in pages."""
 
     def __init__(self, tasks: int) -> None:
         self._tasks = [
@@ -27,8 +27,8 @@ class Airflow:
 
 
 @pytest.mark.parametrize("tasks", [1, 100, 101, 250])
-def test_status_lists_all_pages_of_running_trainings(monkeypatch, capsys, tasks):
-    monkeypatch.setattr(cli, "_connect", lambda options: Airflow(tasks))
+def test_status_lists_running_jobs_of_all_pages(monkeypatch, capsys, tasks):
+    monkeypatch.setattr(cli, "_connect", lambda options: FakeAirflow(tasks))
     assert cli._status(argparse.Namespace(dag="~")) == 0
     shown = capsys.readouterr().out.splitlines()[1:]
     assert [line.split()[1] for line in shown] == [f"run-{number}" for number in range(tasks)]

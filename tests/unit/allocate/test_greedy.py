@@ -10,11 +10,11 @@ from paceline.errors import InvalidInputError
 SIXTEEN = {"device": Speeds.halving_efficiency(16)}
 
 
-def training(name, nodes, since_s, work=1e5, speeds=SIXTEEN):
+def running_job(name, nodes, since_s, work=1e5, speeds=SIXTEEN):
     return ClusterJob(name, since_s, work, speeds, held=Placement("pool", nodes), since_s=since_s, started_s=since_s)
 
 
-def waiting(name, arrived_s=900.0, speeds=SIXTEEN):
+def queued_job(name, arrived_s=900.0, speeds=SIXTEEN):
     return ClusterJob(name, arrived_s, 1e5, speeds, since_s=arrived_s)
 
 
@@ -26,79 +26,90 @@ def devices_by_job(jobs, nodes, *, rescale=True, now_s=1000.0, **options):
 
 
 @pytest.mark.parametrize("rescale", [True, False])
-def test_idle_nodes_go_to_queued_jobs_in_order(rescale):
-    jobs = [training("a", 4, 0.0), waiting("b"), waiting("c"), waiting("d")]
+def test_queued_jobs_get_idle_nodes_in_order(rescale):
+    jobs = [running_job("a", 4, 0.0), queued_job("b"), queued_job("c"), queued_job("d")]
     assert devices_by_job(jobs, 25, rescale=rescale) == {"a": 4, "b": 16, "c": 4, "d": 1}
 
 
-def test_idle_nodes_without_queue_go_to_shortest_training_times_first():
-    # The first example of figure 4.
-    jobs = [training("1", 8, 0.0), training("2", 4, 300.0), training("3", 4, 600.0), training("4", 2, 900.0)]
+def test_jobs_with_shortest_training_times_get_idle_nodes_without_queue():
+    # Figure 4 of the paper, first example.
+    jobs = [
+        running_job("1", 8, 0.0),
+        running_job("2", 4, 300.0),
+        running_job("3", 4, 600.0),
+        running_job("4", 2, 900.0),
+    ]
     assert devices_by_job(jobs, 20) == {"1": 8, "2": 4, "3": 4, "4": 4}
-    jobs = [training("long", 1, 0.0), training("short", 4, 900.0)]
+    jobs = [running_job("long", 1, 0.0), running_job("short", 4, 900.0)]
     assert devices_by_job(jobs, 8) == {"long": 4, "short": 4}
-    jobs = [training("a", 8, 0.0), training("b", 8, 500.0)]
+    jobs = [running_job("a", 8, 0.0), running_job("b", 8, 500.0)]
     assert devices_by_job(jobs, 16) == {"a": 8, "b": 8}, "the allocation of a full pool does not change"
 
 
-def test_full_pool_halves_longest_training_for_head_of_queue():
-    # The second example of figure 4.
-    jobs = [training("5", 4, 0.0), training("6", 8, 300.0), training("7", 4, 600.0), waiting("8")]
+def test_full_pool_halves_longest_job_for_head_of_queue():
+    # Figure 4 of the paper, second example.
+    jobs = [running_job("5", 4, 0.0), running_job("6", 8, 300.0), running_job("7", 4, 600.0), queued_job("8")]
     assert devices_by_job(jobs, 16) == {"5": 2, "6": 8, "7": 4, "8": 2}
 
 
 def test_halving_repeats_until_queue_is_empty_or_no_job_can_be_halved():
-    jobs = [training("long", 8, 0.0), training("short", 8, 500.0), waiting("x"), waiting("y"), waiting("z")]
+    jobs = [
+        running_job("long", 8, 0.0),
+        running_job("short", 8, 500.0),
+        queued_job("x"),
+        queued_job("y"),
+        queued_job("z"),
+    ]
     assert devices_by_job(jobs, 16) == {"long": 1, "short": 8, "x": 4, "y": 2, "z": 1}
-    jobs = [training("long", 1, 0.0), training("short", 4, 500.0), waiting("x")]
+    jobs = [running_job("long", 1, 0.0), running_job("short", 4, 500.0), queued_job("x")]
     assert devices_by_job(jobs, 5) == {"long": 1, "short": 2, "x": 2}
-    jobs = [training("a", 1, 0.0), training("b", 2, 500.0), waiting("x"), waiting("y")]
+    jobs = [running_job("a", 1, 0.0), running_job("b", 2, 500.0), queued_job("x"), queued_job("y")]
     assert devices_by_job(jobs, 3) == {"a": 1, "b": 1, "x": 1}
 
 
 def test_halving_without_repeat_passes_unused_nodes_to_next_in_queue():
-    jobs = [training("long", 8, 0.0), waiting("x"), waiting("y")]
+    jobs = [running_job("long", 8, 0.0), queued_job("x"), queued_job("y")]
     assert devices_by_job(jobs, 8, repeat=False) == {"long": 4, "x": 4}
     single = {"device": Speeds.linear(1)}
-    jobs = [training("long", 8, 0.0), waiting("x", speeds=single), waiting("y"), waiting("z")]
+    jobs = [running_job("long", 8, 0.0), queued_job("x", speeds=single), queued_job("y"), queued_job("z")]
     assert devices_by_job(jobs, 8, repeat=False) == {"long": 4, "x": 1, "y": 2, "z": 1}
 
 
 def test_running_jobs_keep_their_devices_between_regular_times():
-    full = [training("a", 8, 0.0), waiting("x")]
-    idle = [training("a", 4, 0.0)]
+    full = [running_job("a", 8, 0.0), queued_job("x")]
+    idle = [running_job("a", 4, 0.0)]
     assert devices_by_job(full, 8, rescale=False) == {"a": 8}
     assert devices_by_job(idle, 8, rescale=False) == {"a": 4}
 
 
-def test_training_time_left_compares_remaining_time():
-    jobs = [training("old", 4, 0.0, work=3e3), training("new", 4, 900.0, work=9e5), waiting("x")]
+def test_training_time_option_left_compares_remaining_time():
+    jobs = [running_job("old", 4, 0.0, work=3e3), running_job("new", 4, 900.0, work=9e5), queued_job("x")]
     assert devices_by_job(jobs, 8) == {"old": 2, "new": 4, "x": 2}
     assert devices_by_job(jobs, 8, training_time="left") == {"old": 4, "new": 2, "x": 2}
 
 
-def test_job_needing_several_halves_gets_all_of_them_or_none():
+def test_job_needing_several_halved_jobs_starts_with_all_or_waits():
     wide = {"device": Speeds((4, 8), (3.0, 5.0))}
-    jobs = [training("a", 4, 0.0), training("b", 4, 500.0), waiting("x", speeds=wide)]
+    jobs = [running_job("a", 4, 0.0), running_job("b", 4, 500.0), queued_job("x", speeds=wide)]
     assert devices_by_job(jobs, 8) == {"a": 1, "b": 2, "x": 4}
-    narrow = [training("a", 1, 0.0), training("b", 4, 500.0), waiting("x", speeds=wide)]
+    narrow = [running_job("a", 1, 0.0), running_job("b", 4, 500.0), queued_job("x", speeds=wide)]
     assert devices_by_job(narrow, 5) == {"a": 1, "b": 4}
 
 
 def test_job_gets_no_devices_that_slow_it_down():
     peaked = {"device": Speeds((1, 2, 4), (1.0, 1.5, 1.2))}
-    assert devices_by_job([waiting("x", speeds=peaked)], 8) == {"x": 2}
+    assert devices_by_job([queued_job("x", speeds=peaked)], 8) == {"x": 2}
 
 
 def test_job_that_cannot_run_on_pool_does_not_block_queue():
     elsewhere = {"other": Speeds.linear(2)}
-    jobs = [waiting("stranger", speeds=elsewhere), training("a", 2, 0.0), waiting("b")]
+    jobs = [queued_job("stranger", speeds=elsewhere), running_job("a", 2, 0.0), queued_job("b")]
     assert devices_by_job(jobs, 4) == {"a": 2, "b": 2}
     assert devices_by_job(jobs[:2], 4) == {"a": 4}
 
 
-def test_every_change_has_reason():
-    jobs = [training("long", 8, 0.0), training("short", 4, 500.0), waiting("x")]
+def test_every_change_has_a_reason():
+    jobs = [running_job("long", 8, 0.0), running_job("short", 4, 500.0), queued_job("x")]
     allocation = Greedy().allocate(jobs, [Node("pool", 12)], 1000.0, rescale=True)
     assert set(allocation.reasons) == {"long", "x"}
 

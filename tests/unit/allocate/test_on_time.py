@@ -14,17 +14,17 @@ from paceline.simulate.cluster import Arrival, Friction, Simulation
 
 POOL = Node("pool", 8)
 CURVE = {"device": Speeds.halving_efficiency(8)}
-TABLE = {"device": Speeds((1, 2, 4, 8), (1.0, 1.9, 2.0, 1.5))}  # 8 are slower than 4, as in measured tables
+TABLE = {"device": Speeds((1, 2, 4, 8), (1.0, 1.9, 2.0, 1.5))}  # 8 are slower than 4, as sometimes measured
 
 
-def jobs_of(draw, number, curves=(CURVE, TABLE), longest=60.0):
+def random_jobs(draw, number, curves=(CURVE, TABLE), longest=60.0):
     return [
         ClusterJob(f"j{n}", 0.0, draw.uniform(1, 50), draw.choice(curves), deadline_s=draw.uniform(1, longest))
         for n in range(number)
     ]
 
 
-def on_time(jobs, pool=POOL, **options):
+def allocate_on_time(jobs, pool=POOL, **options):
     found = OnTime(**{"change_s": 0.0, **options}).allocate(jobs, [pool], 0.0, rescale=True)
     check(found, jobs, [pool])
     return found
@@ -32,7 +32,7 @@ def on_time(jobs, pool=POOL, **options):
 
 def test_each_job_gets_fewest_devices_for_its_deadline():
     jobs = [ClusterJob("a", 0.0, 16.0, CURVE, deadline_s=10.0), ClusterJob("b", 0.0, 5.0, CURVE, deadline_s=10.0)]
-    found = on_time(jobs, pool=Node("pool", 3))
+    found = allocate_on_time(jobs, pool=Node("pool", 3))
     assert {name: one.devices for name, one in found.placements.items()} == {"a": 2, "b": 1}
     assert found.reasons["a"] == "smallest allocation that meets its deadline"
 
@@ -43,19 +43,19 @@ def test_late_job_runs_on_spare_devices_with_reason():
         ClusterJob("alone too late", 0.0, 500.0, CURVE, deadline_s=10.0),
         ClusterJob("whenever", 0.0, 5.0, CURVE),
     ]
-    found = on_time(jobs)
+    found = allocate_on_time(jobs)
     assert found.late == {"alone too late"}
     assert set(found.placements) == {"fits", "alone too late", "whenever"}
     assert "even alone" in found.reasons["alone too late"]
     assert "no deadline" in found.reasons["whenever"]
 
 
-def test_large_job_is_replaced_by_two_small_ones_unless_promised():
+def test_large_job_is_replaced_by_two_small_jobs_unless_promised():
     one_device = {"device": Speeds.linear(1)}
     large = ClusterJob("large", 0.0, 9.0, one_device, deadline_s=10.0)
     small = [ClusterJob(f"small{n}", 1.0, 4.0, one_device, deadline_s=10.0) for n in range(2)]
     pool = Node("pool", 1)
-    assert on_time([large, *small], pool).late == {"large"}
+    assert allocate_on_time([large, *small], pool).late == {"large"}
     policy = OnTime(change_s=0.0, keep_promises=True)
     assert not policy.allocate([large], [pool], 0.0, rescale=True).late
     large.held, large.since_s, large.speed = Placement("pool", 1), 0.0, 1.0
@@ -64,39 +64,39 @@ def test_large_job_is_replaced_by_two_small_ones_unless_promised():
     assert later.placements == {"large": Placement("pool", 1)}
 
 
-def test_job_keeps_spare_devices_but_never_gets_useless_ones():
+def test_job_keeps_spare_devices_but_gets_no_useless_devices():
     job = ClusterJob("a", 0.0, 60.0, CURVE, deadline_s=100.0, held=Placement("pool", 8), speed=4.096)
     assert OnTime(change_s=30.0).allocate([job], [POOL], 0.0, rescale=True).placements["a"].devices == 8
-    found = on_time([ClusterJob("a", 0.0, 50.0, TABLE, deadline_s=1000.0)])
+    found = allocate_on_time([ClusterJob("a", 0.0, 50.0, TABLE, deadline_s=1000.0)])
     assert found.placements["a"].devices <= 4
 
 
-def simulated(jobs, policy):
+def count_met_deadlines(jobs, policy):
     arrivals = [Arrival(job.name, 0.0, job.work, job.speeds, deadline_s=job.deadline_s) for job in jobs]
     return Simulation(arrivals, [POOL], policy).run().deadlines_met
 
 
 @settings(max_examples=50)
 @given(seed=st.integers(0, 10_000), number=st.integers(1, 25))
-def test_no_plan_outcome_or_policy_exceeds_bound(seed, number):
-    jobs = jobs_of(random.Random(seed), number)
+def test_plans_and_simulations_never_exceed_bound(seed, number):
+    jobs = random_jobs(random.Random(seed), number)
     bound = most_on_time(jobs, POOL, 0.0)
-    assert number - len(on_time(jobs).late) <= bound
-    assert max(simulated(jobs, policy) for policy in (OnTime(change_s=0.0), edf())) <= bound
+    assert number - len(allocate_on_time(jobs).late) <= bound
+    assert max(count_met_deadlines(jobs, policy) for policy in (OnTime(change_s=0.0), edf())) <= bound
 
 
-def test_plans_hold_in_simulation():
-    """With a new plan at every event and a third too many jobs, at most one planned job in a hundred is late."""
+def test_planned_jobs_are_on_time_in_simulation():
+    """At most one planned job in a hundred is late, with a third too many jobs and a new plan at every event."""
     planned = met = 0
     for seed in range(60):
-        jobs = jobs_of(random.Random(seed), 5 + seed % 20)
-        planned += len(jobs) - len(on_time(jobs).late)
-        met += simulated(jobs, OnTime(change_s=0.0))
+        jobs = random_jobs(random.Random(seed), 5 + seed % 20)
+        planned += len(jobs) - len(allocate_on_time(jobs).late)
+        met += count_met_deadlines(jobs, OnTime(change_s=0.0))
     assert met >= 0.99 * planned
 
 
-def test_promises_hold_despite_later_arrivals():
-    class Recorded(OnTime):
+def test_promised_jobs_are_on_time_despite_later_arrivals():
+    class RecordingOnTime(OnTime):
         def allocate(self, jobs, nodes, now_s, *, rescale):
             found = super().allocate(jobs, nodes, now_s, rescale=rescale)
             promised.update({job.name for job in jobs} - found.late)
@@ -109,13 +109,13 @@ def test_promises_hold_despite_later_arrivals():
             Arrival(f"j{n}", at_s, draw.uniform(1, 50), CURVE, deadline_s=at_s + draw.uniform(1, 60))
             for n, at_s in enumerate(begins)
         ]
-        policy = Recorded(change_s=0.0, keep_promises=True)
+        policy = RecordingOnTime(change_s=0.0, keep_promises=True)
         Simulation(arrivals, [POOL], policy, on_outcome=lambda one, met=met: met.__setitem__(one.name, one.met)).run()
         assert all(met[name] for name in promised)
 
 
 @pytest.mark.parametrize(("factor", "kept"), [(1.03, True), (1.08, True), (1.3, False)])
-def test_underestimated_promised_jobs_are_late_before_one_is_dropped(factor, kept):
+def test_promises_are_kept_if_work_is_slightly_underestimated(factor, kept):
     linear = {"device": Speeds.linear(20)}
     jobs = [ClusterJob(name, 0.0, 1000.0, linear, deadline_s=100.0) for name in ("a", "b")]
     policy, pool = OnTime(change_s=0.0, keep_promises=True), Node("pool", 20)
@@ -150,9 +150,9 @@ def test_jobs_on_time_in_crowded_pool_are_close_to_bound():
     draw = random.Random(7)
     share = []
     for _ in range(10):
-        jobs = jobs_of(draw, 40, longest=100.0)
+        jobs = random_jobs(draw, 40, longest=100.0)
         pool = Node("pool", 32)
-        share.append((40 - len(on_time(jobs, pool).late)) / most_on_time(jobs, pool, 0.0))
+        share.append((40 - len(allocate_on_time(jobs, pool).late)) / most_on_time(jobs, pool, 0.0))
     assert sum(share) / len(share) > 0.95, share
 
 

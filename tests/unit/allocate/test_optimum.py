@@ -13,7 +13,7 @@ from paceline.allocate.andreas.optimum import optimum
 ONE = {"device": Speeds.linear(2)}
 
 
-def drawn(seed, jobs, nodes, now_s=0.0, euro_per_s=1.0):
+def random_instance(seed, jobs, nodes, now_s=0.0, euro_per_s=1.0):
     """Return a random instance; ``euro_per_s`` scales the weights relative to the costs of nodes."""
     rng = Random(seed)
     cluster = []
@@ -34,7 +34,7 @@ def drawn(seed, jobs, nodes, now_s=0.0, euro_per_s=1.0):
     return waiting, cluster
 
 
-def schedules(jobs, nodes):
+def feasible_schedules(jobs, nodes):
     """Yield all feasible schedules, with the devices in use on each node."""
     options = [
         [None, *(Placement(node.name, one.devices) for node in nodes for one in configurations(job, node, 0.0))]
@@ -50,23 +50,28 @@ def schedules(jobs, nodes):
 @pytest.mark.parametrize("seed", range(10))
 def test_no_schedule_is_better_than_optimum(seed, every_node):
     now_s = 1e5 * (seed % 2)
-    jobs, nodes = drawn(seed, jobs=2 + seed % 3, nodes=1 + seed % 2, now_s=now_s, euro_per_s=(1.0, 1 / 3600)[seed % 2])
+    jobs, nodes = random_instance(
+        seed, jobs=2 + seed % 3, nodes=1 + seed % 2, now_s=now_s, euro_per_s=(1.0, 1 / 3600)[seed % 2]
+    )
     found = optimum(jobs, nodes, now_s, every_node=every_node)
     check(found.allocation, jobs, nodes)
 
-    def admissible(given, used):
+    def is_admissible(given, used):
         if every_node:
             return sum(map(bool, used.values())) == min(len(jobs), len(nodes))
-        return len(given) == len(jobs) or all(used[node.name] == node.devices for node in nodes)  # no needless waiting
+        # A job waits only if all nodes are full.
+        return len(given) == len(jobs) or all(used[node.name] == node.devices for node in nodes)
 
     smallest = min(
-        objective(given, jobs, nodes, now_s) for given, used in schedules(jobs, nodes) if admissible(given, used)
+        objective(given, jobs, nodes, now_s)
+        for given, used in feasible_schedules(jobs, nodes)
+        if is_admissible(given, used)
     )
     assert found.value == objective(found.allocation.placements, jobs, nodes, now_s)
     assert found.value == pytest.approx(smallest, rel=1e-9)
 
 
-def test_node_cost_is_that_of_its_first_ending_job():
+def test_node_costs_as_much_as_its_job_that_ends_first():
     jobs = [ClusterJob("first", 0.0, 60.0, ONE), ClusterJob("cheap", 0.0, 80.0, {"device": Speeds((1,), (1.0,))})]
     node = Node("n", 3, cost_per_s=(0.0, 1.0, 5.0, 6.0))
     both = {"first": Placement("n", 2), "cheap": Placement("n", 1)}
@@ -80,7 +85,7 @@ def test_costs_of_late_and_postponed_jobs_follow_the_paper():
     ]
     node = Node("n", 2, cost_per_s=(0.0, 1.0, 1.5))
     given = {"late": Placement("n", 1)}
-    # 30 s late at a weight of 2, 100 s of the node; the other job is in time even if it is postponed by 60 s.
+    # The late job costs 30 s times weight 2, its node 100 s. The other job is on time even if postponed by 60 s.
     assert objective(given, jobs, [node], 1000.0, rho=10.0, period_s=60.0) == 2.0 * 30.0 + 100.0
     assert postponement_cost(jobs[1], [node], 1000.0, rho=10.0, period_s=200.0) == 10.0 * 3.0 * (200.0 + 100.0 - 250.0)
 
@@ -96,7 +101,7 @@ def test_job_without_due_date_runs_and_job_without_usable_node_does_not():
     assert optimum([], [node], 0.0).value == 0.0
 
 
-def test_every_node_uses_slow_node_although_fast_one_has_room():
+def test_every_node_option_uses_slow_node_even_if_fast_node_has_room():
     speeds = {"fast": Speeds((1,), (1.0,)), "slow": Speeds((1,), (0.1,))}
     jobs = [ClusterJob(name, 0.0, 100.0, speeds, 200.0) for name in "ab"]
     nodes = [Node("f", 2, "fast", (0.0, 1.0, 2.0)), Node("s", 1, "slow", (0.0, 1.0))]
@@ -105,7 +110,7 @@ def test_every_node_uses_slow_node_although_fast_one_has_room():
     assert optimum(jobs, nodes, 0.0, every_node=True).value == 100.0 + 1000.0 + 800.0
 
 
-def test_every_node_with_unusable_node_is_infeasible():
+def test_every_node_option_is_infeasible_with_unusable_node():
     jobs = [ClusterJob(name, 0.0, 100.0, ONE, 200.0) for name in "ab"]
     nodes = [Node("n", 2), Node("other", 1, "other")]
     assert len(optimum(jobs, nodes, 0.0).allocation.placements) == 2
@@ -116,7 +121,7 @@ def test_every_node_with_unusable_node_is_infeasible():
 def test_randomized_greedy_with_local_search_is_within_3_percent_of_optimum():
     gaps = []
     for seed in range(15):
-        jobs, nodes = drawn(100 + seed, jobs=3 + seed % 4, nodes=2 + seed % 2)
+        jobs, nodes = random_instance(100 + seed, jobs=3 + seed % 4, nodes=2 + seed % 2)
         best = optimum(jobs, nodes, 0.0).value
         found = RandomizedGreedy(local_search=True).allocate(jobs, nodes, 0.0, rescale=True)
         gaps.append(objective(found.placements, jobs, nodes, 0.0) / best - 1.0)

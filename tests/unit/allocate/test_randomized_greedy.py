@@ -1,4 +1,4 @@
-"""Randomized Greedy places jobs by cost and urgency, and moves running jobs only if that pays."""
+"""Randomized Greedy places jobs by cost and urgency, and moves a running job only if the gain exceeds the loss."""
 
 import pytest
 from hypothesis import given, settings
@@ -15,12 +15,12 @@ BOTH = {"fast": FAST, "slow": SLOW}
 COSTS = (0.0, 3.0, 4.0)
 
 
-def waiting(name, work=100.0, due_s=None, weight=1.0, speeds=BOTH, arrived_s=0.0):
+def waiting_job(name, work=100.0, due_s=None, weight=1.0, speeds=BOTH, arrived_s=0.0):
     return ClusterJob(name, arrived_s, work, speeds, due_s, weight)
 
 
-def running(name, node, devices, **others):
-    job = waiting(name, **others)
+def running_job(name, node, devices, **others):
+    job = waiting_job(name, **others)
     job.held = Placement(node, devices)
     return job
 
@@ -30,7 +30,7 @@ def decide(jobs, nodes, now_s=0.0, **options):
 
 
 @st.composite
-def states(draw, fresh=False):
+def cluster_states(draw, fresh=False):
     """Draw jobs, some of them running, and nodes of two kinds."""
     kinds = draw(st.lists(st.tuples(st.sampled_from(["fast", "slow"]), st.integers(1, 2)), min_size=1, max_size=5))
     nodes = [Node(f"n{n}", size, kind, COSTS[: size + 1]) for n, (kind, size) in enumerate(kinds)]
@@ -39,7 +39,7 @@ def states(draw, fresh=False):
     for number in range(draw(st.integers(0, 8))):
         speeds = draw(st.sampled_from([BOTH, {"fast": FAST}, {"slow": Speeds((2,), (1.0,))}]))
         due_s = draw(st.none() | st.floats(-500.0, 5000.0))
-        job = waiting(f"j{number}", draw(st.floats(1.0, 2000.0)), due_s, draw(st.floats(0.0, 5.0)), speeds)
+        job = waiting_job(f"j{number}", draw(st.floats(1.0, 2000.0)), due_s, draw(st.floats(0.0, 5.0)), speeds)
         node = draw(st.sampled_from(nodes))
         counts = (
             [count for count in speeds[node.kind].counts if count <= free[node.name]] if node.kind in speeds else []
@@ -56,7 +56,7 @@ SETTINGS = [{}, {"local_search": True}, {"improve": False}]
 
 @pytest.mark.parametrize("options", SETTINGS)
 @settings(max_examples=50)
-@given(state=states())
+@given(state=cluster_states())
 def test_decision_is_executable_explained_and_leaves_no_usable_device_idle(options, state):
     jobs, nodes = state
     found = decide(jobs, nodes, iterations=30, **options)
@@ -71,7 +71,7 @@ def test_decision_is_executable_explained_and_leaves_no_usable_device_idle(optio
 
 @pytest.mark.parametrize("options", SETTINGS)
 @settings(max_examples=50)
-@given(state=states(fresh=True))
+@given(state=cluster_states(fresh=True))
 def test_more_iterations_never_increase_the_objective(options, state):
     jobs, nodes = state
     few, many = (objective(decide(jobs, nodes, iterations=n, **options).placements, jobs, nodes, 0.0) for n in (1, 60))
@@ -80,46 +80,50 @@ def test_more_iterations_never_increase_the_objective(options, state):
 
 def test_decisions_are_deterministic():
     arrivals, nodes = heterogeneous(6, 30, seed=1)
-    jobs = [waiting(one.name, one.work, one.deadline_s, one.weight, one.speeds) for one in arrivals]
+    jobs = [waiting_job(one.name, one.work, one.deadline_s, one.weight, one.speeds) for one in arrivals]
     policy = RandomizedGreedy(seed=3)
     first = policy.allocate(jobs, nodes, 0.0, rescale=True)
     assert policy.allocate(jobs, nodes, 0.0, rescale=False) == first
     assert decide(jobs, nodes, seed=3) == first
 
 
-def test_job_gets_cheapest_placement_in_time():
+def test_job_gets_cheapest_placement_that_meets_its_due_date():
     nodes = [Node("costly", 2, "fast", (0.0, 5.0, 6.0)), Node("cheap", 2, "slow", (0.0, 1.0, 1.5))]
-    assert decide([waiting("j", due_s=300.0)], nodes).placements["j"] == Placement("cheap", 2)
-    assert decide([waiting("j", due_s=120.0)], nodes).placements["j"] == Placement("costly", 2)
+    assert decide([waiting_job("j", due_s=300.0)], nodes).placements["j"] == Placement("cheap", 2)
+    assert decide([waiting_job("j", due_s=120.0)], nodes).placements["j"] == Placement("costly", 2)
 
 
 def test_late_job_gets_fastest_placement_and_is_reported():
     # A second of tardiness costs more here than the energy of any node; else f_OBJ may prefer the cheap node.
     nodes = [Node("cheap", 2, "slow", (0.0, 0.01, 0.015)), Node("costly", 2, "fast", (0.0, 0.05, 0.06))]
-    found = decide([waiting("j", due_s=10.0)], nodes)
+    found = decide([waiting_job("j", due_s=10.0)], nodes)
     assert found.placements["j"] == Placement("costly", 2)
     assert found.late == {"j"}
     assert found.reasons["j"] == "will be 46 s late: no node is fast enough"
-    found = decide([waiting("j", speeds={"other": FAST})], nodes)
+    found = decide([waiting_job("j", speeds={"other": FAST})], nodes)
     assert not found.placements
     assert found.reasons["j"] == "waits: no node has devices that the job can use"
 
 
-def test_job_closest_to_its_due_date_chooses_first_as_published():
-    jobs = [waiting("long", 1000.0, due_s=900.0), waiting("short", 50.0, due_s=60.0, weight=5.0)]
+def test_published_order_places_job_closest_to_its_due_date_first():
+    jobs = [waiting_job("long", 1000.0, due_s=900.0), waiting_job("short", 50.0, due_s=60.0, weight=5.0)]
     node = Node("n", 1, "fast", COSTS[:2])
     assert list(decide(jobs, [node], improve=False, iterations=1).placements) == ["long"]
 
 
 def test_short_and_important_jobs_come_first_among_late_jobs():
-    jobs = [waiting("long", 1000.0, due_s=0.0), waiting("short", 50.0, due_s=0.0), waiting("important", 60.0, 0.0, 5.0)]
+    jobs = [
+        waiting_job("long", 1000.0, due_s=0.0),
+        waiting_job("short", 50.0, due_s=0.0),
+        waiting_job("important", 60.0, 0.0, 5.0),
+    ]
     node = Node("n", 1, "fast", COSTS[:2])
     assert list(decide(jobs, [node], iterations=1).placements) == ["important"]
     assert list(decide(jobs[:2], [node], iterations=1).placements) == ["short"]
 
 
 def test_job_without_due_date_comes_last_and_uses_free_devices():
-    jobs = [waiting("whenever", arrived_s=0.0), waiting("due", due_s=110.0, arrived_s=5.0)]
+    jobs = [waiting_job("whenever", arrived_s=0.0), waiting_job("due", due_s=110.0, arrived_s=5.0)]
     assert list(decide(jobs, [Node("n", 1, "fast", COSTS[:2])]).placements) == ["due"]
     found = decide(jobs, [Node("n", 1, "fast", COSTS[:2]), Node("m", 1, "slow", COSTS[:2])])
     assert set(found.placements) == {"whenever", "due"}
@@ -128,11 +132,11 @@ def test_job_without_due_date_comes_last_and_uses_free_devices():
 
 def test_running_job_is_preempted_only_for_job_that_cannot_wait():
     nodes = [Node("n", 2, "fast", COSTS)]
-    patient = waiting("new", 100.0, due_s=1500.0, weight=5.0)
-    jobs = [running("old", "n", 2, work=500.0, due_s=2000.0), patient]
+    patient = waiting_job("new", 100.0, due_s=1500.0, weight=5.0)
+    jobs = [running_job("old", "n", 2, work=500.0, due_s=2000.0), patient]
     assert decide(jobs, nodes, iterations=1).placements["old"].node == "n"
-    assert "new" not in decide([running("old", "n", 2, due_s=200.0), patient], nodes, iterations=1).placements
-    jobs = [running("old", "n", 1, work=500.0, due_s=5000.0), waiting("new", 100.0, due_s=105.0)]
+    assert "new" not in decide([running_job("old", "n", 2, due_s=200.0), patient], nodes, iterations=1).placements
+    jobs = [running_job("old", "n", 1, work=500.0, due_s=5000.0), waiting_job("new", 100.0, due_s=105.0)]
     found = decide(jobs, [Node("n", 1, "fast", COSTS[:2])])
     assert found.placements == {"new": Placement("n", 1)}
     assert found.reasons["old"].startswith("preempted")
@@ -140,16 +144,16 @@ def test_running_job_is_preempted_only_for_job_that_cannot_wait():
 
 def test_running_job_stays_on_its_node_among_equal_nodes():
     nodes = [Node(f"n{number}", 1, "fast", COSTS[:2]) for number in range(5)]
-    jobs = [running(f"r{number}", f"n{4 - number}", 1, due_s=150.0 + number) for number in range(4)]
-    jobs.append(waiting("new", due_s=105.0))
+    jobs = [running_job(f"r{number}", f"n{4 - number}", 1, due_s=150.0 + number) for number in range(4)]
+    jobs.append(waiting_job("new", due_s=105.0))
     found = decide(jobs, nodes).placements
     assert found == {job.name: job.held for job in jobs[:4]} | {"new": Placement("n0", 1)}
 
 
 def test_job_moves_only_if_gain_exceeds_lost_work():
-    nodes = [Node("slow", 1, "slow", (0.0, 1.0)), Node("fast", 1, "fast", (0.0, 2.0))]  # cost per unit of work: 2.5, 2
+    nodes = [Node("slow", 1, "slow", (0.0, 1.0)), Node("fast", 1, "fast", (0.0, 2.0))]  # a unit of work costs 2.5, 2
     moved = [
-        decide([running("j", "slow", 1, work=work, due_s=9999.0)], nodes).placements["j"] for work in (30.0, 300.0)
+        decide([running_job("j", "slow", 1, work=work, due_s=9999.0)], nodes).placements["j"] for work in (30.0, 300.0)
     ]
     assert [given.node for given in moved] == ["slow", "fast"]
 

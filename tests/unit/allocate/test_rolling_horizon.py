@@ -29,7 +29,7 @@ def job(name, work, speeds=CURVES[0], **more):
     return ClusterJob(name, 0.0, work, {"device": speeds}, **more)
 
 
-def problem_of(jobs, nodes, steps=5):
+def horizon_problem(jobs, nodes, steps=5):
     return HorizonProblem.of(jobs, "device", nodes, 0.0, steps, PERIOD_S)
 
 
@@ -64,21 +64,21 @@ def assert_valid(jobs, nodes, plan):
 
 @settings(max_examples=25)
 @given(instances(max_jobs=3, curves=[CURVES[1], CURVES[3]]))
-def test_highs_finds_best_plan_and_bound_of_prices_is_above_it(instance):
+def test_highs_finds_best_plan_and_prices_bound_is_above_it(instance):
     jobs, nodes = instance
     legal = [[count for count in one.speeds["device"].counts if count <= nodes] for one in jobs]
     steps = [step for step in itertools.product(*legal) if sum(step) <= nodes]
     best = max(objective(jobs, np.array(plan).T) for plan in itertools.product(steps, repeat=2))
-    problem = problem_of(jobs, nodes, steps=2)
+    problem = horizon_problem(jobs, nodes, steps=2)
     assert solve(problem, "highs").value == pytest.approx(best, rel=1e-6)
     assert solve(problem, "prices").bound >= best * (1 - 1e-9)
 
 
 @settings(max_examples=25)
 @given(instances())
-def test_every_solver_is_valid_and_within_its_gap_of_the_best_plan(instance):
+def test_every_solver_returns_valid_plan_within_its_gap(instance):
     jobs, nodes = instance
-    problem = problem_of(jobs, nodes)
+    problem = horizon_problem(jobs, nodes)
     best = solve(problem, "highs", gap=1e-6)
     prices = solve(problem, "prices", gap=0.005)
     both = solve(problem, "auto", gap=0.005)
@@ -93,30 +93,30 @@ def test_every_solver_is_valid_and_within_its_gap_of_the_best_plan(instance):
 def test_plan_of_many_jobs_is_within_1_percent_of_bound():
     rng = np.random.default_rng(0)
     jobs = [job(f"j{number}", work) for number, work in enumerate(rng.lognormal(9.0, 1.5, 200))]
-    plan = solve(problem_of(jobs, 600), "prices", gap=0.01)
+    plan = solve(horizon_problem(jobs, 600), "prices", gap=0.01)
     assert_valid(jobs, 600, plan)
     assert plan.gap <= 0.01
 
 
-def test_auto_solver_considers_all_of_many_legal_numbers():
+def test_auto_solver_considers_every_allowed_device_count():
     jobs = [job("a", 9000.0, Speeds.linear(40)), job("b", 6000.0, Speeds.linear(40)), job("c", 4000.0)]
-    prices, both = (solve(problem_of(jobs, 50), solver, gap=0.005) for solver in ("prices", "auto"))
+    prices, both = (solve(horizon_problem(jobs, 50), solver, gap=0.005) for solver in ("prices", "auto"))
     assert_valid(jobs, 50, prices)
     assert_valid(jobs, 50, both)
-    assert prices.gap == float("inf")  # prices consider only some of the numbers, so they prove no bound
+    assert prices.gap == float("inf")  # the prices solver tries only some device counts: no bound
     assert both.solver == "highs"
     assert both.gap <= 0.005
 
 
 def test_highs_without_time_falls_back_to_valid_plan():
     jobs = [job(f"j{number}", 400.0 * (number + 1)) for number in range(60)]
-    plan = solve(problem_of(jobs, 150), "highs", gap=0.0, time_limit_s=1e-9)
+    plan = solve(horizon_problem(jobs, 150), "highs", gap=0.0, time_limit_s=1e-9)
     assert_valid(jobs, 150, plan)
 
 
 @settings(max_examples=25)
 @given(instances())
-def test_all_jobs_run_at_regular_times_by_first_step_of_plan(instance):
+def test_first_step_of_plan_is_executed_at_regular_times(instance):
     jobs, nodes = instance
     policy, pool = RollingHorizon(), [Node("pool", nodes)]
     allocation = policy.allocate(jobs, pool, 0.0, rescale=True)
@@ -136,16 +136,16 @@ def test_jobs_that_do_not_fit_or_cannot_run_wait_with_reason():
     assert "cannot run" in allocation.reasons["stranger"]
 
 
-def test_idle_nodes_go_to_queue_between_regular_times():
+def test_queued_jobs_get_idle_nodes_between_regular_times():
     held = {"held": Placement("pool", 4), "started_s": 0.0}
     jobs = [job("a", 9000.0, **held), job("b", 9000.0), job("c", 9000.0)]
     policy = RollingHorizon()
     allocation = policy.allocate(jobs, [Node("pool", 13)], 60.0, rescale=False)
     assert {name: placement.devices for name, placement in allocation.placements.items()} == {"a": 4, "b": 8, "c": 1}
-    assert policy.last is None  # nothing was planned
+    assert policy.last is None  # no plan between regular times
 
 
-def test_job_past_its_estimated_end_gets_its_smallest_number():
+def test_job_past_its_estimated_end_gets_its_smallest_allocation():
     overdue = job("overdue", 600.0, held=Placement("pool", 8), speed=4.0, started_s=0.0)
     jobs = [overdue, job("other", 90_000.0)]
     allocation = RollingHorizon().allocate(jobs, [Node("pool", 17)], 900.0, rescale=True)
@@ -153,14 +153,14 @@ def test_job_past_its_estimated_end_gets_its_smallest_number():
 
 
 def test_spare_devices_stay_idle_unless_running_jobs_need_them():
-    def used(number):
+    def devices_in_use(number):
         jobs = [job(f"j{each}", 90_000.0) for each in range(number)]
         allocation = RollingHorizon(spare_nodes=2).allocate(jobs, [Node("pool", 10)], 0.0, rescale=True)
         return sum(placement.devices for placement in allocation.placements.values())
 
-    assert used(4) == 8
-    assert used(9) == 9
-    assert used(10) == 10
+    assert devices_in_use(4) == 8
+    assert devices_in_use(9) == 9
+    assert devices_in_use(10) == 10
 
 
 def test_mean_completion_time_is_shorter_than_with_greedy():

@@ -14,10 +14,10 @@ POOL = Node("pool", 8)
 CURVE = {"device": Speeds.halving_efficiency(8)}
 
 
-def test_job_has_empty_pool_to_itself():
+def test_job_alone_is_admitted_with_smallest_allocation():
     answer = check_admission(ClusterJob("a", 0.0, 40.96, CURVE, deadline_s=20.0), [], POOL, 0.0)
     assert answer.fits
-    assert answer.devices == 4  # 2.56 per second: 16 s; two devices need 25.6 s
+    assert answer.devices == 4  # four devices need 16 s, two devices need 25.6 s
     assert (answer.earliest_s, answer.alone_s) == pytest.approx((10.0, 10.0))
     without_deadline = check_admission(ClusterJob("a", 0.0, 4.096, CURVE), [], POOL, 5.0)
     assert (without_deadline.fits, without_deadline.earliest_s) == (True, pytest.approx(6.0))
@@ -28,7 +28,7 @@ def test_infeasible_promise_does_not_block_admission():
     assert check_admission(ClusterJob("b", 0.0, 40.0, CURVE, deadline_s=10.0), lost, POOL, 0.0).fits
 
 
-def test_progress_of_promised_job_counts():
+def test_admission_considers_progress_of_promised_job():
     running = ClusterJob("a", 0.0, 40.96, CURVE, deadline_s=10.0, held=Placement("pool", 8), since_s=0.0, speed=4.096)
     assert check_admission(ClusterJob("b", 0.0, 4.0, CURVE, deadline_s=10.0), [running], POOL, 9.9).fits is False
     assert check_admission(ClusterJob("b", 0.0, 0.1, CURVE, deadline_s=12.0), [running], POOL, 9.9).earliest_s < 10.2
@@ -36,7 +36,7 @@ def test_progress_of_promised_job_counts():
 
 @settings(max_examples=50)
 @given(seed=st.integers(0, 10_000), number=st.integers(0, 12), change_s=st.sampled_from([0.0, 2.0]))
-def test_earliest_deadline_is_admitted_and_no_earlier_one(seed, number, change_s):
+def test_earliest_deadline_is_admitted_and_earlier_deadlines_are_not(seed, number, change_s):
     draw = random.Random(seed)
     promised = [
         ClusterJob(f"j{n}", 0.0, draw.uniform(1, 60), CURVE, deadline_s=draw.uniform(2, 60)) for n in range(number)

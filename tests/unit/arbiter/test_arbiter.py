@@ -19,7 +19,7 @@ POOL = 2.0
 
 
 @dataclass
-class Training:
+class SimulatedJob:
     """A simulated job: it waits for its first grant, trains within its ceiling, and sends a request every second."""
 
     name: str
@@ -39,7 +39,7 @@ class Training:
         self.applied_grant, self.decision, self.paused = 0, None, False
 
     @property
-    def held(self) -> float:
+    def allocation(self) -> float:
         return self.run.devices if self.run and not self.paused else 0.0
 
     def step(self, now_s: float) -> None:
@@ -60,8 +60,8 @@ class Training:
             self.ended_s = self.began_s + run.finished_s
             return
         done, done_s = run.reported if run.reported else (None, 0.0)
-        held = {"held_devices": run.devices, "ceiling": self.ceiling.devices, "busy": run.busy}
-        seen = Observation(now_s, done, run.total, done_s=self.began_s + done_s, **held)
+        now = {"held_devices": run.devices, "ceiling": self.ceiling.devices, "busy": run.busy}
+        seen = Observation(now_s, done, run.total, done_s=self.began_s + done_s, **now)
         self.decision = self.controller.step(seen)
         run.resize(self.decision.devices)
 
@@ -72,13 +72,15 @@ class Training:
             remaining = RemainingWork(self.core_s, 1.0, 1.3)
         state = "waiting" if self.run is None else "paused" if self.paused else "training"
         return DeviceRequest(
-            self.name, state, self.arrives_s, self.deadline_s, 0.0, now_s, 0.1, POOL, 0.05, self.held,
+            self.name, state, self.arrives_s, self.deadline_s, 0.0, now_s, 0.1, POOL, 0.05, self.allocation,
             self.applied_grant, self.ceiling, remaining, late=decision is not None and not decision.feasible,
             user_deadline_s=self.deadline_s,
         )  # fmt: skip
 
 
-def share(trainings: list[Training], arbiter=None, *, seconds: int, at=None, restart_every: int | None = None) -> None:
+def run_on_pool(
+    jobs: list[SimulatedJob], arbiter=None, *, seconds: int, at=None, restart_every: int | None = None
+) -> None:
     """Run the jobs on the pool; ``at`` maps seconds to actions, ``restart_every`` restarts the arbiter."""
     arbiter = arbiter or Arbiter(POOL, every_s=20.0)
     for second in range(seconds):
@@ -86,36 +88,38 @@ def share(trainings: list[Training], arbiter=None, *, seconds: int, at=None, res
             at[second]()
         if restart_every and second % restart_every == 0:
             arbiter = Arbiter(POOL, every_s=20.0)
-        active = [one for one in trainings if one.arrives_s <= second and one.ended_s is None]
+        active = [one for one in jobs if one.arrives_s <= second and one.ended_s is None]
         for one in active:
             one.step(float(second))
         active = [one for one in active if one.ended_s is None]
-        assert sum(one.held for one in active) <= POOL + 1e-6
+        assert sum(one.allocation for one in active) <= POOL + 1e-6
         for grant in arbiter.step([one.request(float(second)) for one in active], float(second)):
-            training = next(one for one in active if one.name == grant.key)
-            training.ceiling = grant.ceiling
-            training.ceilings.append(grant.ceiling.devices)
-        if not active and all(one.ended_s is not None for one in trainings):
+            job = next(one for one in active if one.name == grant.key)
+            job.ceiling = grant.ceiling
+            job.ceilings.append(grant.ceiling.devices)
+        if not active and all(one.ended_s is not None for one in jobs):
             return
 
 
-def late_pct(training: Training) -> float:
-    assert training.ended_s is not None, f"{training.name} has not ended"
-    return 100 * (training.ended_s - training.deadline_s) / training.deadline_s
+def late_pct(job: SimulatedJob) -> float:
+    assert job.ended_s is not None, f"{job.name} has not ended"
+    return 100 * (job.ended_s - job.deadline_s) / job.deadline_s
 
 
 @pytest.mark.parametrize("restart_every", [None, 15], ids=["one arbiter", "restarted arbiter"])
 def test_four_jobs_and_urgent_fifth_are_all_on_time(restart_every: int | None) -> None:
-    trainings = [Training(name, core_s=60, deadline_s=200 + 10 * number) for number, name in enumerate("abcd")]
-    trainings.append(Training("urgent", core_s=40, deadline_s=90, arrives_s=50))
-    share(trainings, seconds=400, restart_every=restart_every)
-    assert [round(late_pct(one), 2) for one in trainings if late_pct(one) > 0.5] == []
+    jobs = [SimulatedJob(name, core_s=60, deadline_s=200 + 10 * number) for number, name in enumerate("abcd")]
+    jobs.append(SimulatedJob("urgent", core_s=40, deadline_s=90, arrives_s=50))
+    run_on_pool(jobs, seconds=400, restart_every=restart_every)
+    assert [round(late_pct(one), 2) for one in jobs if late_pct(one) > 0.5] == []
 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_two_jobs_that_exceed_pool_share_without_oscillation(known: bool) -> None:
-    two = [Training(name, core_s=170, deadline_s=due_s, known=known) for name, due_s in (("one", 120), ("two", 121))]
-    share(two, seconds=150)
+    two = [
+        SimulatedJob(name, core_s=170, deadline_s=due_s, known=known) for name, due_s in (("one", 120), ("two", 121))
+    ]
+    run_on_pool(two, seconds=150)
     for one in two:
         turns = sum(
             (b - a) * (c - b) < 0 and min(abs(b - a), abs(c - b)) > 0.1
@@ -125,21 +129,21 @@ def test_two_jobs_that_exceed_pool_share_without_oscillation(known: bool) -> Non
 
 
 def test_earlier_deadline_gets_devices_from_job_with_slack() -> None:
-    near, far = Training("near", core_s=100, deadline_s=200), Training("far", core_s=60, deadline_s=300)
+    near, far = SimulatedJob("near", core_s=100, deadline_s=200), SimulatedJob("far", core_s=60, deadline_s=300)
 
-    def sooner() -> None:
+    def advance_deadline() -> None:
         near.deadline_s = 100
         near.controller.move_deadline(40.0, 100.0)
 
-    share([near, far], seconds=400, at={40: sooner})
+    run_on_pool([near, far], seconds=400, at={40: advance_deadline})
     assert late_pct(near) < 0.5
     assert late_pct(far) < 0.5
 
 
 def test_new_job_gets_admission_answer_and_earliest_deadline() -> None:
     arbiter = Arbiter(POOL)
-    promised = Training("promised", core_s=180, deadline_s=100)
-    new = Training("new", core_s=100, deadline_s=100)
+    promised = SimulatedJob("promised", core_s=180, deadline_s=100)
+    new = SimulatedJob("new", core_s=100, deadline_s=100)
     (first,) = arbiter.step([promised.request(0.0)], 0.0)
     assert (first.ceiling.fits, round(first.ceiling.earliest_s)) == (True, 91)
     promised.ceiling = first.ceiling
@@ -172,12 +176,12 @@ def test_invalid_pool_is_rejected(devices: float, quantum: float) -> None:
     ids=lambda one: one.name,
 )
 def test_every_policy_for_one_pool_finishes_all_jobs(policy) -> None:
-    trainings = [Training(name, core_s=60, deadline_s=100 + 10 * n) for n, name in enumerate("abc")]
-    share(trainings, Arbiter(POOL, policy=policy), seconds=600)
-    assert [one.name for one in trainings if one.ended_s is None] == []
+    jobs = [SimulatedJob(name, core_s=60, deadline_s=100 + 10 * n) for n, name in enumerate("abc")]
+    run_on_pool(jobs, Arbiter(POOL, policy=policy), seconds=600)
+    assert [one.name for one in jobs if one.ended_s is None] == []
 
 
-def sampled(t_s: float, **changed) -> dict:
+def published_sample(t_s: float, **changed) -> dict:
     """Return a sample as a control loop publishes it: with an exact timestamp and rounded seconds."""
     origin = datetime(2030, 1, 1, tzinfo=timezone.utc) + timedelta(seconds=0.123456)
     return {
@@ -191,7 +195,7 @@ def sampled(t_s: float, **changed) -> dict:
 def test_policy_decides_periodically_not_at_every_sample() -> None:
     arbiter, ceiling = Arbiter(POOL, every_s=60.0), Ceiling(0.5, 1).to_json()
     for second in range(180):
-        request = DeviceRequest.read("a", sampled(second * 1.0007), ceiling)
+        request = DeviceRequest.read("a", published_sample(second * 1.0007), ceiling)
         for grant in arbiter.step([request], request.updated_s):
             ceiling = grant.ceiling.to_json()
     assert arbiter.decisions <= 4
@@ -206,9 +210,9 @@ def test_policy_decides_periodically_not_at_every_sample() -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_invalid_sample_counts_as_lost_and_its_grant_stays_committed(invalid: dict) -> None:
-    pace = {**sampled(5.0), **invalid}
-    request = DeviceRequest.read("a", pace, Ceiling(0.5, 3, at_most=1.0).to_json())
+def test_job_with_invalid_sample_is_lost_and_its_grant_stays_committed(invalid: dict) -> None:
+    pace = {**published_sample(5.0), **invalid}
+    request = DeviceRequest.read("a", pace, Ceiling(0.5, 3, max_devices=1.0).to_json())
     assert (request.lost, request.committed) == (True, 1.0)
     assert DeviceRequest.read("a", pace, None) is None
     valid = DeviceRequest(
@@ -221,33 +225,35 @@ def test_invalid_sample_counts_as_lost_and_its_grant_stays_committed(invalid: di
     "remaining", [{"work_s": 1e308}, {"exponent": 1e308}, {"exponent": 0}, {"after_s": -1}, {"usable_devices": 0}]
 )
 def test_invalid_remaining_work_is_unknown(remaining: dict) -> None:
-    pace = sampled(5.0)
+    pace = published_sample(5.0)
     request = DeviceRequest.read("a", {**pace, "remaining": {**pace["remaining"], **remaining}}, None)
     assert request.remaining is None
 
 
 @pytest.mark.parametrize("ceiling", [None, "much", 1.9])
 def test_user_changes_of_ceiling_do_not_affect_shared_job(ceiling: object) -> None:
-    request = DeviceRequest.read("a", sampled(5.0, ceiling=1.8, devices=0.3, grant=4), ceiling)
+    request = DeviceRequest.read("a", published_sample(5.0, ceiling=1.8, devices=0.3, grant=4), ceiling)
     assert (request.committed, request.granted) == (1.8, 1.8)
 
 
 def test_devices_stay_committed_until_job_reports_less() -> None:
-    stored = Ceiling(0.5, 1, at_most=2.0).to_json()
-    alone = [DeviceRequest.read("a", sampled(5.0, grant=None, ceiling=ceiling), stored) for ceiling in (None, 0.5)]
+    stored = Ceiling(0.5, 1, max_devices=2.0).to_json()
+    alone = [
+        DeviceRequest.read("a", published_sample(5.0, grant=None, ceiling=ceiling), stored) for ceiling in (None, 0.5)
+    ]
     assert [request.committed for request in alone] == [2.0, 0.5], (
         "a job that does not wait for grants is lowered once it reports the ceiling"
     )
-    stored = Ceiling(0.0, 5, at_most=2.0).to_json()
+    stored = Ceiling(0.0, 5, max_devices=2.0).to_json()
     paused = DeviceRequest.read(
-        "a", sampled(5.0, state="paused", devices=0.0, devices_in_force=2, grant=5, ceiling=0.0), stored
+        "a", published_sample(5.0, state="paused", devices=0.0, devices_in_force=2, grant=5, ceiling=0.0), stored
     )
     assert paused.committed == 0.0, "a paused job has released the whole devices that it last reported"
 
 
-def test_earliest_deadline_is_given_as_users_set_it() -> None:
+def test_earliest_deadline_includes_the_safety_factor() -> None:
     request = DeviceRequest.read(
-        "a", sampled(0.0, state="waiting", grant=0, ceiling=None, alpha=0.5, deadline_s=100.0), None
+        "a", published_sample(0.0, state="waiting", grant=0, ceiling=None, alpha=0.5, deadline_s=100.0), None
     )
     (grant,) = Arbiter(1.0).step([request], request.updated_s)
     assert grant.ceiling.fits is False

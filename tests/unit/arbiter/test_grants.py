@@ -17,17 +17,17 @@ POOL = 2.0
 
 
 @dataclass
-class Training:
+class SimulatedJob:
     """A job that applies its stored ceiling and publishes its state later, and may crash in between."""
 
     name: str
     state: str = "waiting"
     held: float = 0.0
     applied_grant: int = 0
-    stored: dict | None = None  # the ceiling, in the store
+    stored: dict | None = None  # the ceiling in the store
     published: dict = field(default_factory=lambda: {"state": "waiting", "held": 0.0, "applied_grant": 0})
 
-    def apply(self) -> None:
+    def apply_ceiling(self) -> None:
         if self.stored is None:
             return
         ceiling = Ceiling.read(self.stored)
@@ -38,19 +38,19 @@ class Training:
         elif self.state == "training":
             self.state = "paused"
 
-    def publish(self) -> None:
+    def publish_state(self) -> None:
         self.published = {"state": self.state, "held": self.held, "applied_grant": self.applied_grant}
 
     def request(self) -> DeviceRequest:
         ceiling = None if self.stored is None else Ceiling.read(self.stored)
-        return _request(self.name, **self.published, ceiling=ceiling)
+        return _device_request(self.name, **self.published, ceiling=ceiling)
 
 
 _DEVICES = st.integers(0, 40).map(lambda units: units * 0.05)
 
 
-def _within_pool(wanted: list[float]) -> list[float]:
-    """Clip amounts as a policy does: the sum fits the pool, and no job gets less than its minimum."""
+def _clip_to_pool(wanted: list[float]) -> list[float]:
+    """Clip allocations as a policy does: their sum fits the pool, and no running job gets less than its minimum."""
     left, given = POOL, []
     for devices in wanted:
         devices = 0.0 if devices < 0.1 else min(devices, round(left, 9))
@@ -60,7 +60,7 @@ def _within_pool(wanted: list[float]) -> list[float]:
     return given
 
 
-targets = st.lists(_DEVICES, min_size=4, max_size=4).map(_within_pool)
+targets = st.lists(_DEVICES, min_size=4, max_size=4).map(_clip_to_pool)
 events = st.lists(
     st.one_of(
         st.tuples(st.just("apply"), st.integers(0, 3)),
@@ -76,40 +76,40 @@ events = st.lists(
 @settings(max_examples=150)
 @given(events)
 def test_allocations_never_exceed_pool_and_converge_to_targets(history) -> None:
-    trainings = [Training(name) for name in "abcd"]
+    jobs = [SimulatedJob(name) for name in "abcd"]
     wanted = dict.fromkeys("abcd", DesiredCeiling(0.0))
 
     def send_grants(deliver: bool = True) -> None:
-        for grant in next_grants([one.request() for one in trainings], wanted, POOL):
+        for grant in next_grants([one.request() for one in jobs], wanted, POOL):
             if deliver:
-                next(one for one in trainings if one.name == grant.key).stored = grant.ceiling.to_json()
+                next(one for one in jobs if one.name == grant.key).stored = grant.ceiling.to_json()
             deliver = True  # a crash of the arbiter loses the first grant only
 
     for event, value in history:
         if event == "apply":
-            trainings[value].apply()
+            jobs[value].apply_ceiling()
         elif event == "publish":
-            trainings[value].publish()
+            jobs[value].publish_state()
         elif event == "decide":
             wanted = {name: DesiredCeiling(devices) for name, devices in zip("abcd", value, strict=True)}
         elif event == "grant":
             send_grants()
         elif event == "crash":
             send_grants(deliver=False)
-        assert sum(one.held for one in trainings) <= POOL + 1e-6
-        granted = sum(Ceiling.read(one.stored).devices for one in trainings if one.stored is not None)
+        assert sum(one.held for one in jobs) <= POOL + 1e-6
+        granted = sum(Ceiling.read(one.stored).devices for one in jobs if one.stored is not None)
         assert granted <= POOL + 1e-6
 
     for _ in range(12):
         send_grants()
-        for one in trainings:
-            one.apply()
-            one.publish()
-        assert sum(one.held for one in trainings) <= POOL + 1e-6
-    assert [round(one.held, 6) for one in trainings] == [round(wanted[name].devices, 6) for name in "abcd"]
+        for one in jobs:
+            one.apply_ceiling()
+            one.publish_state()
+        assert sum(one.held for one in jobs) <= POOL + 1e-6
+    assert [round(one.held, 6) for one in jobs] == [round(wanted[name].devices, 6) for name in "abcd"]
 
 
-def _request(name: str, **changes) -> DeviceRequest:
+def _device_request(name: str, **changes) -> DeviceRequest:
     defaults = {
         "state": "training", "arrived_s": 0.0, "deadline_s": 60.0, "origin_s": 0.0, "updated_s": 10.0,
         "min_devices": 0.1, "max_devices": 2.0, "quantum": 0.05, "held": 0.0, "applied_grant": 0, "ceiling": None,
@@ -118,40 +118,40 @@ def _request(name: str, **changes) -> DeviceRequest:
     return DeviceRequest(key=name, **{**defaults, **changes})
 
 
-def test_safety_factor_of_request_counts_from_start_of_job() -> None:
+def test_safety_factor_applies_from_start_of_job() -> None:
     request = DeviceRequest.read("a", a_sample(deadline_s=200.0, began_s=100.0, t_s=150.0, alpha=0.9).to_json(), None)
     assert request.deadline_s - request.origin_s == pytest.approx(190.0)
     assert (request.user_deadline_s, request.began_s - request.origin_s) == (200.0, pytest.approx(100.0))
 
 
 def test_devices_of_silent_job_stay_committed() -> None:
-    ceiling = Ceiling(1.5, grant=3, at_most=1.5)
-    silent = _request("silent", held=1.5, applied_grant=2, ceiling=ceiling)  # grant 3 is never confirmed
-    waits = _request("waits", state="waiting")
+    ceiling = Ceiling(1.5, grant=3, max_devices=1.5)
+    silent = _device_request("silent", held=1.5, applied_grant=2, ceiling=ceiling)  # grant 3 is never confirmed
+    waits = _device_request("waits", state="waiting")
     grants = next_grants([silent, waits], {"silent": DesiredCeiling(0.5), "waits": DesiredCeiling(1.5)}, POOL)
     assert {grant.key: grant.ceiling.devices for grant in grants} == {"silent": 0.5, "waits": 0.5}
-    lowered = _request("silent", held=1.5, applied_grant=2, ceiling=grants[0].ceiling)
+    lowered = _device_request("silent", held=1.5, applied_grant=2, ceiling=grants[0].ceiling)
     assert lowered.committed == 1.5
 
 
 def test_job_without_grants_commits_its_maximum() -> None:
-    alone = _request("alone", held=0.4, applied_grant=None)
-    waits = _request("waits", state="waiting")
+    alone = _device_request("alone", held=0.4, applied_grant=None)
+    waits = _device_request("waits", state="waiting")
     assert next_grants([alone, waits], {"waits": DesiredCeiling(1.0)}, POOL) == []
     (lowered,) = next_grants([alone, waits], {"waits": DesiredCeiling(1.0), "alone": DesiredCeiling(1.0)}, POOL)
-    assert (lowered.key, lowered.ceiling.devices, lowered.ceiling.at_most) == ("alone", 1.0, 2.0)
+    assert (lowered.key, lowered.ceiling.devices, lowered.ceiling.max_devices) == ("alone", 1.0, 2.0)
 
 
 def test_ceiling_set_by_user_is_committed() -> None:
-    by_user = _request("by_user", held=0.5, applied_grant=7, ceiling=Ceiling.read(1.8))
-    waits = _request("waits", state="waiting")
+    by_user = _device_request("by_user", held=0.5, applied_grant=7, ceiling=Ceiling.read(1.8))
+    waits = _device_request("waits", state="waiting")
     assert by_user.committed == 1.8
     (grant,) = next_grants([by_user, waits], {"waits": DesiredCeiling(1.0)}, POOL)
     assert (grant.key, grant.ceiling.devices) == ("waits", 0.2)
 
 
 def test_grant_is_multiple_of_quantum() -> None:
-    waits = _request("waits", state="waiting", quantum=1.0, min_devices=1.0, max_devices=4.0)
-    half = _request("half", held=0.5, applied_grant=1, ceiling=Ceiling(0.5, 1))
+    waits = _device_request("waits", state="waiting", quantum=1.0, min_devices=1.0, max_devices=4.0)
+    half = _device_request("half", held=0.5, applied_grant=1, ceiling=Ceiling(0.5, 1))
     (grant,) = next_grants([half, waits], {"waits": DesiredCeiling(2.0)}, POOL)
     assert grant.ceiling.devices == 1.0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from paceline.control import DeadlineController, Limits, Observation, PastRun
 from paceline.errors import InvalidInputError
 from paceline.testing.plant import Neighbour, Plant, amdahl
-from paceline.testing.simulated_run import pace
+from paceline.testing.simulated_run import simulate_run
 
 LIMITS = Limits(0.1, 2.0)
 STARTUP_S, TAIL_S = 3.0, 0.5
@@ -32,7 +32,7 @@ KINDS = {
 }
 
 
-def plant_of(shortest_s: float, **kind: object) -> Plant:
+def make_plant(shortest_s: float, **kind: object) -> Plant:
     """Return a job that takes ``shortest_s`` on two cores, with batches of 0.36 to 3 s."""
     options = dict(kind)
     batch_s = min(max(shortest_s / 3000, 0.36), 3.0) * options.pop("batch", 1.0)
@@ -46,28 +46,32 @@ def plant_of(shortest_s: float, **kind: object) -> Plant:
     return Plant(batches=batches, batch_s=batch_s, startup_s=STARTUP_S, tail_s=TAIL_S, **options)
 
 
-def past_of(plant: Plant) -> PastRun:
+def make_past_run(plant: Plant) -> PastRun:
     """Return the measurements of a run at full speed."""
     return PastRun(plant.batches, STARTUP_S, TAIL_S, 2.0, plant.speed(2.0, 0.0), 0.85, plant.epochs * plant.pause_s)
 
 
-def controller_of(plant: Plant, deadline_s: float, **options: object) -> DeadlineController:
-    # At most 1000 steps for a long job, to keep the tests fast; users have one step a second.
-    return DeadlineController(LIMITS, deadline_s, period_s=max(1.0, deadline_s / 1000), past=past_of(plant), **options)
+def make_controller(plant: Plant, deadline_s: float, **options: object) -> DeadlineController:
+    # At most 1000 steps for a long job keep the tests fast. The default is one step a second.
+    return DeadlineController(
+        LIMITS, deadline_s, period_s=max(1.0, deadline_s / 1000), past=make_past_run(plant), **options
+    )
 
 
 @pytest.mark.parametrize("length", LENGTHS_S)
-def test_jobs_over_the_matrix_end_at_their_deadline(length):
+def test_jobs_of_all_kinds_and_lengths_end_at_their_deadline(length):
     errors = {}
     for kind, options in KINDS.items():
-        plant = plant_of(LENGTHS_S[length], **options)
+        plant = make_plant(LENGTHS_S[length], **options)
         shortest_s = plant.shortest_s(2.0)
         for d_c, changed_to in DEADLINES:
             if kind == "neighbours" and (changed_to or d_c) < 1.4:
                 continue  # not feasible with these neighbours
             deadline_s = d_c * shortest_s
-            moves = {0.3 * deadline_s: changed_to * shortest_s} if changed_to else None
-            run = pace(plant, controller_of(plant, deadline_s), seed=1, moves=moves, pauses_known=True)
+            new_deadlines = {0.3 * deadline_s: changed_to * shortest_s} if changed_to else None
+            run = simulate_run(
+                plant, make_controller(plant, deadline_s), seed=1, new_deadlines=new_deadlines, pauses_known=True
+            )
             errors[kind, d_c, changed_to] = run.error_pct
     assert statistics.mean(map(abs, errors.values())) <= 0.2, errors
     assert max(errors.values()) <= 1.0, errors
@@ -76,11 +80,11 @@ def test_jobs_over_the_matrix_end_at_their_deadline(length):
 @pytest.mark.parametrize("d_c", [1.2, 1.5, 1.8])
 @pytest.mark.parametrize("usable", [1.0, 1.37, 1.6])
 def test_allocation_does_not_exceed_what_the_job_can_use(usable, d_c):
-    """Its threads wait for each other: more cores than it can use would add cost but no speed."""
+    """The job's threads wait for each other, so unusable cores would add cost but no speed."""
     plant = Plant(300, 0.36, lambda cores: cores**0.95, startup_s=3.0, tail_s=1.0, noise=0.05, usable_devices=usable)
     deadline_s = d_c * plant.shortest_s(2.0)
     past = PastRun(300, 3.0, 1.0, 1.0, plant.speed(1.0, 0.0), exponent=0.85, pauses_s=0.0)
-    run = pace(plant, DeadlineController(Limits(0.1, 2.0), deadline_s, past=past), seed=3)
+    run = simulate_run(plant, DeadlineController(Limits(0.1, 2.0), deadline_s, past=past), seed=3)
     enough = [cores / 20 for cores in range(2, 41) if plant.shortest_s(cores / 20) <= deadline_s]
     assert abs(run.error_pct) <= 0.2
     assert run.device_seconds <= 1.03 * min(cores * plant.shortest_s(cores) for cores in enough)
@@ -92,11 +96,11 @@ def test_plan_expects_no_speed_from_cores_that_the_job_cannot_use(usable, seed):
     """Unusable cores add no speed, even if the exponent predicts some."""
     plant = Plant(340, 0.24, lambda cores: cores**0.9, startup_s=3.0, tail_s=1.0, noise=0.05, usable_devices=usable)
     first = DeadlineController(Limits(2.0, 2.0), deadline_s=1e4)
-    pace(plant, first, seed=seed)
+    simulate_run(plant, first, seed=seed)
     learned = first.learned()
     assert learned["usable_devices"] == pytest.approx(usable / 0.9, rel=0.05)
     past = PastRun(plant.batches, 3.0, 1.0, pauses_s=0.0, **learned)
-    run = pace(plant, DeadlineController(Limits(0.1, 2.0), plant.shortest_s(2.0), past=past), seed=seed + 10)
+    run = simulate_run(plant, DeadlineController(Limits(0.1, 2.0), plant.shortest_s(2.0), past=past), seed=seed + 10)
     assert -0.5 <= run.error_pct <= 1.0
 
 
@@ -124,28 +128,28 @@ def test_idle_whole_devices_do_not_prevent_more_devices():
 @pytest.mark.parametrize("kind", ["undisturbed", "noise", "sublinear"])
 @pytest.mark.parametrize("d_c", [1.2, 1.5, 1.8])
 def test_core_seconds_are_within_3_percent_of_the_best_constant_allocation(kind, d_c):
-    plant = plant_of(120.0, **KINDS[kind])
+    plant = make_plant(120.0, **KINDS[kind])
     deadline_s = d_c * plant.shortest_s(2.0)
-    run = pace(plant, controller_of(plant, deadline_s), seed=2)
+    run = simulate_run(plant, make_controller(plant, deadline_s), seed=2)
     best = next(cores / 20 for cores in range(2, 41) if plant.shortest_s(cores / 20) <= deadline_s)
     assert run.device_seconds <= 1.03 * best * plant.shortest_s(best)
 
 
-def test_first_run_without_past_ends_within_one_percent():
+def test_first_run_without_past_ends_within_one_percent_of_its_deadline():
     for d_c in (1.2, 1.5, 1.8):
-        plant = plant_of(120.0, noise=0.05)
+        plant = make_plant(120.0, noise=0.05)
         deadline_s = d_c * plant.shortest_s(2.0)
-        run = pace(plant, DeadlineController(LIMITS, deadline_s), seed=3)
+        run = simulate_run(plant, DeadlineController(LIMITS, deadline_s), seed=3)
         assert abs(run.error_pct) <= 1.0
 
 
 @pytest.mark.parametrize(("d_c", "changed_to"), [(1.5, 1.2), (1.2, 1.8), (1.8, 1.44)])
-def test_new_deadline_takes_no_more_devices_than_the_rest_needs(d_c, changed_to):
-    plant = plant_of(200.0)
+def test_new_deadline_uses_no_more_devices_than_remaining_work_needs(d_c, changed_to):
+    plant = make_plant(200.0)
     shortest_s = plant.shortest_s(2.0)
     deadline_s = d_c * shortest_s
     moved_s = 0.3 * deadline_s
-    run = pace(plant, controller_of(plant, deadline_s), moves={moved_s: changed_to * shortest_s})
+    run = simulate_run(plant, make_controller(plant, deadline_s), new_deadlines={moved_s: changed_to * shortest_s})
     progress_pct = next(percent for now_s, percent, _ in run.samples if now_s >= moved_s)
     left_s = changed_to * shortest_s - TAIL_S - moved_s
     speed_needed = (1 - progress_pct / 100) * plant.batches / left_s
@@ -156,36 +160,36 @@ def test_new_deadline_takes_no_more_devices_than_the_rest_needs(d_c, changed_to)
 
 
 def test_job_that_stops_early_ends_early():
-    plant = plant_of(300.0, noise=0.05, stops_at=400)
-    run = pace(plant, controller_of(plant, 450.0))
+    plant = make_plant(300.0, noise=0.05, stops_at=400)
+    run = simulate_run(plant, make_controller(plant, 450.0))
     assert run.finished_s < 450.0 * 0.7
 
 
 def test_ceiling_is_respected_and_lost_time_is_made_up():
-    plant = plant_of(200.0, noise=0.05)
+    plant = make_plant(200.0, noise=0.05)
     deadline_s = 1.5 * plant.shortest_s(2.0)
-    run = pace(plant, controller_of(plant, deadline_s), ceilings={40.0: 0.63, 100.0: None})
+    run = simulate_run(plant, make_controller(plant, deadline_s), ceilings={40.0: 0.63, 100.0: None})
     assert all(devices <= 0.6 for now_s, _, devices in run.samples if 41 < now_s < 100)
     assert abs(run.error_pct) <= 0.3
 
 
-def test_only_an_infeasible_deadline_is_reported_and_early():
-    plant = plant_of(300.0, noise=0.05)
+def test_infeasible_deadline_is_reported_early_and_feasible_deadline_is_not():
+    plant = make_plant(300.0, noise=0.05)
     shortest_s = plant.shortest_s(2.0)
     for known in (True, False):
-        past = past_of(plant) if known else None
-        infeasible_s = pace(plant, DeadlineController(LIMITS, 0.7 * shortest_s, past=past)).infeasible_s
+        past = make_past_run(plant) if known else None
+        infeasible_s = simulate_run(plant, DeadlineController(LIMITS, 0.7 * shortest_s, past=past)).infeasible_s
         assert infeasible_s is not None
         assert infeasible_s < 0.2 * shortest_s
-        assert pace(plant, DeadlineController(LIMITS, 1.2 * shortest_s, past=past)).infeasible_s is None
+        assert simulate_run(plant, DeadlineController(LIMITS, 1.2 * shortest_s, past=past)).infeasible_s is None
 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_slow_first_batches_do_not_affect_feasibility_or_remaining_work(known):
-    plant = plant_of(60.0, noise=0.02, speedup=amdahl(0.05))
+    plant = make_plant(60.0, noise=0.02, speedup=amdahl(0.05))
     cold = replace(plant, neighbours=[Neighbour(0.0, STARTUP_S + 1.5, 0.8)])
-    past = past_of(plant) if known else None
-    assert pace(cold, DeadlineController(LIMITS, 1.5 * plant.shortest_s(2.0), past=past)).infeasible_s is None
+    past = make_past_run(plant) if known else None
+    assert simulate_run(cold, DeadlineController(LIMITS, 1.5 * plant.shortest_s(2.0), past=past)).infeasible_s is None
     controller = DeadlineController(LIMITS, 120.0, past=past)
     slow = [
         controller.step(Observation(second, done, 300, done_s=second, held_devices=0.5))
@@ -201,8 +205,8 @@ def test_slow_first_batches_do_not_affect_feasibility_or_remaining_work(known):
 
 
 def test_start_up_gets_one_core_and_more_after_a_tighter_deadline():
-    plant = plant_of(200.0)
-    controller = DeadlineController(LIMITS, 4000.0, past=past_of(plant))
+    plant = make_plant(200.0)
+    controller = DeadlineController(LIMITS, 4000.0, past=make_past_run(plant))
     assert controller.start(0.0) == 1.0
     controller.move_deadline(1.0, 1.05 * plant.shortest_s(2.0))
     assert controller.step(Observation(1.0, None, 1, held_devices=1.0)).devices > 1.5
@@ -220,12 +224,12 @@ def test_allocation_follows_a_rising_ceiling_before_the_first_report():
     assert with_whole_devices.step(Observation(1.0, None, 1, held_devices=1.0, ceiling=4.0)).devices == 1.0
 
 
-def test_start_up_counts_from_the_start_and_again_after_an_interruption():
-    plant = plant_of(200.0)
-    past = replace(past_of(plant), startup_s=30.0)
+def test_start_up_time_counts_from_the_start_and_from_an_interruption():
+    plant = make_plant(200.0)
+    past = replace(make_past_run(plant), startup_s=30.0)
     needs_s = 30.0 + 1.05 * plant.shortest_s(2.0)
     started, restored = (DeadlineController(LIMITS, 100.0 + needs_s, past=past) for _ in range(2))
-    devices = started.start(100.0)  # after 100 s in a queue
+    devices = started.start(100.0)  # the job waited 100 s in a queue
     assert devices > 1.5
     assert restored.step(Observation(101.0, None, 1, held_devices=devices)).devices >= devices
     interrupted = DeadlineController(LIMITS, 120.0 + needs_s, past=past)
@@ -244,9 +248,9 @@ def test_restored_controller_keeps_the_allocation_until_a_report():
 
 
 def test_wrong_measurements_of_the_last_run_are_corrected():
-    plant = plant_of(200.0, noise=0.05)
+    plant = make_plant(200.0, noise=0.05)
     past = PastRun(plant.batches // 3, 1.0, TAIL_S, 1.0, 4 * plant.speed(1.0, 0.0), 0.4, 0.0)
-    run = pace(plant, DeadlineController(LIMITS, 1.5 * plant.shortest_s(2.0), past=past), seed=4)
+    run = simulate_run(plant, DeadlineController(LIMITS, 1.5 * plant.shortest_s(2.0), past=past), seed=4)
     assert abs(run.error_pct) <= 0.5
 
 
@@ -256,7 +260,7 @@ def test_whole_gpus_are_resized_rarely_for_a_fractional_demand():
     for d_c in (1.3, 1.5, 1.8):
         deadline_s = d_c * plant.shortest_s(4.0)
         past = PastRun(2000, 10.0, 2.0, 4.0, plant.speed(4.0, 0.0), 0.85, 0.0)
-        run = pace(plant, DeadlineController(limits, deadline_s, period_s=5.0, past=past, resize_s=4.0), seed=5)
+        run = simulate_run(plant, DeadlineController(limits, deadline_s, period_s=5.0, past=past, resize_s=4.0), seed=5)
         assert all(devices == int(devices) for _, _, devices in run.samples)
         assert run.resizes <= 12
         assert abs(run.error_pct) <= 1.0
@@ -277,13 +281,15 @@ kinds = st.fixed_dictionaries(
 @settings(max_examples=40)
 @given(kinds, st.floats(0.5, 4), st.none() | st.floats(0.5, 4), st.none() | st.floats(0.1, 3), st.integers(0, 99))
 def test_limits_quantum_and_ceiling_hold_for_random_jobs(kind, d_c, changed_to, ceiling, seed):
-    plant = plant_of(60.0, **kind)
+    plant = make_plant(60.0, **kind)
     shortest_s = plant.shortest_s(2.0)
-    moves = {0.3 * d_c * shortest_s: changed_to * shortest_s} if changed_to else None
-    known = past_of(plant) if seed % 2 else None
+    new_deadlines = {0.3 * d_c * shortest_s: changed_to * shortest_s} if changed_to else None
+    known = make_past_run(plant) if seed % 2 else None
     controller = DeadlineController(LIMITS, d_c * shortest_s, past=known)
-    run = pace(plant, controller, seed=seed, moves=moves, ceilings={10.0: ceiling} if ceiling else None)
-    in_force_s = 10.0 + 2 * (kind["resize_s"] + 1.0)  # after a pending resize
+    run = simulate_run(
+        plant, controller, seed=seed, new_deadlines=new_deadlines, ceilings={10.0: ceiling} if ceiling else None
+    )
+    in_force_s = 10.0 + 2 * (kind["resize_s"] + 1.0)  # a pending resize has ended
     for now_s, percent, devices in run.samples:
         steps = devices / LIMITS.quantum
         assert steps == pytest.approx(round(steps))
@@ -295,8 +301,8 @@ def test_limits_quantum_and_ceiling_hold_for_random_jobs(kind, d_c, changed_to, 
 @settings(max_examples=20)
 @given(st.floats(0, 0.1), st.floats(0, 0.8), st.floats(1.2, 3), st.integers(0, 99))
 def test_allocation_does_not_oscillate(noise, serial, d_c, seed):
-    plant = plant_of(600.0, noise=noise, speedup=amdahl(serial))
-    run = pace(plant, controller_of(plant, d_c * plant.shortest_s(2.0)), seed=seed)
+    plant = make_plant(600.0, noise=noise, speedup=amdahl(serial))
+    run = simulate_run(plant, make_controller(plant, d_c * plant.shortest_s(2.0)), seed=seed)
     allocations = [cores for _, percent, cores in run.samples if 5 < percent < 95]
     half = len(allocations) // 2
     first, second = (max(part) - min(part) for part in (allocations[:half], allocations[half:]))
@@ -305,8 +311,8 @@ def test_allocation_does_not_oscillate(noise, serial, d_c, seed):
 
 
 def test_alpha_sets_the_target_end_and_is_validated():
-    plant = plant_of(100.0)
-    run = pace(plant, controller_of(plant, 200.0, alpha=0.8))
+    plant = make_plant(100.0)
+    run = simulate_run(plant, make_controller(plant, 200.0, alpha=0.8))
     assert run.finished_s == pytest.approx(160.0, rel=0.003)
     for alpha in (0, 1.2, -0.5, True, math.nan):
         with pytest.raises(InvalidInputError, match=r"alpha: got .*, expected a number in \(0, 1\]"):
@@ -314,8 +320,8 @@ def test_alpha_sets_the_target_end_and_is_validated():
 
 
 def test_restore_is_bumpless():
-    plant = plant_of(200.0)
-    before = controller_of(plant, 300.0)
+    plant = make_plant(200.0)
+    before = make_controller(plant, 300.0)
     for second in range(60):
         last = before.step(Observation(second, second * 2, plant.batches, done_s=second, held_devices=1.0)).devices
     after = DeadlineController(LIMITS, 60.0)
@@ -325,7 +331,7 @@ def test_restore_is_bumpless():
     assert abs(decision.devices - last) <= 0.1
 
 
-def test_late_job_has_the_normal_control_period():
+def test_late_job_keeps_the_normal_control_period():
     controller = DeadlineController(LIMITS, 60.0)
     devices = controller.start(0.0)
     steps = {}

@@ -6,26 +6,28 @@ from dataclasses import replace
 from statistics import mean
 
 import pytest
-from tests.unit.control.test_deadline_controller import DEADLINES, KINDS, LENGTHS_S, LIMITS, plant_of
+from tests.unit.control.test_deadline_controller import DEADLINES, KINDS, LENGTHS_S, LIMITS, make_plant
 
 from paceline.control import DeadlineController, Limits, Observation, PastRun
 from paceline.testing.plant import Plant
 from paceline.testing.random_plants import Case, random_case
-from paceline.testing.simulated_run import PacedRun, pace
+from paceline.testing.simulated_run import PacedRun, simulate_run
 
 CASES = [random_case(seed) for seed in range(100)]
 
 
-def run(case: Case, past: PastRun | None = None) -> PacedRun:
+def run_case(case: Case, past: PastRun | None = None) -> PacedRun:
     limits = Limits(0.1, case.max_devices)
     controller = DeadlineController(limits, case.deadline_s, period_s=max(1.0, case.deadline_s / 1000), past=past)
-    return pace(case.plant, controller, seed=case.seed, moves=case.moves, pauses_known=past is not None)
+    return simulate_run(
+        case.plant, controller, seed=case.seed, new_deadlines=case.new_deadlines, pauses_known=past is not None
+    )
 
 
 @pytest.mark.parametrize("related", [False, True])
-def test_first_runs_are_accurate(related):
+def test_random_first_runs_end_near_their_deadline(related):
     cases = [case if related else case.with_reports(validation=True) for case in CASES]
-    errors = [run(case, case.past(speed_sd=0.3) if related else None).error_pct for case in cases]
+    errors = [run_case(case, case.past_run(speed_sd=0.3) if related else None).error_pct for case in cases]
     assert mean(map(abs, errors)) <= 0.4, errors
     assert sum(error > 1 for error in errors) <= len(errors) / 20, errors
 
@@ -33,35 +35,37 @@ def test_first_runs_are_accurate(related):
 def test_first_runs_cost_little_more_than_the_best_constant_allocation():
     costs = []
     for case in CASES:
-        best = None if case.moves else case.best_constant()
+        best = None if case.new_deadlines else case.best_constant()
         if best is not None:
-            costs.append(run(case.with_reports(validation=True)).device_seconds / best)
+            costs.append(run_case(case.with_reports(validation=True)).device_seconds / best)
     assert len(costs) > 40
     assert mean(costs) <= 1.03
 
 
-def test_first_runs_are_accurate_over_the_matrix():
+def test_first_runs_of_all_kinds_and_lengths_end_near_their_deadline():
     errors = {}
     for length, shortest_s in LENGTHS_S.items():
         for kind, options in KINDS.items():
-            plant = replace(plant_of(shortest_s, **options), save_s=0.1)
+            plant = replace(make_plant(shortest_s, **options), save_s=0.1)
             plant = replace(plant, forecast_pause_s=1.3 * plant.pause_s)
             for d_c, changed_to in DEADLINES:
                 if kind == "neighbours" and (changed_to or d_c) < 1.4:
                     continue  # not feasible with these neighbours
                 best_s = plant.shortest_s(2.0)
-                moves = {0.3 * d_c * best_s: changed_to * best_s} if changed_to else None
+                new_deadlines = {0.3 * d_c * best_s: changed_to * best_s} if changed_to else None
                 controller = DeadlineController(LIMITS, d_c * best_s, period_s=max(1.0, d_c * best_s / 1000))
-                errors[length, kind, d_c, changed_to] = pace(plant, controller, seed=1, moves=moves).error_pct
+                errors[length, kind, d_c, changed_to] = simulate_run(
+                    plant, controller, seed=1, new_deadlines=new_deadlines
+                ).error_pct
     assert mean(map(abs, errors.values())) <= 0.4, errors
     assert sum(error > 1 for error in errors.values()) <= len(errors) / 20, errors
 
 
 def test_reserve_follows_from_the_last_checkpoint():
     slow = Plant(batches=300, batch_s=1.0, startup_s=3.0, tail_s=20 + 0.4 * 20 + 0.35, save_s=20.0)
-    assert run(Case(slow, 2.0, 1.5 * slow.shortest_s(2.0), {}, seed=0)).error_pct == pytest.approx(0.0, abs=0.2)
+    assert run_case(Case(slow, 2.0, 1.5 * slow.shortest_s(2.0), {}, seed=0)).error_pct == pytest.approx(0.0, abs=0.2)
     unreported = replace(slow, save_s=None)
-    assert run(Case(unreported, 2.0, 1.5 * slow.shortest_s(2.0), {}, seed=0)).error_pct > 5
+    assert run_case(Case(unreported, 2.0, 1.5 * slow.shortest_s(2.0), {}, seed=0)).error_pct > 5
 
 
 def test_reserve_without_measurements_is_bounded():
@@ -70,7 +74,7 @@ def test_reserve_without_measurements_is_bounded():
 
 
 def test_tolerances_and_alpha_are_relative_to_the_start():
-    """An hour in a queue before the start does not count."""
+    """The controller ignores an hour in a queue before the start."""
     waited_s, time_s = 3600.0, 300.0
     for began_s in (0.0, waited_s):
         controller = DeadlineController(LIMITS, began_s + time_s, alpha=0.9)
@@ -84,21 +88,21 @@ def test_tolerances_and_alpha_are_relative_to_the_start():
     for second in range(1, 40):
         decision = late.step(Observation(waited_s + second, second, 103, done_s=waited_s + second, held_devices=2.0))
     assert waited_s + 101 < decision.earliest_s < waited_s + 104
-    assert not decision.feasible, "2 s late of 100 s; the time in the queue does not count"
+    assert not decision.feasible, "2 s late of 100 s, without the time in the queue"
 
 
 def test_wrong_past_speed_is_corrected():
-    case = next(case for case in CASES if not case.plant.neighbours and not case.moves)
-    past = replace(case.past(speed_sd=0.0), related=True)
+    case = next(case for case in CASES if not case.plant.neighbours and not case.new_deadlines)
+    past = replace(case.past_run(speed_sd=0.0), related=True)
     for factor in (0.2, 5.0):
-        finished = run(case, replace(past, batches_per_s=factor * past.batches_per_s))
+        finished = run_case(case, replace(past, batches_per_s=factor * past.batches_per_s))
         assert abs(finished.error_pct) <= 0.5
         assert finished.infeasible_s is None, "another task's speed does not prove infeasibility"
 
 
 def test_related_run_does_not_predict_remaining_work():
-    assert CASES[0].past(speed_sd=0.0).remaining() is not None
-    assert CASES[0].past(speed_sd=0.3).remaining() is None
+    assert CASES[0].past_run(speed_sd=0.0).remaining() is not None
+    assert CASES[0].past_run(speed_sd=0.3).remaining() is None
 
 
 def test_tail_of_a_related_run_is_corrected_by_the_checkpoint_duration():
@@ -121,7 +125,7 @@ def test_restore_before_the_first_report_keeps_the_start():
 
 
 def test_past_run_without_epochs_has_no_mean_pause():
-    stored = CASES[0].past(speed_sd=0.0).to_dict()
+    stored = CASES[0].past_run(speed_sd=0.0).to_dict()
     del stored["epochs"]
     assert PastRun.read(stored).pause_s is None
     assert PastRun.read({**stored, "epochs": 0}) is None

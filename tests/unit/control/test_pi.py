@@ -55,7 +55,7 @@ def test_integral_does_not_wind_up_at_a_limit():
     controller = PIController(Limits(0.1, 2.0), Gains(1.0, 0.3))
     for _ in range(1000):
         assert controller.step(50, 10) == 2.0
-    assert controller.step(50, 51) < 2.0  # one step ahead of the setpoint leaves the limit
+    assert controller.step(50, 51) < 2.0  # progress beyond the setpoint leaves the limit
 
 
 def test_retune_is_bumpless():
@@ -88,8 +88,8 @@ def test_invalid_limits_and_gains_are_rejected(make, message):
 def test_paper_controller_follows_a_ramp_from_zero_and_jumps_to_a_new_one():
     controller = PaperController(Limits(0.0, 8.0), 100.0, gains=Gains(0.5, 0.1))
     assert controller.start(0.0) == 0.0
-    assert controller.step(Observation(10.0, 6, 100, held_devices=1.0)).devices == 2.0  # 10 % - 6 %
+    assert controller.step(Observation(10.0, 6, 100, held_devices=1.0)).devices == 2.0  # error: 10 % - 6 %
     controller.move_deadline(10.0, 50.0)
     decision = controller.step(Observation(11.0, 8, 100, held_devices=2.0))
-    assert decision.setpoint_pct == pytest.approx(22.0)  # 11 of 50 s
+    assert decision.setpoint_pct == pytest.approx(22.0)  # 11 s of 50 s
     assert decision.devices == pytest.approx(0.5 * (0.1 * 4 + 14), abs=0.05)

@@ -13,9 +13,11 @@ import pytest
 from paceline.drift import DriftReport, DriftSettings, FeatureDrift, compare
 from paceline.errors import InvalidInputError
 
-# The numbers in the documentation come from this module, with more windows; the tests use its functions.
+# The documentation's numbers come from this benchmark with more windows. The tests use its functions.
 BENCHMARK = runpy.run_path(str(Path(__file__).parents[3] / "benchmarks" / "drift.py"))
-detection, false_alarms, ten_features = (BENCHMARK[name] for name in ("detection", "false_alarms", "ten_features"))
+detection_rate, false_alarm_rate, ten_features = (
+    BENCHMARK[name] for name in ("detection_rate", "false_alarm_rate", "ten_features")
+)
 
 
 def window(seed: int = 0, n: int = 500, **columns: object) -> pd.DataFrame:
@@ -41,18 +43,18 @@ def feature(report: DriftReport, name: str) -> FeatureDrift:
 
 
 def test_at_most_five_percent_of_drift_free_windows_raise_an_alarm() -> None:
-    assert false_alarms(ten_features, windows=40, n=500) <= 0.05
+    assert false_alarm_rate(ten_features, windows=40, n=500) <= 0.05
 
 
-def test_half_a_standard_deviation_is_detected_in_95_percent_of_windows() -> None:
-    assert detection(ten_features, windows=40, n=500, shift=0.5) >= 0.95
+def test_shift_of_half_a_deviation_is_detected_in_95_percent_of_windows() -> None:
+    assert detection_rate(ten_features, windows=40, n=500, shift=0.5) >= 0.95
 
 
-def test_hundred_features_raise_no_more_false_alarms_than_one() -> None:
-    def hundred(rng: np.random.Generator, n: int) -> pd.DataFrame:
+def test_hundred_features_raise_no_more_false_alarms_than_one_feature() -> None:
+    def hundred_features(rng: np.random.Generator, n: int) -> pd.DataFrame:
         return pd.DataFrame(rng.normal(size=(n, 100)), columns=[f"x{i}" for i in range(100)])
 
-    assert false_alarms(hundred, windows=6, n=200) <= 0.05
+    assert false_alarm_rate(hundred_features, windows=6, n=200) <= 0.05
 
 
 def test_tiny_difference_in_many_rows_is_no_drift() -> None:
@@ -78,7 +80,7 @@ def test_shifted_feature_is_first_with_its_statistics() -> None:
     assert (found.name, found.test) == ("wind", "Kolmogorov-Smirnov")
     assert found.effect > 0.1
     assert found.psi > 0.1
-    assert found.reason == "its distribution moved, the mean from 3.931 to 4.427"
+    assert found.reason == "its distribution changed, its mean from 3.931 to 4.427"
     assert "wind" in report.reason
 
 
@@ -90,7 +92,7 @@ def test_wider_spread_and_moved_category_shares_are_drift() -> None:
     assert feature(report, "carrier").test == "chi-squared"
 
 
-def test_new_category_is_named_and_a_few_rare_ones_are_no_drift() -> None:
+def test_new_category_is_named_and_few_rare_categories_are_no_drift() -> None:
     current = window(1)
     current.loc[:2, "carrier"] = ["X1", "X2", "X3"]
     assert compare(window(0), current).verdict == "no drift"
@@ -121,7 +123,7 @@ def test_categorical_column_of_any_type_is_compared_as_labels() -> None:
         assert (feature(report, name).kind, feature(report, name).effect) == ("categorical", 0.0)
 
 
-@pytest.mark.parametrize(("rows", "finding"), [(150, "missing values went from 0% to 30%"), (500, "100%")])
+@pytest.mark.parametrize(("rows", "finding"), [(150, "missing values changed from 0% to 30%"), (500, "100%")])
 def test_increase_of_missing_values_is_drift(rows: int, finding: str) -> None:
     current = window(1)
     current.loc[: rows - 1, "temp"] = np.nan
@@ -159,7 +161,7 @@ DUPLICATED = pd.concat([window(0), window(0)[["temp"]]], axis=1)
         (pd.DataFrame(), window(1), "reference: got 'a table without columns'"),
         (window(0), pd.DataFrame(), "current: got 'a table without columns'"),
         (window(0), [1, 2], "current: got 'list', expected a pandas DataFrame"),
-        (window(0), DUPLICATED, "current: got 'temp', expected each column name once"),
+        (window(0), DUPLICATED, "current: got 'temp', expected unique column names"),
         (window(level=1.5), window(level=MIXED), "level: got 'n/a', expected only numbers, like most of the current"),
         (window(0), window(1, temp="12.5"), "temp: got '12.5', expected numbers in the current window"),
         (
@@ -182,7 +184,7 @@ def test_feature_with_too_few_values_is_skipped() -> None:
     report = compare(reference, current)
     assert report.verdict == "no drift"
     assert feature(report, "temp").verdict == "skipped"
-    assert feature(report, "temp").reason == "50 and 50 values, at least 100 are needed in each window"
+    assert feature(report, "temp").reason == "the windows have 50 and 50 values, but need at least 100 each"
     assert compare(reference[["temp"]], current[["temp"]]).verdict == "not enough data"
 
 

@@ -1,4 +1,4 @@
-"""Concept drift: a rise of the error is found and located; noise and improvement are no drift."""
+"""Concept drift: a rise of the error is detected and located; noise and an improved model are no drift."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 
 from paceline.drift import ConceptDrift, DriftReport, DriftSettings, compare
-from paceline.drift.concept import ABSOLUTE, WRONG, detect_concept_drift, errors_of
+from paceline.drift.concept import ABSOLUTE, WRONG, compute_errors, detect_concept_drift
 from paceline.errors import InvalidInputError
 
 
 def predictions(seed: int, n: int, *, wrong: float, then: float | None = None) -> pd.DataFrame:
-    """Return rows with the share ``wrong`` of wrong predictions, ``then`` in the second half, and a stable feature."""
+    """Return rows with a stable feature; the share of wrong predictions is ``wrong``, in the second half ``then``."""
     rng = np.random.default_rng(seed)
     late = rng.integers(0, 2, n)
     share = np.where(np.arange(n) < n // 2, wrong, wrong if then is None else then)
@@ -23,7 +23,9 @@ def predictions(seed: int, n: int, *, wrong: float, then: float | None = None) -
     return pd.DataFrame({"temp": rng.normal(size=n), "predicted": predicted, "late": late, "day": day})
 
 
-def compared(reference: pd.DataFrame, current: pd.DataFrame, **options: Any) -> tuple[DriftReport, ConceptDrift]:
+def compare_predictions(
+    reference: pd.DataFrame, current: pd.DataFrame, **options: Any
+) -> tuple[DriftReport, ConceptDrift]:
     """Compare two windows with predictions; return the report and its concept drift."""
     report = compare(reference, current, prediction="predicted", actual="late", **options)
     return report, report.concept
@@ -31,7 +33,7 @@ def compared(reference: pd.DataFrame, current: pd.DataFrame, **options: Any) -> 
 
 def test_rise_of_the_error_is_drift_with_its_position() -> None:
     current = predictions(1, 2000, wrong=0.1, then=0.4)
-    report, concept = compared(predictions(0, 1000, wrong=0.1), current, time="day")
+    report, concept = compare_predictions(predictions(0, 1000, wrong=0.1), current, time="day")
     assert report.verdict == "drift"
     assert report.drifted_features == []
     assert report.drifted_parts == ["(concept)"]
@@ -45,7 +47,7 @@ def test_rise_of_the_error_is_drift_with_its_position() -> None:
 
 @pytest.mark.parametrize("detector", ["adwin", "ddm", "page_hinkley"])
 def test_every_detector_finds_a_strong_rise(detector: str) -> None:
-    _, concept = compared(
+    _, concept = compare_predictions(
         predictions(0, 1000, wrong=0.1), predictions(1, 1000, wrong=0.5), settings=DriftSettings(detector=detector)
     )
     assert (concept.detector, concept.verdict) == (detector, "drift")
@@ -59,10 +61,10 @@ def test_constant_error_is_no_drift_in_200_streams() -> None:
 
 
 def test_improved_model_is_reported_but_no_drift() -> None:
-    _, concept = compared(predictions(0, 1000, wrong=0.5), predictions(1, 1000, wrong=0.1))
+    _, concept = compare_predictions(predictions(0, 1000, wrong=0.5), predictions(1, 1000, wrong=0.1))
     assert concept.verdict == "no drift"
     assert concept.changes
-    assert not concept.changes[0].rose
+    assert not concept.changes[0].is_rise
 
 
 def test_rise_below_the_threshold_is_no_drift_in_many_rows() -> None:
@@ -76,21 +78,23 @@ def test_rise_below_the_threshold_is_no_drift_in_many_rows() -> None:
 def test_missing_labels_are_not_enough_data() -> None:
     current = predictions(1, 500, wrong=0.9)
     current["late"] = current["late"].where(current.index < 60)
-    report, concept = compared(predictions(0, 500, wrong=0.1), current)
+    report, concept = compare_predictions(predictions(0, 500, wrong=0.1), current)
     assert (report.verdict, concept.verdict) == ("no drift", "not enough data")
     assert "60 current rows" in concept.reason
 
 
 def test_reference_without_predictions_is_not_used() -> None:
-    _, concept = compared(predictions(0, 500, wrong=0.1)[["temp"]], predictions(1, 2000, wrong=0.1, then=0.5))
+    _, concept = compare_predictions(
+        predictions(0, 500, wrong=0.1)[["temp"]], predictions(1, 2000, wrong=0.1, then=0.5)
+    )
     assert (concept.verdict, concept.reference_rows) == ("drift", 0)
 
 
-def test_numbers_give_absolute_errors() -> None:
+def test_numeric_predictions_have_absolute_errors() -> None:
     rng = np.random.default_rng(0)
     truth = rng.normal(100, 10, 2000)
     frame = pd.DataFrame({"truth": truth, "guess": truth + rng.normal(0, np.repeat([2, 6], 1000))})
-    errors, measure, _ = errors_of(frame, "guess", "truth")
+    errors, measure, _ = compute_errors(frame, "guess", "truth")
     assert measure == ABSOLUTE
     found = detect_concept_drift(errors[:500], errors[500:], measure=measure)
     assert found.verdict == "drift"
@@ -99,7 +103,7 @@ def test_numbers_give_absolute_errors() -> None:
 
 def test_labels_of_any_type_are_right_or_wrong() -> None:
     frame = pd.DataFrame({"predicted": ["cat", "dog", 3, None], "actual": ["cat", "cat", "3", "dog"]}, dtype=object)
-    errors, measure, rows = errors_of(frame, "predicted", "actual")
+    errors, measure, rows = compute_errors(frame, "predicted", "actual")
     assert (errors.tolist(), measure, rows.tolist()) == ([0.0, 1.0, 0.0], WRONG, [0, 1, 2])
 
 
@@ -123,7 +127,7 @@ def test_invalid_predictions_are_rejected(
     frame: dict[str, list[object]], options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(InvalidInputError, match="^" + message):
-        errors_of(pd.DataFrame(frame), "predicted", "actual", **options)  # type: ignore[arg-type]
+        compute_errors(pd.DataFrame(frame), "predicted", "actual", **options)  # type: ignore[arg-type]
 
 
 def test_ddm_is_rejected_for_absolute_errors() -> None:

@@ -98,7 +98,7 @@ def test_page_shows_the_verdict_then_features_by_severity(report: DriftReport) -
         "The data has drifted",
         "1,000 rows",
         "adwin on the",
-        "its distribution moved",
+        "its distribution changed",
         "steady",
         "constant in both",
     ]
@@ -111,4 +111,4 @@ def test_page_shows_the_verdict_then_features_by_severity(report: DriftReport) -
 
 def test_page_is_rendered_without_enough_data() -> None:
     text = to_html(DriftReport("not enough data", "current: got 0 rows", 500, 0))
-    assert "Not enough data to tell" in Page(text).text
+    assert "Not enough data for a verdict" in Page(text).text

@@ -1,4 +1,4 @@
-"""Scaling finds the bottleneck and removes it, on a simulated training."""
+"""Scaling finds and removes the bottleneck of a simulated training job."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ KINDS = {
 }
 
 
-def noisy(sample: TeamSample, rng: random.Random, noise: float) -> TeamSample:
-    def perturbed(values: dict[str, float]) -> dict[str, float]:
+def add_noise(sample: TeamSample, rng: random.Random, noise: float) -> TeamSample:
+    def perturb(values: dict[str, float]) -> dict[str, float]:
         return {name: value * (1 + rng.gauss(0, noise)) for name, value in values.items()}
 
     return TeamSample(
-        sample.speed * (1 + rng.gauss(0, noise)), perturbed(dict(sample.used)), perturbed(dict(sample.network))
+        sample.speed * (1 + rng.gauss(0, noise)), perturb(dict(sample.used)), perturb(dict(sample.network))
     )
 
 
-def steps_of(
+def simulate_steps(
     scaling: Scaling, workload: Workload, *, seconds: int = HOUR_S, noise: float = 0.01, seed: int = 0
 ) -> Iterator[tuple[int, Step]]:
     rng = random.Random(seed)
     for second in range(seconds):
         now = steady_state(workload, scaling.configuration, LINK_BYTES_S)
-        step = scaling.decide(noisy(now, rng, noise))
+        step = scaling.decide(add_noise(now, rng, noise))
         if step is not None:
             yield second, step
 
 
-def steps_where(scaling, used, *, speed=lambda configuration: 5.0, link=0.1, samples=400):
-    """Return the steps when all nodes use the same share of their cores and links."""
+def steps_at_equal_usage(scaling, used, *, speed=lambda configuration: 5.0, link=0.1, samples=400):
+    """Return the steps if all nodes use the same share of their cores and links."""
     steps = []
     for _ in range(samples):
         cores = {name: used * one for name, one in scaling.configuration.nodes.items()}
@@ -71,7 +71,7 @@ def best_speed(workload: Workload, budget: float) -> float:
 @pytest.mark.parametrize("kind", KINDS)
 def test_search_settles_near_the_best_speed(kind):
     scaling = Scaling(24.0, Options(max_servers=8, max_workers=32))
-    steps = list(steps_of(scaling, KINDS[kind]))
+    steps = list(simulate_steps(scaling, KINDS[kind]))
     reached = steady_state(KINDS[kind], scaling.configuration, LINK_BYTES_S).speed
     assert reached >= 0.9 * best_speed(KINDS[kind], 24.0)
     assert scaling.settled
@@ -79,8 +79,8 @@ def test_search_settles_near_the_best_speed(kind):
     assert steps[-1][0] < HOUR_S / 2
 
 
-def test_training_that_uses_all_cores_grows_by_half_up_to_the_budget():
-    steps = steps_where(Scaling(budget=12.0), 0.98, speed=lambda now: 1.0)
+def test_team_that_uses_all_cores_grows_by_half_up_to_the_budget():
+    steps = steps_at_equal_usage(Scaling(budget=12.0), 0.98, speed=lambda now: 1.0)
     taken = [(step.kind, round(step.configuration.cores, 3)) for step in steps]
     assert taken == [("up", 4.5), ("up", 6.75), ("up", 10.125), ("up", 12.0), ("settled", 12.0)]
 
@@ -88,7 +88,7 @@ def test_training_that_uses_all_cores_grows_by_half_up_to_the_budget():
 def first_step(workload: Workload, configuration: TeamConfiguration) -> Step:
     options = Options(max_servers=8, max_workers=32)
     scaling = Scaling(configuration.cores, options, configuration=configuration)
-    return next(step for _, step in steps_of(scaling, workload, noise=0.002))
+    return next(step for _, step in simulate_steps(scaling, workload, noise=0.002))
 
 
 def test_workers_with_idle_cores_increase_in_number():
@@ -115,7 +115,7 @@ def test_parameter_server_short_of_cores_gets_idle_cores_of_workers():
 
 def test_step_without_gain_is_reverted_and_not_repeated():
     scaling = Scaling(budget=3.0, configuration=TeamConfiguration((0.9,), (1.0, 1.0)))
-    kinds = [step.kind for step in steps_where(scaling, 0.85, link=0.2)]
+    kinds = [step.kind for step in steps_at_equal_usage(scaling, 0.85, link=0.2)]
     assert kinds == ["up", "back", "worker", "back", "server", "back", "settled"]
     assert scaling.configuration == TeamConfiguration((0.9,), (1.0, 1.0))
 
@@ -125,7 +125,7 @@ def test_busy_link_tries_nodes_of_both_kinds_together():
         return 6.0 if len(now.servers) > 1 and len(now.workers) > 2 else 5.0
 
     scaling = Scaling(budget=3.0, configuration=TeamConfiguration((1.0,), (1.0, 1.0)))
-    steps = steps_where(scaling, 0.85, speed=speed, link=0.75)
+    steps = steps_at_equal_usage(scaling, 0.85, speed=speed, link=0.75)
     kinds = [step.kind for step in steps]
     assert kinds[:5] == ["worker", "back", "server", "back", "nodes"]
     assert steps[4].reason == "85 % of 3 cores are used: 1 more parameter server and 1 more worker"
@@ -133,20 +133,20 @@ def test_busy_link_tries_nodes_of_both_kinds_together():
     assert (len(scaling.configuration.servers), len(scaling.configuration.workers)) == (2, 3)
 
 
-def test_budget_applies_at_once_and_a_larger_one_restarts_the_search():
+def test_budget_applies_at_once_and_a_larger_budget_restarts_the_search():
     scaling = Scaling(budget=12.0)
-    list(steps_of(scaling, COMPUTES, seconds=1500))
+    list(simulate_steps(scaling, COMPUTES, seconds=1500))
     assert scaling.settled
     fewer = scaling.set_budget(6.0)
     assert fewer is not None
     assert (fewer.kind, fewer.configuration.cores) == ("budget", pytest.approx(6.0))
     assert fewer.reason == "the budget is now 6 cores"
-    list(steps_of(scaling, COMPUTES, seconds=1500))
+    list(simulate_steps(scaling, COMPUTES, seconds=1500))
     assert scaling.configuration.cores <= 6.0
     more = scaling.set_budget(9.0)
     assert more is not None
-    assert (more.kind, round(more.configuration.cores, 6)) == ("up", 9.0), "the training used its whole budget before"
-    list(steps_of(scaling, COMPUTES, seconds=1500))
+    assert (more.kind, round(more.configuration.cores, 6)) == ("up", 9.0), "the job used its whole budget before"
+    list(simulate_steps(scaling, COMPUTES, seconds=1500))
     assert scaling.configuration.cores > 8.0
 
 
@@ -155,7 +155,7 @@ def test_search_continues_during_small_changes_of_the_budget():
     rng, kinds = random.Random(0), []
     for second in range(HOUR_S):
         now = steady_state(KINDS["more cores than threads"], scaling.configuration, LINK_BYTES_S)
-        step = scaling.decide(noisy(now, rng, 0.01))
+        step = scaling.decide(add_noise(now, rng, 0.01))
         kinds += [step.kind] if step else []
         if second % 3 == 0:
             budget = 12.0 * rng.uniform(0.96, 1.0)
@@ -168,31 +168,31 @@ def test_search_continues_during_small_changes_of_the_budget():
 
 
 @pytest.fixture
-def on_trial() -> Scaling:
-    """Scaling that has added two workers, a step still on trial."""
+def scaling_on_trial() -> Scaling:
+    """Return a scaling that has added two workers and has yet to judge this step."""
     scaling = Scaling(3.0, Options(stable_samples=2), configuration=TeamConfiguration((1.0,), (1.0, 1.0)))
-    assert [step.kind for step in steps_where(scaling, 0.5, samples=2)] == ["worker"]
+    assert [step.kind for step in steps_at_equal_usage(scaling, 0.5, samples=2)] == ["worker"]
     return scaling
 
 
 @pytest.mark.parametrize(("percent", "judged"), [(1, True), (4, False), (30, False)])
-def test_step_is_not_judged_by_a_speed_on_another_budget(on_trial, percent, judged):
+def test_step_is_not_judged_by_speed_under_another_budget(scaling_on_trial, percent, judged):
     """The budget falls in small steps or at once."""
     for _ in range(4):
-        step = on_trial.set_budget(on_trial.budget * (1 - percent / 100))
+        step = scaling_on_trial.set_budget(scaling_on_trial.budget * (1 - percent / 100))
         assert (step is None) == (percent < 10)
-    steps = steps_where(on_trial, 0.5, speed=lambda now: 4.0, samples=2)
+    steps = steps_at_equal_usage(scaling_on_trial, 0.5, speed=lambda now: 4.0, samples=2)
     assert ("back" in [step.kind for step in steps]) == judged
 
 
-def test_reject_reverts_the_step_within_a_changed_budget(on_trial):
-    assert on_trial.set_budget(2.0) is not None
-    back = on_trial.reject("worker-3 keeps failing")
+def test_reject_reverts_the_step_within_a_changed_budget(scaling_on_trial):
+    assert scaling_on_trial.set_budget(2.0) is not None
+    back = scaling_on_trial.reject("worker-3 keeps failing")
     assert back is not None
     assert (len(back.configuration.workers), back.configuration.cores) == (2, pytest.approx(2.0))
 
 
-def test_floor_of_one_kind_does_not_limit_the_other():
+def test_floor_of_servers_does_not_limit_workers():
     floors = Floors()
     needed, too_few = TeamConfiguration((1.0, 1.0), (1.0, 1.0)), TeamConfiguration((0.8, 1.2), (1.0, 1.0))
     assert _raise_floors(floors, needed, too_few) == Floors(server=1.0, worker=0.0)
@@ -201,28 +201,30 @@ def test_floor_of_one_kind_does_not_limit_the_other():
     assert reassign(now, used, 10.0, Options(), Floors(server=1.0)) == now, "an idle node at its floor gets no cores"
 
 
-def test_server_below_one_core_keeps_what_its_batches_need():
-    def after(now: TeamConfiguration, worker: float, speed: float) -> float:
+def test_server_below_one_core_keeps_cores_that_its_batches_need():
+    def server_cores_after(now: TeamConfiguration, worker: float, speed: float) -> float:
         used = {"ps-0": 0.1, "worker-0": worker, "worker-1": worker}
         return reassign(now, used, speed, Options(), Floors()).servers[0]
 
     idle = TeamConfiguration((0.4,), (0.6, 0.6))
-    assert after(idle, 0.6, 60.0) == pytest.approx(0.125), "a fraction of a core is a whole core for a part of the time"
-    assert after(idle, 0.6, 4.0) > 0.2, "a batch of 25 ms does not fit into an eighth of 100 ms"
-    assert after(TeamConfiguration((0.1,), (0.7, 0.7)), 0.2, 60.0) > 0.3
+    assert server_cores_after(idle, 0.6, 60.0) == pytest.approx(0.125), (
+        "a fraction of a core is a whole core for a part of the time"
+    )
+    assert server_cores_after(idle, 0.6, 4.0) > 0.2, "a batch of 25 ms does not fit into an eighth of 100 ms"
+    assert server_cores_after(TeamConfiguration((0.1,), (0.7, 0.7)), 0.2, 60.0) > 0.3
 
 
-def test_no_step_without_a_bottleneck():
+def test_team_without_a_bottleneck_takes_no_step():
     scaling = Scaling(12.0, configuration=TeamConfiguration((0.1,), (5.95, 5.95)))
     healthy = Workload(compute_core_s=10.0, update_core_s=0.001, state_bytes=1e6)
-    assert [step.kind for _, step in steps_of(scaling, healthy, noise=0.02)] == ["settled"]
+    assert [step.kind for _, step in simulate_steps(scaling, healthy, noise=0.02)] == ["settled"]
 
 
 def test_search_restarts_when_far_fewer_cores_are_in_use():
     scaling = Scaling(budget=24.0)
-    list(steps_of(scaling, COMPUTES, seconds=2000))
+    list(simulate_steps(scaling, COMPUTES, seconds=2000))
     assert scaling.settled
-    assert list(steps_of(scaling, KINDS["network"], seconds=600))
+    assert list(simulate_steps(scaling, KINDS["network"], seconds=600))
 
 
 @given(
@@ -236,14 +238,14 @@ def test_search_restarts_when_far_fewer_cores_are_in_use():
     seed=st.integers(0, 99),
 )
 @settings(max_examples=5)
-def test_search_keeps_the_budget_and_ends_for_any_workload(
+def test_search_stays_within_the_budget_and_ends_for_any_workload(
     compute, serial, worker_cores, update, server_cores, state, budget, seed
 ):
     workload = Workload(compute, serial * compute, worker_cores, update, server_cores, state)
     scaling = Scaling(budget, Options(max_servers=4, max_workers=8))
     first = steady_state(workload, scaling.configuration, LINK_BYTES_S).speed
     last = 0
-    for second, step in steps_of(scaling, workload, noise=0.005, seed=seed):
+    for second, step in simulate_steps(scaling, workload, noise=0.005, seed=seed):
         last = second
         assert step.configuration.cores <= budget * (1 + 1e-6)
         assert min(step.configuration.nodes.values()) >= Options().min_cores * (1 - 1e-6)
@@ -256,9 +258,9 @@ def test_search_keeps_the_budget_and_ends_for_any_workload(
 @pytest.mark.parametrize(
     ("field", "value", "expected"),
     [
-        ("start_share", 0.0, "share greater than 0"),
+        ("start_share", 0.0, "fraction above 0"),
         ("stable_samples", 1, "at least 2"),
-        ("network_busy", 1.5, "up to 1"),
+        ("network_busy", 1.5, "at most 1"),
         ("min_cores", -1.0, "greater than 0"),
         ("min_gain", 1.0, "below 1"),
     ],

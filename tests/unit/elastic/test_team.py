@@ -1,4 +1,4 @@
-"""A team's reaction to failures of engines and nodes. Stubs in place of nodes fail on demand."""
+"""A team tolerates failures of engines and nodes. The nodes are stub jobs that fail on demand."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from paceline.runtime import JobStatus, Usage
 from paceline.train.job import EXIT_EXCLUDED, EXIT_STATE_LOST
 from paceline.train.progress import Progress
 
-AWAY = RuntimeUnavailableError("the engine is away")
+UNREACHABLE = RuntimeUnavailableError("the engine does not answer")
 
 
-class Stub:
+class StubJob:
     """A job that fails on demand."""
 
     def __init__(self, cores: float) -> None:
@@ -67,35 +67,35 @@ class Stub:
         return lines
 
 
-class Team:
-    """A team of stubs: a parameter server and some workers, each on one core."""
+class StubTeam:
+    """A team of stub jobs: a parameter server and some workers, each on one core."""
 
     def __init__(self, workers: int = 2, budget: float | None = None) -> None:
         configuration = TeamConfiguration((1.0,), (1.0,) * workers)
         self.scaling = Scaling(budget or configuration.cores, Options(stable_samples=2), configuration=configuration)
-        self.jobs = {name: Stub(cores) for name, cores in configuration.nodes.items()}
+        self.jobs = {name: StubJob(cores) for name, cores in configuration.nodes.items()}
         self.start_error: Exception | None = None
         self.removals = 0
         nodes = {name: TeamMember(job, job.cores) for name, job in self.jobs.items()}
         self.job = TeamJob(nodes, self.start, self.remove_all, self.scaling, Meter())
 
-    def start(self, name: str, cores: float) -> Stub:
+    def start(self, name: str, cores: float) -> StubJob:
         if self.start_error:
             raise self.start_error
-        self.jobs[name] = Stub(cores)
+        self.jobs[name] = StubJob(cores)
         return self.jobs[name]
 
     def remove_all(self) -> None:
         self.removals += 1
 
     def step(self, used: float) -> None:
-        """Let scaling decide on samples in which all nodes use this share of their cores."""
+        """Take a scaling step from samples in which all nodes use this share of their cores."""
         for _ in range(2):
             cores = self.scaling.configuration.nodes
             sample = TeamSample(5.0, {name: used * one for name, one in cores.items()}, {"ps-0": 0.1})
             step = self.scaling.decide(sample)
             if step is not None:
-                self.job._adopt(step)
+                self.job._accept_step(step)
         self.job.usage()
 
     def recover(self, *names: str) -> None:
@@ -110,7 +110,7 @@ class Team:
 
 
 def becomes_true(condition: Callable[[], bool]) -> bool:
-    """Wait for the effect of a thread of the team, at most 60 s; return whether it occurred."""
+    """Wait up to 60 s for a condition that a thread of the team meets; return whether it is met."""
     limit_s = time.monotonic() + 60
     while not condition() and time.monotonic() < limit_s:
         time.sleep(0.01)
@@ -118,44 +118,44 @@ def becomes_true(condition: Callable[[], bool]) -> bool:
 
 
 @pytest.fixture
-def team(monkeypatch: pytest.MonkeyPatch) -> Team:
+def team(monkeypatch: pytest.MonkeyPatch) -> StubTeam:
     monkeypatch.setattr("paceline.elastic.team._RETRY_S", 0.01)
-    return Team()
+    return StubTeam()
 
 
 @pytest.fixture
-def leaving(team: Team) -> Team:
-    """A team that fails to remove its leaving worker-3."""
+def leaving_team(team: StubTeam) -> StubTeam:
+    """Return a team whose worker-3 cannot be removed."""
     team.step(used=0.5)
-    team.jobs["worker-3"].error = AWAY
+    team.jobs["worker-3"].error = UNREACHABLE
     team.step(used=0.5)
     return team
 
 
-def test_worker_keeps_its_cores_until_its_removal_succeeds(team: Team) -> None:
+def test_worker_keeps_its_cores_until_its_removal_succeeds(team: StubTeam) -> None:
     team.step(used=0.5)
     assert sorted(team.jobs) == ["ps-0", "worker-0", "worker-1", "worker-2", "worker-3"]
     assert team.cores == pytest.approx(3.0)
     newcomers = [team.jobs[name] for name in ("worker-2", "worker-3")]
     for job in newcomers:
-        job.error = AWAY
-    team.step(used=0.5)  # no gain: reverted
+        job.error = UNREACHABLE
+    team.step(used=0.5)  # the step brought no speed and is reverted
     assert becomes_true(lambda: min(job.failed_stops for job in newcomers) > 1)
     team.job.usage()
-    assert team.jobs["worker-0"].cores == pytest.approx(0.5), "not increased while the others may still run"
+    assert team.jobs["worker-0"].cores == pytest.approx(0.5), "not increased while the new workers may still run"
     team.recover("worker-2", "worker-3")
     assert becomes_true(lambda: team.job.usage() is not None and team.jobs["worker-0"].cores == pytest.approx(1.0))
     assert team.cores == pytest.approx(3.0)
     assert [step.kind for step in team.job.take_steps()] == ["worker", "back"]
 
 
-def test_smaller_budget_also_shrinks_a_leaving_node(leaving: Team) -> None:
-    leaving.job.resize(1.0)
-    assert leaving.cores <= 1.0 + 0.1 + 1e-6, "a twentieth of a core for each leaving node"
-    leaving.recover("worker-3")
+def test_smaller_budget_also_shrinks_a_leaving_node(leaving_team: StubTeam) -> None:
+    leaving_team.job.resize(1.0)
+    assert leaving_team.cores <= 1.0 + 0.1 + 1e-6, "a twentieth of a core for each leaving node"
+    leaving_team.recover("worker-3")
 
 
-def test_resumed_team_grows_by_steps_and_shrinks_at_once(team: Team) -> None:
+def test_resumed_team_grows_by_steps_and_shrinks_at_once(team: StubTeam) -> None:
     team.job.resume(6.0)
     assert (team.job.take_steps(), team.cores, team.job.cores) == ([], 3.0, 3.0)
     team.step(used=0.99)
@@ -165,7 +165,7 @@ def test_resumed_team_grows_by_steps_and_shrinks_at_once(team: Team) -> None:
     assert team.cores == pytest.approx(1.5)
 
 
-def test_start_report_of_a_worker_is_no_progress(team: Team) -> None:
+def test_start_report_of_a_worker_is_not_progress(team: StubTeam) -> None:
     for report, done in ((Progress(0, 900, event="start"), None), (Progress(500, 900), 500)):
         team.jobs["worker-1"].lines.append(report.to_line())
         team.job.read_lines()
@@ -173,7 +173,7 @@ def test_start_report_of_a_worker_is_no_progress(team: Team) -> None:
         assert (newest and newest.done) == done
 
 
-def test_removed_node_is_replaced_and_others_can_still_shrink(team: Team) -> None:
+def test_removed_node_is_replaced_and_other_nodes_can_still_shrink(team: StubTeam) -> None:
     team.jobs["worker-0"].gone = True
     team.job.usage()
     assert not team.jobs["worker-0"].gone
@@ -187,15 +187,15 @@ def test_removed_node_is_replaced_and_others_can_still_shrink(team: Team) -> Non
         team.job.usage()
 
 
-def test_resize_tolerates_a_node_that_has_just_left(leaving: Team) -> None:
-    leaving.jobs["worker-3"].gone = True
-    leaving.job.resize(1.5)
-    leaving.job.resize(1.2)
-    leaving.recover("worker-3")
-    assert becomes_true(lambda: leaving.job.usage() is not None and leaving.job.cores == pytest.approx(1.2))
+def test_resize_tolerates_a_node_that_has_just_left(leaving_team: StubTeam) -> None:
+    leaving_team.jobs["worker-3"].gone = True
+    leaving_team.job.resize(1.5)
+    leaving_team.job.resize(1.2)
+    leaving_team.recover("worker-3")
+    assert becomes_true(lambda: leaving_team.job.usage() is not None and leaving_team.job.cores == pytest.approx(1.2))
 
 
-def test_wait_includes_workers_code_after_the_training_loop(team: Team) -> None:
+def test_wait_includes_workers_code_after_the_training_loop(team: StubTeam) -> None:
     for name in ("worker-0", "worker-1"):
         team.jobs[name].lines.append(Progress(900, 900).to_line())
     team.job.read_lines()
@@ -208,33 +208,33 @@ def test_wait_includes_workers_code_after_the_training_loop(team: Team) -> None:
     assert team.job.status().exit_code == 0
 
 
-def test_late_parameter_server_does_not_block_the_end(team: Team) -> None:
-    late = Stub(1.0)
+def test_late_parameter_server_does_not_block_the_end(team: StubTeam) -> None:
+    late = StubJob(1.0)
     team.job._nodes["ps-1"] = TeamMember(late, 1.0)
     for name in ("ps-0", "worker-0", "worker-1"):
         team.jobs[name].exit_code = 0
     assert team.job.wait(0.0)
-    assert late.exit_code is None, "it still tries to reach the first one"
+    assert late.exit_code is None, "it still tries to reach the first parameter server"
 
 
-def test_death_of_the_parameter_server_ends_the_training(team: Team) -> None:
+def test_death_of_the_parameter_server_ends_the_training(team: StubTeam) -> None:
     team.jobs["ps-0"].exit_code = 137
     assert team.job.wait(0.0)
     assert team.job.status().exit_code == 137
 
 
 def test_resize_without_an_answer_may_have_taken_effect() -> None:
-    team = Team(budget=4.5)
+    team = StubTeam(budget=4.5)
     team.jobs["worker-1"].answers = False
     with pytest.raises(RuntimeUnavailableError):
-        team.step(used=0.99)  # increased, without an answer
+        team.step(used=0.99)  # the increase gets no answer
     team.jobs["worker-1"].answers = True
     team.job.resize(3.0)
     assert team.cores == pytest.approx(3.0)
 
 
-def test_failed_stop_or_removal_does_not_affect_other_nodes(team: Team) -> None:
-    team.jobs["ps-0"].error = AWAY
+def test_failed_stop_or_removal_does_not_affect_other_nodes(team: StubTeam) -> None:
+    team.jobs["ps-0"].error = UNREACHABLE
     with pytest.raises(RuntimeUnavailableError):
         team.job.stop()
     assert team.jobs["worker-0"].exit_code == team.jobs["worker-1"].exit_code == 143
@@ -244,7 +244,7 @@ def test_failed_stop_or_removal_does_not_affect_other_nodes(team: Team) -> None:
     assert team.removals == 1
 
 
-def test_server_that_lost_a_shard_is_restarted_a_few_times(team: Team) -> None:
+def test_server_that_lost_a_shard_is_restarted_a_few_times(team: StubTeam) -> None:
     for starts in (2, 3, 4):
         team.jobs["ps-0"].exit_code = EXIT_STATE_LOST
         assert not team.job.wait(0.0)
@@ -256,7 +256,7 @@ def test_server_that_lost_a_shard_is_restarted_a_few_times(team: Team) -> None:
     assert team.job.status().exit_code == EXIT_STATE_LOST
 
 
-def test_resumed_team_has_all_nodes_within_the_current_budget(team: Team) -> None:
+def test_resumed_team_has_all_nodes_within_the_current_budget(team: StubTeam) -> None:
     team.job.stop()
     team.job.usage()
     assert all(job.starts == 1 for job in team.jobs.values()), "no node is restarted during the preemption"
@@ -266,19 +266,19 @@ def test_resumed_team_has_all_nodes_within_the_current_budget(team: Team) -> Non
     assert team.cores == pytest.approx(1.5)
 
 
-def test_node_leaving_at_a_preemption_is_removed_on_resume(leaving: Team) -> None:
+def test_node_leaving_at_a_preemption_is_removed_on_resume(leaving_team: StubTeam) -> None:
     with pytest.raises(RuntimeUnavailableError):
-        leaving.job.stop()
-    leaving.jobs["worker-3"].error = None
-    leaving.job.stop()
-    leaving.job.restart()
-    assert becomes_true(lambda: leaving.jobs["worker-3"].removed)
+        leaving_team.job.stop()
+    leaving_team.jobs["worker-3"].error = None
+    leaving_team.job.stop()
+    leaving_team.job.restart()
+    assert becomes_true(lambda: leaving_team.jobs["worker-3"].removed)
     assert becomes_true(
-        lambda: leaving.job.usage() is not None and leaving.jobs["worker-0"].cores == pytest.approx(1.0)
+        lambda: leaving_team.job.usage() is not None and leaving_team.jobs["worker-0"].cores == pytest.approx(1.0)
     )
 
 
-def test_training_continues_without_a_node_that_cannot_start(team: Team) -> None:
+def test_training_continues_without_a_node_that_cannot_start(team: StubTeam) -> None:
     team.start_error = InvalidInputError("inputs", "s3://gone", "a readable object")
     team.step(used=0.5)
     assert team.job.configuration == TeamConfiguration((1.0,), (1.0, 1.0))
@@ -287,8 +287,8 @@ def test_training_continues_without_a_node_that_cannot_start(team: Team) -> None
     assert team.cores == pytest.approx(3.0)
 
 
-def test_training_continues_without_a_new_worker_that_keeps_failing(team: Team) -> None:
-    """For example, the machine's memory is too small for one more worker."""
+def test_training_continues_without_a_new_worker_that_keeps_failing(team: StubTeam) -> None:
+    """A machine may have too little memory for one more worker."""
     team.step(used=0.5)
     for _ in range(4):
         team.jobs["worker-3"].exit_code = 137
@@ -302,7 +302,7 @@ def test_training_continues_without_a_new_worker_that_keeps_failing(team: Team) 
 
 
 @pytest.mark.parametrize(("code", "starts"), [(1, 4), (EXIT_EXCLUDED, 1)])
-def test_first_worker_that_keeps_failing_ends_the_training(team: Team, code: int, starts: int) -> None:
+def test_first_worker_that_keeps_failing_ends_the_training(team: StubTeam, code: int, starts: int) -> None:
     for _ in range(starts - 1):
         team.jobs["worker-1"].exit_code = code
         team.job.usage()

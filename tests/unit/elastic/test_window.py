@@ -1,4 +1,4 @@
-"""When there are enough samples of a configuration for a decision."""
+"""The window tells when the samples of a configuration suffice for a decision."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paceline.elastic.window import Window
 OPTIONS = Options()
 
 
-def first_complete(loads: list[float]) -> int:
+def samples_until_complete(loads: list[float]) -> int:
     """Return the number of samples after which no network can be the bottleneck."""
     window = Window(OPTIONS)
     for number in range(1, 100):
@@ -30,7 +30,7 @@ def first_complete(loads: list[float]) -> int:
     ],
 )
 def test_link_near_its_limit_needs_more_samples(loads: list[float], samples: int) -> None:
-    assert first_complete(loads) == samples
+    assert samples_until_complete(loads) == samples
 
 
 @pytest.mark.parametrize(("load", "busy"), [(0.6, False), (0.7, True)])

@@ -21,17 +21,17 @@ parameter_server: {name: store, kind: server, cores: 8, memory_gib: 32}
 
 
 @pytest.fixture
-def write(tmp_path):
-    def write(text):
+def write_fleet(tmp_path):
+    def write_fleet(text):
         path = tmp_path / "fleet.yaml"
         path.write_text(text)
         return path
 
-    return write
+    return write_fleet
 
 
-def test_load_applies_defaults(write):
-    fleet = load(write(FLEET))
+def test_load_applies_defaults(write_fleet):
+    fleet = load(write_fleet(FLEET))
     gate, _, hall = fleet.machines
     assert gate.background == (BackgroundApp(name="stitching", latency_ms=200),)
     assert gate.link == Link(mbit_per_s=100, delay_ms=2)
@@ -43,17 +43,17 @@ def test_load_applies_defaults(write):
         fleet.machine("gate-3")
 
 
-def test_parameter_server_may_be_a_worker_and_defaults_to_the_first(write):
+def test_parameter_server_may_be_a_worker_and_defaults_to_the_first_machine(write_fleet):
     named = FLEET.replace("{name: store, kind: server, cores: 8, memory_gib: 32}", "hall")
-    assert load(write(named)).parameter_server.gpus == 2
+    assert load(write_fleet(named)).parameter_server.gpus == 2
     without = "\n".join(line for line in FLEET.splitlines() if not line.startswith("parameter_server"))
-    assert load(write(without)).parameter_server.name == "gate-1"
+    assert load(write_fleet(without)).parameter_server.name == "gate-1"
 
 
 MACHINE = {"name": "a", "kind": "nano", "cores": 4, "memory_gib": 4}
 
 
-def background(*latencies_ms):
+def background_apps(*latencies_ms):
     return {"background": [{"name": "x", "latency_ms": latency_ms} for latency_ms in latencies_ms]}
 
 
@@ -75,8 +75,11 @@ def background(*latencies_ms):
             {"machines": [MACHINE, MACHINE]},
             "fleet: got .*, expected a valid fleet: two machines have the name 'a'",
         ),
-        ({"machines": [MACHINE | background(-1)]}, "fleet.machines.a.background.x.latency_ms: got -1, expected"),
-        ({"machines": [MACHINE | background(1, 1)]}, "fleet.machines.a: got .* two applications have the name 'x'"),
+        ({"machines": [MACHINE | background_apps(-1)]}, "fleet.machines.a.background.x.latency_ms: got -1, expected"),
+        (
+            {"machines": [MACHINE | background_apps(1, 1)]},
+            "fleet.machines.a: got .* two applications have the name 'x'",
+        ),
         ({"machines": [{"name": "a", "kind": "nano", "cores": 1}]}, "fleet.machines.a.memory_gib: got 'nothing'"),
         ({"machines": [MACHINE], "parameter_server": {"name": "s"}}, "fleet.parameter_server.kind: got 'nothing'"),
     ],
@@ -86,17 +89,17 @@ def test_validation_error_names_machine_and_field(content, message):
         read(content)
 
 
-def test_unreadable_file_is_rejected_with_its_name(write, tmp_path):
+def test_unreadable_file_is_rejected_with_its_name(write_fleet, tmp_path):
     with pytest.raises(InvalidInputError, match=r"nowhere.yaml', expected a readable file \(No such file"):
         load(tmp_path / "nowhere.yaml")
     with pytest.raises(InvalidInputError, match="expected YAML"):
-        load(write("workers: [a: b: c]"))
+        load(write_fleet("workers: [a: b: c]"))
     with pytest.raises(InvalidInputError, match="expected YAML"):
-        load(write("!!python/object/apply:os.system ['true']"))  # the file must not execute code
+        load(write_fleet("!!python/object/apply:os.system ['true']"))  # the file must not execute code
 
 
-class Engine:
-    """A substitute for docker's client of an engine."""
+class FakeEngine:
+    """A fake of docker's client for an engine."""
 
     def __init__(self, cores=4, memory_gib=4.0, images=("trainer",), runtimes=("runc",)):
         self._info = {"NCPU": cores, "MemTotal": memory_gib * 2**30, "Runtimes": dict.fromkeys(runtimes)}
@@ -112,36 +115,40 @@ class Engine:
         return [name] if name in self._images else []
 
 
-def test_check_reports_differences_of_every_engine(write):
-    engines = {"gate-2": Engine(cores=2, memory_gib=3.8), "hall": Engine(32, 128.0), "store": Engine(8, 8.0, ())}
+def test_check_reports_differences_of_every_engine(write_fleet):
+    engines = {
+        "gate-2": FakeEngine(cores=2, memory_gib=3.8),
+        "hall": FakeEngine(32, 128.0),
+        "store": FakeEngine(8, 8.0, ()),
+    }
 
     def connect(worker):
         if worker.name not in engines:
             raise ConnectionError("Connection refused\nand more details")
         return engines[worker.name]
 
-    found = {one.machine: one for one in check(load(write(FLEET)), connect, image="trainer")}
+    found = {one.machine: one for one in check(load(write_fleet(FLEET)), connect, image="trainer")}
     assert list(found) == ["gate-1", "gate-2", "hall", "store"]
     assert found["gate-1"].problems == ("its engine does not answer: Connection refused",)
     assert found["gate-2"].problems == ("has 2 cores, expected 4",)
-    assert found["hall"].problems == ("its engine has no runtime for GPUs, expected 2",)
+    assert found["hall"].problems == ("its engine has no GPU runtime, expected 2 GPUs",)
     assert found["store"].problems == ("has 8.0 GiB of memory, expected 32", "image trainer is missing")
     assert (found["gate-2"].version, found["gate-2"].cores, found["gate-2"].ok) == ("28.2.2", 2, False)
-    results = check(load(write(FLEET)), lambda worker: Engine(64, 256.0, runtimes=("runc", "nvidia")))
+    results = check(load(write_fleet(FLEET)), lambda worker: FakeEngine(64, 256.0, runtimes=("runc", "nvidia")))
     assert all(one.ok for one in results)
 
 
-def test_fleet_check_command_lists_machines_and_fails_for_unreachable_ones(write, capsys, monkeypatch):
+def test_fleet_check_command_lists_machines_and_fails_if_one_is_unreachable(write_fleet, capsys, monkeypatch):
     monkeypatch.setattr(
-        "paceline.airflow.fleet_command._connect", lambda worker: Engine(64, 256.0, runtimes=("runc", "nvidia"))
+        "paceline.airflow.fleet_command._connect", lambda worker: FakeEngine(64, 256.0, runtimes=("runc", "nvidia"))
     )
-    assert main(["fleet", "check", str(write(FLEET))]) == 0
+    assert main(["fleet", "check", str(write_fleet(FLEET))]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["MACHINE", "KIND", "TIER", "ENGINE", "CORES", "MEMORY"]
     assert lines[1].split() == ["gate-1", "nano", "edge", "28.2.2", "64", "256", "GiB", "ok"]
     assert len(lines) == 5
     monkeypatch.setattr("paceline.airflow.fleet_command._connect", lambda worker: 1 / 0)
-    assert main(["fleet", "check", str(write(FLEET))]) == 1
+    assert main(["fleet", "check", str(write_fleet(FLEET))]) == 1
     assert "its engine does not answer: division by zero" in capsys.readouterr().out
     assert main(["fleet", "check", "nowhere.yaml"]) == 1
     assert "fleet: got 'nowhere.yaml', expected a readable file" in capsys.readouterr().err

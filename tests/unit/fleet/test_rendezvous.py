@@ -1,4 +1,4 @@
-"""Networks, addresses and keys of the containers of one training."""
+"""Networks, addresses and keys of the containers of one training job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOCAL = Machine(name="local", kind="nano", cores=4, memory_gib=4)
 SPEC = JobSpec(name="job", command=["python"], devices=1)
 
 
-def open_rendezvous(**arguments):
+def make_open_rendezvous(**arguments):
     return Rendezvous(**({"network": "net", "server": HALL, "open": True, "secret": "secret"} | arguments))
 
 
@@ -29,7 +29,7 @@ def test_one_engine_needs_no_open_port_and_no_key():
 
 
 def test_only_workers_on_other_engines_use_the_address():
-    rendezvous = open_rendezvous()
+    rendezvous = make_open_rendezvous()
     server, remote, local = rendezvous.serve(SPEC), rendezvous.join(SPEC, GATE), rendezvous.join(SPEC, LOCAL)
     assert server.published == {29500: ("10.0.0.5", 7000)}
     assert remote.environment["PACELINE_SERVER"] == "10.0.0.5:7000"
@@ -40,21 +40,21 @@ def test_only_workers_on_other_engines_use_the_address():
     assert len(keys) == 1
 
 
-def test_machines_have_own_control_groups_and_trainings_own_keys():
-    assert open_rendezvous().serve(SPEC).cgroup_parent == "/hall"
-    assert open_rendezvous().join(SPEC, GATE).cgroup_parent == "/gate"
-    specs = [open_rendezvous(network=name).serve(SPEC) for name in ("one", "other")]
+def test_machines_have_own_control_groups_and_jobs_own_keys():
+    assert make_open_rendezvous().serve(SPEC).cgroup_parent == "/hall"
+    assert make_open_rendezvous().join(SPEC, GATE).cgroup_parent == "/gate"
+    specs = [make_open_rendezvous(network=name).serve(SPEC) for name in ("one", "other")]
     one, other = (spec.environment["PACELINE_SERVER_KEY"] for spec in specs)
     assert one != other
     assert "secret" not in one
-    assert "secret" not in repr(open_rendezvous(secret="secret"))
+    assert "secret" not in repr(make_open_rendezvous(secret="secret"))
 
 
 def test_open_rendezvous_without_address_or_secret_is_rejected():
     with pytest.raises(InvalidInputError, match=r"fleet.hall.address: got None"):
-        open_rendezvous(server=HALL.model_copy(update={"address": None}))
+        make_open_rendezvous(server=HALL.model_copy(update={"address": None}))
     with pytest.raises(InvalidInputError, match=r"fleet.key_conn_id: got None"):
-        open_rendezvous(secret="")
+        make_open_rendezvous(secret="")
     check_rendezvous(Fleet(machines=(LOCAL,), parameter_server=HALL))
 
 

@@ -12,9 +12,9 @@ from paceline.arbiter import Arbiter, DeviceRequest, Grant
 from paceline.contract import Ceiling
 from paceline.errors import InvalidInputError
 from paceline.operators import ArbiterOperator
-from paceline.operators.arbitrate import POLICIES, _key, _policy, _PoolLog, _request
+from paceline.operators.arbitrate import POLICIES, _make_policy, _PoolLog, _task_key, _to_request
 
-VALID = {"task_id": "arbiter", "pool": "trainings", "devices": 2, "conn_id": "airflow_api"}
+VALID = {"task_id": "arbiter", "pool": "training", "devices": 2, "conn_id": "airflow_api"}
 
 
 INVALID = {
@@ -39,7 +39,7 @@ def test_templates_are_not_checked_at_parsing():
     assert ArbiterOperator(**{**VALID, "every": timedelta(minutes=5)}).every == timedelta(minutes=5)
 
 
-def row(**changed):
+def job_row(**changed):
     return {
         "dag_id": "night", "run_id": "r1", "task_id": "train", "map_index": -1, "state": "running",
         "started_at": "2030-01-01T12:00:00Z", "priority_weight": 1, "lost": False, "pace": None,
@@ -47,8 +47,8 @@ def row(**changed):
     }  # fmt: skip
 
 
-def sample(**changed):
-    """A sample of a training that waits for devices."""
+def waiting_sample(**changed):
+    """Return a sample of a job that waits for devices."""
     return {
         "state": "waiting", "t_s": 5.0, "updated_at": "2030-01-01T12:00:05+00:00", "progress_pct": 0.0,
         "setpoint_pct": 0.0, "devices": 0.0, "min_devices": 0.1, "max_devices": 2.0, "quantum": 0.05,
@@ -57,34 +57,34 @@ def sample(**changed):
 
 
 def test_mapped_tasks_have_different_keys():
-    assert _key(row()) == "night r1 train"
-    assert _key(row(map_index=3)) == "night r1 train[3]"
+    assert _task_key(job_row()) == "night r1 train"
+    assert _task_key(job_row(map_index=3)) == "night r1 train[3]"
 
 
 def test_request_counts_reported_devices_or_the_whole_grant_of_a_lost_task():
-    assert _request("a", row(), "on_time") is None
-    granted = Ceiling(0.5, 3, at_most=1.0).to_json()
-    unreported = _request("a", row(ceiling=granted), "on_time")
+    assert _to_request("a", job_row(), "on_time") is None
+    granted = Ceiling(0.5, 3, max_devices=1.0).to_json()
+    unreported = _to_request("a", job_row(ceiling=granted), "on_time")
     assert (unreported.lost, unreported.committed) == (True, 1.0)
-    pace = sample(state="training", devices=0.8, deadline_s=60.0, grant=3)
-    reported = _request("a", row(ceiling=granted, pace=pace), "on_time")
+    pace = waiting_sample(state="training", devices=0.8, deadline_s=60.0, grant=3)
+    reported = _to_request("a", job_row(ceiling=granted, pace=pace), "on_time")
     assert (reported.lost, reported.committed) == (False, 0.8)
-    lost = _request("a", row(ceiling=granted, pace=pace, lost=True), "on_time")
+    lost = _to_request("a", job_row(ceiling=granted, pace=pace, lost=True), "on_time")
     assert (lost.lost, lost.committed) == (True, 1.0)
-    unshared = _request("a", row(pace={**pace, "grant": None}, lost=True), "on_time")
-    assert (unshared.lost, unshared.committed) == (True, 2.0), "without grants, a training may use up to its maximum"
-    ended = _request("a", row(ceiling=granted, pace={**pace, "state": "finished"}, lost=True), "on_time")
+    unshared = _to_request("a", job_row(pace={**pace, "grant": None}, lost=True), "on_time")
+    assert (unshared.lost, unshared.committed) == (True, 2.0), "without grants, a job may use up to its maximum"
+    ended = _to_request("a", job_row(ceiling=granted, pace={**pace, "state": "finished"}, lost=True), "on_time")
     assert ended.committed == 0.0
 
 
-class Api:
-    """An Airflow API; the runs in ``deleted`` vanish before they get a grant."""
+class FakeApi:
+    """A fake Airflow API; the runs in ``deleted`` are deleted before they get a grant."""
 
     def __init__(self, rows, deleted=()):
         self.rows, self.deleted, self.sent = rows, deleted, {}
 
     def pages(self, path):
-        assert path == "/pools/trainings/trainings"
+        assert path == "/pools/training/jobs"
         return self.rows
 
     def put_task_state(self, dag_id, run_id, task_id, key, value, *, map_index=-1):
@@ -94,7 +94,7 @@ class Api:
 
 
 def test_deleted_run_does_not_block_grants_of_other_runs(caplog):
-    api = Api([row(run_id=name, pace=sample()) for name in ("r1", "r2", "r3")], deleted=("r1",))
+    api = FakeApi([job_row(run_id=name, pace=waiting_sample()) for name in ("r1", "r2", "r3")], deleted=("r1",))
     pool_log = _PoolLog(logging.getLogger("test"))
     ArbiterOperator(**VALID)._step(api, Arbiter(2.0), pool_log)
     assert {run_id: devices > 0 for run_id, (_, devices) in api.sent.items()} == {"r2": True, "r3": True}
@@ -104,12 +104,12 @@ def test_deleted_run_does_not_block_grants_of_other_runs(caplog):
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_only_the_priority_policy_uses_airflows_priority_weight(policy):
-    pace = sample(min_devices=1.5)
-    early = row(run_id="early", pace=pace)
-    important = row(run_id="important", pace=pace, started_at="2030-01-01T12:01:00Z", priority_weight=7)
-    api = Api([early, important])
+    pace = waiting_sample(min_devices=1.5)
+    early = job_row(run_id="early", pace=pace)
+    important = job_row(run_id="important", pace=pace, started_at="2030-01-01T12:01:00Z", priority_weight=7)
+    api = FakeApi([early, important])
     operator = ArbiterOperator(**{**VALID, "policy": policy})
-    operator._step(api, Arbiter(2.0, policy=_policy(policy, 60.0)), _PoolLog(logging.getLogger("test")))
+    operator._step(api, Arbiter(2.0, policy=_make_policy(policy, 60.0)), _PoolLog(logging.getLogger("test")))
     assert [run_id for run_id, (_, devices) in api.sent.items() if devices > 0] == [
         "important" if policy == "priority" else "early"
     ]

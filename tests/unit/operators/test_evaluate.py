@@ -17,7 +17,7 @@ from paceline.registry import Registry
 from paceline.runtime import ProcessRuntime
 
 Task = Callable[..., Any]
-# A "model" is a file with its quality. The script also reads the data, so that both inputs are needed.
+# A model is a file with its quality. The script also reads the data, so it needs a model and data.
 SCRIPT = """
 import json
 from paceline.train import input_dir, report
@@ -36,12 +36,12 @@ def registry(tmp_path: Path) -> Registry:
 
 @pytest.fixture
 def evaluate(tmp_path: Path, process_runtime_root: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
-    """Run the operator as a task of run ``run_id``; a number as challenger stands for a model of that quality."""
+    """Return a function that runs the operator; a number as challenger means a model of that quality."""
     monkeypatch.setattr(EvaluateOperator, "make_runtime", lambda self: ProcessRuntime(process_runtime_root))
     (tmp_path / "evaluate.py").write_text(SCRIPT)
     (tmp_path / "holdout.csv").write_text("1\n2\n3\n")
 
-    def run(challenger: float | str, run_id: str = "monday", **arguments: Any) -> Any:
+    def run_operator(challenger: float | str, run_id: str = "monday", **arguments: Any) -> Any:
         if isinstance(challenger, float):
             folder = tmp_path / f"trained-{challenger}"
             folder.mkdir(exist_ok=True)
@@ -63,12 +63,12 @@ def evaluate(tmp_path: Path, process_runtime_root: Path, monkeypatch: pytest.Mon
         ti = SimpleNamespace(dag_id="retrain", run_id=run_id, task_id="evaluate", map_index=-1)
         return operator.execute({"ti": ti})  # type: ignore[typeddict-item]
 
-    return run
+    return run_operator
 
 
 @pytest.fixture
-def judge(evaluate: Task, monkeypatch: pytest.MonkeyPatch) -> Task:
-    """As ``evaluate``, without a job: the score is the quality in the model's file."""
+def evaluate_directly(evaluate: Task, monkeypatch: pytest.MonkeyPatch) -> Task:
+    """Return ``evaluate`` without a job: the score is the quality in the model's file."""
 
     def score(self: EvaluateOperator, context: Any, runtime: Any, role: str, model: str, scratch: Path) -> Any:
         auc = json.loads((Path(model) / "model.json").read_text())["auc"]
@@ -126,36 +126,36 @@ def test_champion_and_challenger_are_scored_on_the_same_data(
         (0.7, "auc", True, False),
     ],
 )
-def test_challenger_is_better_only_in_the_metrics_direction(
-    judge: Task, registry: Registry, challenger: float, metric: str, greater_is_better: bool, better: bool
+def test_challenger_is_better_in_the_direction_of_the_metric(
+    evaluate_directly: Task, registry: Registry, challenger: float, metric: str, greater_is_better: bool, better: bool
 ) -> None:
-    judge(0.7)
+    evaluate_directly(0.7)
     registry.promote("flights", 1, "first")
-    result = judge(challenger, run_id="tuesday", metric=metric, greater_is_better=greater_is_better)
+    result = evaluate_directly(challenger, run_id="tuesday", metric=metric, greater_is_better=greater_is_better)
     assert result["better"] is better
     assert (result["improvement"] > 0) is better
 
 
-def test_retry_returns_the_same_version_for_the_same_model(judge: Task) -> None:
-    first = judge(0.7)
-    assert judge(0.7) == first
-    assert [first["version"], judge(0.71)["version"]] == [1, 2]
+def test_retry_returns_the_same_version_for_the_same_model(evaluate_directly: Task) -> None:
+    first = evaluate_directly(0.7)
+    assert evaluate_directly(0.7) == first
+    assert [first["version"], evaluate_directly(0.71)["version"]] == [1, 2]
 
 
-def test_repeated_evaluation_compares_with_the_previous_champion(judge: Task, registry: Registry) -> None:
-    judge(0.7)
+def test_repeated_evaluation_compares_with_the_previous_champion(evaluate_directly: Task, registry: Registry) -> None:
+    evaluate_directly(0.7)
     registry.promote("flights", 1, "first")
-    before = judge(0.75, run_id="tuesday")
+    before = evaluate_directly(0.75, run_id="tuesday")
     registry.promote("flights", 2, "better")
-    assert judge(0.75, run_id="tuesday") == before
+    assert evaluate_directly(0.75, run_id="tuesday") == before
 
 
-def test_modified_champion_is_not_scored(judge: Task, registry: Registry) -> None:
-    judge(0.7)
+def test_modified_champion_is_not_scored(evaluate_directly: Task, registry: Registry) -> None:
+    evaluate_directly(0.7)
     registry.promote("flights", 1, "first")
     (registry.location(registry.version("flights", 1)) / "model.json").write_text('{"auc": 0.1}')
     with pytest.raises(AirflowFailException, match="as in the manifest: it was changed"):
-        judge(0.75, run_id="tuesday")
+        evaluate_directly(0.75, run_id="tuesday")
     assert len(registry.versions("flights")) == 1
 
 

@@ -59,7 +59,7 @@ def learned_line(function):
 
 def save_profile(profiles, task, *, days_old=1):
     measured_at = (datetime.now(timezone.utc) - timedelta(days=days_old)).isoformat()
-    fingerprint = task._fingerprint(task._training(Path(profiles).parent), "nano")
+    fingerprint = task._fingerprint(task._training_spec(Path(profiles).parent), "nano")
     origin = Origin(fingerprint, cores=1, memory_gib=1, gpus=0, measured_at=measured_at)
     learned = {function.name: learned_line(function) for function in FUNCTIONS}
     ProfileStore(UPath(profiles)).save(DeviceProfile("nano", learned, [4, 8, 16, 32], origin))
@@ -86,12 +86,12 @@ def test_valid_profile_is_kept_without_an_engine(profiles, script):
 def test_outdated_profile_is_measured_again(profiles, script, tmp_path, change, why):
     save_profile(profiles, profile_task(profiles, script), days_old=100 if "90" in why else 1)
     task = profile_task(profiles, script, **change(script))
-    stale, kept = task._check_profiles(ProfileStore(UPath(profiles)), task._training(tmp_path))
+    stale, kept = task._check_profiles(ProfileStore(UPath(profiles)), task._training_spec(tmp_path))
     assert kept == {}
     assert why in stale["nano"]
 
 
-def test_missing_engine_is_retried_but_not_a_missing_script(profiles, script, tmp_path):
+def test_missing_engine_is_retried_and_missing_script_is_not(profiles, script, tmp_path):
     with pytest.raises(AirflowException, match="no Docker engine answers") as raised:
         profile_task(profiles, script).execute(CONTEXT)
     assert not isinstance(raised.value, AirflowFailException)
@@ -127,7 +127,7 @@ def test_fingerprint_changes_with_the_background_applications(profiles, script, 
     def fingerprint(*apps):
         fleet = Fleet(machines=(GATE.model_copy(update={"background": apps}),), parameter_server=SERVER)
         task = ProfileOperator(task_id="profile", fleet=fleet, profiles=profiles, script=str(script))
-        return task._fingerprint(task._training(tmp_path), "nano")
+        return task._fingerprint(task._training_spec(tmp_path), "nano")
 
     app = BackgroundApp(name="app", latency_ms=10, image="app", script=str(app_script))
     found = [fingerprint(), fingerprint(app), fingerprint(app.model_copy(update={"image": "another"}))]

@@ -13,15 +13,15 @@ from paceline.operators._host import TaskHost
 
 @pytest.fixture
 def task_status(monkeypatch):
-    monkeypatch.setattr(_host, "_in_process", lambda: False)
+    monkeypatch.setattr(_host, "_is_dags_test", lambda: False)
 
-    def status_of(get_task_states, map_index=-1):
+    def query_status(get_task_states, map_index=-1):
         task = DeadlineTrainingOperator(task_id="train", script="train.py", deadline="1m")
         ti = SimpleNamespace(dag_id="dag", run_id="run", task_id="train", map_index=map_index, try_number=1)
         ti.max_tries, ti.get_task_states = 2, get_task_states
         return TaskHost(task, {"ti": ti, "task_state_store": None}, ()).task_status()
 
-    return status_of
+    return query_status
 
 
 @pytest.mark.parametrize(
@@ -60,5 +60,5 @@ def test_task_status_without_an_answer_is_unknown(task_status, monkeypatch):
 
 
 def test_task_status_in_dags_test_is_over(task_status, monkeypatch):
-    monkeypatch.setattr(_host, "_in_process", lambda: True)
+    monkeypatch.setattr(_host, "_is_dags_test", lambda: True)
     assert task_status(None) == "over"

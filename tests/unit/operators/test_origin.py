@@ -1,4 +1,4 @@
-"""Durations count from the start of the run or the task, also with an implausible start date from Airflow."""
+"""Durations count from the start of the run or the task, even if Airflow's start date is implausible."""
 
 from __future__ import annotations
 

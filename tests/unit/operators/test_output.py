@@ -1,4 +1,4 @@
-"""A training's output is copied to its destination, also repeatedly."""
+"""A training job's output is copied to its destination, even repeatedly."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from airflow.sdk import ObjectStoragePath
 from airflow.sdk.io import attach
 from fsspec.implementations.memory import MemoryFileSystem
 
-from paceline.operators._output import collect
+from paceline.operators._output import collect_output
 from paceline.operators._values import storage_path
 
 
 @pytest.fixture(autouse=True, scope="module")
-def memory() -> None:
-    """An object storage in this process."""
+def memory_storage() -> None:
+    """Attach an object storage in the memory of this process."""
     attach("memory", fs=MemoryFileSystem())
 
 
-def a_job(**files: str) -> Any:
+def job_with_output(**files: str) -> Any:
     """Return a job with text files as output, named by their paths with ``__`` for a slash."""
 
     def write(destination: Path) -> list[str]:
@@ -38,8 +38,8 @@ def a_job(**files: str) -> Any:
 def test_remote_output_is_replaced_in_place(existing: bool, tmp_path: Path) -> None:
     place = f"memory://models/{tmp_path.name}"
     if existing:
-        collect(a_job(model="old", weights__first="old", weights__second="old"), place)
-    collect(a_job(model="new", weights__first="new"), place)
+        collect_output(job_with_output(model="old", weights__first="old", weights__second="old"), place)
+    collect_output(job_with_output(model="new", weights__first="new"), place)
     files = [path for path in ObjectStoragePath(place).rglob("*") if path.is_file()]
     found = {path.path.partition(f"{tmp_path.name}/")[2]: path.read_text() for path in files}
     assert found == {"model": "new", "weights/first": "new"}
@@ -47,8 +47,8 @@ def test_remote_output_is_replaced_in_place(existing: bool, tmp_path: Path) -> N
 
 def test_other_files_at_the_destination_are_kept(tmp_path: Path) -> None:
     place = f"memory://models/{tmp_path.name}"
-    collect(a_job(model="of another run"), f"{place}/before")
-    collect(a_job(model="new"), place)
+    collect_output(job_with_output(model="of another run"), f"{place}/before")
+    collect_output(job_with_output(model="new"), place)
     assert ObjectStoragePath(f"{place}/before/model").read_text() == "of another run"
 
 
@@ -56,12 +56,12 @@ def test_other_files_at_the_destination_are_kept(tmp_path: Path) -> None:
 def test_only_stale_output_of_the_task_is_removed(tmp_path: Path, remote: bool) -> None:
     beside = f"memory://models/{tmp_path.name}" if remote else str(tmp_path)
     place = f"{beside}/out"
-    before = collect(a_job(model="old", checkpoint1000__weights="old"), place)
+    before = collect_output(job_with_output(model="old", checkpoint1000__weights="old"), place)
     assert before == ["checkpoint1000", "model"]
     for name in ("out/mine", "kept"):
         storage_path(f"{beside}/{name}").write_text("of another user")
     nonsense = ["../kept", "..", ".", "", "/"]
-    assert collect(a_job(model="new"), place, [*before, *nonsense]) == ["model"]
+    assert collect_output(job_with_output(model="new"), place, [*before, *nonsense]) == ["model"]
     assert sorted(path.name for path in storage_path(place).iterdir()) == ["mine", "model"]
     assert storage_path(f"{beside}/kept").exists()
     assert storage_path(f"{place}/model").read_text() == "new"

@@ -14,6 +14,7 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from paceline.errors import InvalidInputError
 from paceline.operators import PromoteOperator
+from paceline.operators import promote as promote_module
 from paceline.registry import Registry
 
 CHAMPION = Asset("flights-champion")
@@ -32,7 +33,9 @@ def registry(tmp_path: Path) -> Registry:
 
 
 @pytest.fixture
-def promote(registry: Registry) -> Task:
+def promote(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> Task:
+    monkeypatch.setattr(promote_module, "_was_sent", lambda context, outlet: False)  # needs a supervisor
+
     def run(evaluation: Any, **arguments: Any) -> Any:
         operator = PromoteOperator(
             task_id="promote", evaluation=evaluation, registry=str(registry.root), outlets=[CHAMPION], **arguments
@@ -47,8 +50,8 @@ def promote(registry: Registry) -> Task:
     return run
 
 
-def _verdict(version: int, challenger: float, champion_version: int | None = None) -> Any:
-    """Return the result of an evaluation; a champion scored 0.7."""
+def _evaluation_result(version: int, challenger: float, champion_version: int | None = None) -> Any:
+    """Return the result of an evaluation in which the champion scored 0.7."""
     champion = None if champion_version is None else 0.7
     improvement = None if champion is None else challenger - champion
     return {
@@ -60,7 +63,7 @@ def _verdict(version: int, challenger: float, champion_version: int | None = Non
 
 @pytest.mark.parametrize("template", [False, True])
 def test_first_version_is_promoted_from_a_dict_or_json_text(promote: Task, registry: Registry, template: bool) -> None:
-    verdict = _verdict(1, 0.7)
+    verdict = _evaluation_result(1, 0.7)
     result = promote(json.dumps(verdict) if template else verdict)
     assert result.pop("registry").endswith("/registry")
     assert result == {
@@ -75,8 +78,8 @@ def test_first_version_is_promoted_from_a_dict_or_json_text(promote: Task, regis
 
 
 def test_better_challenger_is_promoted_once_with_the_reason(promote: Task, registry: Registry) -> None:
-    promote(_verdict(1, 0.7))
-    verdict = _verdict(2, 0.75, champion_version=1)
+    promote(_evaluation_result(1, 0.7))
+    verdict = _evaluation_result(2, 0.75, champion_version=1)
     results = [promote(verdict), promote(verdict)]
     for result in results:  # a retry after the promotion returns the same result
         assert (result["promoted"], result["champion_version"], result["previous_version"]) == (True, 2, 1)
@@ -97,8 +100,8 @@ def test_better_challenger_is_promoted_once_with_the_reason(promote: Task, regis
 def test_insufficient_improvement_keeps_the_champion_with_the_reason(
     promote: Task, registry: Registry, challenger: float, min_improvement: Any, reason: str
 ) -> None:
-    promote(_verdict(1, 0.7))
-    verdict = _verdict(2, challenger, champion_version=1)
+    promote(_evaluation_result(1, 0.7))
+    verdict = _evaluation_result(2, challenger, champion_version=1)
     result = promote(verdict, min_improvement=min_improvement)
     assert (result["promoted"], result["champion_version"]) == (False, 1)
     assert result["reason"].endswith(reason)
@@ -106,11 +109,28 @@ def test_insufficient_improvement_keeps_the_champion_with_the_reason(
 
 
 def test_champion_promoted_after_the_evaluation_is_kept(promote: Task, registry: Registry) -> None:
-    promote(_verdict(1, 0.7))
+    promote(_evaluation_result(1, 0.7))
     registry.promote("flights", 3, "by hand")
-    result = promote(_verdict(2, 0.75, champion_version=1))
+    result = promote(_evaluation_result(2, 0.75, champion_version=1))
     assert (result["promoted"], result["champion_version"]) == (False, 3)
     assert result["reason"] == "the champion is now version 3; version 2 was compared with 1"
+
+
+def test_champion_promoted_during_the_decision_is_kept(
+    promote: Task, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promote(_evaluation_result(1, 0.7))
+    read = Registry.champion
+
+    def read_before_another_promotion(self: Registry, name: str) -> Any:
+        champion = read(self, name)
+        registry.promote(name, 3, "by another task")
+        return champion
+
+    monkeypatch.setattr(Registry, "champion", read_before_another_promotion)
+    result = promote(_evaluation_result(2, 0.75, champion_version=1))
+    assert (result["promoted"], result["champion_version"]) == (False, 3)
+    assert [one.version for one in registry.history("flights")] == [1, 3]
 
 
 @pytest.mark.parametrize(
@@ -119,9 +139,9 @@ def test_champion_promoted_after_the_evaluation_is_kept(promote: Task, registry:
         ("None", "evaluation: got 'None', expected the result of EvaluateOperator"),
         (None, "evaluation: got None"),
         ({"model": "flights"}, r"missing: \['challenger', 'champion', 'champion_version'"),
-        ({**_verdict(1, 0.7), "model": "../x"}, r"evaluation\.model: got '\.\./x'"),
-        ({**_verdict(1, 0.7), "challenger": float("nan")}, r"evaluation\.challenger: got nan"),
-        (_verdict(9, 0.7), r"version: got 9, expected a version of 'flights' \(1, 2, 3\)"),
+        ({**_evaluation_result(1, 0.7), "model": "../x"}, r"evaluation\.model: got '\.\./x'"),
+        ({**_evaluation_result(1, 0.7), "challenger": float("nan")}, r"evaluation\.challenger: got nan"),
+        (_evaluation_result(9, 0.7), r"version: got 9, expected a version of 'flights' \(1, 2, 3\)"),
     ],
 )
 def test_invalid_evaluation_is_rejected_by_field(

@@ -15,7 +15,7 @@ LEARNED = {
 }  # fmt: skip
 
 
-class Variables(dict):
+class FakeVariables(dict):
     """Airflow's Variables: name to text."""
 
     def get(self, key, default=None):
@@ -27,7 +27,7 @@ class Variables(dict):
 
 @pytest.fixture(autouse=True)
 def variables(monkeypatch):
-    made = Variables()
+    made = FakeVariables()
     monkeypatch.setattr(_related_runs, "Variable", made)
     return made
 

@@ -1,4 +1,4 @@
-"""Metrics and callbacks of a running training."""
+"""Metrics and callbacks of a running training job."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def statsd(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
         yield server
 
 
-def received(statsd: socket.socket, number: int) -> list[str]:
+def receive_metrics(statsd: socket.socket, number: int) -> list[str]:
     return [statsd.recv(1000).decode() for _ in range(number)]
 
 
@@ -49,7 +49,7 @@ def reporter_for(*callbacks: Any) -> SampleReporter:
 def test_every_sample_is_sent_to_statsd(statsd: socket.socket) -> None:
     reporter = reporter_for()
     reporter.report(SAMPLE)
-    assert received(statsd, 7) == [
+    assert receive_metrics(statsd, 7) == [
         "airflow.paceline.progress_pct,dag_id=retrain,task_id=train:50.0|g",
         "airflow.paceline.setpoint_pct,dag_id=retrain,task_id=train:52.5|g",
         "airflow.paceline.devices,dag_id=retrain,task_id=train:1.5|g",
@@ -59,7 +59,7 @@ def test_every_sample_is_sent_to_statsd(statsd: socket.socket) -> None:
         "airflow.paceline.control_step,dag_id=retrain,task_id=train:0.400000|ms",
     ]
     reporter.report(a_sample(**FIGURES | {"resizes": 3, "forecast_s": None, "step_ms": None}))
-    assert received(statsd, 6)[-1] == "airflow.paceline.resizes,dag_id=retrain,task_id=train:3|c"
+    assert receive_metrics(statsd, 6)[-1] == "airflow.paceline.resizes,dag_id=retrain,task_id=train:3|c"
 
 
 def test_callbacks_get_the_context_and_the_alert() -> None:
@@ -75,7 +75,7 @@ def test_callbacks_get_the_context_and_the_alert() -> None:
     assert "paceline" not in CONTEXT
 
 
-def test_hanging_or_failing_callback_does_not_block(caplog: pytest.LogCaptureFixture) -> None:
+def test_hanging_or_failing_callback_does_not_block_the_reporter(caplog: pytest.LogCaptureFixture) -> None:
     release, calls = threading.Event(), []
 
     def hang(context: Any) -> None:
@@ -84,7 +84,7 @@ def test_hanging_or_failing_callback_does_not_block(caplog: pytest.LogCaptureFix
 
     reporter = reporter_for(hang, calls.append)
     for _ in range(3):
-        reporter.report(INFEASIBLE)  # returns at once
+        reporter.report(INFEASIBLE)  # does not wait for callbacks
     assert not calls
     release.set()
     reporter.close()
@@ -95,11 +95,11 @@ def test_hanging_or_failing_callback_does_not_block(caplog: pytest.LogCaptureFix
 def test_notifier_renders_its_templates_for_each_alert() -> None:
     calls: list[str] = []
 
-    class Recorder(LogNotifier):
+    class RecordingNotifier(LogNotifier):
         def notify(self, context: Any) -> None:
             calls.append(self.message)
 
-    recorder = Recorder("{{ ti.task_id }} {{ paceline.message }}")
+    recorder = RecordingNotifier("{{ ti.task_id }} {{ paceline.message }}")
     reporter = reporter_for(recorder)
     for _ in range(3):
         reporter.report(INFEASIBLE)

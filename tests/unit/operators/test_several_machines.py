@@ -1,4 +1,4 @@
-"""Operators of a training on several machines: arguments, placement, results and skipped workers."""
+"""Operators that train on several machines: arguments, placement, results and skipped workers."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ GATE = Machine(name="gate", kind="nano", cores=1, memory_gib=1)
 HALL = GATE.model_copy(update={"name": "hall"})
 ELSEWHERE = GATE.model_copy(update={"name": "hall", "engine_conn_id": "hall_docker"})
 FLEET = Fleet(machines=(GATE, HALL), parameter_server=GATE)
-PLAN = {"workers": {"gate": {"samples": 10, "batch_size": 2}}, "left_out": {"hall": "it is too busy"}}
+PLAN = {"workers": {"gate": {"samples": 10, "batch_size": 2}}, "excluded": {"hall": "it is too busy"}}
 
 
-def worker(machine=GATE, plan=PLAN, **arguments):
+def worker_task(machine=GATE, plan=PLAN, **arguments):
     arguments = {"task_id": "train", "script": "train.py", "deadline": "1m"} | arguments
     return WorkerTrainingOperator(fleet=FLEET, worker=machine.name, plan=plan, server_task_id="server", **arguments)
 
@@ -44,7 +44,7 @@ def test_runtime_other_than_docker_is_rejected(runtime):
     with pytest.raises(InvalidInputError, match=f"runtime: got '{runtime}', expected 'docker'"):
         ParameterServerOperator(task_id="server", fleet=FLEET, plan=PLAN, deadline="1m", runtime=runtime)
     with pytest.raises(InvalidInputError, match=f"runtime: got '{runtime}', expected 'docker'"):
-        worker(runtime=runtime)
+        worker_task(runtime=runtime)
 
 
 def test_machines_of_several_engines_need_an_address_and_a_key():
@@ -56,7 +56,7 @@ def test_machines_of_several_engines_need_an_address_and_a_key():
         train_on_fleet(fleet=Fleet(machines=(GATE, ELSEWHERE), parameter_server=server), plan=PLAN, deadline="1m")
 
 
-def test_tasks_get_their_machines_queue_executor_and_engine():
+def test_tasks_use_the_queue_executor_and_engine_of_their_machine():
     machine = GATE.model_copy(update={"queue": "site", "executor": "EdgeExecutor", "engine_conn_id": "site_docker"})
     fleet = Fleet(machines=(machine,), parameter_server=machine)
     with DAG("edge", schedule=None):
@@ -65,7 +65,7 @@ def test_tasks_get_their_machines_queue_executor_and_engine():
         assert (task.queue, task.executor, task.engine_conn_id) == ("site", "EdgeExecutor", "site_docker")
 
 
-def result_of(results):
+def fleet_result_of(results):
     task = FleetResultOperator(task_id="result", worker_task_ids={name: f"train.{name}" for name in "abc"})
     pulled = {f"train.{name}": result for name, result in results.items()}
     ti = SimpleNamespace(xcom_pull=lambda task_ids, map_indexes: pulled.get(task_ids))
@@ -74,34 +74,34 @@ def result_of(results):
 
 def test_fleet_result_combines_the_workers_that_trained():
     one = {"model": "of a", "deadline_s": 60.0, "finished_s": 60.3, "error_pct": 0.5, "device_seconds": 20.0}
-    result = result_of({"a": one, "c": {**one, "model": "of c", "finished_s": 59.0, "error_pct": -1.7}})
+    result = fleet_result_of({"a": one, "c": {**one, "model": "of c", "finished_s": 59.0, "error_pct": -1.7}})
     assert (result["model"], result["error_pct"], result["met"], result["device_seconds"]) == ("of a", 0.5, False, 40.0)
     assert set(result["workers"]) == {"a", "c"}
     with pytest.raises(AirflowFailException, match="no worker finished the training"):
-        result_of({})
+        fleet_result_of({})
 
 
-def test_machine_outside_the_plan_is_skipped_and_an_invalid_plan_rejected():
+def test_machine_outside_the_plan_is_skipped_and_invalid_plan_is_rejected():
     with pytest.raises(AirflowSkipException, match="hall does not train: it is too busy"):
-        worker(HALL).execute(context())
+        worker_task(HALL).execute(context())
     with pytest.raises(AirflowSkipException, match="the schedule does not choose it"):
-        worker(HALL, {"workers": PLAN["workers"]}).execute(context())
+        worker_task(HALL, {"workers": PLAN["workers"]}).execute(context())
     with pytest.raises(AirflowFailException, match="plan: got 'nonsense', expected"):
-        worker(plan="nonsense").execute(context())
+        worker_task(plan="nonsense").execute(context())
 
 
 @pytest.fixture
-def removed_jobs(monkeypatch):
-    """Return the number of times that a worker's job was removed."""
+def count_removed_jobs(monkeypatch):
+    """Return a function that counts the removals of a worker's job."""
     training = Mock()
-    monkeypatch.setattr(WorkerTrainingOperator, "new_try", lambda operator, context: training)
+    monkeypatch.setattr(WorkerTrainingOperator, "new_training", lambda operator, context: training)
     return lambda: training.discard.call_count
 
 
-def test_late_worker_is_skipped_and_its_earlier_job_removed(removed_jobs):
+def test_late_worker_is_skipped_and_its_earlier_job_is_removed(count_removed_jobs):
     with pytest.raises(AirflowSkipException, match="the training ended before it started"):
-        worker().execute(context("success"))
-    assert removed_jobs() == 1
+        worker_task().execute(context("success"))
+    assert count_removed_jobs() == 1
 
 
 @pytest.mark.parametrize(
@@ -113,12 +113,12 @@ def test_late_worker_is_skipped_and_its_earlier_job_removed(removed_jobs):
         (1, AirflowException, 0),
     ],
 )
-def test_workers_exit_code_decides_the_tasks_state(monkeypatch, removed_jobs, code, expected, cleared):
-    def end(operator, context):
+def test_workers_exit_code_decides_the_tasks_state(monkeypatch, count_removed_jobs, code, expected, cleared):
+    def fail_training(operator, context):
         raise AirflowException("ended") from TrainingFailedError("ended", code)
 
-    monkeypatch.setattr(DeadlineTrainingOperator, "execute", end)
+    monkeypatch.setattr(DeadlineTrainingOperator, "execute", fail_training)
     with pytest.raises(AirflowException) as caught:
-        worker().execute(context())
+        worker_task().execute(context())
     assert type(caught.value) is expected
-    assert removed_jobs() == cleared
+    assert count_removed_jobs() == cleared

@@ -1,6 +1,6 @@
-"""Every template field of every operator takes the same values as in Airflow's own operators, checked once rendered.
+"""Every template field accepts the same values as in Airflow's own operators, and is checked after rendering.
 
-The fields are read from the operators, so that a new field is tested automatically.
+The tests read the fields from the operators, so they cover a new field automatically.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FLEET = Fleet(machines=(GATE,), parameter_server=GATE)
 PLAN = {"workers": {"gate": {"samples": 10, "batch_size": 2}}}
 TRAIN = {"script": "train.py", "deadline": "1m"}
 VALID = {
-    ArbiterOperator: {"pool": "trainings", "devices": 2, "conn_id": "airflow_api"},
+    ArbiterOperator: {"pool": "training", "devices": 2, "conn_id": "airflow_api"},
     DeadlineTrainingOperator: TRAIN,
     EvaluateOperator: {
         "model": "flights", "registry": "/r", "challenger": "/c", "data": {"a": "/a"}, "metric": "auc",
@@ -46,9 +46,9 @@ VALID = {
     ScheduleOperator: {"fleet": FLEET, "profiles": "/p", "samples": 10},
     WorkerTrainingOperator: {**TRAIN, "fleet": FLEET, "worker": "gate", "plan": PLAN, "server_task_id": "server"},
 }  # fmt: skip
-# Attributes with other names than their arguments, because BaseOperator uses these names.
+# Attributes named differently from their arguments, because BaseOperator uses the arguments' names.
 ARGUMENTS = {"output_path": "output", "pool_name": "pool"}
-# Template fields of a base class that are no arguments of the operator.
+# Template fields of the base class for which the operator has no argument.
 NO_ARGUMENTS = {
     ParameterServerOperator: {"script", "command", "min_devices", "max_devices"},
     ProfileOperator: {"command"},
@@ -77,7 +77,7 @@ TEMPLATES = {
     "a dict with an XComArg": lambda first, dag: {"a": {"b": first.output}},
     "a tuple with a DagParam": lambda first, dag: (dag.param("x"),),
 }
-INVALID = {1: 2}  # not valid in any field: neither text, number nor list, and no mapping of names
+INVALID = {1: 2}  # invalid in every field: no text, number or list, and no mapping of names
 CONTEXT = {
     "ti": SimpleNamespace(
         dag_id="dag",
@@ -90,18 +90,18 @@ CONTEXT = {
 }
 
 
-def arguments(operator, field, value):
-    """Return valid arguments, with ``value`` for one of them."""
+def make_arguments(operator, field, value):
+    """Return valid arguments of an operator, except that ``field`` has ``value``."""
     made = {**VALID[operator], ARGUMENTS.get(field, field): value}
     if field == "command":
         del made["script"]
     return made
 
 
-def rendered(operator, field, value):
-    """Return a task whose ``field`` is rendered to ``value``, from a DAG parameter of the run."""
+def render_task(operator, field, value):
+    """Return a task whose ``field`` is a DAG parameter that the run renders to ``value``."""
     with DAG("dag", schedule=None) as dag:
-        task = operator(task_id="task", **arguments(operator, field, dag.param("x")))
+        task = operator(task_id="task", **make_arguments(operator, field, dag.param("x")))
     task.render_template_fields({**CONTEXT, "dag_run": SimpleNamespace(conf={"x": value})})
     return task
 
@@ -111,7 +111,7 @@ def rendered(operator, field, value):
 def test_template_is_kept_at_parsing_and_sets_dependencies(operator, field, template):
     with DAG("dag", schedule=None, params={"x": 1}) as dag:
         value = TEMPLATES[template](BaseOperator(task_id="first"), dag)
-        task = operator(task_id="task", **arguments(operator, field, value))
+        task = operator(task_id="task", **make_arguments(operator, field, value))
     assert getattr(task, field) is value
     assert task.upstream_task_ids == ({"first"} if "XComArg" in template else set())
     DagSerialization.to_dict(dag)
@@ -119,7 +119,7 @@ def test_template_is_kept_at_parsing_and_sets_dependencies(operator, field, temp
 
 @pytest.mark.parametrize(("operator", "field"), FIELDS)
 def test_invalid_rendered_value_is_rejected_by_name(operator, field):
-    task = rendered(operator, field, INVALID)
+    task = render_task(operator, field, INVALID)
     with pytest.raises(AirflowFailException, match=rf"^{ARGUMENTS.get(field, field)}: got {{1: 2}}, expected "):
         task.execute(CONTEXT)
 
@@ -128,18 +128,18 @@ def test_invalid_rendered_value_is_rejected_by_name(operator, field):
 def test_mapped_operator_accepts_templates(operator, field):
     with DAG("dag", schedule=None) as dag:
         template = BaseOperator(task_id="first").output
-        made = arguments(operator, field, template)
+        made = make_arguments(operator, field, template)
         mapped = operator.partial(task_id="task", **made).expand(doc_md=["a", "b"])
         others = {name: value for name, value in made.items() if value is not template}
         each = operator.partial(task_id="each", **others).expand(**{ARGUMENTS.get(field, field): template})
-    # Airflow finds a template field in ``partial`` only if it has its argument's name.
+    # Airflow finds a template field in ``partial`` only if the field is named like its argument.
     assert mapped.upstream_task_ids == (set() if field in ARGUMENTS else {"first"})
     assert each.upstream_task_ids == {"first"}
     assert getattr(mapped.unmap({"doc_md": "a"}), field) is template
     DagSerialization.to_dict(dag)
 
 
-def training(**changed):
+def render_training_task(**changed):
     with DAG("dag", schedule=None):
         first = BaseOperator(task_id="first")
         changed = {name: value(first) if callable(value) else value for name, value in changed.items()}
@@ -148,7 +148,7 @@ def training(**changed):
     return task
 
 
-def command(task, tmp_path):
+def job_command(task, tmp_path):
     task.read_templates()
     if task.script is not None:
         task.script = tmp_path / "train.py"
@@ -168,7 +168,7 @@ def command(task, tmp_path):
     ],
 )
 def test_list_is_read_from_an_xcom_or_a_template(tmp_path, changed, expected):
-    assert command(training(**changed), tmp_path) == expected
+    assert job_command(render_training_task(**changed), tmp_path) == expected
 
 
 @pytest.mark.parametrize(
@@ -186,20 +186,22 @@ def test_list_is_read_from_an_xcom_or_a_template(tmp_path, changed, expected):
 )
 def test_rendered_values_are_checked_as_at_parsing(changed, message):
     with pytest.raises(InvalidInputError, match=message):
-        _arguments.read(training(**changed))
+        _arguments.read(render_training_task(**changed))
 
 
 def test_rendered_text_is_read_as_number_or_none():
-    settings = _arguments.read(training(alpha="{{ 0.9 }}", min_devices="{{ 0.5 }}", max_devices="{{ params.none }}"))
+    settings = _arguments.read(
+        render_training_task(alpha="{{ 0.9 }}", min_devices="{{ 0.5 }}", max_devices="{{ params.none }}")
+    )
     assert (settings.alpha, settings.min_devices, settings.max_devices) == (0.9, 0.5, None)
-    assert _arguments.read(training(max_devices="{{ 3 }}", budget="{{ params.none }}")).max_devices == 3.0
-    task = training(engine_conn_id="{{ params.none }}", docker_conn_id="{{ '' }}", output="{{ '' }}")
+    assert _arguments.read(render_training_task(max_devices="{{ 3 }}", budget="{{ params.none }}")).max_devices == 3.0
+    task = render_training_task(engine_conn_id="{{ params.none }}", docker_conn_id="{{ '' }}", output="{{ '' }}")
     _arguments.read(task)
     assert (task.engine_conn_id, task.docker_conn_id, task.output_path) == (None, None, None), "empty text is absent"
 
 
 def test_path_objects_are_accepted():
-    task = training(output=ObjectStoragePath("s3://models/{{ 1 + 1 }}"), script=Path("{{ 'train' }}.py"))
+    task = render_training_task(output=ObjectStoragePath("s3://models/{{ 1 + 1 }}"), script=Path("{{ 'train' }}.py"))
     _arguments.read(task)
     assert (task.output_path, task.script) == ("s3://models/2", "train.py")
 
@@ -207,7 +209,7 @@ def test_path_objects_are_accepted():
 @pytest.mark.parametrize("operator", [ParameterServerOperator, ProfileOperator, WorkerTrainingOperator])
 def test_rendered_runtime_other_than_docker_is_rejected_for_a_fleet(operator):
     with pytest.raises(AirflowFailException, match="runtime: got 'process', expected 'docker'"):
-        rendered(operator, "runtime", "process").execute(CONTEXT)
+        render_task(operator, "runtime", "process").execute(CONTEXT)
 
 
 def test_template_in_an_untemplated_argument_is_rejected():
@@ -216,5 +218,5 @@ def test_template_in_an_untemplated_argument_is_rejected():
 
 
 @pytest.mark.parametrize("value", [None, 1, "20m", b"{{", ("a",), {"{{ x }}": 1}, [], Path("{{ x }}")])
-def test_value_that_airflow_does_not_render_is_no_template(value):
+def test_value_that_airflow_does_not_render_is_not_a_template(value):
     assert not is_template(value)

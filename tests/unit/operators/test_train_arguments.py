@@ -61,13 +61,13 @@ def test_templates_are_not_checked_at_parsing():
     DeadlineTrainingOperator(**VALID | {name: f"{{{{ params.{name} }}}}" for name in templated})
 
 
-def test_gpus_limit_the_devices_of_a_training_on_whole_devices():
+def test_gpus_limit_the_devices_of_a_job_on_whole_devices():
     def max_devices(**arguments):
         task = DeadlineTrainingOperator(**VALID, **arguments)
         return _arguments.read(task).limits(16.0, task.log).max_devices
 
     assert max_devices(gpus=2, quantum=1, min_devices=1) == 2
-    assert max_devices(gpus=2) == 16  # cores, in addition to its GPUs
+    assert max_devices(gpus=2) == 16  # cores, besides the GPUs
     assert max_devices(gpus=2, quantum=1, max_devices=1) == 1
 
 

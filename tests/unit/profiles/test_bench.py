@@ -16,15 +16,15 @@ from paceline.profiles.neighbours import Load
 NAMES = ("here", "there", "server")
 
 
-class Neighbours:
-    """Sets a load after all others have started to set theirs."""
+class FakeNeighbours:
+    """The neighbours on a machine; ``set`` waits until every machine sets its load."""
 
     def __init__(self, together: threading.Barrier) -> None:
         self.together, self.closed = together, False
         self.load: Load | None = None
         self.fails = False
 
-    def set(self, load: Load) -> None:
+    def set_load(self, load: Load) -> None:
         if self.fails:
             self.together.abort()
             raise TrainingFailedError("the load ended")
@@ -41,12 +41,12 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     training = TrainingSpec(Path("train.py"), "no-image")
     bench = Bench(machines[:2], machines[2], training, dict.fromkeys(NAMES), {}, timing=Timing(settle_s=0.0))
     together = threading.Barrier(len(NAMES))
-    monkeypatch.setattr(bench, "_neighbours", {name: Neighbours(together) for name in NAMES})
+    monkeypatch.setattr(bench, "_neighbours", {name: FakeNeighbours(together) for name in NAMES})
     return bench
 
 
 def test_loads_are_set_in_parallel(bench: Bench) -> None:
-    bench._set({"here": Load(cpu=0.5)}, Load(cpu=0.25))
+    bench._set_loads({"here": Load(cpu=0.5)}, Load(cpu=0.25))
     assert {name: one.load for name, one in bench._neighbours.items()} == {
         "here": Load(cpu=0.5),
         "there": Load(),
@@ -57,5 +57,5 @@ def test_loads_are_set_in_parallel(bench: Bench) -> None:
 def test_failed_load_closes_all_machines_and_raises(bench: Bench) -> None:
     bench._neighbours["here"].fails = True
     with pytest.raises(TrainingFailedError, match="the load ended"):
-        bench._set({}, Load())
+        bench._set_loads({}, Load())
     assert all(one.closed for one in bench._neighbours.values())

@@ -1,4 +1,4 @@
-"""The order in which the load of a device changes. The engine and its containers are recording fakes."""
+"""The load of a device changes in the least disturbing order. A fake engine records its containers' calls."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ CORES = 0.2
 
 @dataclass
 class RecordingEngine:
-    """An engine that records the calls of its containers."""
+    """A fake engine that records the calls of its containers."""
 
     notes: list[tuple[Any, ...]] = field(default_factory=list)
 
-    def start(self, spec: JobSpec) -> Container:
+    def start(self, spec: JobSpec) -> RecordingContainer:
         part = spec.name.rpartition("-")[2]
         self.notes.append(("start", part, spec.devices))
-        return Container(part, self.notes)
+        return RecordingContainer(part, self.notes)
 
 
 @dataclass
-class Container:
+class RecordingContainer:
     """A container whose memory is full immediately."""
 
     part: str
@@ -47,17 +47,17 @@ def test_loads_change_in_the_least_disturbing_order() -> None:
     engine = RecordingEngine()
     neighbours = Neighbours(engine, Machine(name="a", kind="part", cores=CORES, memory_gib=1), "test")  # type: ignore[arg-type]
 
-    def notes_of(load: Load) -> list[tuple[Any, ...]]:
+    def record_calls(load: Load) -> list[tuple[Any, ...]]:
         engine.notes.clear()
-        neighbours.set(load)
+        neighbours.set_load(load)
         return list(engine.notes)
 
     # The CPU load starts on all cores and is then resized.
-    assert notes_of(Load(cpu=0.25)) == [("start", "cpu", CORES), ("resize", "cpu", 0.05)]
+    assert record_calls(Load(cpu=0.25)) == [("start", "cpu", CORES), ("resize", "cpu", 0.05)]
     # The CPU load is minimal while memory is filled.
     filled = [("resize", "cpu", 0.002), ("start", "memory", CORES), ("resize", "cpu", CORES)]
-    assert notes_of(Load(cpu=1.0, memory=0.5)) == filled
+    assert record_calls(Load(cpu=1.0, memory=0.5)) == filled
     # An unchanged memory load is not restarted.
-    assert notes_of(Load(cpu=0.5, memory=0.5)) == [("resize", "cpu", 0.1)]
-    removed = [note for note in notes_of(Load()) if note[0] != "resize"]
+    assert record_calls(Load(cpu=0.5, memory=0.5)) == [("resize", "cpu", 0.1)]
+    removed = [note for note in record_calls(Load()) if note[0] != "resize"]
     assert removed == [("remove", "memory"), ("remove", "cpu")]

@@ -39,7 +39,7 @@ ORIGIN = Origin("train-1", cores=4, memory_gib=4, gpus=0, measured_at="2030-01-0
 NOW = datetime(2030, 1, 10, tzinfo=timezone.utc)
 
 
-def measured(points, *, speed=0.02, noise=0.02, seed=0):
+def simulate_measurements(points, *, speed=0.02, noise=0.02, seed=0):
     """Return simulated measurements at the points."""
     rnd = np.random.default_rng(seed)
     frame = pd.DataFrame(points)
@@ -58,15 +58,15 @@ def measured(points, *, speed=0.02, noise=0.02, seed=0):
 @pytest.fixture(scope="module")
 def profile():
     points = first_points(AXES, 30)
-    return DeviceProfile.fit("nano", measured(points), ORIGIN, apps=["sift"])
+    return DeviceProfile.fit("nano", simulate_measurements(points), ORIGIN, apps=["sift"])
 
 
 def test_functions_are_learned_to_about_the_noise_level(profile):
     rows = {row["function"]: row for row in profile.report()}
     assert list(rows) == [*(one.name for one in FUNCTIONS), "EstExecTime[sift]"]
     assert all(row["mape_pct"] < 6 for row in rows.values()), rows
-    assert rows["EstState^gpu"]["mape_pct"] == 0.0  # no GPU: constant
-    test = measured(AXES.grid, noise=0.0)
+    assert rows["EstState^gpu"]["mape_pct"] == 0.0  # constant without a GPU
+    test = simulate_measurements(AXES.grid, noise=0.0)
     for function in [*FUNCTIONS, execution("sift")]:
         predicted = profile[function](test[list(function.features)].to_numpy(dtype=float))
         assert np.mean(errors_pct(function, predicted, test[function.target].to_numpy())) < 6, function.name
@@ -82,37 +82,41 @@ def test_mean_of_regressions_is_used_only_if_more_accurate():
     assert "+" not in straight.regression
     rough = 0.02 * np.exp(cpu + 0.3 * (cpu > 0.4) + np.random.default_rng(0).normal(0, 0.05, len(cpu)))
     bent = learn(FUNCTIONS[0], frame.assign(compute_s=rough))
-    assert "+" in bent.regression  # neither smooth nor piecewise constant
+    assert "+" in bent.regression  # the function is neither smooth nor piecewise constant
     test = frame.assign(cpu=cpu + 0.007)
     truth = 0.02 * np.exp(test.cpu + 0.3 * (test.cpu > 0.4))
     predicted = bent(test[["cpu", "gpu", "batch_size"]].to_numpy())
     assert np.mean(errors_pct(FUNCTIONS[0], predicted, truth.to_numpy())) < 5
 
 
-def test_points_of_largest_variance_are_at_least_as_good_as_random_ones():
-    function, test = FUNCTIONS[0], measured(AXES.grid, noise=0.0)
+def test_points_of_largest_variance_are_at_least_as_good_as_random_points():
+    function, test = FUNCTIONS[0], simulate_measurements(AXES.grid, noise=0.0)
     truth, features = test["compute_s"].to_numpy(), test[list(function.features)].to_numpy(dtype=float)
 
-    def error(points):
-        return np.mean(errors_pct(function, learn(function, measured(points, seed=3))(features), truth))
+    def mean_error_pct(points):
+        return np.mean(errors_pct(function, learn(function, simulate_measurements(points, seed=3))(features), truth))
 
     points = first_points(AXES, 12)
     while len(points) < 30:
-        points += choose_more(AXES, measured(points), FUNCTIONS, 6)
+        points += choose_more(AXES, simulate_measurements(points), FUNCTIONS, 6)
     rnd = np.random.default_rng(0)
-    at_random = [error([AXES.grid[index] for index in rnd.choice(len(AXES.grid), 30, replace=False)]) for _ in range(2)]
-    assert error(points) <= 1.1 * np.mean(at_random)
+    at_random = [
+        mean_error_pct([AXES.grid[index] for index in rnd.choice(len(AXES.grid), 30, replace=False)]) for _ in range(2)
+    ]
+    assert mean_error_pct(points) <= 1.1 * np.mean(at_random)
     assert len({tuple(point.values()) for point in points}) == len(points)
 
 
 def test_exhausted_grid_has_no_more_points():
     small = Axes({"cpu": (0.0, 0.5), "memory": (0.1,), "batch_size": (1, 4), "workers": (1,), "server_cpu": (0.0,)})
     assert len(first_points(small, 4)) == 4
-    assert choose_more(small, measured(small.grid), FUNCTIONS[:1], 3) == []
-    assert len(choose_more(small, measured(small.grid[:3]), FUNCTIONS[:1], 3)) == 1
+    assert choose_more(small, simulate_measurements(small.grid), FUNCTIONS[:1], 3) == []
+    assert len(choose_more(small, simulate_measurements(small.grid[:3]), FUNCTIONS[:1], 3)) == 1
     with pytest.raises(InvalidInputError, match="count: got 5, expected a number from 1 to the 4 points of the grid"):
         first_points(small, 5)
-    with pytest.raises(InvalidInputError, match=r"axes.cpu: got \[1, 1\], expected at least one value, each once"):
+    with pytest.raises(
+        InvalidInputError, match=r"axes.cpu: got \[1, 1\], expected at least one value, without duplicates"
+    ):
         Axes({"cpu": (1, 1)})
 
 
@@ -125,7 +129,7 @@ def test_profile_round_trips_through_bytes(profile):
     json.dumps(again.report())
 
 
-class Malicious:
+class MaliciousPickle:
     def __reduce__(self):
         return (print, ("run",))
 
@@ -133,7 +137,7 @@ class Malicious:
 FOREIGN = {
     "empty": b"",
     "text": b"nonsense",
-    "pickle": pickle.dumps(Malicious()),
+    "pickle": pickle.dumps(MaliciousPickle()),
     "other skops file": skops.io.dumps({"about": "{}", "models": {}}),
 }
 
@@ -149,7 +153,7 @@ def test_foreign_data_is_rejected_and_not_executed(data, capsys):
     ("change", "reason"),
     [
         ({}, None),
-        ({"training": "train-2"}, "it was measured with another training (train-1, now train-2)"),
+        ({"training": "train-2"}, "it was measured with another training job (train-1, now train-2)"),
         ({"cores": 2}, "it was measured on a machine with 4 cores, now 2"),
         ({"gpus": 1}, "it was measured on a machine with 0 GPUs, now 1"),
         ({"max_age": timedelta(days=5)}, "it was measured 9 days ago, more than 5"),
@@ -157,7 +161,7 @@ def test_foreign_data_is_rejected_and_not_executed(data, capsys):
 )
 def test_stale_profile_is_detected_with_its_reason(profile, change, reason):
     same = {"training": "train-1", "cores": 4, "memory_gib": 4, "gpus": 0}
-    assert profile.stale(NOW, **(same | change)) == reason
+    assert profile.stale_reason(NOW, **(same | change)) == reason
 
 
 @pytest.mark.parametrize(
@@ -172,11 +176,11 @@ def test_stale_profile_is_detected_with_its_reason(profile, change, reason):
 )
 def test_invalid_measurements_are_rejected(spoil, message):
     with pytest.raises(InvalidInputError, match=message):
-        learn(FUNCTIONS[0], spoil(measured(AXES.grid[:40])))
+        learn(FUNCTIONS[0], spoil(simulate_measurements(AXES.grid[:40])))
 
 
 def test_estimates_handle_candidates_of_several_kinds(profile):
-    computes = learn(FUNCTIONS[0], measured(first_points(AXES, 40), speed=0.005))
+    computes = learn(FUNCTIONS[0], simulate_measurements(first_points(AXES, 40), speed=0.005))
     quick = replace(profile, kind="tx2", learned={**profile.learned, FUNCTIONS[0].name: computes})
     estimates = ProfileEstimates({"nano": profile, "tx2": quick})
     candidates = [

@@ -1,4 +1,4 @@
-"""The benchmark's survey resumes after an interruption and measures the same points as without it."""
+"""The benchmark's survey resumes after an interruption and measures the same points as without one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks.edge.measured import _Resumed
+from benchmarks.edge.measured import _ResumedBench
 
 from paceline.errors import PacelineError
 from paceline.fleet import Machine
@@ -18,8 +18,8 @@ MACHINES = [Machine(name=name, kind=name[:4], cores=0.2, memory_gib=1) for name 
 POINTS, HELD_OUT, REPEATS = 24, 2, 2
 
 
-class Bench:
-    """Returns numbers derived from the count of measurements."""
+class CountingBench:
+    """A bench whose results depend only on the number of measurements."""
 
     def __init__(self, measured: int) -> None:
         self.measured = measured
@@ -29,7 +29,7 @@ class Bench:
         self.batch = batch
 
     def measure(self, loads, *, active, server):
-        assert self.batch is not None, "no training was started"
+        assert self.batch is not None, "no training job was started"
         self.measured += 1
         draw = np.random.default_rng(self.measured)
         same = {"server_stress": server.cpu, "workers": float(len(active)), "server_cpu": 0.1, "pushes_per_s": 3.0}
@@ -44,22 +44,22 @@ class Bench:
         ]  # fmt: skip
 
 
-def survey(bench):
+def run_survey(bench):
     measurements = []
     Survey(bench, MACHINES, default_axes(3), on_rows=measurements.append).run(POINTS, HELD_OUT, REPEATS)
     return json.loads(json.dumps(measurements))
 
 
 def test_resumed_survey_has_the_same_rows():
-    whole = survey(Bench(0))
+    whole = run_survey(CountingBench(0))
     for cut in (1, 11, len(whole)):
-        bench = Bench(cut)
-        assert survey(_Resumed(bench, [*chain(*whole[:cut])], Path("kept"))) == whole
+        bench = CountingBench(cut)
+        assert run_survey(_ResumedBench(bench, [*chain(*whole[:cut])], Path("kept"))) == whole
         assert bench.measured == len(whole)
 
 
 def test_rows_of_another_survey_are_rejected():
-    rows = [*chain(*survey(Bench(0)))]
+    rows = [*chain(*run_survey(CountingBench(0)))]
     rows[0]["batch_size"] += 1
-    with pytest.raises(PacelineError, match="kept is of another survey"):
-        survey(_Resumed(Bench(0), rows, Path("kept")))
+    with pytest.raises(PacelineError, match="kept belongs to a different survey"):
+        run_survey(_ResumedBench(CountingBench(0), rows, Path("kept")))

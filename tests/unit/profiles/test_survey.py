@@ -23,7 +23,7 @@ MACHINES = [
 ]
 
 
-class Formulas:
+class FormulaBench:
     """A bench whose measurements are formulas."""
 
     def __init__(self, noise=0.01):
@@ -65,29 +65,29 @@ class Formulas:
         return rows
 
 
-def survey(points, held_out=0, seed=0):
-    bench = Formulas()
+def run_survey(points, held_out=0, seed=0):
+    bench = FormulaBench()
     run = Survey(bench, MACHINES, default_axes(workers=3), seed=seed)
     return bench, run.run(points, held_out)
 
 
 @pytest.fixture(scope="module")
-def surveyed():
-    return survey(points=60, held_out=20)
+def survey_result():
+    return run_survey(points=60, held_out=20)
 
 
-def test_survey_starts_a_training_for_each_batch_size_and_round(surveyed):
-    bench, measured = surveyed
+def test_survey_starts_a_job_for_each_batch_size_and_round(survey_result):
+    bench, measured = survey_result
     assert len(bench.measurements) == 80
     assert len(bench.trainings) == 8
     sizes = Counter((name, size) for training in bench.trainings for name, size in training.items())
-    assert set(sizes.values()) == {2}  # every machine has every size equally often
+    assert set(sizes.values()) == {2}  # each machine has each batch size equally often
     rows = sum(len(active) for _, active, _ in bench.measurements)
     assert measured.held_out.sum() == rows - (~measured.held_out).sum()
 
 
-def test_survey_measures_grid_points_and_rotates_the_leader(surveyed):
-    bench, _ = surveyed
+def test_survey_measures_grid_points_and_rotates_the_leader(survey_result):
+    bench, _ = survey_result
     values = default_axes(workers=3).values
     for loads, active, server in bench.measurements:
         assert set(active) <= set(loads) == {machine.name for machine in MACHINES}
@@ -98,50 +98,50 @@ def test_survey_measures_grid_points_and_rotates_the_leader(surveyed):
     assert {len(active) for _, active, _ in bench.measurements} == {1, 2, 3}
 
 
-def test_part_of_the_grid_suffices_to_learn_the_times(surveyed):
-    _, measured = surveyed
+def test_part_of_the_grid_suffices_to_learn_the_times(survey_result):
+    _, measured = survey_result
     of_kind = measured[measured.kind == "nano"]
     learned_from, tested = of_kind[~of_kind.held_out], of_kind[of_kind.held_out]
     assert len(learned_from) < len(default_axes(workers=3).grid) / 2
-    for function in [*FUNCTIONS[:2], execution("sift")]:  # the functions that determine the points
+    for function in [*FUNCTIONS[:2], execution("sift")]:  # the survey chooses points for these functions
         predicted = learn(function, learned_from)(tested[list(function.features)].to_numpy(dtype=float))
         assert np.mean(errors_pct(function, predicted, tested[function.target].to_numpy())) < 3.4
 
 
 def test_survey_is_reproducible_with_a_seed():
-    assert survey(points=24, seed=3)[0].measurements == survey(points=24, seed=3)[0].measurements
+    assert run_survey(points=24, seed=3)[0].measurements == run_survey(points=24, seed=3)[0].measurements
 
 
-def test_rows_without_an_application_or_execution_are_dropped_in_learning(monkeypatch):
-    bench = Formulas()
+def test_learning_ignores_rows_without_an_application_or_execution(monkeypatch):
+    bench = FormulaBench()
 
     def measure(loads, *, active, server):
-        rows = Formulas.measure(bench, loads, active=active, server=server)
+        rows = FormulaBench.measure(bench, loads, active=active, server=server)
         for row in rows:
             if row["machine"] == "nano-2":
                 del row["execution_s.sift"]
         return rows
 
     bench.measure = measure
-    monkeypatch.setattr("paceline.profiles.survey.choose_more", lambda *chosen, **options: [])  # points at random
+    monkeypatch.setattr("paceline.profiles.survey.choose_more", lambda *chosen, **options: [])  # random points
     machines = [*MACHINES[:2], MACHINES[2].model_copy(update={"background": ()})]
     measured = Survey(bench, machines, default_axes(workers=3)).run(points=60)
     ran = measured.index[(measured.machine == "nano-1") & measured["execution_s.sift"].notna()]
     measured.loc[ran[:3], "execution_s.sift"] = np.nan
-    monkeypatch.setattr("paceline.profiles.device.FUNCTIONS", FUNCTIONS[:1])  # the other functions behave alike
+    monkeypatch.setattr("paceline.profiles.device.FUNCTIONS", FUNCTIONS[:1])  # one function suffices
     profile = DeviceProfile.fit("nano", measured[measured.kind == "nano"], ORIGIN, apps=["sift"])
     assert profile[execution("sift")].points == len(ran) - 3 < profile[FUNCTIONS[0]].points
     assert profile[execution("sift")].mape_pct < 5
 
 
 def test_survey_accepts_more_batch_sizes_than_points():
-    bench = Formulas()
+    bench = FormulaBench()
     survey = Survey(bench, MACHINES[:1], default_axes(workers=1, batch_sizes=range(1, 17)))
     assert len(survey.run(points=8)) == 8
 
 
 def test_too_many_workers_or_too_few_points_are_rejected_before_measuring():
-    bench = Formulas()
+    bench = FormulaBench()
     with pytest.raises(InvalidInputError, match=r"axes.workers: got 4, expected at most 3"):
         Survey(bench, MACHINES, default_axes(workers=4))
     with pytest.raises(InvalidInputError, match=r"points: got 23, expected at least 24: 8 for each of 3 machines"):

@@ -11,15 +11,17 @@ from paceline.profiles.table import Table
 COMPUTE, NEW_CPU = FUNCTIONS[0], FUNCTIONS[2]
 
 
-def learned(function, formula, low, high):
+def learned_from_formula(function, formula, low, high):
     """Return a learned function whose model is a formula."""
     model = SimpleNamespace(predict=lambda rows: formula(*rows.T))
     return Learned(function, model, "formula", 30, 0.0, 0.0, low, high)
 
 
-def test_table_equals_the_function_at_its_points_and_interpolates_between():
+def test_table_equals_the_function_at_its_points_and_interpolates_between_them():
     # Functions of seconds are learned as logarithms; the interpolation is linear in the logarithm.
-    function = learned(COMPUTE, lambda cpu, gpu, batch: cpu + np.log1p(1 / batch), (0.0, 0.0, 1.0), (0.8, 0.0, 64.0))
+    function = learned_from_formula(
+        COMPUTE, lambda cpu, gpu, batch: cpu + np.log1p(1 / batch), (0.0, 0.0, 1.0), (0.8, 0.0, 64.0)
+    )
     table = Table(function, {})
     states = np.random.default_rng(0).uniform(0.0, 0.8, 50)
     for batch in (1.0, 2.0, 64.0):
@@ -30,10 +32,10 @@ def test_table_equals_the_function_at_its_points_and_interpolates_between():
 
 
 def test_table_clips_features_to_the_measured_range_and_ignores_fixed_axes():
-    function = learned(
+    function = learned_from_formula(
         NEW_CPU, lambda cpu, gpu, memory, batch: 0.2 + 0.5 * cpu + 0.1 * memory, (0.1, 0, 0.2, 8), (0.9, 0, 0.6, 8)
     )
     rows = np.array([[0.0, 0.0, 0.3, 8.0], [0.5, 0.7, 0.1, 1.0], [1.0, 0.0, 0.5, 99.0]])
     assert Table(function, {"memory": 0.5})(rows) == pytest.approx([0.2 + 0.5 * cpu + 0.05 for cpu in (0.1, 0.5, 0.9)])
-    constant = learned(NEW_CPU, lambda cpu, *_: cpu, (0.3, 0, 0.4, 8), (0.3, 0, 0.4, 8))
+    constant = learned_from_formula(NEW_CPU, lambda cpu, *_: cpu, (0.3, 0, 0.4, 8), (0.3, 0, 0.4, 8))
     assert Table(constant, {})(rows) == pytest.approx([0.3] * 3)

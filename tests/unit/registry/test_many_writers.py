@@ -24,7 +24,7 @@ for i in range(count):
 """
 
 
-def _writer(root: Path, model: Path, count: int, key: str = "") -> subprocess.Popen[str]:
+def _start_writer(root: Path, model: Path, count: int, key: str = "") -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", _WRITER, root, model, str(count), key],
         stdin=subprocess.PIPE,
@@ -33,7 +33,7 @@ def _writer(root: Path, model: Path, count: int, key: str = "") -> subprocess.Po
     )
 
 
-def _start_all(writers: list[subprocess.Popen[str]]) -> None:
+def _release_writers(writers: list[subprocess.Popen[str]]) -> None:
     for writer in writers:
         assert writer.stdout is not None
         assert writer.stdout.readline() == "ready\n"
@@ -43,15 +43,15 @@ def _start_all(writers: list[subprocess.Popen[str]]) -> None:
         writer.stdin.flush()
 
 
-def _versions_of(writers: list[subprocess.Popen[str]]) -> list[int]:
+def _run_writers(writers: list[subprocess.Popen[str]]) -> list[int]:
     """Start all writers at once; return the versions that they made."""
-    _start_all(writers)
+    _release_writers(writers)
     versions = [int(line) for writer in writers for line in writer.communicate()[0].split()]
     assert [writer.returncode for writer in writers] == [0] * len(writers)
     return versions
 
 
-def _model(tmp_path: Path, size_bytes: int) -> Path:
+def _make_model(tmp_path: Path, size_bytes: int) -> Path:
     folder = tmp_path / "model"
     folder.mkdir()
     for part in range(4):
@@ -61,8 +61,8 @@ def _model(tmp_path: Path, size_bytes: int) -> Path:
 
 def test_concurrent_processes_never_share_a_version_number(tmp_path: Path) -> None:
     root, each, processes = tmp_path / "registry", 6, 4
-    model = _model(tmp_path, 4000)
-    versions = _versions_of([_writer(root, model, each) for _ in range(processes)])
+    model = _make_model(tmp_path, 4000)
+    versions = _run_writers([_start_writer(root, model, each) for _ in range(processes)])
     assert sorted(versions) == list(range(1, each * processes + 1))
 
     registry = Registry(root)
@@ -73,39 +73,39 @@ def test_concurrent_processes_never_share_a_version_number(tmp_path: Path) -> No
     assert [p.previous for p in history] == [None, *(p.version for p in history[:-1])]
 
 
-def test_concurrent_processes_with_one_key_make_one_version(tmp_path: Path) -> None:
-    root, model = tmp_path / "registry", _model(tmp_path, 4_000_000)
-    versions = set(_versions_of([_writer(root, model, 1, key="dag/run/task") for _ in range(4)]))
+def test_concurrent_processes_with_one_key_create_one_version(tmp_path: Path) -> None:
+    root, model = tmp_path / "registry", _make_model(tmp_path, 4_000_000)
+    versions = set(_run_writers([_start_writer(root, model, 1, key="dag/run/task") for _ in range(4)]))
     registry = Registry(root)
     assert {v.version for v in registry.versions("flights")} == versions
     assert len(versions) == 1
     registry.fetch(registry.versions("flights")[0], tmp_path / "fetched")
 
 
-def _half_written(versions: Path) -> set[str]:
+def _incomplete_versions(versions: Path) -> set[str]:
     return {p.name for p in versions.glob("*") if not (p / "manifest.json").exists()}
 
 
 def test_killed_writer_leaves_a_consistent_registry(tmp_path: Path) -> None:
-    root, model = tmp_path / "registry", _model(tmp_path, 8_000_000)
+    root, model = tmp_path / "registry", _make_model(tmp_path, 8_000_000)
     registry, versions = Registry(root), root / "flights" / "versions"
     for _ in range(3):
-        before = _half_written(versions)
-        writer = _writer(root, model, 1000)
-        _start_all([writer])
-        while _half_written(versions) <= before:
+        before = _incomplete_versions(versions)
+        writer = _start_writer(root, model, 1000)
+        _release_writers([writer])
+        while _incomplete_versions(versions) <= before:
             assert writer.poll() is None
         writer.send_signal(signal.SIGKILL)
         writer.communicate()
 
         visible = registry.versions("flights")
         assert [v.version for v in visible] == sorted(
-            int(p.name) for p in versions.iterdir() if p.name not in _half_written(versions)
+            int(p.name) for p in versions.iterdir() if p.name not in _incomplete_versions(versions)
         )
         champion = registry.champion("flights")
         assert champion is None or champion in visible
         for version in visible[-2:]:
             registry.fetch(version, tmp_path / "fetched" / str(version.version))
-    assert _half_written(versions)
+    assert _incomplete_versions(versions)
     highest = max(int(p.name) for p in versions.iterdir())
     assert registry.register(model, name="flights").version == highest + 1

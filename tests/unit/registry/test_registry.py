@@ -81,7 +81,7 @@ def test_incomplete_version_is_hidden_and_completed_only_by_its_key(registry: Re
     assert registry.register(model_dir, name="flights").version == 2
     again = registry.register(model_dir, name="flights", key="k")
     assert again.version == 1
-    assert sorted(entry.name for entry in home.iterdir()) == sorted(["claim", "manifest.json", again.folder])
+    assert sorted(entry.name for entry in home.iterdir()) == sorted(["reserved", "manifest.json", again.folder])
 
 
 def test_promotion_changes_the_champion_once_and_keeps_the_history(registry: Registry, model_dir: Path) -> None:
@@ -114,7 +114,7 @@ def test_invalid_model_name_is_rejected(registry: Registry, model_dir: Path, nam
             call()
 
 
-def test_promoting_a_missing_version_lists_the_existing_ones(registry: Registry, model_dir: Path) -> None:
+def test_promoting_a_missing_version_lists_the_existing_versions(registry: Registry, model_dir: Path) -> None:
     registry.register(model_dir, name="flights")
     for version in (0, 2, -1, "../1"):
         with pytest.raises(InvalidInputError, match=r"version: got .*, expected a version of 'flights' \(1\)"):
@@ -140,7 +140,7 @@ def test_folder_that_is_empty_or_has_links_is_rejected(registry: Registry, tmp_p
         ({"data_window": {"to": {1, 2}}}, "data_window: got"),
     ],
 )
-def test_invalid_manifest_values_are_rejected_before_a_number_is_taken(
+def test_invalid_manifest_values_are_rejected_before_a_version_exists(
     registry: Registry, model_dir: Path, argument: dict[str, object], field: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=field):

@@ -50,7 +50,7 @@ class SimulatedJob:
         self._finished_s: float | None = None
         self.outage_between: tuple[float, float] = (0.0, 0.0)
         self.gone = False
-        self.clock_error_s = 0.0  # of the engine and the job
+        self.clock_error_s = 0.0  # offset of the engine's and the job's clocks
         self.resizes: list[tuple[float, float]] = []
         self.restarted = self.stopped = 0
         self.actions: list[tuple[float, Callable[[], None]]] = []
@@ -79,7 +79,7 @@ class SimulatedJob:
     def resize(self, devices: float) -> None:
         if self._in_outage():
             raise RuntimeUnavailableError("no engine")
-        if self._has_ended() and not self.stopped > self.restarted:  # the resize of a stopped job is for its restart
+        if self._has_ended() and not self.stopped > self.restarted:  # a stopped job is resized for its restart
             raise JobLostError("not running")
         self.devices = devices
         self.resizes.append((self.elapsed_s, devices))
@@ -101,7 +101,7 @@ class SimulatedJob:
         self.restarted += 1
         self._finished_s = None
         self._exit_code = 0
-        self._done = float(int(self._done * 0.8))  # the last checkpoint is older
+        self._done = float(int(self._done * 0.8))  # the last checkpoint lacks recent batches
         self._report("start")
 
     def stop(self, grace_s: float = 5.0) -> None:
@@ -188,10 +188,10 @@ def make_job(clock: SimulatedClock) -> Callable[..., SimulatedJob]:
 
 @pytest.fixture
 def run(clock, origin, caplog):
-    """Control a job until it ends; ``shared`` is its first ceiling, ``later`` has times and ceilings."""
+    """Return a function that controls a job until it ends; ``later`` lists times and ceilings after ``shared``."""
     caplog.set_level(logging.INFO)
 
-    def control(job, deadline_s, shared=None, *, later=(), state=None, limits=LIMITS, resumed=None, **options):
+    def run_control_loop(job, deadline_s, shared=None, *, later=(), state=None, limits=LIMITS, resumed=None, **options):
         state = MemoryState() if state is None else state
         if shared is not None:
             state.set("ceiling", shared.to_json())
@@ -206,4 +206,4 @@ def run(clock, origin, caplog):
         loop = PaceLoop(job, controller, exchange, origin=origin, clock=clock, shared=shared, **options)
         return loop.run(), exchange
 
-    return control
+    return run_control_loop

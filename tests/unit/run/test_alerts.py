@@ -1,4 +1,4 @@
-"""Alerts of a deadline: when they are raised, and only once."""
+"""Alerts of a deadline: when they are raised, and that each is raised once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from paceline.contract import PaceSample
 from paceline.run.alerts import Alerts
 
 
-def kinds(*samples: PaceSample) -> list[str]:
+def alert_kinds(*samples: PaceSample) -> list[str]:
     alerts = Alerts()
     return [alert.kind for one in samples if (alert := alerts.evaluate(one))]
 
@@ -21,30 +21,34 @@ def kinds(*samples: PaceSample) -> list[str]:
         a_sample(forecast_s=140.0),  # the controller is catching up
         a_sample(state="starting", earliest_s=None, forecast_s=None),
         a_sample(state="finished", t_s=100.4),  # half a percent late counts as on time
-        a_sample(earliest_s=99.0, min_devices=2.0),  # the allocation is fixed
+        a_sample(earliest_s=99.0, min_devices=2.0),  # the job cannot get more devices
         a_sample(progress_pct=96.0, t_s=97.0, earliest_s=99.95),  # too late for any action
     ],
 )
 def test_run_on_time_raises_no_alert(sample: PaceSample) -> None:
-    assert kinds(*[sample] * 10) == []
+    assert alert_kinds(*[sample] * 10) == []
 
 
 def test_danger_alert_needs_consecutive_samples() -> None:
     dangerous = a_sample(earliest_s=98.5)
-    assert kinds(dangerous, dangerous, a_sample(), dangerous, dangerous) == []
-    assert kinds(*[dangerous] * 8) == ["in_danger"]
+    assert alert_kinds(dangerous, dangerous, a_sample(), dangerous, dangerous) == []
+    assert alert_kinds(*[dangerous] * 8) == ["in_danger"]
 
 
 def test_each_worsening_raises_its_alert_once() -> None:
     dangerous, infeasible = a_sample(earliest_s=98.5), a_sample(earliest_s=110.0, feasible=False)
     missed = a_sample(t_s=103.0, earliest_s=110.0, feasible=False, progress_pct=93.0)
     done = a_sample(state="finished", t_s=110.0, progress_pct=100.0)
-    assert kinds(*[dangerous] * 4, *[infeasible] * 4, missed, missed, done) == ["in_danger", "infeasible", "missed"]
+    assert alert_kinds(*[dangerous] * 4, *[infeasible] * 4, missed, missed, done) == [
+        "in_danger",
+        "infeasible",
+        "missed",
+    ]
 
 
 def test_new_deadline_raises_alerts_again() -> None:
     infeasible = a_sample(earliest_s=110.0, feasible=False)
-    assert kinds(*[infeasible] * 3, *[infeasible.model_copy(update={"deadline_s": 105.0})] * 3) == [
+    assert alert_kinds(*[infeasible] * 3, *[infeasible.model_copy(update={"deadline_s": 105.0})] * 3) == [
         "infeasible",
         "infeasible",
     ]
@@ -63,11 +67,11 @@ def test_invalid_stored_alerts_are_ignored(invalid: object) -> None:
     assert [alerts.evaluate(infeasible) is None for _ in range(3)] == [True, True, False]
 
 
-def test_tolerance_counts_from_the_start_of_the_training() -> None:
-    """The tolerance is half a percent of the training's own time, without the time that it waits."""
+def test_tolerance_counts_from_the_start_of_the_job() -> None:
+    """The tolerance is half a percent of the time from the job's start to its deadline."""
     waited = {"t_s": 4001.0, "began_s": 3900.0, "deadline_s": 4000.0, "state": "finished"}
-    assert kinds(a_sample(**waited)) == ["missed"]
-    assert kinds(a_sample(**{**waited, "began_s": 0.0})) == []
+    assert alert_kinds(a_sample(**waited)) == ["missed"]
+    assert alert_kinds(a_sample(**{**waited, "began_s": 0.0})) == []
 
 
 def test_alert_message_contains_the_delay() -> None:

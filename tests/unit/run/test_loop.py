@@ -52,7 +52,7 @@ def test_invalid_live_deadline_is_rejected_and_logged(make_job, run, caplog, inv
     outcome, exchange = run(job, 100, state=state)
     assert outcome.deadline_s == 100
     assert abs(outcome.error_pct) < 1.0
-    assert "New deadline rejected, the old one of 100.0 s stays" in caplog.text
+    assert "New deadline rejected, the old deadline of 100.0 s stays in force" in caplog.text
     assert [event["kind"] for event in exchange.state["history"]["events"]] == ["deadline_refused"]
 
 
@@ -71,7 +71,7 @@ def test_invalid_live_ceiling_is_rejected(make_job, run, caplog, invalid):
     state = MemoryState(ceiling=invalid)
     outcome, _ = run(make_job(core_s=60), 70, state=state)
     assert abs(outcome.error_pct) < 1.0
-    assert "New ceiling rejected, the old one stays. ceiling: got" in caplog.text
+    assert "New ceiling rejected, the old ceiling stays. ceiling: got" in caplog.text
 
 
 def test_infeasible_deadline_is_reported_and_job_gets_all_devices(make_job, run, caplog):
@@ -132,12 +132,12 @@ def test_restart_is_retried_until_the_engine_starts_jobs(make_job, run, monkeypa
     job.actions = [(6.5, job.kill)]
     restart, failures = job.restart, [RuntimeUnavailableError("the engine is still starting")]
 
-    def unreliable() -> None:
+    def restart_unreliably() -> None:
         if failures:
             raise failures.pop()
         restart()
 
-    monkeypatch.setattr(job, "restart", unreliable)
+    monkeypatch.setattr(job, "restart", restart_unreliably)
     outcome, _ = run(job, 60)
     assert outcome.restarts == job.restarted == 1
 
@@ -199,8 +199,8 @@ def test_large_output_reaches_the_log_unchanged(make_job, run, caplog):
     assert [record.message for record in caplog.records if record.message.startswith("line ")] == lines
 
 
-class Team:
-    """The part of a team's interface that the loop uses."""
+class FakeTeam:
+    """A fake with the part of a team's interface that the loop uses."""
 
     cores = 0.3
 
@@ -208,45 +208,45 @@ class Team:
         return []
 
 
-def test_time_without_control_counts_with_the_last_known_devices(make_job):
-    team = Team()
+def test_time_without_control_is_counted_with_the_last_known_devices(make_job):
+    team = FakeTeam()
     job = make_job(core_s=60)
     first = JobAllocation(job, None, 1.0, RunTotals(began_s=0.0), team=team)
-    first.account(0.0)
-    first.account(10.0)
+    first.count_until(0.0)
+    first.count_until(10.0)
     stored = first.totals(0.0, 0, None)
-    team.cores = 1.0  # scaled when it was reattached
+    team.cores = 1.0  # the team is scaled when it is reattached
     second = JobAllocation(job, None, 1.0, stored, team=team)
-    second.account(70.0)
+    second.count_until(70.0)
     assert second.device_s == pytest.approx(70 * 0.3)
-    second.account(80.0)
+    second.count_until(80.0)
     assert second.device_s == pytest.approx(70 * 0.3 + 10 * 1.0)
 
 
 def test_team_counts_the_devices_of_its_nodes_only(make_job, run):
-    outcome, exchange = run(make_job(core_s=60), 60, limits=Limits(1.0, 1.0), team=Team())
+    outcome, exchange = run(make_job(core_s=60), 60, limits=Limits(1.0, 1.0), team=FakeTeam())
     assert outcome.device_seconds == pytest.approx(0.3 * outcome.finished_s, rel=0.02)
     assert exchange.state["controller"]["run"]["held_devices"] == 1.0
 
 
-class Killed(Exception):
-    """The controlling process is killed."""
+class ProcessKilled(Exception):
+    """Raised where a test kills the controlling process."""
 
 
-def kill():
-    raise Killed
+def kill_process():
+    raise ProcessKilled
 
 
 def test_next_try_repeats_the_resize_to_the_stored_allocation(make_job, run):
     job, state, limits = make_job(core_s=60), MemoryState(), Limits(1.0, 1.0)
-    job.actions = [(10, kill)]
-    with pytest.raises(Killed):
+    job.actions = [(10, kill_process)]
+    with pytest.raises(ProcessKilled):
         run(job, 60, state=state, limits=limits)
     job.devices = 0.1
-    job.actions = [(job.elapsed_s + 5, kill)]
+    job.actions = [(job.elapsed_s + 5, kill_process)]
     stored = state["controller"]
     held = stored["run"]["held_devices"]
-    with pytest.raises(Killed):
+    with pytest.raises(ProcessKilled):
         run(job, 60, state=state, limits=limits, held_devices=held, resumed=stored)
     assert [devices for _, devices in job.resizes] == [1.0]
 
@@ -254,8 +254,8 @@ def test_next_try_repeats_the_resize_to_the_stored_allocation(make_job, run):
 def test_control_continues_smoothly_in_another_process(make_job, run):
     job = make_job(core_s=95)
     state = MemoryState()
-    job.actions = [(40, kill)]
-    with pytest.raises(Killed):
+    job.actions = [(40, kill_process)]
+    with pytest.raises(ProcessKilled):
         run(job, 110, state=state)
     held, before = job.devices, len(job.resizes)
     job.wait(8)  # without a controlling process
@@ -268,9 +268,9 @@ def test_control_continues_smoothly_in_another_process(make_job, run):
 
 
 @pytest.mark.parametrize("uncontrolled_s", [5.0, 100.0])
-def test_devices_count_from_the_start_of_the_job_to_its_end(make_job, run, uncontrolled_s):
+def test_devices_are_counted_from_the_start_of_the_job_to_its_end(make_job, run, uncontrolled_s):
     job = make_job(core_s=60)
-    job.wait(uncontrolled_s)  # the second job ends before control begins
+    job.wait(uncontrolled_s)  # after 100 s, the job has ended before control begins
     held = job.devices
     outcome, _ = run(job, 200, job_started_s=0.0, held_devices=held, limits=Limits(held, held))
     assert outcome.device_seconds == pytest.approx(held * outcome.finished_s, rel=1e-3)
@@ -279,8 +279,8 @@ def test_devices_count_from_the_start_of_the_job_to_its_end(make_job, run, uncon
 
 def test_job_that_ended_without_control_counts_devices_until_its_end(make_job, run):
     job, state = make_job(core_s=60), MemoryState()
-    job.actions = [(10, kill)]
-    with pytest.raises(Killed):
+    job.actions = [(10, kill_process)]
+    with pytest.raises(ProcessKilled):
         run(job, 80, state=state)
     stored = state["controller"]
     held = stored["run"]["held_devices"]
@@ -294,8 +294,8 @@ def test_job_that_ended_without_control_counts_devices_until_its_end(make_job, r
 def test_devices_counted_beyond_the_end_of_the_job_are_subtracted():
     allocation = JobAllocation(None, None, 1.0, RunTotals(began_s=0.0, last_step_s=10.0, device_s=10.0, in_use=1.0))
     allocation.ended_s = 9.0
-    allocation.account(12.0)
-    allocation.end(9.0)
+    allocation.count_until(12.0)
+    allocation.count_until_end(9.0)
     assert allocation.device_s == 9.0
 
 
@@ -307,14 +307,14 @@ def test_stop_request_precedes_the_end_of_the_stopped_job(make_job, run):
 
 
 def test_values_posted_during_a_round_are_written_on_close():
-    class Slow(MemoryState):
+    class SlowState(MemoryState):
         def set(self, key, value):
             entered.set()
             assert proceed.wait(10)
             super().set(key, value)
 
     entered, proceed = threading.Event(), threading.Event()
-    state = Slow()
+    state = SlowState()
     exchange = Exchange(state)
     exchange.post({"pace": "training"})
     assert entered.wait(10)
@@ -330,16 +330,16 @@ def test_values_posted_during_a_round_are_written_on_close():
 def test_last_values_are_written_again_after_a_failure(monkeypatch):
     monkeypatch.setattr(live, "_FINAL_RETRY_S", (0.0, 0.0, 0.0))
 
-    class FailsTwice(MemoryState):
+    class StateThatFailsTwice(MemoryState):
         left = 2
 
         def set(self, key, value):
             if value == "finished" and self.left:
                 self.left -= 1
-                raise OSError("the API server is away")
+                raise OSError("the API server does not answer")
             super().set(key, value)
 
-    state = FailsTwice()
+    state = StateThatFailsTwice()
     exchange = Exchange(state)
     exchange.post({"pace": "finished"})
     exchange.close()
@@ -355,21 +355,25 @@ def test_exchange_limits_the_rate_of_its_rounds():
     exchange.post({"pace": 2})
     exchange.post({"pace": 3})
     assert state.get("pace") == 1
-    exchange.close()  # does not wait for ``every_s``
+    exchange.close()  # close() does not wait for ``every_s``
     assert state.get("pace") == 3
 
 
 @pytest.mark.parametrize(
     ("error", "disconnected"),
-    [(OSError("the API server is away"), False), (EOFError("Request socket closed"), True), (BrokenPipeError(), True)],
+    [
+        (OSError("the API server does not answer"), False),
+        (EOFError("Request socket closed"), True),
+        (BrokenPipeError(), True),
+    ],
 )
 def test_store_failure_is_reported_once_and_closed_connection_is_flagged(error, disconnected):
-    class Broken(MemoryState):
+    class BrokenState(MemoryState):
         def set(self, key, value):
             raise error
 
     reported = []
-    exchange = Exchange(Broken(), on_failure=reported.append)
+    exchange = Exchange(BrokenState(), on_failure=reported.append)
     assert not exchange.disconnected
     exchange.post({"pace": 1})
     exchange.post({"pace": 2})

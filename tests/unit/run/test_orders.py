@@ -1,4 +1,4 @@
-"""Deadlines and ceilings from outside a run; invalid ones are rejected."""
+"""A run accepts valid deadlines and ceilings from outside and rejects invalid values."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from paceline.run.journal import Journal
 from paceline.run.orders import Orders
 
 
-def orders(deadline_s: float) -> Orders:
+def make_orders(deadline_s: float) -> Orders:
     journal = Journal(History(), logging.getLogger("test"))
     return Orders(datetime(2030, 1, 1, tzinfo=timezone.utc), deadline_s, journal, min_ceiling=0.1)
 
 
-def test_run_without_a_deadline_accepts_a_new_one(caplog: pytest.LogCaptureFixture) -> None:
+def test_run_without_a_deadline_accepts_a_new_deadline(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    run = orders(math.inf)
+    run = make_orders(math.inf)
     assert not run.update({DEADLINE: {"deadline": None}}, 10.0)
     assert not caplog.records
     assert run.update({DEADLINE: "2m"}, 11.0)
@@ -30,18 +30,18 @@ def test_run_without_a_deadline_accepts_a_new_one(caplog: pytest.LogCaptureFixtu
 
 
 def test_deadline_of_a_run_cannot_be_removed(caplog: pytest.LogCaptureFixture) -> None:
-    run = orders(60.0)
+    run = make_orders(60.0)
     assert not run.update({DEADLINE: {"deadline": None}}, 10.0)
     assert run.deadline_s == 60.0
-    assert "the old one of 60.0 s stays. deadline: got None" in caplog.text
+    assert "the old deadline of 60.0 s stays in force. deadline: got None" in caplog.text
 
 
 def test_old_deadline_read_after_an_extension_is_ignored() -> None:
-    run = orders(60.0)
+    run = make_orders(60.0)
     run.update({DEADLINE: "1m"}, 10.0)
     assert run.extend(102.0, 20.0) == 102.0
-    assert not run.update({DEADLINE: "1m"}, 21.0)  # the store was not written yet
+    assert not run.update({DEADLINE: "1m"}, 21.0)  # the store still has the old deadline
     assert not run.update({DEADLINE: 102.0}, 22.0)
     assert run.deadline_s == 102.0
-    assert run.update({DEADLINE: "1m"}, 23.0)  # from a user
+    assert run.update({DEADLINE: "1m"}, 23.0)  # a user sets it again
     assert run.deadline_s == 60.0

@@ -1,4 +1,4 @@
-"""Forecasts of the pauses after epochs: from an earlier run, from the job's report, from measurements."""
+"""Forecasts of the pauses after epochs: from an earlier run, the job's report or measurements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from paceline.train.progress import Progress
 BATCH_S = 0.5
 
 
-def report(done: int, epoch: int = 0, *, event: str = "progress", validation_s: float | None = None) -> Progress:
+def progress_report(
+    done: int, epoch: int = 0, *, event: str = "progress", validation_s: float | None = None
+) -> Progress:
     return Progress(done, 300, epoch=epoch, epochs=3, event=event, validation_s=validation_s)
 
 
@@ -21,27 +23,27 @@ def report(done: int, epoch: int = 0, *, event: str = "progress", validation_s: 
 )
 def test_first_forecast_is_from_an_earlier_run_or_the_job(expected_s, validation_s, left_s):
     pauses = Pauses(expected_s)
-    pauses.add(report(10, validation_s=validation_s), 5.0, BATCH_S)
+    pauses.add(progress_report(10, validation_s=validation_s), 5.0, BATCH_S)
     assert pauses.left_s(6.0) == left_s
 
 
 def test_forecast_of_the_job_precedes_that_of_a_related_run():
-    pauses = Pauses(600.0, is_own=False)
-    pauses.add(report(10, validation_s=2.0), 5.0, BATCH_S)
-    assert (pauses.left_s(6.0), pauses.total_s) == (6.0, 0.0), "a forecast is no measurement"
+    pauses = Pauses(600.0, from_same_task=False)
+    pauses.add(progress_report(10, validation_s=2.0), 5.0, BATCH_S)
+    assert (pauses.left_s(6.0), pauses.total_s) == (6.0, 0.0), "a forecast is not a measurement"
 
 
 def test_measured_pause_replaces_the_forecast():
     pauses = Pauses()
-    pauses.add(report(99, event="epoch_end", validation_s=4.0), 50.0, BATCH_S)
-    assert pauses.add(report(101, 1, validation_s=4.0), 61.0, BATCH_S)
+    pauses.add(progress_report(99, event="epoch_end", validation_s=4.0), 50.0, BATCH_S)
+    assert pauses.add(progress_report(101, 1, validation_s=4.0), 61.0, BATCH_S)
     assert (pauses.mean_s, pauses.left_s(61.0)) == (10.0, 20.0)
 
 
 def test_final_checkpoint_is_not_part_of_the_last_pause():
     pauses = Pauses()
-    pauses.add(report(299, 2, event="epoch_end"), 150.0, BATCH_S)
-    assert pauses.add(report(300, 2), 155.0, BATCH_S), "all batches are done, the checkpoint follows"
-    pauses.add(report(300, 2, event="finish"), 175.0, BATCH_S)
+    pauses.add(progress_report(299, 2, event="epoch_end"), 150.0, BATCH_S)
+    assert pauses.add(progress_report(300, 2), 155.0, BATCH_S), "all batches are done, the checkpoint follows"
+    pauses.add(progress_report(300, 2, event="finish"), 175.0, BATCH_S)
     assert pauses.mean_s == 4.5
     assert pauses.left_s(175.0) == 0.0

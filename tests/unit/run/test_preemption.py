@@ -24,8 +24,8 @@ def test_job_is_preempted_without_devices_and_resumed_by_a_grant(make_job, run, 
     assert 28 <= paused[-1]["t_s"] - paused[0]["t_s"] <= 31
     assert abs(outcome.error_pct) < 1.0
     kinds = [event["kind"] for event in exchange.state["history"]["events"]]
-    assert kinds == ["ceiling", "paused", "ceiling", "unpaused", "resumed"]
-    assert outcome.learned is None, "an interrupted run gives no measurements for the next one"
+    assert kinds == ["ceiling", "paused", "ceiling", "resuming", "resumed"]
+    assert outcome.learned is None, "an interrupted run has no measurements for the next run"
 
 
 def test_sample_shows_its_grant_and_never_exceeds_it(make_job, run):
@@ -37,7 +37,7 @@ def test_sample_shows_its_grant_and_never_exceeds_it(make_job, run):
         assert sample["devices"] <= granted[sample["grant"]] + 1e-9
 
 
-def test_shared_job_keeps_its_ceiling_after_its_deletion(make_job, run):
+def test_shared_job_keeps_its_ceiling_if_the_stored_ceiling_is_deleted(make_job, run):
     job = make_job(core_s=30)
     state = MemoryState()
     job.actions = [(10, lambda: state.delete("ceiling"))]
@@ -51,12 +51,12 @@ def test_shared_job_keeps_its_ceiling_after_its_deletion(make_job, run):
 def test_job_that_ends_during_its_preemption_is_finished(make_job, run):
     job = make_job(core_s=20)
 
-    def finish(grace_s: float = 5.0) -> None:
+    def finish_on_stop(grace_s: float = 5.0) -> None:
         job._finished_s, job._exit_code = job.clock.now(), 0
         job._done = job.batches
         job._report("finish")
 
-    job.stop = finish
+    job.stop = finish_on_stop
     outcome, exchange = run(job, 60, Ceiling(1.0, 1), later=[(10, Ceiling(0.0, 2))])
     assert outcome.finished_s < 12
     assert "paused" not in {sample["state"] for sample in exchange.samples}
@@ -82,15 +82,15 @@ def lose_answers(job, method, when):
     """Let the engine execute calls of ``method`` but lose its answers while ``when`` returns true."""
     original = getattr(job, method)
 
-    def call(*arguments):
+    def call_without_answer(*arguments):
         original(*arguments)
         if when():
             raise RuntimeUnavailableError("no answer in time")
 
-    setattr(job, method, call)
+    setattr(job, method, call_without_answer)
 
 
-def test_resize_without_an_answer_counts_until_the_engine_answers(make_job, run):
+def test_unanswered_resize_is_counted_until_the_engine_answers(make_job, run):
     job = make_job(core_s=100)
     lose_answers(job, "resize", lambda: 20 <= job.elapsed_s < 24)
     _, exchange = run(
@@ -119,16 +119,16 @@ def test_job_whose_restart_is_unconfirmed_is_stopped_at_the_next_preemption(make
     assert abs(outcome.error_pct) < 1.0
 
 
-def test_take_over_of_a_shared_job_repeats_its_resize(make_job, run):
+def test_takeover_of_a_shared_job_repeats_its_resize(make_job, run):
     job = make_job(core_s=40)
-    _, exchange = run(job, 100, Ceiling(0.5, 3, at_most=1.5))
+    _, exchange = run(job, 100, Ceiling(0.5, 3, max_devices=1.5))
     assert job.resizes[0][0] == 0.0
     assert exchange.samples[0]["devices"] <= 0.5
 
 
 def test_restarted_job_without_a_report_fails(make_job, run):
     job = make_job(core_s=40)
-    job.restart = lambda: setattr(job, "_finished_s", None) or setattr(job, "batches", 0)  # it hangs
+    job.restart = lambda: setattr(job, "_finished_s", None) or setattr(job, "batches", 0)  # the job hangs
     with pytest.raises(TrainingFailedError, match="since its restart"):
         run(job, 60, Ceiling(1.0, 1), later=[(20, Ceiling(0.0, 2)), (30, Ceiling(1.0, 3))])
     assert job.elapsed_s < 30 + 15 * 60 + 30

@@ -1,4 +1,4 @@
-"""A training that waits for devices: it publishes its request, reads the arbiter's answers, and starts when granted."""
+"""A job that waits for devices publishes its request, reads the arbiter's answers, and starts after a grant."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from paceline.run.queue import Queue
 
 
 @pytest.fixture
-def queue(monkeypatch):
+def make_queue(monkeypatch):
     monkeypatch.setattr(queue_module, "_POLL_EVERY_S", 0.001)
 
-    def make(answers, *, on_infeasible="best_effort", remaining=None, waited_s=0.0):
-        """A queue whose arbiter gives one of ``answers`` after each published sample."""
+    def queue_with_answers(answers, *, on_infeasible="best_effort", remaining=None, waited_s=0.0):
+        """Return a queue whose arbiter sends the next of ``answers`` after each published sample."""
         pending = list(answers)
 
-        class Store(MemoryState):
+        class ArbitratedState(MemoryState):
             def set(self, key, value):
                 super().set(key, value)
                 if key == "pace":
@@ -34,19 +34,19 @@ def queue(monkeypatch):
 
         samples: list[dict] = []
         stop = threading.Event()
-        store = Store()
+        store = ArbitratedState()
         controller = DeadlineController(Limits(0.1, 2.0), 60.0)
         options = {"pool": "trainings", "stop_requested": stop, "log": logging.getLogger("test")}
         began = datetime.now(timezone.utc) - timedelta(seconds=waited_s)
         made = Queue(store, controller, remaining, began, on_infeasible=on_infeasible, **options)
-        made.samples, made.store, made.stop = samples, store, stop  # for the tests
+        made.samples, made.store, made.stop = samples, store, stop  # used by the tests
         return made
 
-    return make
+    return queue_with_answers
 
 
-def test_queue_publishes_its_request_until_it_gets_devices(queue):
-    waiting = queue(
+def test_queue_publishes_its_request_until_it_gets_devices(make_queue):
+    waiting = make_queue(
         [{"ceiling": Ceiling(0.0, 1, reason="others come first").to_json()}, {"ceiling": Ceiling(0.5, 2).to_json()}],
         remaining=RemainingWork(30.0, 0.9, 2.0),
     )
@@ -57,62 +57,62 @@ def test_queue_publishes_its_request_until_it_gets_devices(queue):
     assert waiting.samples[0]["devices"] == 0.0
 
 
-def test_start_of_a_waiting_job_moves_to_the_present(queue):
-    waiting = queue([{"ceiling": Ceiling(0.5, 1).to_json()}], waited_s=600.0)
+def test_start_of_a_waiting_job_moves_to_the_present(make_queue):
+    waiting = make_queue([{"ceiling": Ceiling(0.5, 1).to_json()}], waited_s=600.0)
     waiting.wait()
     (sample,) = waiting.samples
     assert sample["began_s"] == sample["t_s"] >= 600.0
 
 
-def test_deadline_that_does_not_fit_fails_the_run_or_is_extended(queue):
-    refusal = Ceiling(0.0, 1, asked_s=60.0, fits=False, earliest_s=93.0).to_json()
-    with pytest.raises(DeadlineInfeasibleError, match=r"60 s does not fit beside those of other jobs, .* 93 s"):
-        queue([{"ceiling": refusal}], on_infeasible="fail").wait()
-    waiting = queue([{"ceiling": refusal}, {"ceiling": Ceiling(0.5, 2).to_json()}], on_infeasible="extend")
+def test_deadline_that_does_not_fit_fails_the_run_or_is_extended(make_queue):
+    refusal = Ceiling(0.0, 1, deadline_s=60.0, fits=False, earliest_s=93.0).to_json()
+    with pytest.raises(DeadlineInfeasibleError, match=r"60 s does not fit beside the deadlines of other jobs, .* 93 s"):
+        make_queue([{"ceiling": refusal}], on_infeasible="fail").wait()
+    waiting = make_queue([{"ceiling": refusal}, {"ceiling": Ceiling(0.5, 2).to_json()}], on_infeasible="extend")
     waiting.wait()
     assert waiting.store["deadline"] == 94.9
     assert waiting.samples[-1]["deadline_s"] == 94.9
 
 
-def test_moved_deadline_is_published_and_an_old_admission_ignored(queue):
-    old = Ceiling(0.0, 1, asked_s=60.0, fits=False, earliest_s=93.0).to_json()
+def test_moved_deadline_is_published_and_old_admission_answer_is_ignored(make_queue):
+    old = Ceiling(0.0, 1, deadline_s=60.0, fits=False, earliest_s=93.0).to_json()
     moved = {"deadline": {"deadline": "200s", "by": "anna"}, "ceiling": old}
-    waiting = queue([moved, {"ceiling": Ceiling(0.5, 2).to_json()}], on_infeasible="fail")
+    waiting = make_queue([moved, {"ceiling": Ceiling(0.5, 2).to_json()}], on_infeasible="fail")
     assert waiting.wait().devices == 0.5
     assert [sample["deadline_s"] for sample in waiting.samples] == [60.0, 200.0]
 
 
-def test_queue_survives_a_store_outage(queue, caplog):
-    waiting = queue([{"deadline": 61}, {"ceiling": Ceiling(1.0, 1).to_json()}])
+def test_queue_survives_a_store_outage(make_queue, caplog):
+    waiting = make_queue([{"deadline": 61}, {"ceiling": Ceiling(1.0, 1).to_json()}])
     get, failures = waiting.store.get, [OSError("away")] * 3
 
-    def unreliable(key):
+    def get_unreliably(key):
         if failures:
             raise failures.pop()
         return get(key)
 
-    waiting.store.get = unreliable
+    waiting.store.get = get_unreliably
     assert waiting.wait().devices == 1.0
     assert "does not answer; trying again. away" in caplog.text
 
 
 @pytest.mark.parametrize("invalid", ["much", -1, {"devices": None}, [], True, 1.5, 10**400])
-def test_invalid_ceiling_is_rejected(queue, invalid, caplog):
-    waiting = queue([{"ceiling": invalid, "deadline": 61}, {"ceiling": Ceiling(1.0, 1).to_json()}])
+def test_invalid_ceiling_is_rejected(make_queue, invalid, caplog):
+    waiting = make_queue([{"ceiling": invalid, "deadline": 61}, {"ceiling": Ceiling(1.0, 1).to_json()}])
     assert waiting.wait().devices == 1.0
     assert caplog.text.count("Ceiling rejected") == 1
 
 
-def test_stop_request_ends_the_wait(queue):
-    waiting = queue([])
+def test_stop_request_ends_the_wait(make_queue):
+    waiting = make_queue([])
     waiting.stop.set()
     with pytest.raises(TaskStoppedError, match="was stopped while it waited"):
         waiting.wait()
 
 
 @pytest.mark.parametrize("error", [EOFError("Request socket closed"), BrokenPipeError()])
-def test_closed_supervisor_connection_ends_the_wait(queue, error):
-    waiting = queue([])
+def test_closed_supervisor_connection_ends_the_wait(make_queue, error):
+    waiting = make_queue([])
 
     def fail(*arguments):
         raise error

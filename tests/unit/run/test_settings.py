@@ -1,4 +1,4 @@
-"""The initial deadline of a training: a user's valid deadline, else that of the DAG."""
+"""The initial deadline of a training job is the user's deadline if valid, else the DAG's."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ NOW = datetime.now(timezone.utc)
 LOG = logging.getLogger("test")
 
 
-def in_force(store, **settings):
+def deadline_in_force_s(store, **settings):
     return Settings(**settings).deadline_in_force(store, LOG).seconds_after(NOW)
 
 
-def test_training_without_a_deadline_accepts_one_from_a_user():
+def test_job_without_a_deadline_accepts_a_users_deadline():
     store = MemoryState()
-    assert math.isinf(in_force(store, deadline=Deadline()))
+    assert math.isinf(deadline_in_force_s(store, deadline=Deadline()))
     assert store[DEADLINE] == {"deadline": None}
     store.set(DEADLINE, "20m")
-    assert in_force(store, deadline=Deadline()) == 1200
+    assert deadline_in_force_s(store, deadline=Deadline()) == 1200
 
 
 @pytest.mark.parametrize("invalid", ["soon", -5, {"deadline": []}, True])
-def test_invalid_stored_deadline_is_replaced_by_that_of_the_dag(invalid, caplog):
+def test_invalid_stored_deadline_is_replaced_by_the_dags_deadline(invalid, caplog):
     store = MemoryState(deadline=invalid)
-    assert in_force(store, deadline=Deadline.parse("30m"), written="30m") == 1800
+    assert deadline_in_force_s(store, deadline=Deadline.parse("30m"), written="30m") == 1800
     assert store[DEADLINE] == "30m"
     assert "The deadline in the task state store is rejected" in caplog.text
 

@@ -1,4 +1,4 @@
-"""The tries of a training under faults: no trained work is lost, and no job or key is left over.
+"""The tries of a training task lose no trained work under faults, and leave no job or key behind.
 
 The engine, the store and Airflow are simulated and inject faults; two tests fail each call of the store in turn.
 """
@@ -32,19 +32,19 @@ from paceline.run.settings import Settings
 
 from .conftest import SimulatedClock, SimulatedJob
 
-KEPT_KEYS = {"pace", "history", "result"}  # after the training
+KEPT_KEYS = {"pace", "history", "result"}  # after the end
 
 
-class Job(SimulatedJob):
+class EngineJob(SimulatedJob):
     """A job of the simulated engine."""
 
-    def __init__(self, engine: Engine, name: str) -> None:
+    def __init__(self, engine: SimulatedEngine, name: str) -> None:
         super().__init__(engine.clock, core_s=20, batches=200)
         self.engine, self.id = engine, name
         self.actions = list(engine.actions)
 
     def resize(self, devices: float) -> None:
-        if self.status().state != "running":  # an engine applies it at the next start
+        if self.status().state != "running":  # an engine applies the resize at the next start
             self.devices = devices
         else:
             super().resize(devices)
@@ -66,18 +66,18 @@ class Job(SimulatedJob):
         pass
 
 
-class Engine:
+class SimulatedEngine:
     """A simulated engine; each of its jobs performs ``actions`` at their times."""
 
     name = "docker"
 
     def __init__(self, clock: SimulatedClock) -> None:
         self.clock = clock
-        self.jobs: dict[str, Job] = {}
+        self.jobs: dict[str, EngineJob] = {}
         self.started = 0
         self.collected: list[str] = []
         self.actions: list[tuple[float, Callable[[], None]]] = []
-        self.broken: dict[str, Exception] = {}  # errors of the next call, by name of the method
+        self.broken: dict[str, Exception] = {}  # method name to the error of its next call
 
     def raise_if_broken(self, name: str) -> None:
         if name in self.broken:
@@ -89,22 +89,22 @@ class Engine:
     def check(self, spec: Any) -> None:
         pass
 
-    def start(self, spec: Any) -> Job:
+    def start(self, spec: Any) -> EngineJob:
         self.raise_if_broken("start")
         for job in self.jobs.values():  # the task's existing job, found by its name
             return job
         self.started += 1
-        job = self.jobs[f"job-{self.started}"] = Job(self, f"job-{self.started}")
+        job = self.jobs[f"job-{self.started}"] = EngineJob(self, f"job-{self.started}")
         return job
 
-    def reattach(self, job_id: str, labels: Any) -> Job:
+    def reattach(self, job_id: str, labels: Any) -> EngineJob:
         self.raise_if_broken("reattach")
         if job_id not in self.jobs:
             raise JobLostError(f"no job {job_id}")
         return self.jobs[job_id]
 
 
-class Store(MemoryState):
+class FailingStore(MemoryState):
     """A task state store that fails at call number ``fails_at``."""
 
     def __init__(self) -> None:
@@ -112,29 +112,29 @@ class Store(MemoryState):
         self.calls = 0
         self.fails_at: int | None = None
 
-    def _call(self) -> None:
+    def _count_call(self) -> None:
         self.calls += 1
         if self.calls == self.fails_at:
-            raise RuntimeError("the API server is away")
+            raise RuntimeError("the API server does not answer")
 
     def get(self, key: str, default: Any = None) -> Any:
-        self._call()
+        self._count_call()
         return super().get(key, default)
 
     def set(self, key: str, value: Any) -> None:
-        self._call()
+        self._count_call()
         super().set(key, value)
 
     def delete(self, key: str) -> None:
-        self._call()
+        self._count_call()
         super().delete(key)
 
 
-class Task:
+class SimulatedTask:
     """A task instance; each of its tries is a separate process with its own host."""
 
     def __init__(self, clock: SimulatedClock, caplog: pytest.LogCaptureFixture, *, tries: int = 3) -> None:
-        self.clock, self.engine, self.store = clock, Engine(clock), Store()
+        self.clock, self.engine, self.store = clock, SimulatedEngine(clock), FailingStore()
         self.max_tries, self.try_number = tries - 1, 0
         self.began = datetime.fromtimestamp(clock.now(), timezone.utc)
         self.status: str = "active"
@@ -163,7 +163,7 @@ class Task:
         )
 
     def run(self, *, again: bool = False, on_drain: str = "leave") -> Any:
-        """Run the next try; ``again``: the same try, in another process."""
+        """Run the next try, or with ``again`` the same try in another process."""
         self.try_number += not again
         deadline = {"deadline": Deadline.parse("40s"), "written": "40s"}
         settings = Settings(**{**deadline, **self.settings})
@@ -189,10 +189,10 @@ def long_timeouts(monkeypatch):
 def task(clock, caplog, monkeypatch):
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(handle_module, "_RETRY_EVERY_S", 0.01)
-    return Task(clock, caplog)
+    return SimulatedTask(clock, caplog)
 
 
-def test_training_leaves_only_its_result(task):
+def test_finished_job_leaves_only_its_result(task):
     result = task.run()
     assert result.model == "/models/1"
     assert abs(result.error_pct) < 2.0
@@ -200,12 +200,12 @@ def test_training_leaves_only_its_result(task):
     assert task.engine.jobs == {}
 
 
-def test_store_failure_at_any_call_costs_no_training(clock, caplog, monkeypatch):
+def test_store_failure_at_any_call_loses_no_trained_work(clock, caplog, monkeypatch):
     """The job is started once, trains once, and this try or the next returns its result."""
     monkeypatch.setattr(handle_module, "_RETRY_EVERY_S", 0.01)
     calls = 1
     while True:
-        task = Task(clock, caplog)
+        task = SimulatedTask(clock, caplog)
         task.store.fails_at = calls
         try:
             result = task.run()
@@ -221,13 +221,13 @@ def test_store_failure_at_any_call_costs_no_training(clock, caplog, monkeypatch)
 
 
 def test_stored_result_is_returned_while_the_job_cannot_be_removed(task):
-    task.engine.broken["remove"] = PacelineError("the engine is away")
-    result = task.run()  # the result counts although the job cannot be removed
+    task.engine.broken["remove"] = PacelineError("the engine does not answer")
+    result = task.run()  # the result is valid although the job cannot be removed
     assert "but its job or its keys could not be removed" in task.log.text
     assert list(task.engine.jobs) == ["job-1"]
     assert JobRecord.read(task.store[CONTAINER]).id == "job-1"
     task.engine.broken["reattach"] = PacelineError("the engine has changed")
-    assert task.run() == result  # for example, its XCom could not be written
+    assert task.run() == result  # Airflow retries, for example because the XCom was not written
     assert list(task.engine.jobs) == ["job-1"]
     assert task.run() == result
     assert task.engine.jobs == {}
@@ -316,7 +316,7 @@ def test_ended_task_removes_its_job(task):
     assert set(task.store) == {"pace", "history"}
 
 
-def test_record_of_a_job_stays_if_its_removal_fails(task):
+def test_record_of_a_job_is_kept_if_its_removal_fails(task):
     task.status = "over"
     task.engine.actions = [(8.0, task.request_stop)]
     task.engine.broken["remove"] = PacelineError("no engine")
@@ -330,7 +330,7 @@ def test_suspended_process_leaves_the_job_to_its_successor(task, monkeypatch):
     """A suspended worker process wakes up after its retry has taken over the job."""
     monkeypatch.setattr(training_module, "_SUSPENDED_S", -1.0)  # check the owner at every step
 
-    task.engine.actions = [(8.0, lambda: taken_over_by_another(task))]
+    task.engine.actions = [(8.0, lambda: take_over_job(task))]
     with pytest.raises(DetachedError, match="Another process has taken over the job"):
         task.run()
     assert task.engine.jobs["job-1"].status().state == "running"
@@ -338,14 +338,14 @@ def test_suspended_process_leaves_the_job_to_its_successor(task, monkeypatch):
 
 
 def test_time_limit_stops_the_job_and_the_next_try_resumes_it(task):
-    task.engine.actions = [(8.0, expire)]
-    with pytest.raises(TimeLimit):
+    task.engine.actions = [(8.0, reach_time_limit)]
+    with pytest.raises(TimeLimitReached):
         task.run()
     assert task.store["pace"]["devices"] == 0
-    task.training.request_stop()  # as Airflow does after a time limit; it has no effect any more
+    task.training.request_stop()  # Airflow does this after a time limit; it has no effect now
     task.max_tries = 1
-    task.engine.jobs["job-1"].actions = [(task.engine.jobs["job-1"].elapsed_s + 3.0, expire)]
-    with pytest.raises(TimeLimit):
+    task.engine.jobs["job-1"].actions = [(task.engine.jobs["job-1"].elapsed_s + 3.0, reach_time_limit)]
+    with pytest.raises(TimeLimitReached):
         task.run()
     assert (task.engine.jobs, set(task.store)) == ({}, {"pace", "history"})
 
@@ -371,7 +371,7 @@ def test_invalid_stored_controller_state_is_ignored(task, invalid):
 @pytest.mark.parametrize("on_infeasible", ["best_effort", "extend"])
 def test_passed_deadline_does_not_prevent_the_training(task, on_infeasible):
     task.settings = {"on_infeasible": on_infeasible}
-    task.clock.sleep(60.0)  # earlier tasks of the DAG take too long
+    task.clock.sleep(60.0)  # earlier tasks of the DAG took too long
     result = task.run()
     assert "had passed before the training started" in task.log.text
     assert result.met == (on_infeasible == "extend")
@@ -388,7 +388,7 @@ def test_job_without_processes_is_restarted_from_its_checkpoint(task):
 
 
 def test_start_time_survives_an_invalid_controller_state(task):
-    task.clock.sleep(30.0)  # before the start
+    task.clock.sleep(30.0)  # the task starts late
     task.settings = {"deadline": Deadline.parse("200s"), "alpha": 0.9}
     task.engine.actions = [(8.0, task.request_stop)]
     with pytest.raises(DetachedError):
@@ -408,15 +408,15 @@ def test_passed_deadline_fails_the_run_with_on_infeasible_fail(task):
     assert (task.engine.started, dict(task.store)) == (0, {})
 
 
-class TimeLimit(BaseException):
-    """A time limit of a task; as in Airflow, it is no ``Exception``."""
+class TimeLimitReached(BaseException):
+    """Raised at a task's time limit; not an ``Exception``, as in Airflow."""
 
 
-def expire() -> None:
-    raise TimeLimit
+def reach_time_limit() -> None:
+    raise TimeLimitReached
 
 
-def taken_over_by_another(task: Task) -> None:
+def take_over_job(task: SimulatedTask) -> None:
     record = JobRecord.read(task.store[CONTAINER])
     task.store[CONTAINER] = record.model_copy(update={"owner": "another"}).to_json()
 
@@ -424,9 +424,9 @@ def taken_over_by_another(task: Task) -> None:
 @pytest.mark.parametrize("how", ["drain", "time limit"])
 def test_stopped_job_with_exit_code_zero_is_resumed(task, how, monkeypatch):
     """Training code that handles SIGTERM may exit with code 0."""
-    task.engine.actions = [(8.0, task.request_stop if how == "drain" else expire)]
-    monkeypatch.setattr(Job, "stop", lambda job, grace_s=5.0: job.kill(0))
-    with pytest.raises((DetachedError, TimeLimit)):
+    task.engine.actions = [(8.0, task.request_stop if how == "drain" else reach_time_limit)]
+    monkeypatch.setattr(EngineJob, "stop", lambda job, grace_s=5.0: job.kill(0))
+    with pytest.raises((DetachedError, TimeLimitReached)):
         task.run(on_drain="stop")
     job = task.engine.jobs["job-1"]
     assert JobRecord.read(task.store[CONTAINER]).stopped
@@ -451,7 +451,7 @@ def test_result_stored_without_an_answer_is_returned_by_the_same_try(task, monke
         if key == RESULT:
             task.request_stop()
             assert task.training.stop_requested.wait(60)
-            raise RuntimeError("the API server is away")
+            raise RuntimeError("the API server does not answer")
 
     monkeypatch.setattr(task.store, "set", set_without_an_answer)
     with pytest.raises(DetachedError):
@@ -461,11 +461,11 @@ def test_result_stored_without_an_answer_is_returned_by_the_same_try(task, monke
     assert (task.engine.started, task.engine.jobs) == (1, {})
 
 
-def test_store_failure_in_the_last_try_costs_no_running_training(clock, caplog, monkeypatch):
+def test_store_failure_in_the_last_try_loses_no_running_job(clock, caplog, monkeypatch):
     monkeypatch.setattr(handle_module, "_RETRY_EVERY_S", 0.01)
     call, calls = 1, 2
     while call < calls:
-        task = Task(clock, caplog, tries=2)
+        task = SimulatedTask(clock, caplog, tries=2)
         task.engine.actions = [(8.0, task.request_stop)]
         with pytest.raises(DetachedError):
             task.run()
@@ -493,13 +493,13 @@ def test_internal_error_in_the_last_try_keeps_the_stopped_job(task):
     assert (task.engine.started, task.engine.jobs) == (1, {})
 
 
-@pytest.mark.parametrize("error", [TimeLimit(), KeyError("anything"), TrainingFailedError("late news")])
+@pytest.mark.parametrize("error", [TimeLimitReached(), KeyError("anything"), TrainingFailedError("exit code 1")])
 @pytest.mark.parametrize("tries", [1, 3])
-def test_process_woken_by_an_error_leaves_its_successors_job_alone(clock, caplog, error, tries):
-    task = Task(clock, caplog, tries=tries)
+def test_process_woken_by_an_error_does_not_touch_its_successors_job(clock, caplog, error, tries):
+    task = SimulatedTask(clock, caplog, tries=tries)
 
     def wake_up() -> None:
-        taken_over_by_another(task)
+        take_over_job(task)
         raise error
 
     task.engine.actions = [(8.0, wake_up)]
@@ -511,7 +511,7 @@ def test_process_woken_by_an_error_leaves_its_successors_job_alone(clock, caplog
 
 
 def test_output_of_another_processs_job_is_not_collected(task):
-    task.engine.actions = [(8.0, lambda: taken_over_by_another(task))]
+    task.engine.actions = [(8.0, lambda: take_over_job(task))]
     with pytest.raises(DetachedError, match="Another process"):
         task.run()
     assert (task.engine.collected, list(task.engine.jobs)) == ([], ["job-1"])
@@ -520,13 +520,13 @@ def test_output_of_another_processs_job_is_not_collected(task):
 def test_stop_request_does_not_wait_for_a_hanging_store(task, monkeypatch):
     proceed, get = threading.Event(), task.store.get
 
-    def hanging(key, default=None):
+    def get_or_hang(key, default=None):
         if key == CONTAINER and task.training.stop_requested.is_set():
             proceed.wait()
         return get(key, default)
 
     monkeypatch.setattr(handle_module, "_QUICK_TIMEOUT_S", 0.01)
-    monkeypatch.setattr(task.store, "get", hanging)
+    monkeypatch.setattr(task.store, "get", get_or_hang)
     task.engine.actions = [(8.0, task.request_stop)]
     with pytest.raises(DetachedError, match="its job continues"):
         task.run()
@@ -534,10 +534,10 @@ def test_stop_request_does_not_wait_for_a_hanging_store(task, monkeypatch):
 
 
 def test_cleared_task_does_not_reuse_a_job_that_cannot_be_removed(task):
-    task.engine.broken["remove"] = PacelineError("the engine is away")
+    task.engine.broken["remove"] = PacelineError("the engine does not answer")
     task.run()
     task.clear()
-    task.engine.broken["remove"] = PacelineError("the engine is still away")
+    task.engine.broken["remove"] = PacelineError("the engine still does not answer")
     with pytest.raises(RuntimeUnavailableError, match="could not be removed"):
         task.run()
     task.run()
@@ -551,7 +551,7 @@ def test_job_of_a_dead_process_is_resized_to_the_new_decision(task):
     assert (task.engine.started, job.resizes[0]) == (1, (0.0, 1.0))
 
 
-def test_devices_count_from_the_start_of_a_job_that_no_try_has_controlled(task, monkeypatch):
+def test_devices_are_counted_from_the_start_of_a_job_without_control(task, monkeypatch):
     def fail(*args, **options):
         raise RuntimeError("the process fails before control begins")
 

@@ -56,7 +56,7 @@ def test_file_that_shrinks_while_it_is_read_is_rejected(tmp_path: Path) -> None:
         list(chunks)
 
 
-def tar_of(*members: tuple[str, bytes | None], type_: bytes | None = None, target: str = "") -> Iterator[bytes]:
+def make_tar(*members: tuple[str, bytes | None], type_: bytes | None = None, target: str = "") -> Iterator[bytes]:
     """Return the chunks of a tar. A member without content is a folder; the last member has type ``type_``."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:
@@ -77,7 +77,7 @@ def test_output_replaces_entries_of_the_same_name(tmp_path: Path) -> None:
     (destination / "old").mkdir(parents=True)
     (destination / "old" / "stale").write_text("")
     (destination / "kept").write_text("kept")
-    chunks = tar_of(("output", None), ("output/old/new.bin", b"x" * 5000), ("output/empty", None))
+    chunks = make_tar(("output", None), ("output/old/new.bin", b"x" * 5000), ("output/empty", None))
     extract_output(chunks, destination, root="output", max_bytes=10_000)
     found = sorted(p.relative_to(destination).as_posix() for p in destination.rglob("*"))
     assert found == ["empty", "kept", "old", "old/new.bin"]
@@ -100,7 +100,7 @@ def test_output_replaces_entries_of_the_same_name(tmp_path: Path) -> None:
     ],
 )
 def test_malicious_output_is_rejected_as_a_whole(tmp_path: Path, name: str, type_: bytes | None, message: str) -> None:
-    chunks = tar_of(("output/a", b"fine"), (name, b""), type_=type_, target="/etc/passwd")
+    chunks = make_tar(("output/a", b"fine"), (name, b""), type_=type_, target="/etc/passwd")
     with pytest.raises(TrainingFailedError, match=message):
         extract_output(chunks, tmp_path / "out", root="output", max_bytes=2000)
     assert list((tmp_path / "out").iterdir()) == []
@@ -128,7 +128,7 @@ def test_hard_link_to_an_invalid_target_is_skipped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, target: str
 ) -> None:
     (tmp_path / "outside").write_text("secret")
-    chunks = tar_of(("output/a", b"fine"), ("output/hard", b""), type_=tarfile.LNKTYPE, target=target)
+    chunks = make_tar(("output/a", b"fine"), ("output/hard", b""), type_=tarfile.LNKTYPE, target=target)
     extract_output(chunks, tmp_path / "out", root="output", max_bytes=2000)
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["a"]
     assert "Skipped 1 entries of the job's output" in caplog.text

@@ -1,6 +1,6 @@
 """Location and contents of cgroups, on v1 and v2.
 
-Ordinary files stand in for the kernel's, so that a machine with one version tests both.
+Ordinary files replace those of the kernel, so a machine with one version can test both.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ V2_FILES = {
 
 
 @pytest.fixture
-def kernel(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Files of a new cgroup by name. A name with a folder applies only to cgroups directly below this folder."""
+def new_cgroup_files(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Return the files that a new cgroup gets. A name with a folder applies only to cgroups directly below it."""
     contents = {"cgroup.procs": ""}
     mkdir = Path.mkdir
 
-    def make(self: Path, *arguments: object, **named: object) -> None:
+    def make_cgroup(self: Path, *arguments: object, **named: object) -> None:
         mkdir(self)
         for name, value in contents.items():
             where, _, file = name.rpartition("/")
             if where in ("", self.parent.name):
                 (self / file).write_text(value)
 
-    monkeypatch.setattr(Path, "mkdir", make)
+    monkeypatch.setattr(Path, "mkdir", make_cgroup)
     return contents
 
 
-def test_v2_cgroup_is_a_sibling_of_a_cgroup_with_processes(tmp_path: Path, kernel: dict[str, str]) -> None:
+def test_v2_cgroup_is_a_sibling_of_a_cgroup_with_processes(tmp_path: Path, new_cgroup_files: dict[str, str]) -> None:
     slice_, own = tmp_path / "user.slice", tmp_path / "user.slice" / "airflow.service"
     slice_.mkdir()
     own.mkdir()
@@ -55,7 +55,7 @@ def test_v2_cgroup_is_a_sibling_of_a_cgroup_with_processes(tmp_path: Path, kerne
         (folder / "cgroup.controllers").write_text("cpu memory pids")
         (folder / "cgroup.subtree_control").write_text("")
     # Only the slice delegates controllers: below our own cgroup there is no cpu.max.
-    kernel.update({f"user.slice/{name}": value for name, value in V2_FILES.items()})
+    new_cgroup_files.update({f"user.slice/{name}": value for name, value in V2_FILES.items()})
     mounts = f"30 24 0:26 / {tmp_path} rw,nosuid - cgroup2 cgroup2 rw"
     group = cgroups.create("job", mounts, "0::/user.slice/airflow.service")
     assert group is not None
@@ -74,10 +74,10 @@ def test_v2_cgroup_is_a_sibling_of_a_cgroup_with_processes(tmp_path: Path, kerne
     assert cgroups.Group.from_json(group.to_json()) == group
 
 
-def test_v1_has_a_folder_for_each_controller(tmp_path: Path, kernel: dict[str, str]) -> None:
+def test_v1_has_a_folder_for_each_controller(tmp_path: Path, new_cgroup_files: dict[str, str]) -> None:
     for controller in V1_FILES:
         (tmp_path / controller).mkdir()
-    kernel.update({f"{c}/{name}": value for c, files in V1_FILES.items() for name, value in files.items()})
+    new_cgroup_files.update({f"{c}/{name}": value for c, files in V1_FILES.items() for name, value in files.items()})
     mounts = "\n".join(f"30 24 0:2 / {tmp_path}/{c} rw - cgroup cgroup rw,{c}" for c in V1_FILES)
     group = cgroups.create("job", mounts, "\n".join(f"{i}:{c}:/" for i, c in enumerate(V1_FILES)))
     assert group is not None
@@ -90,12 +90,16 @@ def test_v1_has_a_folder_for_each_controller(tmp_path: Path, kernel: dict[str, s
 
 
 @pytest.mark.parametrize("mounted", ["cpu,cpuacct", "cpuacct,cpu", "cpu,cpuacct,memory,pids"])
-def test_v1_controllers_mounted_together_share_a_folder(tmp_path: Path, kernel: dict[str, str], mounted: str) -> None:
+def test_v1_controllers_mounted_together_share_a_folder(
+    tmp_path: Path, new_cgroup_files: dict[str, str], mounted: str
+) -> None:
     together = mounted.split(",")
     folders = {controller: mounted if controller in together else controller for controller in V1_FILES}
     for folder in set(folders.values()):
         (tmp_path / folder).mkdir()
-    kernel.update({f"{folders[c]}/{name}": value for c, files in V1_FILES.items() for name, value in files.items()})
+    new_cgroup_files.update(
+        {f"{folders[c]}/{name}": value for c, files in V1_FILES.items() for name, value in files.items()}
+    )
     lines = sorted(set(folders.values()))
     mounts = "\n".join(f"30 24 0:2 / {tmp_path}/{folder} rw - cgroup cgroup rw,{folder}" for folder in lines)
     group = cgroups.create("job", mounts, "\n".join(f"{i}:{folder}:/" for i, folder in enumerate(lines)))
@@ -107,9 +111,9 @@ def test_v1_controllers_mounted_together_share_a_folder(tmp_path: Path, kernel: 
     assert None not in (group.memory, group.processes)
 
 
-def test_controller_without_its_files_is_not_used(tmp_path: Path, kernel: dict[str, str]) -> None:
+def test_controller_without_its_files_is_not_used(tmp_path: Path, new_cgroup_files: dict[str, str]) -> None:
     (tmp_path / "cpu").mkdir()
-    kernel.update(V1_FILES["cpu"])
+    new_cgroup_files.update(V1_FILES["cpu"])
     mounts = f"30 24 0:2 / {tmp_path}/cpu rw - cgroup cgroup rw,cpu,cpuacct"
     group = cgroups.create("job", mounts, "3:cpu,cpuacct:/")
     assert group is not None
@@ -119,7 +123,7 @@ def test_controller_without_its_files_is_not_used(tmp_path: Path, kernel: dict[s
 def test_create_returns_none_without_permission(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").write_text("cpu")
     mounts = f"30 24 0:26 / {tmp_path} ro - cgroup2 cgroup2 ro"
-    # A plain folder gets no cpu.max, as with a kernel that delegates no controller.
+    # A plain folder has no cpu.max, like a cgroup without delegated controllers.
     assert cgroups.create("job", mounts, "0::/") is None
     assert sorted(p.name for p in tmp_path.iterdir()) == ["cgroup.controllers"]
     assert cgroups.create("job", "", "0::/") is None
@@ -132,7 +136,7 @@ BOTH = "/sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct"
     ("mount", "own", "expected"),
     [
         (f"1 0 0:1 / {BOTH}", "3:cpu,cpuacct:/a/b", "/a/b"),
-        # Inside a container without a cgroup namespace the mount shows only the container's part.
+        # In a container without a cgroup namespace, the mount shows only the container's cgroups.
         (f"1 0 0:1 /docker/x {BOTH}", "3:cpu,cpuacct:/docker/x/y", "/y"),
         (f"1 0 0:1 /docker/x {BOTH}", "3:cpu,cpuacct:/", "/"),
     ],
@@ -185,7 +189,7 @@ def test_v1_own_quota_is_the_tightest_of_all_ancestors(tmp_path: Path, mounted: 
 
 
 def test_own_quota_includes_ancestors_in_another_mount(tmp_path: Path) -> None:
-    # As in a container without a cgroup namespace, with the host's cgroups also mounted.
+    # A container without a cgroup namespace may also mount the host's cgroups.
     set_v1_quotas(tmp_path / "own", {"": 200_000})
     set_v1_quotas(tmp_path / "host", {"": -1, "pods": 75_000, "pods/x": 200_000})
     mounts = "\n".join(

@@ -12,8 +12,8 @@ from paceline.runtime import DockerRuntime
 from paceline.runtime.docker_images import Images
 
 
-class Engine:
-    """An engine with every image; each pull consumes one of ``answers``."""
+class FakeEngine:
+    """A fake engine that has every image; each pull consumes one of ``answers``."""
 
     def __init__(self, *answers: list[dict[str, Any]] | Exception) -> None:
         self.answers = list(answers)
@@ -44,7 +44,7 @@ class Engine:
 )
 def test_failed_pull_is_retryable_or_invalid_input(message: str, error: type[Exception]) -> None:
     progress = {"status": "Pulling fs layer"}
-    engine: Any = Engine([progress, {"error": message}, progress], [progress])
+    engine: Any = FakeEngine([progress, {"error": message}, progress], [progress])
     images = Images(pull=True)
     with pytest.raises(error) as raised:
         images.prepare(engine, "x")
@@ -58,7 +58,7 @@ def test_failed_pull_is_retryable_or_invalid_input(message: str, error: type[Exc
     "error", [ConnectionRefusedError("no"), TimeoutError("late"), RuntimeUnavailableError("login failed")]
 )
 def test_next_call_reconnects_after_a_failed_connection(error: Exception) -> None:
-    results: list[Any] = [error, error, Engine()]
+    results: list[Any] = [error, error, FakeEngine()]
 
     def connect() -> Any:
         result = results.pop(0)

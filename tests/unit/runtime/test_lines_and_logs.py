@@ -1,4 +1,4 @@
-"""Lines from bytes, entries from frames, and every entry exactly once across reconnects."""
+"""Bytes become lines, frames become entries, and reconnects neither lose nor repeat an entry."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def test_carriage_returns_are_handled_as_on_a_terminal() -> None:
     assert assembler.feed(b"\r 30%\nend\n") == [" 30%", "end"]
 
 
-def frame(stream: int, payload: bytes) -> bytes:
+def make_frame(stream: int, payload: bytes) -> bytes:
     return bytes([stream, 0, 0, 0]) + len(payload).to_bytes(4, "big") + payload
 
 
 @given(payloads=st.lists(st.binary(max_size=50)), size=st.integers(1, 20))
 def test_frames_do_not_depend_on_chunk_boundaries(payloads: list[bytes], size: int) -> None:
-    data = b"".join(frame(1 + i % 2, payload) for i, payload in enumerate(payloads))
+    data = b"".join(make_frame(1 + i % 2, payload) for i, payload in enumerate(payloads))
     parser = FrameParser()
     found = [f for i in range(0, len(data), size) for f in parser.feed(data[i : i + size])]
     assert found == [(1 + i % 2, payload) for i, payload in enumerate(payloads)]
@@ -49,7 +49,7 @@ def test_frames_do_not_depend_on_chunk_boundaries(payloads: list[bytes], size: i
 START_S = datetime(2025, 3, 1, tzinfo=timezone.utc).timestamp()
 
 
-def stamp(seconds: float) -> str:
+def timestamp(seconds: float) -> str:
     whole = int(seconds)
     return f"2025-03-01T{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}.{int(seconds % 1 * 1e9):09d}Z"
 
@@ -58,7 +58,8 @@ def test_every_entry_passes_once_across_reconnects() -> None:
     chance = random.Random(7)
     # The streams' timestamps overlap by a few ms; pieces of one long line have equal timestamps.
     entries = [
-        (1 + i % 2, stamp(100 + i * 0.05 + chance.uniform(-0.01, 0.01) * (i % 2)), f"line {i}\n") for i in range(600)
+        (1 + i % 2, timestamp(100 + i * 0.05 + chance.uniform(-0.01, 0.01) * (i % 2)), f"line {i}\n")
+        for i in range(600)
     ]
     entries[300:300] = [(*entries[300][:2], "piece")] * 5
     position = ReadPosition()
@@ -67,10 +68,10 @@ def test_every_entry_passes_once_across_reconnects() -> None:
         since = position.since()
         first = 0
         if since is not None:
-            newest = stamp(int(since) - START_S)
+            newest = timestamp(int(since) - START_S)
             first = next(i for i, entry in enumerate(entries) if entry[1] >= newest)
         position.reconnect()
-        # Each connection repeats the overlap and breaks at a random point after it, also within a long line.
+        # Each connection repeats the overlap and breaks at a random point after it, once within a long line.
         last = 303 if first < 303 < first + 150 and not got[300:] else first + chance.randint(1, 150)
         got += [entry for entry in entries[first:last] if position.is_new(*entry[:2])]
     assert got == entries
@@ -78,11 +79,11 @@ def test_every_entry_passes_once_across_reconnects() -> None:
 
 def test_clock_set_back_loses_no_entry() -> None:
     position = ReadPosition()
-    stamps = [stamp(5000 + i) for i in range(5)] + [stamp(1400 + i) for i in range(5)]
-    assert position.is_new(2, stamp(5000))
+    stamps = [timestamp(5000 + i) for i in range(5)] + [timestamp(1400 + i) for i in range(5)]
+    assert position.is_new(2, timestamp(5000))
     assert all(position.is_new(1, one) for one in stamps)
     assert position.since() == str(int(START_S) + 1404 - 2), "a new connection starts at the changed time"
     position.reconnect()
-    assert [position.is_new(1, stamp(1400 + i)) for i in range(7)] == 5 * [False] + 2 * [True]
-    assert position.is_new(2, stamp(1405)), "the other stream's newest entry is from before the change"
-    assert all(position.is_new(1, stamp(100 + i)) for i in range(3)), "the same again after a reconnect"
+    assert [position.is_new(1, timestamp(1400 + i)) for i in range(7)] == 5 * [False] + 2 * [True]
+    assert position.is_new(2, timestamp(1405)), "the other stream's newest entry is from before the change"
+    assert all(position.is_new(1, timestamp(100 + i)) for i in range(3)), "the same again after a reconnect"

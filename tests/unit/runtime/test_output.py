@@ -1,4 +1,4 @@
-"""Collection of output folders with links, pipes and sockets, the same for containers and local jobs."""
+"""Output folders with links, pipes and sockets are collected alike from containers and local jobs."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def output(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=["tar", "folder"])
 def collect(request: pytest.FixtureRequest, output: Path, tmp_path: Path) -> Collect:
-    """Collect ``output`` into ``tmp_path / "out"``, from a tar as with an engine, or from the folder."""
+    """Return a function that collects ``output`` into ``tmp_path / "out"``, from a tar or from the folder."""
 
-    def call(max_bytes: int = 10_000) -> None:
+    def collect_output(max_bytes: int = 10_000) -> None:
         if request.param == "folder":
             ProcessJob(Scratch(tmp_path / "job"), max_output_bytes=max_bytes, from_start=True).collect(tmp_path / "out")
         else:
@@ -42,10 +42,10 @@ def collect(request: pytest.FixtureRequest, output: Path, tmp_path: Path) -> Col
                 archive.add(output, arcname="output")
             extract_output([made.getvalue()], tmp_path / "out", root="output", max_bytes=max_bytes)
 
-    return call
+    return collect_output
 
 
-def write(output: Path, **content: str) -> None:
+def write_files(output: Path, **content: str) -> None:
     """Write files; ``__`` in a name stands for a slash."""
     for name, text in content.items():
         path = output / name.replace("__", "/")
@@ -53,15 +53,15 @@ def write(output: Path, **content: str) -> None:
         path.write_text(text)
 
 
-def link(output: Path, **targets: str) -> None:
-    """Create symbolic links, with names as in ``write``."""
+def make_links(output: Path, **targets: str) -> None:
+    """Create symbolic links; ``__`` in a name stands for a slash."""
     for name, target in targets.items():
         path = output / name.replace("__", "/")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.symlink_to(target)
 
 
-def found(folder: Path) -> dict[str, str]:
+def read_folder(folder: Path) -> dict[str, str]:
     """Return paths and texts of a folder's files; a folder's path ends with a slash and has no text."""
     assert not [p for p in folder.rglob("*") if p.is_symlink()]
     return {
@@ -73,15 +73,15 @@ def found(folder: Path) -> dict[str, str]:
 def test_links_inside_the_output_are_collected_as_copies(
     collect: Collect, output: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write(output, epoch3="weights", runs__7__model="seven", blobs__ab="blob")
-    link(
+    write_files(output, epoch3="weights", runs__7__model="seven", blobs__ab="blob")
+    make_links(
         output, last="epoch3", again="last", runs__best="./7/../7", runs__7__first="../../again", snap__b="../blobs/ab"
     )
-    link(output, best="runs/best", model="best/first")
+    make_links(output, best="runs/best", model="best/first")
     os.link(output / "epoch3", output / "runs" / "hard")
     collect()
     run = {"model": "seven", "first": "weights"}
-    assert found(tmp_path / "out") == {
+    assert read_folder(tmp_path / "out") == {
         "again": "weights",
         "best/": "",
         **{f"best/{name}": text for name, text in run.items()},
@@ -105,27 +105,31 @@ def test_links_inside_the_output_are_collected_as_copies(
 
 
 def test_hard_link_to_a_link_is_collected_as_a_copy(collect: Collect, output: Path, tmp_path: Path) -> None:
-    write(output, a="a")
-    link(output, l="a")
+    write_files(output, a="a")
+    make_links(output, l="a")
     os.link(output / "l", output / "m", follow_symlinks=False)
     collect()
-    assert found(tmp_path / "out") == {"a": "a", "l": "a", "m": "a"}
+    assert read_folder(tmp_path / "out") == {"a": "a", "l": "a", "m": "a"}
 
 
 def test_other_entries_are_skipped_with_one_warning(
     collect: Collect, output: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write(output, kept="kept", deep__kept="too")
-    link(output, absolute=str(output / "kept"), dangling="nothing", file_as_folder="kept/", below_a_file="kept/x")
-    link(output, out="../secret", out_and_in="../output/kept", up="..", step="deep/above", deep__above="../../secret")
-    link(output, round="about", about="round", itself="itself", through="up/secret", deep__self=".", deep__up="..")
+    write_files(output, kept="kept", deep__kept="too")
+    make_links(output, absolute=str(output / "kept"), dangling="nothing", file_as_folder="kept/", below_a_file="kept/x")
+    make_links(
+        output, out="../secret", out_and_in="../output/kept", up="..", step="deep/above", deep__above="../../secret"
+    )
+    make_links(
+        output, round="about", about="round", itself="itself", through="up/secret", deep__self=".", deep__up=".."
+    )
     os.mkfifo(output / "deep" / "pipe")
     with socket.socket(socket.AF_UNIX) as listening:
-        handle = os.open(output, os.O_RDONLY)  # a socket's address has at most 107 characters
+        handle = os.open(output, os.O_RDONLY)  # a socket's path has at most 107 characters
         listening.bind(f"/proc/self/fd/{handle}/socket")
         os.close(handle)
         collect()
-    assert found(tmp_path / "out") == {"deep/": "", "deep/kept": "too", "kept": "kept"}
+    assert read_folder(tmp_path / "out") == {"deep/": "", "deep/kept": "too", "kept": "kept"}
     (record,) = caplog.records
     assert (record.name, record.levelno) == ("paceline.runtime.output", logging.WARNING)
     # A tar does not contain sockets.
@@ -143,10 +147,10 @@ def test_entry_names_cannot_forge_log_lines(collect: Collect, output: Path, capl
 def test_mutually_linked_folders_are_copied_until_they_repeat(
     collect: Collect, output: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write(output, a__one="1", b__two="2")
-    link(output, a__x="../b", b__y="../a", top="a", inner="a/x", whole=".")
+    write_files(output, a__one="1", b__two="2")
+    make_links(output, a__x="../b", b__y="../a", top="a", inner="a/x", whole=".")
     collect()
-    taken = found(tmp_path / "out")
+    taken = read_folder(tmp_path / "out")
     assert {name: text for name, text in taken.items() if text} == {
         "a/one": "1",
         "a/x/two": "2",
@@ -161,7 +165,7 @@ def test_mutually_linked_folders_are_copied_until_they_repeat(
 
 
 def test_chain_of_links_has_the_limit_of_the_kernel(collect: Collect, output: Path, tmp_path: Path) -> None:
-    write(output, l0="end")
+    write_files(output, l0="end")
     for number in range(1, 51):
         (output / f"l{number}").symlink_to(f"l{number - 1}")
     collect()
@@ -171,7 +175,7 @@ def test_chain_of_links_has_the_limit_of_the_kernel(collect: Collect, output: Pa
 
 @pytest.mark.parametrize("name", ["link", "hard", "folder"])
 def test_limit_on_bytes_includes_copies(collect: Collect, output: Path, tmp_path: Path, name: str) -> None:
-    write(output, sub__large="x" * 600)
+    write_files(output, sub__large="x" * 600)
     if name == "hard":
         os.link(output / "sub" / "large", output / "hard")
     else:
@@ -180,16 +184,16 @@ def test_limit_on_bytes_includes_copies(collect: Collect, output: Path, tmp_path
         collect(1199)
     assert list((tmp_path / "out").iterdir()) == []
     collect(1200)
-    assert len(found(tmp_path / "out")) == (4 if name == "folder" else 3)
+    assert len(read_folder(tmp_path / "out")) == (4 if name == "folder" else 3)
 
 
 def test_limit_on_entries_includes_copies_and_skipped_entries(
     collect: Collect, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Each folder links twice to the next one: 2 to the power of 30 files.
+    # Each folder links twice to the next folder, which makes 2 to the power of 30 files.
     monkeypatch.setattr("paceline.runtime.output.MAX_ENTRIES", 500)
     for depth in range(30):
-        write(output, **{f"d{depth}__x": ""})
+        write_files(output, **{f"d{depth}__x": ""})
         (output / f"d{depth}" / "one").symlink_to(f"../d{depth + 1}")
         (output / f"d{depth}" / "two").symlink_to(f"../d{depth + 1}")
     with pytest.raises(TrainingFailedError, match="500 entries"):
@@ -201,11 +205,11 @@ def test_limit_on_entries_includes_copies_and_skipped_entries(
 def test_link_that_replaces_a_listed_entry_is_not_followed(
     output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, swapped: str
 ) -> None:
-    write(output, a="a", sub__b="b")
+    write_files(output, a="a", sub__b="b")
     (tmp_path / "job" / "b").write_text("secret")
     openat = os.open
 
-    def swap_first(name: str, *arguments: int, dir_fd: int | None = None) -> int:
+    def swap_then_open(name: str, *arguments: int, dir_fd: int | None = None) -> int:
         if swapped == "file" and name == "a":
             (output / "a").unlink(missing_ok=True)
             (output / "a").symlink_to("../secret")
@@ -214,10 +218,12 @@ def test_link_that_replaces_a_listed_entry_is_not_followed(
             (output / "sub").symlink_to("..")
         return openat(name, *arguments, dir_fd=dir_fd)
 
-    monkeypatch.setattr("paceline.runtime.local_output.os.open", swap_first)
+    monkeypatch.setattr("paceline.runtime.local_output.os.open", swap_then_open)
     ProcessJob(Scratch(tmp_path / "job"), max_output_bytes=1000, from_start=True).collect(tmp_path / "out")
     monkeypatch.undo()
-    assert found(tmp_path / "out") == ({"sub/": "", "sub/b": "b"} if swapped == "file" else {"a": "a", "sub/": ""})
+    assert read_folder(tmp_path / "out") == (
+        {"sub/": "", "sub/b": "b"} if swapped == "file" else {"a": "a", "sub/": ""}
+    )
     assert ("Skipped 1 entries" in caplog.text) is (swapped == "file")
 
 

@@ -9,8 +9,8 @@ from paceline.errors import RuntimeUnavailableError
 from paceline.runtime.docker_stats import stats_now, usage_of
 
 
-class Client:
-    """An engine's client whose answer is not JSON."""
+class FakeClient:
+    """A fake client whose engine answers with invalid JSON."""
 
     def __init__(self, answer: str) -> None:
         self.answer = answer
@@ -20,9 +20,9 @@ class Client:
 
 
 def test_empty_answer_means_removed_container():
-    assert usage_of(stats_now(Client(""), "some")) is None
+    assert usage_of(stats_now(FakeClient(""), "some")) is None
 
 
 def test_answer_of_a_proxy_is_an_engine_failure():
     with pytest.raises(RuntimeUnavailableError, match="read a container's resource usage"):
-        stats_now(Client("<html>proxy</html>"), "some")
+        stats_now(FakeClient("<html>proxy</html>"), "some")

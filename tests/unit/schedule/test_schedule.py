@@ -17,7 +17,7 @@ SAMPLE_S = {"nano": 0.040, "tx2": 0.015, "pi": 0.120}  # seconds for a sample on
 
 
 class FormulaEstimates:
-    """Estimates by formula: load slows computing, and workers contend for the parameter server."""
+    """Formulas as estimates: load slows the computation, and workers contend for the parameter server."""
 
     def __init__(self, update_s=0.02, contention_s=0.01, app_s=0.08):
         self.one_s, self.contention_s, self.app_s = update_s, contention_s, app_s
@@ -42,8 +42,8 @@ def estimates():
     return FormulaEstimates()
 
 
-def problem_of(seed, workers=6, samples=2000, costs=False, epochs=1):
-    """Return a random problem."""
+def random_problem(seed, workers=6, samples=2000, costs=False, epochs=1):
+    """Return a random scheduling problem."""
     rng = random.Random(seed)
     candidates = [
         Candidate(
@@ -80,7 +80,7 @@ def shortest_total_s(problem, estimates, feasible):
             each_s = problem.epochs * each_s + np.array([one.transfer_s for one in chosen])
             begin_s = np.array([one.initialize_s for one in chosen])
             low, high = 0.0, float(np.max(begin_s + each_s * problem.samples))
-            for _ in range(60):  # bisection on the common end
+            for _ in range(60):  # bisection for the common end
                 middle = (low + high) / 2
                 enough = np.sum(np.maximum(middle - begin_s, 0) / each_s) >= problem.samples
                 low, high = (low, middle) if enough else (middle, high)
@@ -95,7 +95,7 @@ ALL = [deep_edge, fair, schedule]
 @settings(max_examples=60)
 @given(seed=st.integers(0, 10_000), workers=st.integers(1, 12))
 def test_every_sample_is_assigned_once_in_batches_that_fit(scheduler, seed, workers):
-    estimates, problem = FormulaEstimates(), problem_of(seed, workers)
+    estimates, problem = FormulaEstimates(), random_problem(seed, workers)
     unfit = infeasible(problem, estimates)
     fits = [one.name not in unfit for one in problem.candidates]
     if not any(estimates.max_batch(problem.candidates) if scheduler is fair else fits):
@@ -107,8 +107,8 @@ def test_every_sample_is_assigned_once_in_batches_that_fit(scheduler, seed, work
     assert sum(one.samples for one in plan.assignments) == problem.samples
     names = [one.worker for one in plan.assignments]
     assert json.loads(json.dumps(plan.to_dict()))["workers"].keys() == set(names)
-    assert sorted([*names, *plan.left_out]) == sorted(one.name for one in problem.candidates)
-    assert all(plan.left_out.values())
+    assert sorted([*names, *plan.excluded]) == sorted(one.name for one in problem.candidates)
+    assert all(plan.excluded.values())
     if scheduler is not fair:
         assert not set(names) & set(unfit)
     by_name = {one.name: one for one in problem.candidates}
@@ -121,7 +121,7 @@ def test_every_sample_is_assigned_once_in_batches_that_fit(scheduler, seed, work
 @settings(max_examples=75)
 @given(seed=st.integers(0, 100_000), costs=st.booleans(), epochs=st.integers(1, 5))
 def test_schedule_is_not_slower_than_algorithm_1_and_near_optimal(seed, costs, epochs):
-    estimates, problem = FormulaEstimates(), problem_of(seed, workers=5, costs=costs, epochs=epochs)
+    estimates, problem = FormulaEstimates(), random_problem(seed, workers=5, costs=costs, epochs=epochs)
     unfit = infeasible(problem, estimates)
     feasible = [one for one in problem.candidates if one.name not in unfit]
     if not feasible:
@@ -144,28 +144,28 @@ def test_algorithm_1_shards_are_proportional_to_speed(estimates):
 def test_algorithm_1_removes_slowest_worker_while_that_helps():
     candidates = [Candidate(f"tx2-{number}", "tx2") for number in range(3)] + [Candidate("pi", "pi")]
     plan = deep_edge(Problem(600, candidates), FormulaEstimates(contention_s=0.8))
-    assert [one.worker for one in plan.assignments] == ["tx2-2"] or "pi" in plan.left_out
-    assert "ms per sample: the other workers finish sooner without it" in plan.left_out["pi"]
+    assert [one.worker for one in plan.assignments] == ["tx2-2"] or "pi" in plan.excluded
+    assert "ms per sample: the other workers finish sooner without it" in plan.excluded["pi"]
 
 
-def test_schedule_searches_beyond_number_of_workers_without_improvement():
-    """With equal workers, removing one makes the training slower, removing two makes it faster."""
+def test_schedule_continues_to_remove_workers_after_a_slower_choice():
+    """Removing one of the equal workers slows the training down, and removing two speeds it up."""
 
-    class Steps(FormulaEstimates):
+    class StepEstimates(FormulaEstimates):
         def update_s(self, candidates, batch, server):
             return np.full(len(candidates), 6.0 if len(candidates) > 2 else 0.01)
 
     candidates = [Candidate(f"nano-{number}", "nano") for number in range(4)]
     problem = Problem(64, candidates)
-    assert schedule(problem, Steps()).total_s < 0.8 * deep_edge(problem, Steps()).total_s
+    assert schedule(problem, StepEstimates()).total_s < 0.8 * deep_edge(problem, StepEstimates()).total_s
 
 
-def test_worker_with_affected_application_is_left_out_with_reason(estimates):
+def test_worker_with_affected_application_is_excluded_with_reason(estimates):
     busy = Candidate("busy", "tx2", State(cpu=0.95), {"sift": 0.15})
     problem = Problem(100, [busy, Candidate("free", "pi")])
     for scheduler in (schedule, deep_edge):
         reason = "sift would take 156 ms during training, the limit is 150 ms"
-        assert scheduler(problem, estimates).left_out == {"busy": reason}
+        assert scheduler(problem, estimates).excluded == {"busy": reason}
     assert [one.worker for one in fair(problem, estimates).assignments] == ["busy", "free"]
 
 
@@ -196,4 +196,4 @@ def test_worker_with_late_start_or_slow_transfer_gets_smaller_shard(estimates):
     shards = {one.worker: one.samples for one in plan.assignments}
     assert shards["near"] > 3 * shards["far"]
     later = Candidate("far", "tx2", initialize_s=1e6)
-    assert "far" in schedule(Problem(2000, [near, later]), estimates).left_out
+    assert "far" in schedule(Problem(2000, [near, later]), estimates).excluded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ from airflow.sdk import DAG
 from paceline.drift import DriftReport
 from paceline.errors import InvalidInputError
 from paceline.sensors import DriftSensor
-from paceline.sensors.reports import run_folder, write_report
+from paceline.sensors.reports import XCOM_LIMIT_BYTES, fit_to_xcom, run_folder, write_report
 
 
 @pytest.mark.parametrize(
@@ -53,3 +54,29 @@ def test_report_folder_is_equal_for_retries_and_distinct_for_mapped_tasks(tmp_pa
     assert files[0].parent == tmp_path / "retrain" / "manual__2026-01-01T00_00_00_00_00" / "drift"
     mapped = SimpleNamespace(dag_id="retrain", run_id="r", task_id="drift", map_index=3)
     assert run_folder(mapped) == ["retrain", "r", "drift", "3"]
+
+
+@pytest.mark.parametrize(("drifted", "complete"), [(3, 3), (100, 100), (800, 150)])
+def test_report_for_xcom_keeps_the_drifted_features(drifted: int, complete: int) -> None:
+    histogram = {"reference": [0.05] * 20, "current": [0.05] * 20, "edges": [0.123456789] * 21, "labels": []}
+    features = [
+        {
+            "name": f"feature_{number}",
+            "kind": "numeric",
+            "verdict": "drift" if number < drifted else "no drift",
+            "reason": "its mean changed from 0.5 to 0.7, far beyond the threshold",
+            "p_value": 1e-20,
+            "effect": 0.2,
+            "new_categories": [],
+            "histogram": histogram,
+        }
+        for number in range(800)
+    ]
+    whole = {"format": 1, "features": features, "notes": [], "verdict": "drift"}
+    short = fit_to_xcom(whole)
+    assert len(json.dumps(short)) <= XCOM_LIMIT_BYTES
+    names = [one["name"] for one in short["features"] if one["verdict"] == "drift"]
+    assert names[:complete] == [f"feature_{number}" for number in range(complete)]
+    assert short["notes"] == [
+        f"{800 - len(short['features'])} features are omitted here; the stored report contains all features."
+    ]

@@ -1,4 +1,4 @@
-"""Every template field of ``DriftSensor`` takes the same values as in Airflow's own sensors, checked once rendered."""
+"""Every template field of ``DriftSensor`` accepts the values of Airflow's own sensors and is checked when rendered."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ TEMPLATES: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def rendered(field: str, value: object, **options: Any) -> DriftSensor:
-    """Return a sensor whose ``field`` is rendered to ``value``, from a DAG parameter of the run."""
+def render_sensor(field: str, value: object, **options: Any) -> DriftSensor:
+    """Return a sensor whose ``field`` is a DAG parameter that the run renders to ``value``."""
     with DAG("dag", schedule=None) as dag:
         sensor = DriftSensor(task_id="drift", **{**VALID, **options, field: dag.param("x")})
     sensor.render_template_fields({"dag_run": SimpleNamespace(conf={"x": value})})  # type: ignore[typeddict-item]
@@ -63,7 +63,7 @@ def test_mapped_sensor_accepts_templates(field: str) -> None:
 @pytest.mark.parametrize("deferrable", [False, True])
 @pytest.mark.parametrize("field", FIELDS)
 def test_invalid_rendered_value_fails_the_task_by_name(field: str, deferrable: bool) -> None:
-    sensor = rendered(field, 5, deferrable=deferrable, silent_fail=deferrable)
+    sensor = render_sensor(field, 5, deferrable=deferrable, silent_fail=deferrable)
     with pytest.raises(AirflowFailException, match=f"^{field}: got 5, expected "):
         sensor.execute({})
 
@@ -72,7 +72,7 @@ def test_invalid_rendered_value_fails_the_task_by_name(field: str, deferrable: b
 @pytest.mark.parametrize("option", ["soft_fail", "never_fail"])
 def test_soft_fail_and_never_fail_skip_for_an_invalid_value(option: str, deferrable: bool) -> None:
     with pytest.raises(AirflowSkipException):
-        rendered("features", "temp", deferrable=deferrable, **{option: True}).execute({})
+        render_sensor("features", "temp", deferrable=deferrable, **{option: True}).execute({})
 
 
 @pytest.mark.parametrize("field", ["features", "categorical", "reference_parameters", "current_parameters"])
@@ -81,7 +81,7 @@ def test_text_instead_of_a_list_is_rejected_at_parsing_and_rendering(field: str)
     with pytest.raises(InvalidInputError, match=message):
         DriftSensor(task_id="drift", **{**VALID, field: "temp"})
     with pytest.raises(AirflowFailException, match=message):
-        rendered(field, "temp").poke({})
+        render_sensor(field, "temp").poke({})
 
 
 def test_lists_and_paths_of_any_type_are_read_and_json_safe(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_lists_and_paths_of_any_type_are_read_and_json_safe(tmp_path: Path) -> N
 
 
 def test_parsing_a_sensor_imports_no_operators(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The operators' import takes much longer than that of the sensors."""
+    """Importing the operators takes much longer than importing the sensors."""
     monkeypatch.setitem(sys.modules, "paceline.operators", None)
     DriftSensor(
         task_id="drift",

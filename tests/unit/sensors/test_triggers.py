@@ -20,16 +20,16 @@ from paceline.drift import DriftReport, FeatureDrift
 from paceline.errors import InvalidInputError
 from paceline.sensors import DriftEventTrigger, DriftTrigger, triggers
 from paceline.sensors.check import DriftCheck
-from paceline.sensors.triggers import Fired, decide
+from paceline.sensors.triggers import TriggerState, decide_event
 
 
-def report(*drifted: str, rows: int = 500) -> DriftReport:
+def make_report(*drifted: str, rows: int = 500) -> DriftReport:
     features = tuple(FeatureDrift(name, "numeric", "drift") for name in drifted)
     return DriftReport("drift" if drifted else "no drift", "", 500, rows, features=features)
 
 
-class Store:
-    """An asset's state store, as in a triggerer for a trigger of one asset."""
+class FakeStateStore:
+    """A fake of the state store that a triggerer gives the trigger of one asset."""
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
@@ -41,13 +41,13 @@ class Store:
         self.values[key] = json.dumps(value)
 
 
-def write(path: Path, shift: float = 0.0, *, second: float = 0.0, seed: int = 0) -> str:
+def write_window(path: Path, shift: float = 0.0, *, second: float = 0.0, seed: int = 0) -> str:
     rng = np.random.default_rng(seed)
     pd.DataFrame({"temp": rng.normal(shift, 1, 500), "wind": rng.normal(second, 1, 500)}).to_csv(path, index=False)
     return str(path)
 
 
-async def first(stream: AsyncIterator[TriggerEvent]) -> Any:
+async def first_payload(stream: AsyncIterator[TriggerEvent]) -> Any:
     return (await asyncio.wait_for(anext(stream), 30)).payload
 
 
@@ -61,27 +61,39 @@ SHORT = DriftReport("not enough data", "", 500, 3)
     ("checks", "fire_on", "fired"),
     [
         # Continuing drift fires once although the window slides; after a check without drift it fires again.
-        ([report(), report("temp"), report("temp", rows=501), report(), report("temp")], "new_drift", [1, 4]),
+        (
+            [make_report(), make_report("temp"), make_report("temp", rows=501), make_report(), make_report("temp")],
+            "new_drift",
+            [1, 4],
+        ),
         # Drift of another feature fires; a feature that stops drifting and drifts again does not.
-        ([report("temp"), report("temp", "wind"), report("temp"), report("temp", "wind")], "new_drift", [0, 1]),
+        (
+            [make_report("temp"), make_report("temp", "wind"), make_report("temp"), make_report("temp", "wind")],
+            "new_drift",
+            [0, 1],
+        ),
         # Too little data changes nothing.
-        ([SHORT, report("temp"), SHORT, report("temp")], "new_drift", [1]),
+        ([SHORT, make_report("temp"), SHORT, make_report("temp")], "new_drift", [1]),
         # With batches, each window with drift fires once.
-        ([report("temp"), report("temp"), report("temp", rows=501), report("temp", rows=501)], "new_window", [0, 2]),
+        (
+            [make_report("temp"), make_report("temp"), make_report("temp", rows=501), make_report("temp", rows=501)],
+            "new_window",
+            [0, 2],
+        ),
     ],
 )
 def test_drift_fires_once(checks: list[DriftReport], fire_on: Any, fired: list[int]) -> None:
-    last, fired_checks = Fired(), []
+    last, fired_checks = TriggerState(), []
     for number, item in enumerate(checks):
-        fires, last = decide(item, last, "check", fire_on)
+        fires, last = decide_event(item, last, "check", fire_on)
         if fires:
             fired_checks.append(number)
     assert fired_checks == fired
 
 
 def test_changed_check_ignores_the_old_state() -> None:
-    _, last = decide(report("temp"), Fired(), "old", "new_drift")
-    assert decide(report("temp"), last, "new", "new_drift")[0]
+    _, last = decide_event(make_report("temp"), TriggerState(), "old", "new_drift")
+    assert decide_event(make_report("temp"), last, "new", "new_drift")[0]
 
 
 # --- serialization ---------------------------------------------------------------------------------------------
@@ -97,7 +109,7 @@ PARAMETERS: Any = {"reference_parameters": {"month": "2013-01"}, "current_parame
     ],
 )
 def test_trigger_is_unchanged_by_serialization(trigger: Any) -> None:
-    """Otherwise Airflow would restart it at each parsing of its DAG."""
+    """Otherwise Airflow would restart the trigger at each parsing of its DAG."""
     path, kwargs = trigger.serialize()
     stored = Trigger(path, encode_trigger({"classpath": path, "kwargs": kwargs})["kwargs"])
     assert BaseEventTrigger.hash(path, stored.kwargs) == BaseEventTrigger.hash(path, kwargs)
@@ -121,19 +133,19 @@ def test_invalid_settings_are_rejected_at_parsing(options: dict[str, Any], messa
 # --- runs ------------------------------------------------------------------------------------------------------
 
 
-def test_event_trigger_fires_once_per_drift_also_after_a_restart(
+def test_event_trigger_fires_once_per_drift_even_after_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(triggers, "HANDOVER_S", 0.0)
-    store = Store()
+    store = FakeStateStore()
     options: dict[str, Any] = {
-        "reference": write(tmp_path / "reference.csv"),
-        "current": write(tmp_path / "current.csv", 1.0, seed=1),
+        "reference": write_window(tmp_path / "reference.csv"),
+        "current": write_window(tmp_path / "current.csv", 1.0, seed=1),
         "poll_interval_s": 0.02,
         "report_dir": str(tmp_path / "reports"),
     }
 
-    def start() -> AsyncIterator[TriggerEvent]:
+    def start_trigger() -> AsyncIterator[TriggerEvent]:
         trigger = DriftEventTrigger(**options)
         trigger.asset_state_store = store  # type: ignore[assignment]
         return trigger.run()
@@ -141,8 +153,8 @@ def test_event_trigger_fires_once_per_drift_also_after_a_restart(
     checks_made, check = [], DriftCheck.run
     monkeypatch.setattr(DriftCheck, "run", lambda self: checks_made.append(self) or check(self))
 
-    async def scenario() -> None:
-        payload = await first(stream := start())
+    async def run_scenario() -> None:
+        payload = await first_payload(stream := start_trigger())
         assert payload["drifted_features"] == ["temp"]
         assert Path(payload["report_html"].removeprefix("file://")).read_text().startswith("<!DOCTYPE html>")
         before, another = len(checks_made), asyncio.ensure_future(anext(stream))
@@ -151,57 +163,61 @@ def test_event_trigger_fires_once_per_drift_also_after_a_restart(
         assert not another.done()
         another.cancel()
 
-        write(tmp_path / "current.csv", 1.0, second=1.0, seed=2)
-        payload = await first(start())
+        write_window(tmp_path / "current.csv", 1.0, second=1.0, seed=2)
+        payload = await first_payload(start_trigger())
         assert sorted(payload["drifted_features"]) == ["temp", "wind"]
 
-    asyncio.run(scenario())
+    asyncio.run(run_scenario())
 
 
 def test_event_trigger_continues_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reference, late = write(tmp_path / "reference.csv"), tmp_path / "late.csv"
+    reference, late = write_window(tmp_path / "reference.csv"), tmp_path / "late.csv"
     failed = threading.Event()
     check = DriftCheck.run
 
-    def counted(self: DriftCheck) -> DriftReport:
+    def run_and_note_failure(self: DriftCheck) -> DriftReport:
         try:
             return check(self)
         except InvalidInputError:
             failed.set()
             raise
 
-    monkeypatch.setattr(DriftCheck, "run", counted)
+    monkeypatch.setattr(DriftCheck, "run", run_and_note_failure)
 
-    async def scenario() -> Any:
+    async def run_scenario() -> Any:
         stream = DriftEventTrigger(reference=reference, current=str(late), poll_interval_s=0.02).run()
         waiting = asyncio.ensure_future(anext(stream))
         assert await asyncio.to_thread(failed.wait, 30)
-        Path(write(tmp_path / "half.csv", 1.0)).replace(late)
+        Path(write_window(tmp_path / "half.csv", 1.0)).replace(late)
         return (await asyncio.wait_for(waiting, 30)).payload
 
-    assert asyncio.run(scenario())["drifted_features"] == ["temp"]
+    assert asyncio.run(run_scenario())["drifted_features"] == ["temp"]
 
 
 def test_drift_trigger_returns_the_report_and_fails_on_invalid_data(tmp_path: Path) -> None:
-    reference = write(tmp_path / "a.csv")
-    check = DriftCheck(reference, write(tmp_path / "b.csv", 1.0)).to_dict()
-    payload = asyncio.run(first(DriftTrigger(check, 0.01).run()))
-    assert DriftReport.from_dict(json.loads(json.dumps(payload))["report"]).drifted_features == ["temp"]
+    reference = write_window(tmp_path / "a.csv")
+    check = DriftCheck(reference, write_window(tmp_path / "b.csv", 1.0)).to_dict()
+    trigger = DriftTrigger(check, 0.01, report_dir=str(tmp_path / "reports"), folder=["dag", "run"])
+    payload = json.loads(json.dumps(asyncio.run(first_payload(trigger.run()))))
+    assert (
+        DriftReport.from_dict(payload["report"]).drifted_features == payload["summary"]["drifted_features"] == ["temp"]
+    )
+    assert json.loads((tmp_path / "reports" / "dag" / "run" / "report.json").read_text()) == payload["report"]
     bad = DriftCheck(reference, str(tmp_path / "none.csv")).to_dict()
     with pytest.raises(InvalidInputError, match="a file that exists"):
-        asyncio.run(first(DriftTrigger(bad, 0.01).run()))
+        asyncio.run(first_payload(DriftTrigger(bad, 0.01).run()))
 
 
 def test_slow_check_does_not_block_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
 
-    def slow(self: DriftCheck) -> DriftReport:
+    def run_slowly(self: DriftCheck) -> DriftReport:
         assert release.wait(30)
-        return report("temp")
+        return make_report("temp")
 
-    monkeypatch.setattr(DriftCheck, "run", slow)
+    monkeypatch.setattr(DriftCheck, "run", run_slowly)
 
-    async def scenario() -> None:
+    async def run_scenario() -> None:
         event = asyncio.ensure_future(anext(DriftEventTrigger(reference="a.csv", current="b.csv").run()))
         for _ in range(100):  # other triggers run while the check blocks
             await asyncio.sleep(0)
@@ -209,4 +225,4 @@ def test_slow_check_does_not_block_the_event_loop(monkeypatch: pytest.MonkeyPatc
         release.set()
         assert (await asyncio.wait_for(event, 30)).payload["drifted_features"] == ["temp"]
 
-    asyncio.run(scenario())
+    asyncio.run(run_scenario())

@@ -27,7 +27,7 @@ POOL = [Node("pool", 8)]
 
 
 class RandomPolicy:
-    """Returns a random legal allocation at each decision."""
+    """A policy with a random legal allocation at each decision."""
 
     name = "random"
 
@@ -51,7 +51,7 @@ class RandomPolicy:
 
 
 class ScriptedPolicy:
-    """Returns scripted allocations, then repeats the last one."""
+    """A policy that returns scripted allocations and repeats the last."""
 
     name = "script"
 
@@ -89,7 +89,7 @@ arrival_lists = st.lists(
 )
 
 
-def arrivals_of(rows, curve=CURVE):
+def make_arrivals(rows, curve=CURVE):
     now_s, arrivals = 0.0, []
     for number, row in enumerate(rows):
         now_s += row["gap"]
@@ -111,7 +111,7 @@ frictions = st.builds(
 @settings(max_examples=80)
 @given(rows=arrival_lists, friction=frictions, seed=st.integers(0, 9), period_s=st.sampled_from([None, 11.0]))
 def test_devices_jobs_and_work_are_conserved(rows, friction, seed, period_s):
-    arrivals = arrivals_of(rows)
+    arrivals = make_arrivals(rows)
     nodes = [Node("pool", 8), Node("small", 3)]
     spent = {}  # work done by each job, summed between events
     before = {}
@@ -154,7 +154,7 @@ def test_same_workload_gives_identical_result(make):
         {"gap": g % 13, "work": 1 + g * 7 % 90, "slack": g * 31 % 200, "estimated": 1, "breaks": inf, "cancelled": inf}
         for g in range(60)
     ]
-    first, second = (run(arrivals_of(rows), make(), friction=Friction(pause_s=2.0))[0] for _ in range(2))
+    first, second = (run(make_arrivals(rows), make(), friction=Friction(pause_s=2.0))[0] for _ in range(2))
     assert first.to_dict() == second.to_dict()
     assert first.samples == second.samples
 
@@ -165,7 +165,7 @@ def test_same_workload_gives_identical_result(make):
 def test_every_policy_returns_executable_allocations(rows):
     nodes = [Node("pool", 8)]
 
-    class Checked:
+    class CheckedPolicy:
         def __init__(self, policy):
             self.name, self.policy = policy.name, policy
 
@@ -175,11 +175,11 @@ def test_every_policy_returns_executable_allocations(rows):
             return found
 
     for policy in (fifo(), edf(), priority(), OnTime(change_s=1.0)):
-        result, _ = run(arrivals_of(rows), Checked(policy), nodes)
+        result, _ = run(make_arrivals(rows), CheckedPolicy(policy), nodes)
         assert result.jobs == len(rows)
 
 
-def test_job_ends_with_its_work_and_pause_delays_it():
+def test_job_ends_when_its_work_is_done_and_pause_delays_the_end():
     result, outcomes = run([Arrival("a", 5.0, 10.24, CURVE)], ScriptedPolicy({"a": 4}))
     assert outcomes["a"].departed_s == pytest.approx(5.0 + 10.24 / 2.56)
     assert (result.mean_queue_s, result.mean_total_s) == pytest.approx((0.0, 4.0)), "times count from the arrival"
@@ -215,7 +215,7 @@ def test_stopped_job_resumes_from_last_snapshot():
     assert saved["a"].departed_s == pytest.approx(17 + 5 + 83)
 
 
-def test_bug_counts_training_time_and_cancellation_counts_from_arrival():
+def test_bug_occurs_after_training_time_and_cancellation_after_arrival():
     arrivals = [
         Arrival("bug", 0.0, 100.0, CURVE, breaks_after_s=12.0),
         Arrival("runs", 0.0, 100.0, CURVE, cancelled_after_s=20.0),

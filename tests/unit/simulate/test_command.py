@@ -21,7 +21,7 @@ def test_policies_are_compared_on_generated_workload(tmp_path, capsys):
     assert last == str(picture)
     assert picture.read_bytes().startswith(b"\x89PNG")
     fifo, greedy, milp = json.loads(figures.read_text())
-    assert fifo["mean_queue_s"] > greedy["mean_queue_s"]  # without shrinking, other jobs wait longer
+    assert fifo["mean_queue_s"] > greedy["mean_queue_s"]  # fifo does not shrink running jobs
     assert milp["done"] == 30
     assert simulate(*args, "--json", str(tmp_path / "again.json")) == 0
     assert (tmp_path / "again.json").read_text() == figures.read_text()

@@ -11,18 +11,18 @@ from paceline.simulate.cluster.generate import SPAN_S, modelarts
 SEEDS = [0, 1, 2]
 
 
-def minutes(jobs):
+def durations_min(jobs):
     return sorted(job.work / job.speeds["device"].at(job.requested) / 60 for job in jobs)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_jobs_have_published_number_mean_and_share_of_short_jobs(seed):
-    times = minutes(modelarts(seed))
+    times = durations_min(modelarts(seed))
     assert len(times) == 447
     assert times[0] >= 5
     assert sum(times) / len(times) == pytest.approx(232.6, abs=0.05)
     assert sum(times[-len(times) // 5 :]) > 0.6 * sum(times), "few jobs have most of the work"
-    times = minutes(modelarts(seed, all_jobs=True))
+    times = durations_min(modelarts(seed, all_jobs=True))
     assert len(times) == 1252
     assert sum(time < 5 for time in times) / len(times) == pytest.approx(0.64, abs=0.005)
     assert sum(times) / len(times) == pytest.approx(84.3, abs=0.05)
@@ -53,7 +53,7 @@ def test_workload_is_reproducible_and_independent_of_disturbances():
     assert [(job.arrives_s, job.work) for job in plain] == [(job.arrives_s, job.work) for job in disturbed]
 
 
-def test_jobs_break_are_cancelled_or_have_estimation_errors_as_requested():
+def test_bugs_cancellations_and_estimation_errors_occur_as_requested():
     jobs = modelarts(0, jobs=4000, eta_error=0.1, bugs=0.15, cancelled=0.10)
     broken = [job for job in jobs if job.breaks_after_s < inf]
     cancelled = [job for job in jobs if job.cancelled_after_s < inf]

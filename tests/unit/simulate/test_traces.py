@@ -26,33 +26,33 @@ def tables(tmp_path):
     return throughputs(tmp_path)
 
 
-def trace(tmp_path, text):
+def write_trace(tmp_path, text):
     file = tmp_path / "trace.csv"
     file.write_text(text)
     return file
 
 
-def test_throughputs_are_by_model_and_batch_size_without_empty_cells(tables):
+def test_throughputs_have_model_and_batch_size_and_no_empty_cells(tables):
     assert tables["resnet50", 64].counts == (1, 2, 4)
     assert tables["resnet50", 128].at(8) == 28
 
 
 def test_arrivals_and_deadlines_are_ordered_and_relative_to_first_job(tmp_path, tables):
-    first, second = read(trace(tmp_path, ELASTICFLOW), tables)
+    first, second = read(write_trace(tmp_path, ELASTICFLOW), tables)
     assert (first.arrives_s, first.deadline_s, first.work, first.requested) == (0.0, 50.0, 50.0, 2)
     assert (second.arrives_s, second.deadline_s) == (100.0, 160.0)
     assert second.speeds["device"] is tables["resnet50", 128]
 
 
 def test_philly_columns_and_pollux_applications_are_read(tmp_path, tables):
-    (only,) = read(trace(tmp_path, PHILLY), tables)
+    (only,) = read(write_trace(tmp_path, PHILLY), tables)
     assert (only.work, only.deadline_s) == (1200.0, 83.0)
-    (only,) = read(trace(tmp_path, POLLUX), tables)
+    (only,) = read(write_trace(tmp_path, POLLUX), tables)
     assert (only.work, only.deadline_s) == (pytest.approx(0.5 * 3600 * 10), None)
 
 
 def test_resampled_trace_has_any_length_and_is_reproducible(tmp_path, tables):
-    original = list(read(trace(tmp_path, ELASTICFLOW), tables))
+    original = list(read(write_trace(tmp_path, ELASTICFLOW), tables))
     many = list(resampled(original, 50, seed=3))
     assert many == list(resampled(original, 50, seed=3)) != list(resampled(original, 50, seed=4))
     assert [one.name for one in many] == [str(number) for number in range(50)]
@@ -73,7 +73,7 @@ def test_resampled_trace_has_any_length_and_is_reproducible(tmp_path, tables):
 )
 def test_invalid_trace_error_names_value(tmp_path, tables, text, message):
     with pytest.raises(InvalidInputError, match=message):
-        list(read(trace(tmp_path, text), tables))
+        list(read(write_trace(tmp_path, text), tables))
 
 
 @pytest.mark.parametrize("tables", [{}, {"x.csv": "batch,1\n64,2\n"}])

@@ -11,17 +11,17 @@ from paceline.fleet import Machine
 from paceline.testing.emulated_device import _assign_processors, _period_us
 
 
-def machines(**cores):
+def make_machines(**cores):
     return [Machine(name=name, kind="part", cores=share, memory_gib=1) for name, share in cores.items()]
 
 
-def assign(devices):
+def assign_processors(devices):
     return {machine.name: processor for machine, processor in _assign_processors(devices)}
 
 
 def test_devices_do_not_oversubscribe_processors(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5})
-    assigned = assign(machines(a=0.35, b=0.5, c=0.35, d=0.3))
+    assigned = assign_processors(make_machines(a=0.35, b=0.5, c=0.35, d=0.3))
     assert set(assigned.values()) == {3, 5}
     assert assigned["b"] == assigned["d"] != assigned["a"] == assigned["c"]
 
@@ -29,13 +29,13 @@ def test_devices_do_not_oversubscribe_processors(monkeypatch):
 def test_fleet_larger_than_the_machine_is_rejected(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
     with pytest.raises(InvalidInputError, match=r"fleet.b.cores: got 0.4, expected at most 0.3 cores"):
-        assign(machines(a=0.7, b=0.4))
+        assign_processors(make_machines(a=0.7, b=0.4))
 
 
 @pytest.mark.parametrize("cores", [0.001, 0.18, 0.333, 1.0, 4.0])
 def test_periods_are_whole_milliseconds_and_differ_among_devices(cores):
     periods = [_period_us(cores) for _ in range(5)]
     assert all(period % 1000 == 0 and 20_000 <= period <= 1_000_000 for period in periods)
-    if cores > 0.02:  # below, the kernel's longest period is too short
+    if cores > 0.02:  # fewer cores need more than the kernel's longest period
         assert min(periods) * cores >= 16_000 * 0.99
         assert len(set(periods)) == 5

@@ -1,4 +1,4 @@
-"""Fixtures: a manual clock, a separate training session for each test, and trainings on several machines."""
+"""Fixtures: a manual clock, a separate training session for each test, and jobs on several emulated machines."""
 
 import signal
 
@@ -6,7 +6,7 @@ import pytest
 
 from paceline.train import _session
 
-from .machines import TrainingOfMachines
+from .machines import EmulatedTraining
 
 
 class ManualClock:
@@ -21,7 +21,7 @@ class ManualClock:
         return self.now_s
 
 
-class Recorder:
+class RecordingDisplay:
     """A display that records the progress."""
 
     def __init__(self, interval_s=0.2):
@@ -47,20 +47,20 @@ def clock():
 
 @pytest.fixture
 def recorder():
-    return Recorder()
+    return RecordingDisplay()
 
 
 @pytest.fixture
 def new_process(monkeypatch, clock):
-    """Return a function that resets the process's training, as a restart does."""
+    """Return a function that resets the training session, as a restart of the process does."""
 
-    def begin():
+    def begin_session():
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         fresh = _session.Session(clock)
         monkeypatch.setattr(_session, "current", fresh)
         return fresh
 
-    return begin
+    return begin_session
 
 
 @pytest.fixture(autouse=True)
@@ -68,20 +68,20 @@ def session(monkeypatch, new_process):
     """Give each test a separate session, outside a job."""
     for name in ("PACELINE_OUTPUT", "PACELINE_INPUT", "PACELINE_CHECKPOINT", "PACELINE_CONTROL"):
         monkeypatch.delenv(name, raising=False)
-    before = signal.getsignal(signal.SIGTERM)  # Airflow in other tests may have set it
+    before = signal.getsignal(signal.SIGTERM)  # Airflow may have set a handler in another test
     yield new_process()
     signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture
-def train(tmp_path, fork):
-    """Return a function that begins a training on several machines, given the names of its workers."""
+def start_training(tmp_path, fork):
+    """Return a function that starts a job on several emulated machines, given the names of its workers."""
     trainings = []
 
-    def begin(*names, **options):
-        trainings.append(TrainingOfMachines(fork, tmp_path, names, **options))
+    def start_job(*names, **options):
+        trainings.append(EmulatedTraining(fork, tmp_path, names, **options))
         return trainings[-1]
 
-    yield begin
+    yield start_job
     for training in trainings:
-        training.end()
+        training.kill_all()

@@ -1,11 +1,11 @@
-"""A training whose state counts how often each sample was trained on. Started by ``machines.TrainingOfMachines``.
+"""A training script whose model counts how often it was trained on each sample; ``machines.py`` starts it.
 
-``python counted.py SAMPLES EPOCHS OPTIONS``. The options are JSON: ``workers`` of the loader, the count's ``step``, and
-``stop_after`` a number of batches (negative: also leave the loop). With ``gain`` the training ends when its accuracy,
-which levels off, gains less.
+``python counted.py SAMPLES EPOCHS OPTIONS``. The options are JSON: ``workers`` of the loader, ``step`` of the count,
+``stop_after`` a number of batches (if negative, also leave the loop), and ``gain``: the training ends when an epoch
+improves the accuracy, which levels off, by less.
 
-While its output folder contains a file ``hold``, the batch after as many as the file says (0 if empty) does not end,
-and the file ``held`` contains that number. So tests meet both sides of a race at any speed of the machine.
+A file ``hold`` in the output folder holds the training after the number of batches in the file (0 if empty); the file
+``held`` then contains this number. So tests can produce both outcomes of a race on a machine of any speed.
 """
 
 import json
@@ -39,7 +39,7 @@ loop = track(loader, epochs=epochs, until=Converged("accuracy", gain) if gain el
 ends = 0
 
 
-def held():
+def is_held():
     try:
         if loop.done < int(hold.read_text() or 0):
             return False
@@ -53,7 +53,7 @@ for (indices,) in loop:
     with torch.no_grad():
         model.counts[indices] += step
     model.batches += 1
-    while held():
+    while is_held():
         time.sleep(0.01)
     ends += loop.epoch_end
     report(loss=1.0, ends=ends)

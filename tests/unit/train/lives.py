@@ -1,4 +1,4 @@
-"""One process of a small training, which may end by a signal. Started by ``test_resume_after_death``.
+"""One process of a small training job, which a signal may end. ``test_resume_after_death`` starts it.
 
 ``python lives.py SCENARIO LIFE`` writes the batches that it trained on, and a digest of its final state.
 """
@@ -19,8 +19,8 @@ from paceline.train import checkpoint, output_dir, report, stop_early, track
 AFTER_THE_LOOP = 0
 
 
-class Noisy(Dataset):
-    """Samples whose features change with each read, by the generators of all three libraries."""
+class NoisySamples(Dataset):
+    """Samples with noise from the random generators of all three libraries at each read."""
 
     def __init__(self, samples):
         self.samples = samples
@@ -33,8 +33,8 @@ class Noisy(Dataset):
         return index, noise + index / self.samples
 
 
-class Plain(Noisy):
-    """Samples without noise: the generators of persistent loader workers cannot be restored."""
+class PlainSamples(NoisySamples):
+    """Samples without noise, because the generators of persistent loader workers cannot be restored."""
 
     def __getitem__(self, index):
         return index, torch.full((4,), index / self.samples)
@@ -45,18 +45,18 @@ class NoisyStream(IterableDataset):
         self.samples = samples
 
     def __iter__(self):
-        dataset = Noisy(self.samples)
+        dataset = NoisySamples(self.samples)
         return (dataset[index] for index in range(self.samples))
 
 
 def make_loader(scenario):
     samples = scenario["samples"]
-    dataset, common = Noisy(samples), {"batch_size": 3, "num_workers": scenario["workers"]}
+    dataset, common = NoisySamples(samples), {"batch_size": 3, "num_workers": scenario["workers"]}
     kind = scenario["loader"]
     if kind == "shuffle":
         return DataLoader(dataset, shuffle=True, **common)
     if kind == "persistent":
-        return DataLoader(Plain(samples), shuffle=True, persistent_workers=True, **common)
+        return DataLoader(PlainSamples(samples), shuffle=True, persistent_workers=True, **common)
     if kind == "generator":
         return DataLoader(dataset, shuffle=True, generator=torch.Generator().manual_seed(5), **common)
     if kind == "stream":

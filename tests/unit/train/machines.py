@@ -1,6 +1,6 @@
-"""A training on several machines, emulated by processes: a parameter server, workers, and holders of the state.
+"""A training job on several machines, emulated by processes: a parameter server, workers, and holders of the state.
 
-Used by ``test_asynchronous`` and ``test_parts``; the workers run ``counted.py``. A held worker completes no further
+``test_asynchronous`` and ``test_sharding`` use it; the workers run ``counted.py``. A held worker completes no further
 batch until it is resumed, so tests do not depend on the speed of the machine.
 """
 
@@ -22,11 +22,11 @@ from paceline.train.progress import parse_line
 HERE = Path(__file__).parent
 INCLUDE = HERE.parents[2] / "include"
 SAMPLES, BATCH_SIZE = 60, 3
-LIMIT_S = 120  # for operations that take seconds
+LIMIT_S = 120  # timeout of operations that take seconds
 
 
 def free_port():
-    """Return a free port below 32768: the system assigns higher ones to outgoing connections."""
+    """Return a free port below 32768, because the system assigns higher ports to outgoing connections."""
     while True:
         port = random.randrange(20_000, 32_000)
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
@@ -34,7 +34,7 @@ def free_port():
 
 
 class Machine:
-    """A process of the training, and its log."""
+    """A process of the job, and its log."""
 
     def __init__(self, fork, folder, command, environment):
         self.output = folder / "output"
@@ -50,7 +50,7 @@ class Machine:
 
     @property
     def all_logs(self):
-        """The logs of all machines; of a restarted one, since its restart."""
+        """The logs of all machines; a restarted machine's log begins at the restart."""
         every = sorted(self._log_path.parent.parent.glob("*/log.txt"))
         return "\n".join(f"--- {log.parent.name}\n{log.read_text()}" for log in every)
 
@@ -59,7 +59,7 @@ class Machine:
         return [parsed for line in self.log.splitlines() if (parsed := parse_line(line))]
 
     @property
-    def newest(self):
+    def newest_progress(self):
         return self.progress[-1]
 
     @property
@@ -67,33 +67,33 @@ class Machine:
         """The model that a worker has written."""
         return torch.load(self.output / "model.pt", weights_only=True)
 
-    def until(self, condition):
+    def wait_until(self, condition):
         give_up = time.monotonic() + LIMIT_S
         while not condition(self):
             assert self.process.poll() is None, self.all_logs
             assert time.monotonic() < give_up, self.all_logs
             time.sleep(0.01)
 
-    def until_logged(self, text):
-        self.until(lambda machine: text in machine.log)
+    def wait_until_logged(self, text):
+        self.wait_until(lambda machine: text in machine.log)
 
-    def until_done(self, samples):
+    def wait_until_done(self, samples):
         """Wait until the parameter server has done this many samples."""
-        self.until(lambda machine: machine.progress and machine.newest.done >= samples)
+        self.wait_until(lambda machine: machine.progress and machine.newest_progress.done >= samples)
 
-    def until_held(self, after):
+    def wait_until_held(self, after):
         """Wait until a worker is held after this many batches."""
         held = self.output / "held"
-        self.until(lambda machine: held.exists() and held.read_text() == str(after))
+        self.wait_until(lambda machine: held.exists() and held.read_text() == str(after))
 
-    def end(self):
+    def wait_for_end(self):
         with suppress(subprocess.TimeoutExpired):
             return self.process.wait(LIMIT_S)
         raise AssertionError(f"{self._log_path.parent.name} does not end\n{self.all_logs}")
 
     def kill(self):
         self.process.kill()
-        return self.end()
+        return self.wait_for_end()
 
     def hold(self, after):
         """Hold the worker after this many batches."""
@@ -104,8 +104,8 @@ class Machine:
         (self.output / "hold").unlink(missing_ok=True)
 
 
-class TrainingOfMachines:
-    """The machines of a training; only the parameter server starts automatically."""
+class EmulatedTraining:
+    """A job on emulated machines; only the parameter server starts automatically."""
 
     def __init__(self, fork, folder, names, epochs=4, options=()):
         self._fork, self._folder = fork, folder
@@ -116,16 +116,16 @@ class TrainingOfMachines:
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self._started = []
-        self.serve(*options)
+        self.start_server(*options)
 
-    def serve(self, *options):
+    def start_server(self, *options):
         """Start the parameter server, or restart it."""
         command = ["-m", "paceline.train.asynchronous", self.plan, "--port", self.port, *options]
         checkpoint = str(self._folder / "checkpoint")
         self.server = self._start(self._folder / "server", command, PACELINE_CHECKPOINT=checkpoint)
-        self.server.until_logged("listens on")
+        self.server.wait_until_logged("listens on")
 
-    def work(self, name, options=None, epochs=None, samples=SAMPLES, hold=None, **environment):
+    def start_worker(self, name, options=None, epochs=None, samples=SAMPLES, hold=None, **environment):
         """Start a worker; for ``options`` see ``counted.py``."""
         if hold is not None:
             (self._folder / name / "output").mkdir(parents=True, exist_ok=True)
@@ -134,11 +134,11 @@ class TrainingOfMachines:
         environment = {"PACELINE_SERVER": self.address, "PACELINE_WORKER": name} | environment
         return self._start(self._folder / name, command, **environment)
 
-    def work_together(self, names, options=None, hold=0):
+    def start_workers(self, names, options=None, hold=0):
         """Start workers and wait until all train; hold each after ``hold`` batches."""
-        workers = [self.work(name, options, hold=hold) for name in names]
+        workers = [self.start_worker(name, options, hold=hold) for name in names]
         for name in names:
-            self.server.until_logged(f"{name} trains")
+            self.server.wait_until_logged(f"{name} has joined")
         return workers
 
     def start_holder(self, name):
@@ -147,17 +147,17 @@ class TrainingOfMachines:
         own = {"PACELINE_SERVER": self.address, "PACELINE_WORKER": name}
         return self._start(self._folder / name, command, **own)
 
-    def let_end(self, workers):
+    def finish_all(self, workers):
         """Resume the workers, and wait until all processes succeed."""
         for worker in workers:
             worker.resume()
         for worker in workers:
-            assert worker.end() == 0, worker.all_logs
-        assert self.server.end() == 0, self.server.all_logs
+            assert worker.wait_for_end() == 0, worker.all_logs
+        assert self.server.wait_for_end() == 0, self.server.all_logs
 
-    def finish(self, workers):
-        """Let the workers end, and check that each sample counted once in every epoch."""
-        self.let_end(workers)
+    def finish_and_check(self, workers):
+        """Resume the workers, wait for all processes, and check that each sample counted once in every epoch."""
+        self.finish_all(workers)
         for worker in workers:
             assert worker.model["counts"].tolist() == [self.epochs] * SAMPLES
 
@@ -165,13 +165,13 @@ class TrainingOfMachines:
         self._started.append(Machine(self._fork, folder, command, environment))
         return self._started[-1]
 
-    def end(self):
+    def kill_all(self):
         for machine in self._started:
             machine.kill()
 
 
 def joined_training(names, batch_size, numbers=3, epochs=1):
-    """Return a server's training with a state of ``numbers`` numbers and workers on connections 0, 1, 2."""
+    """Return a server's training with a state of ``numbers`` values and workers on connections 0, 1, 2."""
     training = SharedTraining({name: SampleShare(1, batch_size) for name in names}, stuck_s=60.0)
     training.set_initial_state(torch.zeros(numbers))
     for connection_id, name in enumerate(names):

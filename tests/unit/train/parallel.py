@@ -1,4 +1,4 @@
-"""A data-parallel training whose number of processes changes by a plan. Started by ``test_data_parallel``.
+"""A data-parallel training script that changes its number of processes by a plan; ``test_data_parallel`` starts it.
 
 ``python parallel.py PLAN.json``; the plan maps batches done to the number of processes from then on. Followers are
 forked from the same Python process.
@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 from paceline.train import _lead, _session, checkpoint, data_parallel, device, output_dir, stop_early, track
 from paceline.train._lead import Lead
 
-SAMPLES, BATCH_SIZE, EPOCHS = 50, 8, 4  # the last batch of an epoch has two samples: fewer than processes
+SAMPLES, BATCH_SIZE, EPOCHS = 50, 8, 4  # an epoch's last batch has two samples, fewer than processes
 
 
 class Squares(Dataset):
@@ -35,14 +35,14 @@ class Squares(Dataset):
         return index, self.x[index], self.x[index].square().sum()
 
 
-def fork(command, *, env, pass_fds, stdin, stdout):
+def fork_follower(command, *, env, pass_fds, stdin, stdout):
     return Forked(plan["fork"], command[1:], env=env, pass_fds=pass_fds, stdout=stdout, process_group=os.getpgrp())
 
 
 plan = json.loads(Path(sys.argv[1]).read_text())
-_lead.subprocess = SimpleNamespace(**vars(subprocess) | {"Popen": fork})
+_lead.subprocess = SimpleNamespace(**vars(subprocess) | {"Popen": fork_follower})
 torch.manual_seed(0)
-torch.set_default_dtype(torch.float64)  # the order of additions changes less than any error would
+torch.set_default_dtype(torch.float64)  # rounding errors stay below the errors to detect
 # Each reading advances the clock by a second, so the loop reads the share between any two batches.
 _session.current.clock = itertools.count().__next__
 workers = plan["workers"]
@@ -61,7 +61,7 @@ loop = track(loader, epochs=EPOCHS)
 for indices, x, y in loop:
     if lead is not None and loop.done in wanted:
         Path(os.environ["PACELINE_CONTROL"]).write_text(json.dumps({"devices": wanted[loop.done]}))
-        while not lead.follow(wanted[loop.done]) and not plan.get("followers_fail"):
+        while not lead.adjust_processes(wanted[loop.done]) and not plan.get("followers_fail"):
             time.sleep(0.005)  # processes take seconds to start
     loss = torch.nn.functional.mse_loss(model(x).squeeze(1), y)
     optimizer.zero_grad()

@@ -15,7 +15,7 @@ SOURCES = sorted((INCLUDE / "paceline" / "train").rglob("*.py"))
 
 
 def python_versions():
-    """Return this Python, and the oldest supported one if the machine has it."""
+    """Return this Python, and the oldest supported version if the machine has it."""
     oldest = shutil.which("python3.10")
     works = oldest and subprocess.run([oldest, "-c", ""], capture_output=True).returncode == 0
     return [sys.executable, *([oldest] if works else [])]
@@ -23,7 +23,7 @@ def python_versions():
 
 @pytest.mark.parametrize("python", python_versions())
 def test_train_runs_with_only_the_standard_library(tmp_path, python):
-    # As a runtime copies it into a job: this package below an empty ``paceline``.
+    # A runtime also copies this package below an empty ``paceline``.
     shutil.copytree(INCLUDE / "paceline" / "train", tmp_path / "paceline" / "train")
     (tmp_path / "paceline" / "__init__.py").touch()
     code = f"""
@@ -67,7 +67,7 @@ def test_public_names_are_pinned_and_sorted():
 
 @pytest.mark.parametrize("in_a_job", [True, False])
 def test_job_process_exits_without_garbage_collection(tmp_path, in_a_job):
-    # Registered first, so it runs last; the interpreter collects garbage after that.
+    # The handler registered first runs last. Afterwards the interpreter collects garbage.
     code = """
 import atexit, gc
 atexit.register(lambda: print(gc.get_freeze_count() > 1000))

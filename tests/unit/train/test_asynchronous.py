@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from paceline.train import _session, checkpoint, track
 from paceline.train.asynchronous import handshake
 from paceline.train.asynchronous import worker as worker_module
-from paceline.train.asynchronous.peer import reach
+from paceline.train.asynchronous.peer import connect
 from paceline.train.asynchronous.plan import read_plan
 from paceline.train.asynchronous.vector import StateVector
 
@@ -25,21 +25,32 @@ EPOCHS = 4
 
 
 @pytest.mark.parametrize("loader_workers", [0, 2])
-def test_workers_share_samples_and_end_with_the_same_model(train, loader_workers):
-    training = train("a", "b", "c")
-    workers = training.work_together("abc", {"workers": loader_workers})
-    training.finish(workers)
+def test_workers_share_samples_and_end_with_the_same_model(start_training, loader_workers):
+    training = start_training("a", "b", "c")
+    workers = training.start_workers("abc", {"workers": loader_workers})
+    training.finish_and_check(workers)
     batches = {int(worker.model["batches"]) for worker in workers}
-    assert batches == {sum(worker.newest.done for worker in workers)}  # buffers add up as well
-    assert all(worker.newest.percent == 100 for worker in workers)
-    last = training.server.newest
+    assert batches == {sum(worker.newest_progress.done for worker in workers)}  # buffers add up as well
+    assert all(worker.newest_progress.percent == 100 for worker in workers)
+    last = training.server.newest_progress
     assert (last.event, last.done, last.total) == ("finish", EPOCHS * SAMPLES, EPOCHS * SAMPLES)
     assert (last.loss, last.spent) == (1.0, {})
 
 
-def test_worker_marks_epoch_ends_and_reports_time_spent(train, monkeypatch, clock):
-    training = train("a", "b")
-    for name, value in (("SERVER", training.address), ("WORKER", "a"), ("EPOCHS", "2")):  # the script has four
+def test_worker_without_batches_finishes(start_training):
+    training = start_training("a", "b", epochs=1)
+    first = training.start_worker("a", hold=SAMPLES // 3 - 1)
+    first.wait_until_held(after=SAMPLES // 3 - 1)  # it has the last batch
+    late = training.start_worker("b")
+    training.server.wait_until_logged("b has joined")
+    first.resume()
+    training.finish_and_check([first, late])
+    assert (late.newest_progress.event, late.newest_progress.percent) == ("finish", 100)
+
+
+def test_worker_marks_epoch_ends_and_reports_time_spent(start_training, monkeypatch, clock):
+    training = start_training("a", "b")
+    for name, value in (("SERVER", training.address), ("WORKER", "a"), ("EPOCHS", "2")):  # the script has four epochs
         monkeypatch.setenv(f"PACELINE_{name}", value)
     monkeypatch.setattr(worker_module, "time", SimpleNamespace(monotonic=clock))
     checkpoint(model=torch.nn.Linear(1, 1))
@@ -51,121 +62,121 @@ def test_worker_marks_epoch_ends_and_reports_time_spent(train, monkeypatch, cloc
     spent = _session.current.worker.spent
     assert (spent["samples"], spent["batches"]) == (2 * SAMPLES, 2 * SAMPLES / 3)
     assert spent["compute_s"] == pytest.approx(0.05 * spent["batches"])
-    assert training.server.end() == 0
+    assert training.server.wait_for_end() == 0
 
 
-def test_killed_worker_loses_no_samples_and_may_rejoin(train):
-    training = train("a", "b", "c")
-    workers = training.work_together("abc")
+def test_killed_worker_loses_no_samples_and_may_rejoin(start_training):
+    training = start_training("a", "b", "c")
+    workers = training.start_workers("abc")
     killed = workers[1]
     killed.hold(after=5)
-    killed.until_held(5)
+    killed.wait_until_held(5)
     killed.kill()
-    training.server.until_logged("b is lost")
-    workers[1] = training.work("b")
-    training.server.until_logged("b trains (failures so far: 1)")
-    training.finish(workers)
-    assert "samples go to the others, failure 1" in training.server.log
-    assert training.server.newest.metrics["failures"] == 1
+    training.server.wait_until_logged("b is lost")
+    workers[1] = training.start_worker("b")
+    training.server.wait_until_logged("b has joined (failures so far: 1)")
+    training.finish_and_check(workers)
+    assert "samples go to other workers, failure 1" in training.server.log
+    assert training.server.newest_progress.metrics["failures"] == 1
 
 
-def test_worker_is_left_out_after_three_failures(train):
-    training = train("a", "b")
-    (other,) = training.work_together("a")
+def test_worker_is_left_out_after_three_failures(start_training):
+    training = start_training("a", "b")
+    (other,) = training.start_workers("a")
     for failure in (1, 2, 3):
-        worker = training.work("b", hold=failure)
-        worker.until_held(failure)
+        worker = training.start_worker("b", hold=failure)
+        worker.wait_until_held(failure)
         worker.kill()
-        training.server.until_logged(f"failure {failure}")
-    assert "left out for the rest of this training" in training.server.log
-    worker = training.work("b")
-    assert worker.end() == 5
+        training.server.wait_until_logged(f"failure {failure}")
+    assert "left out for the rest of the training" in training.server.log
+    worker = training.start_worker("b")
+    assert worker.wait_for_end() == 5
     assert "b has failed 3 times and is left out" in worker.log
-    training.finish([other])
+    training.finish_and_check([other])
 
 
-def test_killed_server_resumes_from_its_checkpoint(train):
-    training = train("a", "b")
-    workers = training.work_together("ab", hold=4)
-    training.server.until_done(24)
+def test_killed_server_resumes_from_its_checkpoint(start_training):
+    training = start_training("a", "b")
+    workers = training.start_workers("ab", hold=4)
+    training.server.wait_until_done(24)
     training.server.process.terminate()
-    assert training.server.end() == 143
-    training.serve()
+    assert training.server.wait_for_end() == 143
+    training.start_server()
     for worker in workers:
         worker.hold(after=8)
-    training.server.until_done(48)
-    training.server.kill()  # without a final checkpoint
-    training.serve()
-    training.finish(workers)
+    training.server.wait_until_done(48)
+    training.server.kill()  # the server writes no final checkpoint
+    training.start_server()
+    training.finish_and_check(workers)
     assert "resuming from checkpoint" in training.server.log
     assert all("reconnecting" in worker.log for worker in workers)
 
 
-def test_restarted_server_ends_after_the_last_worker_has_reconnected(train):
-    training = train("a", "b")
-    late, other = training.work_together("ab", hold=4)
-    training.server.until_done(24)
+def test_restarted_server_ends_after_the_last_worker_has_reconnected(start_training):
+    training = start_training("a", "b")
+    late, other = training.start_workers("ab", hold=4)
+    training.server.wait_until_done(24)
     training.server.process.terminate()
-    assert training.server.end() == 143
-    training.serve()
-    training.server.until(lambda server: len(server.progress) > 1)  # it has saved without workers
+    assert training.server.wait_for_end() == 143
+    training.start_server()
+    training.server.wait_until(lambda server: len(server.progress) > 1)  # the server has saved without workers
     training.server.kill()
-    training.serve()
+    training.start_server()
     other.resume()
-    assert other.end() == 0, other.all_logs
-    training.server.until_done(EPOCHS * SAMPLES)
-    training.finish([other, late])
+    assert other.wait_for_end() == 0, other.all_logs
+    training.server.wait_until_done(EPOCHS * SAMPLES)
+    training.finish_and_check([other, late])
 
 
-def test_worker_ended_by_sigterm_counts_no_failure(train):
-    training = train("a", "b")
-    leaving, staying = training.work_together("ab")
+def test_worker_ended_by_sigterm_is_not_a_failure(start_training):
+    training = start_training("a", "b")
+    leaving, staying = training.start_workers("ab")
     leaving.hold(after=3)
-    leaving.until_held(3)
+    leaving.wait_until_held(3)
     leaving.process.terminate()
     leaving.resume()
-    assert leaving.end() == 143
-    training.finish([staying])
-    assert training.server.newest.metrics["failures"] == 0
+    assert leaving.wait_for_end() == 143
+    training.finish_and_check([staying])
+    assert training.server.newest_progress.metrics["failures"] == 0
 
 
-def test_batch_of_hanging_worker_is_reassigned(train):
-    training = train("a", "b", options=("--stuck-s", "1"))
-    hanging, other = training.work_together("ab")
-    hanging.until_held(0)  # it has a batch
+def test_batch_of_hanging_worker_is_reassigned(start_training):
+    training = start_training("a", "b", options=("--stuck-s", "1"))
+    hanging, other = training.start_workers("ab")
+    hanging.wait_until_held(0)  # the worker has a batch
     hanging.process.send_signal(signal.SIGSTOP)
     hanging.resume()
     other.resume()
-    training.server.until_done(EPOCHS * SAMPLES)
+    training.server.wait_until_done(EPOCHS * SAMPLES)
     assert "a has not returned a batch" in training.server.log
     hanging.process.send_signal(signal.SIGCONT)
-    training.finish([hanging, other])
+    training.finish_and_check([hanging, other])
 
 
 @pytest.fixture
 def server_clock(monkeypatch, clock):
-    """The clock of a server in this process."""
+    """Replace the clock of a server in this process."""
     monkeypatch.setattr("paceline.train.asynchronous.training.time", SimpleNamespace(monotonic=clock))
     return clock
 
 
 def test_order_request_to_hanging_worker_is_reassigned(server_clock):
     training = joined_training("ab", batch_size=4)
-    assert training.lend("a", 0)["kind"] == "order"
+    assert training.next_message("a", 0)["kind"] == "order"
     server_clock.now_s += 61.0
     training.reassign_stuck()
-    assert training.lend("b", 1)["kind"] == "order"
-    training.begin_epoch("a", 0, [0, 1])  # too late
+    assert training.next_message("b", 1)["kind"] == "order"
+    training.begin_epoch("a", 0, [0, 1])  # this order is too late
     training.begin_epoch("b", 1, [3, 2])
-    assert sorted(training.lend("b", 1)["indices"]) == [2, 3]
+    assert sorted(training.next_message("b", 1)["indices"]) == [2, 3]
 
 
 def test_batch_of_slow_worker_counts_after_a_reassignment(server_clock):
     training = joined_training("a", batch_size=4)
-    assert training.lend("a", 0)["kind"] == "order"
+    assert training.next_message("a", 0)["kind"] == "order"
     training.begin_epoch("a", 0, [0, 1, 2, 3])
     for counts in (False, True):
-        number = training.lend("a", 0)["number"]
+        number = training.next_message("a", 0)["number"]
         server_clock.now_s += 100.0
         training.reassign_stuck()
         assert training.apply_change("a", 0, number, training._spread.version, torch.ones(3), {}) is counts
@@ -196,50 +207,50 @@ def test_state_vector_preserves_buffers_of_any_dtype(buffer):
 
 
 @pytest.mark.parametrize("stop_after", [20, -20])
-def test_early_stop_of_one_worker_ends_all_with_the_same_model(train, stop_after):
-    training = train("a", "b")
-    workers = training.work_together("ab", {"stop_after": stop_after})
-    training.let_end(workers)
+def test_early_stop_of_one_worker_ends_all_workers_with_the_same_model(start_training, stop_after):
+    training = start_training("a", "b")
+    workers = training.start_workers("ab", {"stop_after": stop_after})
+    training.finish_all(workers)
     first, second = (worker.model["counts"].tolist() for worker in workers)
     assert first == second
     assert sum(first) < EPOCHS * SAMPLES
-    assert training.server.newest.percent == 100
+    assert training.server.newest_progress.percent == 100
 
 
-def test_non_finite_change_is_rejected(train):
-    training = train("a", "b")
-    (other,) = training.work_together("a")
-    spoiling = training.work("b", {"step": float("nan")})
-    assert spoiling.end() == 5
+def test_non_finite_change_is_rejected(start_training):
+    training = start_training("a", "b")
+    (other,) = training.start_workers("a")
+    spoiling = training.start_worker("b", {"step": float("nan")})
+    assert spoiling.wait_for_end() == 5
     assert "b is lost (its change is not finite" in training.server.log
     assert "b has failed 3 times and is left out" in spoiling.log
-    training.finish([other])
+    training.finish_and_check([other])
 
 
-def test_mismatched_worker_is_rejected_with_the_reason(train):
-    training = train("a", "b")
-    training.work_together("a")
+def test_mismatched_worker_is_rejected_with_the_reason(start_training):
+    training = start_training("a", "b")
+    training.start_workers("a")
     for name, other, reason in (
         ("stranger", {}, "the schedule has no share for stranger"),
-        ("b", {"samples": SAMPLES + 1}, f"the model of b has {SAMPLES + 2} numbers, that of the others {SAMPLES + 1}"),
-        ("b", {"epochs": EPOCHS + 1}, f"b has {EPOCHS + 1} epochs, the others {EPOCHS}"),
+        ("b", {"samples": SAMPLES + 1}, f"the model of b has {SAMPLES + 2} numbers, other workers {SAMPLES + 1}"),
+        ("b", {"epochs": EPOCHS + 1}, f"b has {EPOCHS + 1} epochs, other workers {EPOCHS}"),
     ):
-        worker = training.work(name, **other)
-        assert worker.end() == 7
+        worker = training.start_worker(name, **other)
+        assert worker.wait_for_end() == 7
         assert reason in worker.log
 
 
-def test_wrong_keys_and_malformed_messages_are_rejected(train, monkeypatch):
+def test_wrong_keys_and_malformed_messages_are_rejected(start_training, monkeypatch):
     monkeypatch.setenv("PACELINE_SERVER_KEY", "the right one")
-    training = train("a")
-    stranger = training.work("a", PACELINE_SERVER_KEY="a wrong one")
-    training.server.until_logged("the peer does not have the key of this training")
+    training = start_training("a")
+    stranger = training.start_worker("a", PACELINE_SERVER_KEY="a wrong one")
+    training.server.wait_until_logged("the peer does not have the key of this training")
     stranger.kill()
     for nonsense in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100, b"\x00\x00\x00\x02{}", b"\x7f\xff\xff\xff"):
         with socket.create_connection(("127.0.0.1", training.port)) as connection:
             connection.sendall(nonsense)
-    training.server.until(lambda server: server.log.count("connection closed") >= 5)
-    training.finish([training.work("a")])
+    training.server.wait_until(lambda server: server.log.count("connection closed") >= 5)
+    training.finish_and_check([training.start_worker("a")])
 
 
 def test_silent_connections_are_closed_after_the_handshake_timeout(monkeypatch):
@@ -249,17 +260,17 @@ def test_silent_connections_are_closed_after_the_handshake_timeout(monkeypatch):
     )
     server.open()
     with ExitStack() as closing:
-        silent = [  # more than the limit of handshakes at the same time
+        silent = [  # more connections than handshakes are allowed at a time
             closing.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=LIMIT_S))
             for _ in range(100)
         ]
         answer = None
         while answer is None:
             try:
-                peer = reach("127.0.0.1", server.port, b"")
+                peer = connect("127.0.0.1", server.port, b"")
                 peer.send({"worker": "a"})
                 answer = peer.receive()
-            except handshake.GoneError:  # the limit is reached: retry, as workers do
+            except handshake.DisconnectedError:  # the limit is reached: retry, as workers do
                 continue
         for connection in silent:
             while connection.recv(1000):
@@ -267,26 +278,26 @@ def test_silent_connections_are_closed_after_the_handshake_timeout(monkeypatch):
     assert answer == {"kind": "welcome"}
 
 
-def test_server_without_workers_ends_after_its_patience(train):
-    training = train("a", options=("--patience-s", "0.5"))
-    assert training.server.end() == 4
+def test_server_without_workers_gives_up_after_its_patience_time(start_training):
+    training = start_training("a", options=("--patience-s", "0.5"))
+    assert training.server.wait_for_end() == 4
     assert "no worker for 0.5 s: giving up" in training.server.log
 
 
 def test_asynchronous_updates_reach_the_accuracy_of_one_worker():
-    """Three workers in turn each train a batch on a state that lacks the last two changes of the others."""
+    """Three workers take turns to train a batch, on a state that lacks the last two changes of the other workers."""
     random = torch.Generator().manual_seed(3)
     inputs = torch.randn(500, 8, generator=random)
     wanted = (inputs @ torch.randn(8, generator=random) > 0).float()
 
-    def accuracy(names):
+    def train_and_measure_accuracy(names):
         model = torch.nn.Linear(8, 1)
         vector = StateVector({"model": model})
         training = joined_training(names, batch_size=5, numbers=vector.size, epochs=2)
         seen = dict.fromkeys(names, training.snapshot())
         while not training.ended:
             for connection_id, name in enumerate(names):
-                lease = training.lend(name, connection_id)
+                lease = training.next_message(name, connection_id)
                 if lease["kind"] == "order":
                     training.begin_epoch(name, connection_id, torch.randperm(500, generator=random).tolist())
                 if lease["kind"] != "lease":
@@ -304,24 +315,24 @@ def test_asynchronous_updates_reach_the_accuracy_of_one_worker():
         vector.write(training.snapshot())
         return float(((model(inputs).squeeze(1) > 0) == (wanted > 0)).float().mean())
 
-    alone = accuracy("a")
+    alone = train_and_measure_accuracy("a")
     assert alone > 0.95
-    assert accuracy("abc") >= alone - 0.01
+    assert train_and_measure_accuracy("abc") >= alone - 0.01
 
 
-def test_server_ends_a_levelled_off_training_also_after_a_restart(train):
-    training = train("a", "b", epochs=200)
-    (worker,) = training.work_together("a", {"gain": 0.005}, hold=120)
-    training.server.until_done(6 * SAMPLES)
-    training.server.process.terminate()  # SIGTERM saves the curve; after SIGKILL it would be older
-    assert training.server.end() == 143
-    training.serve()
-    training.let_end([worker])
+def test_server_ends_a_levelled_off_training_even_after_a_restart(start_training):
+    training = start_training("a", "b", epochs=200)
+    (worker,) = training.start_workers("a", {"gain": 0.005}, hold=120)
+    training.server.wait_until_done(6 * SAMPLES)
+    training.server.process.terminate()  # saves the accuracy curve, unlike SIGKILL
+    assert training.server.wait_for_end() == 143
+    training.start_server()
+    training.finish_all([worker])
     counts = worker.model["counts"].tolist()
     assert set(counts) == {counts[0]}  # all epochs are complete
     assert 9 <= counts[0] <= 16  # after 10 epochs, one epoch gains 0.005
     assert "the training ends after" in training.server.log
-    first, last = training.server.progress[0], training.server.newest
+    first, last = training.server.progress[0], training.server.newest_progress
     assert first.epochs < 200
     assert (last.epochs, last.percent) == (counts[0], 100)
 

@@ -28,15 +28,15 @@ class Counter:
         self.value = state["value"]
 
 
-def files(folder):
+def file_names(folder):
     return sorted(path.name for path in Path(folder).iterdir())
 
 
-def newest(folder):
-    return Path(folder) / files(folder)[-1]
+def newest_file(folder):
+    return Path(folder) / file_names(folder)[-1]
 
 
-def train(counter, **path):
+def train_three_batches(counter, **path):
     """Count three batches; return whether a checkpoint was restored."""
     restored = checkpoint(counter=counter, **path)
     for _ in track(range(3)):
@@ -44,8 +44,8 @@ def train(counter, **path):
     return restored
 
 
-def interrupted(folder, after, batches=10, epochs=1):
-    """Train, and leave the loop in batch number ``after``, so that the checkpoint has ``after`` batches."""
+def interrupt_training(folder, after, batches=10, epochs=1):
+    """Train, and leave the loop in batch number ``after``; the checkpoint then has ``after`` batches."""
     checkpoint(counter=(counter := Counter()), path=folder, every_s=0)
     for done, _ in enumerate(track(range(batches), epochs=epochs)):
         if done == after:
@@ -55,33 +55,33 @@ def interrupted(folder, after, batches=10, epochs=1):
 
 @pytest.fixture
 def restart(new_process, tmp_path):
-    """Return a function that restarts the training with its parts, by default a counter, and returns the counter."""
+    """Return a function that restarts the training, by default with a counter, and returns the counter."""
 
-    def begin(**parts):
+    def restart_training(**parts):
         new_process()
         counter = Counter()
         checkpoint(**(parts or {"counter": counter}), path=tmp_path)
         return counter
 
-    return begin
+    return restart_training
 
 
 def test_nothing_is_saved_without_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert train(Counter()) is False
-    assert files(tmp_path) == []
+    assert train_three_batches(Counter()) is False
+    assert file_names(tmp_path) == []
 
 
 @pytest.mark.parametrize(("batches", "saved_at"), [(25, [10, 20]), (21, [10])])
-def test_no_checkpoint_is_written_right_before_the_final_one(tmp_path, clock, recorder, batches, saved_at):
-    """It would delay the last batches, and a deadline controller could no longer compensate."""
-    recorder.interval_s = 3600  # checkpoints are reported regardless
+def test_no_checkpoint_is_written_right_before_the_final_checkpoint(tmp_path, clock, recorder, batches, saved_at):
+    """Such a checkpoint would delay the last batches when a controller can no longer compensate."""
+    recorder.interval_s = 3600  # checkpoints are reported at any interval
     checkpoint(counter=Counter(), path=tmp_path, every_s=10)
     for _ in Loop(range(batches), display=recorder):
         clock.now_s += 1.0
     assert [done for event, done, _ in recorder.events if event == "checkpoint"] == saved_at
     assert recorder.events[-1] == ("finish", batches, batches)
-    assert len(files(tmp_path)) == 2  # the last periodic one, and the final one
+    assert len(file_names(tmp_path)) == 2  # the last periodic checkpoint and the final checkpoint
 
 
 @pytest.mark.parametrize("named_by", ["argument", "environment"])
@@ -89,27 +89,27 @@ def test_checkpoint_is_written_at_the_end_of_the_loop(tmp_path, monkeypatch, new
     folder = tmp_path / "made" / "as needed"
     monkeypatch.setenv("PACELINE_CHECKPOINT", str(folder if named_by == "environment" else tmp_path))
     path = {"path": folder} if named_by == "argument" else {}
-    assert train(Counter(), **path) is False
-    assert len(files(folder)) == 1
+    assert train_three_batches(Counter(), **path) is False
+    assert len(file_names(folder)) == 1
     new_process()
     again = Counter()
-    assert train(again, **path) is True
+    assert train_three_batches(again, **path) is True
     assert again.value == 3
 
 
 @pytest.mark.parametrize("epochs", [2, 1])
 def test_ended_training_skips_its_loop_after_a_restart(tmp_path, restart, recorder, capsys, epochs):
-    interrupted(tmp_path, after=99, batches=5, epochs=2)
+    interrupt_training(tmp_path, after=99, batches=5, epochs=2)
     restart()
-    saved = files(tmp_path)
+    saved = file_names(tmp_path)
     assert list(Loop(range(5), epochs=epochs, display=recorder)) == []
     assert recorder.events == [("start", 10, 10), ("finish", 10, 10)]
     assert "nothing left to do" in capsys.readouterr().err
-    assert files(tmp_path) == saved
+    assert file_names(tmp_path) == saved
 
 
 def test_restart_reports_where_it_resumes(tmp_path, restart, recorder, capsys):
-    interrupted(tmp_path, after=4)
+    interrupt_training(tmp_path, after=4)
     restart()
     assert list(Loop(range(10), display=recorder)) == [4, 5, 6, 7, 8, 9]
     assert recorder.events[0] == ("start", 4, 10)
@@ -128,7 +128,7 @@ def test_reported_values_survive_a_restart(tmp_path, restart, recorder):
 # When to save
 
 
-def saves_at(clock, monkeypatch, folder, *, cost_s, batch_s, batches, every_s=None):
+def record_saves(clock, monkeypatch, folder, *, cost_s, batch_s, batches, every_s=None):
     moments = []
 
     def save(self, content):
@@ -139,7 +139,7 @@ def saves_at(clock, monkeypatch, folder, *, cost_s, batch_s, batches, every_s=No
     checkpoint(counter=Counter(), path=folder, every_s=every_s)
     for _ in track(range(batches)):
         clock.now_s += batch_s
-    return moments[:-1]  # without the final one
+    return moments[:-1]  # without the final save
 
 
 def test_progress_lines_report_the_duration_of_the_last_checkpoint(clock, monkeypatch, tmp_path, recorder):
@@ -159,13 +159,13 @@ def test_progress_lines_report_the_duration_of_the_last_checkpoint(clock, monkey
 
 @pytest.mark.parametrize("cost_s", [0.2, 0.5, 1.0])
 def test_checkpoints_take_at_most_two_percent_of_the_time(clock, monkeypatch, tmp_path, cost_s):
-    moments = saves_at(clock, monkeypatch, tmp_path, cost_s=cost_s, batch_s=0.5, batches=2000)
+    moments = record_saves(clock, monkeypatch, tmp_path, cost_s=cost_s, batch_s=0.5, batches=2000)
     assert len(moments) > 10
     assert cost_s * (len(moments) - 1) / (moments[-1] - moments[0]) <= 0.02
 
 
 def test_checkpoints_are_at_most_a_minute_and_a_batch_apart(clock, monkeypatch, tmp_path):
-    moments = saves_at(clock, monkeypatch, tmp_path, cost_s=10, batch_s=7, batches=100)
+    moments = record_saves(clock, monkeypatch, tmp_path, cost_s=10, batch_s=7, batches=100)
     gaps = [b - a - 10 for a, b in itertools.pairwise(moments)]
     assert max(gaps) <= 67
 
@@ -178,7 +178,7 @@ def test_checkpoints_are_at_most_a_minute_and_a_batch_apart(clock, monkeypatch, 
     ],
 )
 def test_checkpoints_are_five_seconds_or_every_s_apart(clock, monkeypatch, tmp_path, timing, moments):
-    assert saves_at(clock, monkeypatch, tmp_path, **timing) == moments
+    assert record_saves(clock, monkeypatch, tmp_path, **timing) == moments
 
 
 # Invalid input
@@ -193,7 +193,7 @@ def test_checkpoints_are_five_seconds_or_every_s_apart(clock, monkeypatch, tmp_p
         ({"c": Counter(), "every_s": -1}, "every_s: got -1, expected a number of seconds, 0 or more"),
         ({"c": Counter(), "every_s": float("nan")}, "every_s: got nan"),
         ({"c": Counter(), "every_s": "5"}, "every_s: got '5'"),
-        ({"c": Counter(), "path": "/proc/nowhere"}, "path: got '/proc/nowhere', expected a folder to write to"),
+        ({"c": Counter(), "path": "/proc/nowhere"}, "path: got '/proc/nowhere', expected a writable folder"),
         ({"c": Counter(Path("x"))}, "c: got a state with pathlib.*, expected tensors, numbers"),
         ({"c": Counter(lambda: 1)}, "c: got a state with .*, expected tensors, numbers"),
     ],
@@ -215,7 +215,7 @@ def test_parts_that_differ_from_the_checkpoint_are_rejected(tmp_path, restart):
     list(track("a"))
     with pytest.raises(ValueError, match=r"checkpoint: got \['counter', 'model'\], expected \['model'\] as in"):
         restart(counter=Counter(), model=torch.nn.Linear(2, 2))
-    with pytest.raises(ValueError, match=r"(?s)model: the state in .* does not fit it: .*size mismatch"):
+    with pytest.raises(ValueError, match=r"(?s)model: the state in .* does not fit: .*size mismatch"):
         restart(model=torch.nn.Linear(3, 2))
 
 
@@ -250,15 +250,15 @@ def test_checkpoint_inside_the_loop_saves_and_logs_its_limit(tmp_path, restart, 
 
 
 def test_checkpoint_inside_the_loop_cannot_restore(tmp_path, new_process):
-    interrupted(tmp_path, after=2)
+    interrupt_training(tmp_path, after=2)
     new_process()
     with pytest.raises(RuntimeError, match=r"too late to restore .*: call it before the `for"):  # noqa: PT012
         for _ in track(range(10)):
             checkpoint(counter=Counter(), path=tmp_path)
 
 
-def test_checkpoint_inside_the_loop_may_follow_one_before_it(tmp_path, restart):
-    interrupted(tmp_path, after=2)
+def test_checkpoint_inside_the_loop_may_follow_a_checkpoint_before_it(tmp_path, restart):
+    interrupt_training(tmp_path, after=2)
     counter = restart()
     for _ in track(range(10)):
         counter.value += 1
@@ -272,14 +272,14 @@ def test_checkpoint_inside_the_loop_may_follow_one_before_it(tmp_path, restart):
 def test_two_newest_files_are_kept(tmp_path):
     (tmp_path / ".checkpoint-77.tmp").write_bytes(b"of a killed process")
     (tmp_path / "notes.txt").write_text("not ours")
-    interrupted(tmp_path, after=5)
-    *kept, notes = files(tmp_path)
+    interrupt_training(tmp_path, after=5)
+    *kept, notes = file_names(tmp_path)
     assert notes == "notes.txt"
     assert [name[:17] for name in kept] == ["checkpoint-000004", "checkpoint-000005"]
 
 
 def test_content_is_synced_before_the_rename(tmp_path, monkeypatch):
-    """Else a power cut could leave an empty file with a valid name. The test sees only the order of the calls."""
+    """Otherwise a power cut could leave an empty file with a valid name. The test checks the order of the calls."""
     calls = []
     for name in ("fsync", "replace"):
         real = getattr(os, name)
@@ -290,20 +290,20 @@ def test_content_is_synced_before_the_rename(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("damage", ["cut short", "emptied", "one bit"])
-def test_damaged_newest_file_falls_back_to_the_one_before(tmp_path, restart, capsys, damage):
-    interrupted(tmp_path, after=5)
-    path = newest(tmp_path)
+def test_damaged_newest_file_falls_back_to_the_previous_file(tmp_path, restart, capsys, damage):
+    interrupt_training(tmp_path, after=5)
+    path = newest_file(tmp_path)
     content = bytearray(path.read_bytes())
     if damage == "one bit":
         content[len(content) // 2] ^= 1
     path.write_bytes({"cut short": content[:-100], "emptied": b""}.get(damage, content))
     assert restart().value == 4
     log = capsys.readouterr().err
-    assert f"checkpoint {path} is unusable, trying the one before: its content does not match" in log
+    assert f"checkpoint {path} is unusable, trying the previous checkpoint: its content does not match" in log
 
 
 class Malicious:
-    """Runs code when it is unpickled."""
+    """An object that runs code when it is unpickled."""
 
     def __init__(self, target):
         self.target = target
@@ -314,21 +314,21 @@ class Malicious:
 
 @pytest.mark.parametrize("how", ["torch.save", "pickle"])
 def test_file_that_contains_code_is_rejected(tmp_path, restart, capsys, how):
-    interrupted(tmp_path, after=5)
+    interrupt_training(tmp_path, after=5)
     victim, evil = tmp_path / "victim", tmp_path / "evil"
     if how == "pickle":
         evil.write_bytes(pickle.dumps({"format": 1, "parts": Malicious(victim)}))
     else:
         torch.save({"format": 1, "parts": {"counter": Malicious(victim)}}, evil)
     checksum = zlib.crc32(evil.read_bytes())
-    evil.rename(tmp_path / f"checkpoint-000099-{checksum:08x}.pt")  # the name is valid: only the content is wrong
+    evil.rename(tmp_path / f"checkpoint-000099-{checksum:08x}.pt")  # a valid name with wrong content
     assert restart().value == 5
     assert not victim.exists()
     assert "checkpoint-000099" in capsys.readouterr().err
 
 
 def test_training_starts_from_the_beginning_without_a_usable_file(tmp_path, new_process, capsys):
-    interrupted(tmp_path, after=2)
+    interrupt_training(tmp_path, after=2)
     for path in tmp_path.iterdir():
         path.write_bytes(b"")
     new_process()
@@ -364,7 +364,7 @@ print("trained to the end")
     (kept,) = [line for line in lines if line.startswith("[")]
     assert kept.count("checkpoint-") == 2
     assert ".tmp" not in kept
-    assert len(files(tmp_path)) == 2
+    assert len(file_names(tmp_path)) == 2
 
 
 # SIGTERM
@@ -402,7 +402,7 @@ def test_sigterm_during_the_last_save_ends_the_process_after_it(tmp_path, monkey
     checkpoint(counter=Counter(), path=tmp_path)
     with pytest.raises(SystemExit, match="143"):
         list(track("a"))
-    assert len(files(tmp_path)) == 1
+    assert len(file_names(tmp_path)) == 1
 
 
 @pytest.mark.parametrize("saved", [True, False])

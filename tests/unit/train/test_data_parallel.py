@@ -21,8 +21,8 @@ from .machines import HERE, INCLUDE, LIMIT_S
 ROOT = HERE.parents[2]
 
 
-class Finished:
-    """The results of a training that was run with a plan."""
+class FinishedJob:
+    """The results of a training job that ran with a plan."""
 
     def __init__(self, folder, output, errors):
         self.errors = errors
@@ -39,7 +39,7 @@ class Finished:
 
     @property
     def learned(self):
-        """How often each epoch trained on each sample."""
+        """For each epoch, how often it trained on each sample."""
         counts = [Counter() for _ in range(4)]
         for epoch, share, indices in self.seen:
             counts[int(epoch)].update(json.loads(indices) if float(share) > 0 else [])
@@ -47,8 +47,8 @@ class Finished:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, fork):
-    def train(folder=None, wanted=None, workers=0, ends_with=0, **plan):
+def run_plan(tmp_path_factory, fork):
+    def run_with_plan(folder=None, wanted=None, workers=0, ends_with=0, **plan):
         folder = folder or tmp_path_factory.mktemp("parallel")
         for name in ("seen", "output", "tmp"):
             (folder / name).mkdir(exist_ok=True)
@@ -69,58 +69,58 @@ def run(tmp_path_factory, fork):
             process = fork(command, env=environment, stdout=out, stderr=err, process_group=0)
             assert process.wait(LIMIT_S) == ends_with, errors.read_text()
         assert not list((folder / "tmp").glob("paceline-*")), "temporary folders are left"
-        return Finished(folder, output.read_text(), errors.read_text())
+        return FinishedJob(folder, output.read_text(), errors.read_text())
 
-    return train
+    return run_with_plan
 
 
 @pytest.fixture(scope="module")
-def alone(run):
-    return run()
+def single_process(run_plan):
+    return run_plan()
 
 
-def is_like(weights, others):
+def are_close(weights, others):
     return all(torch.allclose(weights[name], others[name], rtol=1e-9, atol=1e-9) for name in weights)
 
 
-def test_joining_and_leaving_processes_do_not_change_the_result(run, alone):
-    resized = run(wanted={"2": 3, "9": 1, "16": 2})
+def test_joining_and_leaving_processes_do_not_change_the_result(run_plan, single_process):
+    resized = run_plan(wanted={"2": 3, "9": 1, "16": 2})
     assert resized.resizes == [(3, 3), (10, 1), (17, 2)]
-    assert resized.processes == 4  # the lead, two that join and leave, and one that joins later
-    assert is_like(resized.weights, alone.weights)
-    assert resized.learned == alone.learned == [Counter(range(50))] * 4
+    assert resized.processes == 4  # the lead, two processes that join and leave, and one that joins later
+    assert are_close(resized.weights, single_process.weights)
+    assert resized.learned == single_process.learned == [Counter(range(50))] * 4
     assert resized.text == ["ended on 28"]  # only the lead runs the code after the loop
 
 
-def test_order_is_kept_with_persistent_loader_workers(run):
-    resized = run(wanted={"9": 2}, workers=2)
+def test_order_is_kept_with_persistent_loader_workers(run_plan):
+    resized = run_plan(wanted={"9": 2}, workers=2)
     assert resized.resizes == [(10, 2)]
-    assert is_like(resized.weights, run(workers=2).weights)
+    assert are_close(resized.weights, run_plan(workers=2).weights)
     assert resized.learned == [Counter(range(50))] * 4
 
 
-def test_sigterm_to_all_saves_a_checkpoint_that_any_number_of_processes_resumes(run, alone, tmp_path):
-    stopped = run(tmp_path, wanted={"2": 2}, killed="lead's group", killed_at=11, ends_with=143)
+def test_sigterm_to_all_saves_a_checkpoint_that_any_number_of_processes_resumes(run_plan, single_process, tmp_path):
+    stopped = run_plan(tmp_path, wanted={"2": 2}, killed="lead's group", killed_at=11, ends_with=143)
     assert stopped.resizes == [(3, 2)]
-    resumed = run(tmp_path)
+    resumed = run_plan(tmp_path)
     assert resumed.progress[0].event == "start"
     assert resumed.progress[0].done in (11, 12)  # the lead may be a batch ahead
-    assert is_like(resumed.weights, alone.weights)
+    assert are_close(resumed.weights, single_process.weights)
 
 
-def test_death_of_a_process_ends_the_training_with_an_error(run):
-    broken = run(wanted={"2": 2}, killed="follower", killed_at=9, ends_with=1)
+def test_death_of_a_process_ends_the_training_with_an_error(run_plan):
+    broken = run_plan(wanted={"2": 2}, killed="follower", killed_at=9, ends_with=1)
     assert "data_parallel: the process of device 1" in broken.errors or "peer" in broken.errors
 
 
-def test_training_continues_without_a_process_that_fails_to_start(run, alone):
-    single = run(wanted={"2": 2}, followers_fail=True)
-    assert is_like(single.weights, alone.weights)
+def test_training_continues_without_a_process_that_fails_to_start(run_plan, single_process):
+    single = run_plan(wanted={"2": 2}, followers_fail=True)
+    assert are_close(single.weights, single_process.weights)
     assert [line.devices for line in single.progress] == [1] * len(single.progress)
 
 
-def test_stop_early_in_all_processes_ends_the_training(run):
-    stopped = run(wanted={"2": 2}, stop_after=12)
+def test_stop_early_in_all_processes_ends_the_training(run_plan):
+    stopped = run_plan(wanted={"2": 2}, stop_after=12)
     assert stopped.text == ["ended on 12"]
     assert (stopped.progress[-1].event, stopped.progress[-1].done, stopped.progress[-1].total) == ("finish", 12, 12)
 
@@ -160,8 +160,8 @@ def test_data_parallel_rejects_invalid_models_and_late_calls(model, session):
         data_parallel(3)
     with pytest.raises(ValueError, match=r"model: got 'ReLU', expected a torch\.nn\.Module with parameters to train"):
         data_parallel(torch.nn.ReLU())
-    with pytest.raises(ValueError, match="most: got 0, expected a whole number of at least 1"):
-        data_parallel(model, most=0)
+    with pytest.raises(ValueError, match="max_processes: got 0, expected a whole number of at least 1"):
+        data_parallel(model, max_processes=0)
     data_parallel(model)
     with pytest.raises(RuntimeError, match="must be called once, before"):
         data_parallel(model)

@@ -18,8 +18,8 @@ from .machines import INCLUDE
 HALF = Progress(done=5, total=10, loss=0.5)
 
 
-def run(code, *, job=True, terminal=False):
-    """Run training code in a separate process; return its output, on a terminal with both streams together."""
+def run_training_code(code, *, job=True, terminal=False):
+    """Run training code in a separate process; return its output. A terminal combines both streams."""
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(INCLUDE), "PYTHONUNBUFFERED": "1"}
     if job:
         environment["PACELINE_OUTPUT"] = "/tmp"
@@ -27,14 +27,14 @@ def run(code, *, job=True, terminal=False):
     if not terminal:
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
     here, there = pty.openpty()
-    fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))  # a window size
+    fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))  # set a window size
     with subprocess.Popen(command, env=environment, stdout=there, stderr=there, stdin=there) as process:
         os.close(there)
         output = b""
         try:
             while piece := os.read(here, 4096):
                 output += piece
-        except OSError:  # the end of a terminal
+        except OSError:  # a terminal's end is an error
             pass
     os.close(here)
     assert process.returncode == 0
@@ -48,7 +48,7 @@ def test_lines_stay_whole_after_prints_without_a_line_end():
     code = (
         LOOP + "for b in track(range(3), epochs=2): print(f'batch {b}', end=' ')\nprint('end', end=' ')\nreport(mae=1)"
     )
-    lines = run(code).stdout.splitlines()
+    lines = run_training_code(code).stdout.splitlines()
     marked = [line for line in lines if MARKER in line]
     assert [parse_line(line).event for line in marked] == ["start", "finish", "report"]
     assert "".join(line for line in lines if MARKER not in line) == "batch 0 batch 1 batch 2 " * 2 + "end "
@@ -56,11 +56,11 @@ def test_lines_stay_whole_after_prints_without_a_line_end():
 
 def test_no_empty_lines_are_printed():
     code = LOOP + "for b in track(range(3)): print(b)"
-    assert [line[:3] for line in run(code).stdout.splitlines()] == ["@pa", "0", "1", "2", "@pa"]
+    assert [line[:3] for line in run_training_code(code).stdout.splitlines()] == ["@pa", "0", "1", "2", "@pa"]
 
 
 def test_line_is_written_at_once_to_a_stream_without_attributes():
-    class Stream:
+    class BareStream:
         __slots__ = ("flushed", "pieces")
 
         def __init__(self):
@@ -72,7 +72,7 @@ def test_line_is_written_at_once_to_a_stream_without_attributes():
         def flush(self):
             self.flushed += 1
 
-    stream = Stream()
+    stream = BareStream()
     Lines(stream).show(HALF)
     (line,) = stream.pieces
     parsed = parse_line(line)
@@ -105,11 +105,11 @@ def test_closed_reader_does_not_end_the_training(display):
 
 
 def test_job_prints_lines_even_on_a_terminal():
-    assert run(LOOP + "list(track('ab'))", terminal=True).count(MARKER) == 2
+    assert run_training_code(LOOP + "list(track('ab'))", terminal=True).count(MARKER) == 2
 
 
-def test_standard_output_is_the_training_codes_outside_a_job():
-    done = run(LOOP + "for b in track('ab'): print(b)\nreport(mae=0.5)", job=False)
+def test_only_training_code_writes_standard_output_outside_a_job():
+    done = run_training_code(LOOP + "for b in track('ab'): print(b)\nreport(mae=0.5)", job=False)
     assert done.stdout == "a\nb\n"
     assert MARKER not in done.stderr
     assert done.stderr.splitlines()[-2:] == ["epoch 1/1  100.0 %  2/2 batches", "mae 0.5"]
@@ -119,7 +119,9 @@ def test_standard_output_is_the_training_codes_outside_a_job():
 def test_bar_is_shown_on_a_terminal_outside_a_job(tqdm):
     if not tqdm:
         pytest.importorskip("tqdm")
-    output = run(tqdm + LOOP + "for b in track('ab', epochs=2): report(loss=0.5)", job=False, terminal=True)
+    output = run_training_code(
+        tqdm + LOOP + "for b in track('ab', epochs=2): report(loss=0.5)", job=False, terminal=True
+    )
     assert MARKER not in output
     assert "\r" in output.replace("\r\n", "")
     last = output.rstrip().split("\r")[-1]

@@ -1,4 +1,4 @@
-"""The accuracy monitor: how many epochs a training still needs, and when it ends."""
+"""The accuracy monitor: how many epochs a training job still needs, and when it ends."""
 
 import math
 import random
@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from paceline.train import Converged, Loop, checkpoint, report, track
-from paceline.train._monitor import Monitor, fit
+from paceline.train._monitor import Monitor, fit_curve
 
 
 def run_monitor(curve, until, max_epochs=100, noise=0.0, seed=0):
-    """Add a value to a monitor after each epoch; return it when it ends the training, or after the last epoch."""
+    """Add a value to a monitor after each epoch until it ends the training or the epochs end; return the monitor."""
     draw, monitor = random.Random(seed), Monitor(until, max_epochs)
     for epoch in range(1, max_epochs + 1):
         monitor.add(epoch, curve(epoch) + draw.gauss(0, noise))
@@ -88,7 +88,7 @@ CONSTANT_FAR_FROM_ZERO = [(1, 1e5), (2, 1e5 + 1.5e-11), (3, 1e5 + 3e-11), (4, 1e
 
 @pytest.mark.parametrize("points", [[], [(1, 0.5)] * 3, [(k, 0.5) for k in range(1, 9)], CONSTANT_FAR_FROM_ZERO])
 def test_fit_needs_enough_points_and_spread(points):
-    assert fit(points) is None
+    assert fit_curve(points) is None
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_invalid_converged_argument_is_rejected(field, values):
         track([1], until="accuracy")
 
 
-def run(recorder, epochs=50, until=None, report_in=lambda epoch: True, **options):
+def run_loop(recorder, epochs=50, until=None, report_in=lambda epoch: True, **options):
     loop = Loop(range(10), epochs=epochs, until=until or Converged("accuracy", 0.002), display=recorder, **options)
     for _ in loop:
         if loop.epoch_end and report_in(loop.epoch):
@@ -119,33 +119,33 @@ def run(recorder, epochs=50, until=None, report_in=lambda epoch: True, **options
 
 def test_loop_ends_after_the_last_epoch_with_enough_gain(recorder):
     recorder.interval_s = 0.0
-    loop = run(recorder)
+    loop = run_loop(recorder)
     truth = epochs_needed(hyperbola, 0.002)
     assert abs(loop.epochs - truth) <= 3
     assert (loop.done, loop.total) == (10 * loop.epochs, 10 * loop.epochs)
-    # The total is known early, so that a deadline controller can return devices.
+    # The total is known early, so a deadline controller can release devices.
     midway = next(one for one in recorder.shown if one.done >= 5 * truth)
     assert midway.total == pytest.approx(10 * truth, rel=0.1)
     assert recorder.shown[-1].event == "finish"
 
 
 def test_loop_with_a_given_total_ends_at_the_same_batch(recorder):
-    assert run(recorder, total=500).done == run(recorder).done
+    assert run_loop(recorder, total=500).done == run_loop(recorder).done
 
 
 def test_rarely_reported_metric_is_followed(recorder, capsys):
-    loop = run(recorder, report_in=lambda epoch: epoch % 3 == 2)
+    loop = run_loop(recorder, report_in=lambda epoch: epoch % 3 == 2)
     assert abs(loop.epochs - epochs_needed(hyperbola, 0.002)) <= 4
     assert "not reported" in capsys.readouterr().err
 
 
 def test_missing_metric_does_not_end_the_training(recorder, capsys):
-    assert run(recorder, epochs=5, report_in=lambda epoch: False).done == 50
-    assert capsys.readouterr().err.count("accuracy was not reported in the first two epochs") == 1
+    assert run_loop(recorder, epochs=5, report_in=lambda epoch: False).done == 50
+    assert capsys.readouterr().err.count("no forecast, because accuracy was not reported in the first two epochs") == 1
 
 
 def test_restarted_training_keeps_its_curve(tmp_path, new_process):
-    def train(interrupt_after=None):
+    def train_until_interrupted(interrupt_after=None):
         new_process()
         checkpoint(model=torch.nn.Linear(1, 1), path=tmp_path, every_s=0)
         loop = track(range(10), epochs=50, until=Converged("accuracy", 0.002))
@@ -156,14 +156,14 @@ def test_restarted_training_keeps_its_curve(tmp_path, new_process):
                 report(accuracy=hyperbola(loop.epoch + 1))
         return loop
 
-    uninterrupted = run(None).epochs
-    for interrupt_after in (50, 55, 95):  # at the end of an epoch, and in the middle of one
-        train(interrupt_after)
-    ended = train()
+    uninterrupted = run_loop(None).epochs
+    for interrupt_after in (50, 55, 95):  # at the end and in the middle of an epoch
+        train_until_interrupted(interrupt_after)
+    ended = train_until_interrupted()
     assert (ended.epochs, ended.done) == (uninterrupted, 10 * uninterrupted)
     assert [epochs for epochs, _ in ended.monitor.points] == list(range(1, uninterrupted + 1))
-    restarted = train()
-    assert (restarted.epochs, restarted.done) == (uninterrupted, 10 * uninterrupted)  # nothing left to do
+    restarted = train_until_interrupted()
+    assert (restarted.epochs, restarted.done) == (uninterrupted, 10 * uninterrupted)  # no epoch is left
 
 
 def test_reached_target_stays_reached_after_a_restart():

@@ -11,7 +11,7 @@ counts = st.integers(0, 2**53)
 
 
 @st.composite
-def progresses(draw):
+def progress_values(draw):
     total = draw(st.integers(1, 2**53))
     return Progress(
         done=draw(st.integers(0, total)),
@@ -32,7 +32,7 @@ def progresses(draw):
     )
 
 
-@given(progresses())
+@given(progress_values())
 def test_progress_line_round_trips_as_one_line_of_ascii(progress):
     line = progress.to_line()
     assert parse_line(line) == progress
@@ -77,7 +77,7 @@ def test_parse_error_names_the_reason(garbage, message):
         parse_line(MARKER + garbage)
 
 
-def test_number_too_large_for_a_float_is_left_out():
+def test_number_too_large_for_a_float_is_omitted():
     huge = "1" + "0" * 400
     read = parse_line(MARKER + f'{{"done": 1, "total": 2, "loss": {huge}, "metrics": {{"mae": {huge}}}}}')
     assert (read.loss, read.metrics) == (None, {})

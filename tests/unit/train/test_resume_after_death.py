@@ -1,6 +1,6 @@
-"""A killed and restarted training ends with the same weights, bit for bit, as an uninterrupted one.
+"""A killed and restarted training job ends with the same weights, bit for bit, as an uninterrupted job.
 
-All processes and signals are real; see ``lives.py`` for the training.
+All processes and signals are real; see ``lives.py`` for the training code.
 """
 
 import json
@@ -17,8 +17,8 @@ def scenario(loader, workers, samples, kills=(), **more):
     return {"every_s": 0, "epochs": 3, **settings, **more}
 
 
-# Four batches in an epoch: 4 and 8 are ends of epochs, 12 is the last of all. With 10 samples an epoch's last batch is
-# smaller, with 12 it is full (a sampler then notices its end only at the next request).
+# An epoch has four batches: batches 4 and 8 end an epoch, batch 12 ends the training. With 10 samples, an epoch's last
+# batch is smaller; with 12 it is full, and a sampler notices its end only at the next request.
 SOME_KILLS, MORE_KILLS = [("SIGTERM", 4), ("SIGKILL", 5)], [("SIGTERM", 1), ("SIGTERM", 12), ("SIGKILL", 12)]
 SCENARIOS = {}
 for loader, samples, workers, kills in (
@@ -53,22 +53,22 @@ SCENARIOS |= {
     f"{STOPPED}-SIGKILL": scenario("shuffle", 0, 10, [("SIGKILL", 6)], stop_after=6),
     f"{STOPPED}-after": scenario("shuffle", 0, 10, [("SIGKILL", 0)], stop_after=6),
     LOOPS: scenario("shuffle", 0, 12, loops=2),
-    # 13 is the first batch of the second loop: the last checkpoint is then that of the end of the first.
+    # Batch 13 is the first of the second loop; the last checkpoint is then from the end of the first loop.
     f"{LOOPS}-SIGKILL": scenario("shuffle", 0, 12, [("SIGKILL", 5), ("SIGKILL", 13), ("SIGTERM", 17)], loops=2),
 }
 
 
-def uninterrupted(name):
-    """Return the scenario that ``name`` must end like."""
+def uninterrupted_name(name):
+    """Return the scenario without kills whose final state ``name`` must reach."""
     return max((base for base, item in SCENARIOS.items() if not item["kills"] and name.startswith(base)), key=len)
 
 
 @pytest.fixture(scope="module")
 def run_scenario(tmp_path_factory, fork):
-    """Return the result of a scenario; each runs once."""
+    """Return a function that runs a scenario, at most once, and returns its result."""
     finished = {}
 
-    def run(name):
+    def run_once(name):
         if name not in finished:
             folder = tmp_path_factory.mktemp("lives")
             environment = {"PACELINE_OUTPUT": str(folder), "PACELINE_CHECKPOINT": str(folder / "checkpoint")}
@@ -80,7 +80,7 @@ def run_scenario(tmp_path_factory, fork):
             finished[name] = SimpleNamespace(codes=codes, digest=(folder / "digest").read_text(), seen=seen)
         return finished[name]
 
-    return run
+    return run_once
 
 
 CODES = {"SIGTERM": 143, "SIGKILL": -9}
@@ -90,11 +90,11 @@ CODES = {"SIGTERM": 143, "SIGKILL": -9}
 def test_killed_training_ends_with_the_same_state(run_scenario, name):
     expected_codes = [CODES[signal] for signal, _ in SCENARIOS[name]["kills"]] + [0]
     assert run_scenario(name).codes == expected_codes
-    assert run_scenario(name).digest == run_scenario(uninterrupted(name)).digest is not None
+    assert run_scenario(name).digest == run_scenario(uninterrupted_name(name)).digest is not None
 
 
 def test_scenarios_end_with_different_states(run_scenario):
-    """Else equal weights would prove nothing."""
+    """Otherwise equal weights would prove nothing."""
     digests = [run_scenario(name).digest for name, life in SCENARIOS.items() if not life["kills"]]
     assert len(set(digests)) == len(digests)
 

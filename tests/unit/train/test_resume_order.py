@@ -30,7 +30,7 @@ class Samples(Dataset):
 
 
 def train_until(make_loader, folder, *, epochs, stop_after=None):
-    """Run the data of a training; return its batches, and the generators' next values."""
+    """Run a training loop; return its batches, and the generators' next values."""
     _session.current = _session.Session()
     seen = []
     torch.manual_seed(3)
@@ -41,20 +41,20 @@ def train_until(make_loader, folder, *, epochs, stop_after=None):
         if len(seen) == stop_after:
             return seen, None
         seen.append([part.tolist() for part in batch])
-        torch.rand(2)  # dropout
+        torch.rand(2)  # like dropout
     return seen, (torch.rand(()).item(), random.random())
 
 
 @st.composite
 def loaders(draw):
     samples, batch_size = draw(st.integers(1, 12)), draw(st.integers(1, 5))
-    own = draw(st.booleans())  # a separate generator, or the global one
+    own = draw(st.booleans())  # a separate or the global generator
     kind = draw(
         st.sampled_from(["in order", "shuffle", "replacement", "more than there are", "batch sampler", "whole batches"])
     )
     drop_last = samples >= batch_size and draw(st.booleans())
 
-    def make():
+    def make_loader():
         data = Samples(samples)
         generator = torch.Generator().manual_seed(9) if own else None
         if kind in ("in order", "shuffle"):
@@ -70,7 +70,7 @@ def loaders(draw):
         sampler = RandomSampler(data, replacement, num_samples=samples * 2 + 1, generator=generator)
         return DataLoader(data, batch_size, sampler=sampler, generator=generator)
 
-    return make
+    return make_loader
 
 
 @settings(max_examples=60)
@@ -99,22 +99,22 @@ def test_any_iterable_resumes_in_the_middle(batches, epochs, place):
 
 @pytest.mark.parametrize("torch_internals_match", [True, False])
 def test_completed_samples_are_not_read_again(tmp_path, monkeypatch, torch_internals_match):
-    """If torch's internals change, samples are read and discarded: slower, with the same batches."""
+    """If torch's internals change, samples are read and discarded, which is slower but yields the same batches."""
     if not torch_internals_match:
         known = torch.utils.data.dataloader._SingleProcessDataLoaderIter
         renamed = type("_InProcessIter", (known,), {})
         monkeypatch.setattr(DataLoader, "_get_iterator", lambda self: renamed(self))
     data = Samples(100)
-    make = lambda: DataLoader(data, batch_size=1, shuffle=True)  # noqa: E731
-    first, _ = train_until(make, tmp_path, epochs=1, stop_after=90)
+    make_loader = lambda: DataLoader(data, batch_size=1, shuffle=True)  # noqa: E731
+    first, _ = train_until(make_loader, tmp_path, epochs=1, stop_after=90)
     data.reads = 0
-    second, _ = train_until(make, tmp_path, epochs=1)
+    second, _ = train_until(make_loader, tmp_path, epochs=1)
     assert sorted(batch[0][0] for batch in first + second) == list(range(100))
     assert data.reads == (10 if torch_internals_match else 100)
 
 
 def test_set_epoch_of_the_sampler_is_called(tmp_path):
-    class ByEpoch(SequentialSampler):
+    class RotatingSampler(SequentialSampler):
         epoch = 0
 
         def set_epoch(self, epoch):
@@ -123,8 +123,8 @@ def test_set_epoch_of_the_sampler_is_called(tmp_path):
         def __iter__(self):
             return iter([(index + self.epoch) % 5 for index in range(5)])
 
-    make = lambda: DataLoader(Samples(5), batch_size=1, sampler=ByEpoch(range(5)))  # noqa: E731
-    first, _ = train_until(make, tmp_path, epochs=3, stop_after=7)
-    second, _ = train_until(make, tmp_path, epochs=3)
+    make_loader = lambda: DataLoader(Samples(5), batch_size=1, sampler=RotatingSampler(range(5)))  # noqa: E731
+    first, _ = train_until(make_loader, tmp_path, epochs=3, stop_after=7)
+    second, _ = train_until(make_loader, tmp_path, epochs=3)
     order = [batch[0][0] for batch in first + second]
     assert order == [0, 1, 2, 3, 4, 1, 2, 3, 4, 0, 2, 3, 4, 0, 1]

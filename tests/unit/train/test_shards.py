@@ -25,18 +25,18 @@ NAMES = "abc"
     ),
 )
 def test_no_sample_is_lost_or_done_twice(samples, epochs, weights, sizes, moves):
-    parts = {name: SampleShare(weight, size) for name, weight, size in zip(NAMES, weights, sizes, strict=True)}
-    shards = Shards(parts, epochs)
+    shares = {name: SampleShare(weight, size) for name, weight, size in zip(NAMES, weights, sizes, strict=True)}
+    shards = Shards(shares, epochs)
     held: dict[str, list[Lease]] = {name: [] for name in NAMES}
     done: Counter[tuple[int, int]] = Counter()
     saved, saved_done = shards.state(), done.copy()
 
-    def finish(name: str, lease: Lease) -> None:
+    def finish_lease(name: str, lease: Lease) -> None:
         held[name].remove(lease)
         if shards.finish(name, lease.number):
             done.update((lease.epoch, index) for index in lease.indices)
 
-    def move(kind: str, which: int) -> None:
+    def apply_move(kind: str, which: int) -> None:
         nonlocal shards, saved, saved_done, done
         name = NAMES[which % 3]
         if shards.needs_order and shards.present:
@@ -47,10 +47,10 @@ def test_no_sample_is_lost_or_done_twice(samples, epochs, weights, sizes, moves)
             assert shards.leave(name, failed=False) == sum(len(lease.indices) for lease in held[name])
             held[name] = []
         elif kind == "lease" and name in shards.present and (lease := shards.lease(name)):
-            assert 0 < len(lease.indices) <= parts[name].batch_size
+            assert 0 < len(lease.indices) <= shares[name].batch_size
             held[name].append(lease)
         elif kind == "finish" and held[name]:
-            finish(name, held[name][which % len(held[name])])
+            finish_lease(name, held[name][which % len(held[name])])
         elif kind == "hang" and held[name]:
             shards.take_back(held[name][0].number)
             lease = held[name].pop(0)
@@ -58,61 +58,63 @@ def test_no_sample_is_lost_or_done_twice(samples, epochs, weights, sizes, moves)
         elif kind == "restart" and which % 2:
             saved, saved_done = json.loads(json.dumps(shards.state())), done.copy()
         elif kind == "restart":
-            shards = Shards(parts, epochs)
+            shards = Shards(shares, epochs)
             shards.load_state(saved)
             done = saved_done.copy()
             for leases in held.values():
                 leases.clear()
 
     for kind, which in moves:
-        move(kind, which)
+        apply_move(kind, which)
         assert shards.samples_done == sum(done.values())
     if not shards.present:
         shards.join("b")
     for _ in range(10_000):
         if shards.ended:
             break
-        move("", 0)
+        apply_move("", 0)
         for name in shards.present:
             while lease := shards.lease(name):
                 held[name].append(lease)
             for lease in list(held[name]):
-                finish(name, lease)
+                finish_lease(name, lease)
     assert shards.ended
     assert done == Counter({(epoch, index): 1 for epoch in range(epochs) for index in range(samples)})
 
 
-def begun(parts: dict[str, SampleShare], samples: int, epochs: int, *, fixed: bool = False) -> Shards:
+def start_first_epoch(shares: dict[str, SampleShare], samples: int, epochs: int, *, fixed: bool = False) -> Shards:
     """Return shards in their first epoch, after all workers have joined."""
-    shards = Shards(parts, epochs, fixed=fixed)
-    for name in parts:
+    shards = Shards(shares, epochs, fixed=fixed)
+    for name in shares:
         shards.join(name)
     shards.begin_epoch(range(samples))
     return shards
 
 
 def test_shards_are_proportional_to_the_schedule():
-    shards = begun({"a": SampleShare(30, 1), "b": SampleShare(10, 1)}, samples=8, epochs=3)
-    assert (shards.total("a"), shards.total("b")) == (18, 6)
+    shards = start_first_epoch({"a": SampleShare(30, 1), "b": SampleShare(10, 1)}, samples=8, epochs=3)
+    assert (shards.forecast_batches("a"), shards.forecast_batches("b")) == (18, 6)
 
 
-def test_fast_worker_takes_over_and_the_straggler_gets_less_next():
-    shards = begun({"quick": SampleShare(1, 1), "slow": SampleShare(1, 1)}, samples=100, epochs=2)
+def test_fast_worker_takes_over_and_straggler_gets_fewer_samples_next():
+    shards = start_first_epoch({"quick": SampleShare(1, 1), "slow": SampleShare(1, 1)}, samples=100, epochs=2)
     held = shards.lease("slow")
     for _ in range(99):
         lease = shards.lease("quick")
         assert shards.finish("quick", lease.number)
     assert shards.finish("slow", held.number)
-    before = shards.total("slow") - shards.done["slow"]
+    before = shards.forecast_batches("slow") - shards.done["slow"]
     shards.begin_epoch(range(100))
-    after = shards.total("slow") - shards.done["slow"]
+    after = shards.forecast_batches("slow") - shards.done["slow"]
     assert before == 50
     assert after == pytest.approx(25, abs=1)
 
 
 @pytest.mark.parametrize("samples", [97, 100, 129])
 def test_all_batches_of_an_epoch_but_the_last_are_full(samples):
-    shards = begun({"a": SampleShare(5, 16), "b": SampleShare(3, 16), "c": SampleShare(1, 16)}, samples, epochs=1)
+    shards = start_first_epoch(
+        {"a": SampleShare(5, 16), "b": SampleShare(3, 16), "c": SampleShare(1, 16)}, samples, epochs=1
+    )
     sizes = []
     while lease := shards.lease("abc"[len(sizes) % 3]):
         sizes.append(len(lease.indices))
@@ -122,21 +124,21 @@ def test_all_batches_of_an_epoch_but_the_last_are_full(samples):
 
 @pytest.mark.parametrize(("fixed", "each"), [(False, 47), (True, 60)])
 def test_forecast_total_counts_a_workers_batches(fixed, each):
-    shards = begun(dict.fromkeys("abc", SampleShare(1, 16)), samples=100, epochs=20, fixed=fixed)
-    assert [shards.total(name) for name in "abc"] == pytest.approx([each] * 3, abs=1)
+    shards = start_first_epoch(dict.fromkeys("abc", SampleShare(1, 16)), samples=100, epochs=20, fixed=fixed)
+    assert [shards.forecast_batches(name) for name in "abc"] == pytest.approx([each] * 3, abs=1)
 
 
-def test_shard_of_a_lost_worker_goes_to_the_others_and_back():
-    shards = begun(dict.fromkeys("ab", SampleShare(1, 1)), samples=10, epochs=1)
+def test_shard_of_a_lost_worker_is_redistributed_and_returned():
+    shards = start_first_epoch(dict.fromkeys("ab", SampleShare(1, 1)), samples=10, epochs=1)
     shards.lease("b")
     assert shards.leave("b") == 1
-    assert shards.total("a") == 10
+    assert shards.forecast_batches("a") == 10
     shards.join("b")
-    assert (shards.total("a"), shards.total("b")) == (5, 5)
+    assert (shards.forecast_batches("a"), shards.forecast_batches("b")) == (5, 5)
 
 
-def test_only_the_next_epoch_begins_before_one_is_done():
-    shards = begun({"a": SampleShare(1, 2)}, samples=2, epochs=3)
+def test_only_the_next_epoch_begins_before_an_epoch_is_done():
+    shards = start_first_epoch({"a": SampleShare(1, 2)}, samples=2, epochs=3)
     first = shards.lease("a")
     assert shards.needs_order
     shards.begin_epoch([1, 0])
@@ -147,7 +149,7 @@ def test_only_the_next_epoch_begins_before_one_is_done():
 
 
 def test_cancelled_epoch_does_not_begin():
-    shards = begun({"a": SampleShare(1, batch_size=2)}, samples=2, epochs=9)
+    shards = start_first_epoch({"a": SampleShare(1, batch_size=2)}, samples=2, epochs=9)
     lease = shards.lease("a")
     assert shards.needs_order  # a worker draws the next order
     shards.set_epochs(1)
@@ -158,9 +160,9 @@ def test_cancelled_epoch_does_not_begin():
 
 
 def test_fixed_shards_are_taken_over_only_from_lost_workers():
-    shards = begun(dict.fromkeys("ab", SampleShare(2, batch_size=2)), samples=4, epochs=2, fixed=True)
+    shards = start_first_epoch(dict.fromkeys("ab", SampleShare(2, batch_size=2)), samples=4, epochs=2, fixed=True)
     mine = shards.lease("a")
     assert shards.finish("a", mine.number)
-    assert shards.lease("a") is None, "what is left is b's"
+    assert shards.lease("a") is None, "the remaining samples belong to b"
     shards.leave("b")
     assert sorted([*mine.indices, *shards.lease("a").indices]) == [0, 1, 2, 3]

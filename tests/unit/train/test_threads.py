@@ -36,10 +36,10 @@ TWO_MOUNTS = f"{v1_mount('/a/b')}\n40 31 0:29 / /sys/fs/cgroup/host rw - cgroup 
 NESTED_V1 = {"cpu,cpuacct": -1, "cpu,cpuacct/b": 25_000}
 
 
-def share_of(root, cgroup, mounts, quotas, control=None):
+def read_share(root, cgroup, mounts, quotas, control=None):
     """Return the share of a process on a machine whose control groups are emulated below ``root``.
 
-    A quota is "quota period" of version 2, or of version 1 the microseconds in a period of 100 ms.
+    A quota is the text "quota period" (version 2), or the microseconds in a period of 100 ms (version 1).
     """
     proc = root / "proc/self"
     proc.mkdir(parents=True)
@@ -79,7 +79,7 @@ for nonsense in ("", "nonsense", "0 100000", "100000 0", "-5 100000"):
 
 @pytest.mark.parametrize(("cgroup", "mounts", "quotas", "share"), GROUPS.values(), ids=GROUPS)
 def test_share_is_the_quota_of_the_control_groups(tmp_path, cgroup, mounts, quotas, share):
-    assert share_of(tmp_path, cgroup, mounts, quotas) == share
+    assert read_share(tmp_path, cgroup, mounts, quotas) == share
 
 
 @pytest.mark.parametrize(
@@ -97,15 +97,15 @@ def test_share_is_the_quota_of_the_control_groups(tmp_path, cgroup, mounts, quot
 def test_control_file_takes_precedence_over_control_groups(tmp_path, content, share):
     control = tmp_path / "control.json"
     control.write_text(content)
-    assert share_of(tmp_path, "0::/", V2_MOUNT, {"": "150000 100000"}, control) == share
+    assert read_share(tmp_path, "0::/", V2_MOUNT, {"": "150000 100000"}, control) == share
 
 
 @pytest.fixture
 def group():
-    """A real control group."""
+    """Yield a real control group."""
     made = cgroups.create(f"paceline-test-{os.getpid()}")
     if made is None:
-        pytest.skip("control groups cannot be made here")
+        pytest.skip("no permission to create control groups")
     yield made
     assert made.remove(timeout_s=60)
 
@@ -139,8 +139,8 @@ def two_threads():
     torch.set_num_threads(before)
 
 
-class Model:
-    """A model of a training: by thread count, batches per CPU second and cores kept busy."""
+class PerformanceModel:
+    """A performance model: batches per CPU second, and busy cores, by thread count."""
 
     def __init__(self, batches_per_cpu_s, cores):
         self.batches_per_cpu_s = dict(enumerate(batches_per_cpu_s, start=1))
@@ -164,11 +164,13 @@ class Model:
         return done, used
 
 
-# Measured on a network whose threads wait for each other, one that a second thread slows down, and a tiny one.
-WAITS = Model([2.85, 3.86], [1.0, 1.37])
-SLOWED = Model([4.6, 3.4], [1.0, 1.65])
-TINY = Model([100.0, 45.0], [1.0, 2.0])
-WIDE = Model([1 / (1 + 0.05 * threads) for threads in range(16)], [0.8 * threads + 1.0 for threads in range(16)])
+# Measured on networks: one whose threads wait for each other, one that a second thread slows down, and a tiny one.
+WAITS = PerformanceModel([2.85, 3.86], [1.0, 1.37])
+SLOWED = PerformanceModel([4.6, 3.4], [1.0, 1.65])
+TINY = PerformanceModel([100.0, 45.0], [1.0, 2.0])
+WIDE = PerformanceModel(
+    [1 / (1 + 0.05 * threads) for threads in range(16)], [0.8 * threads + 1.0 for threads in range(16)]
+)
 
 
 @pytest.mark.parametrize("share", [0.5, 1.0, 1.2, 1.6, 2.0])
@@ -210,7 +212,7 @@ def test_threads_follow_the_share_and_are_kept_without_a_limit():
     threads = Threads(None, share)
     counts = []
     for share.cores in (None, 0.4, None, 1.0):
-        threads.follow(done=0, now_s=0.0)
+        threads.adapt(done=0, now_s=0.0)
         counts.append(torch.get_num_threads())
     assert counts == [2, 1, 2, 1]
 

@@ -13,7 +13,7 @@ from paceline.train.progress import parse_line
 
 @pytest.fixture
 def job(monkeypatch, tmp_path, capsys):
-    """Run as in a job; return a function that reads the progress lines so far."""
+    """Simulate the environment of a job; return a function that reads the progress lines so far."""
     monkeypatch.setenv("PACELINE_OUTPUT", str(tmp_path))
     return lambda: [line for text in capsys.readouterr().out.splitlines() if (line := parse_line(text))]
 
@@ -31,7 +31,7 @@ def test_total_is_epochs_times_batches_in_an_epoch(recorder):
     assert recorder.closed
 
 
-def test_batch_counts_after_the_loop_body(recorder, clock):
+def test_batch_is_counted_after_the_loop_body(recorder, clock):
     recorder.interval_s = 0.0
     for _ in (loop := Loop("abc", display=recorder)):
         assert recorder.shown[-1].done == loop.done
@@ -51,14 +51,14 @@ def test_at_most_five_lines_are_written_a_second(job, clock):
     lines = job()
     assert [line.event for line in lines[:1] + lines[-1:]] == ["start", "finish"]
     moments_s = [line.monotonic_s for line in lines if line.event == "progress"]
-    assert 13 <= len(moments_s) <= 15  # three seconds
+    assert 13 <= len(moments_s) <= 15  # the loop takes three seconds
     assert min(b - a for a, b in itertools.pairwise(moments_s)) >= 0.2 - 1e-9
 
 
 def test_slow_batches_have_one_line_each(job, clock):
     for _ in track(range(4)):
         clock.now_s += 30.0
-    assert [line.done for line in job()] == [0, 1, 2, 3, 3, 4, 4]  # the fourth begins; a pause may follow
+    assert [line.done for line in job()] == [0, 1, 2, 3, 3, 4, 4]  # before the fourth batch, as a pause may follow
 
 
 def test_progress_lines_forecast_the_validation(job, clock):
@@ -137,7 +137,7 @@ def test_estimated_total_is_corrected_at_the_end(recorder, given, actual):
 
 
 class OverstatedLength:
-    """A loader with too large a length, such as an IterableDataset whose workers drop their last batches."""
+    """A loader whose length is too large, like an IterableDataset whose workers drop their last batches."""
 
     def __len__(self):
         return 10
@@ -168,8 +168,8 @@ def test_stop_early_ends_the_loop_after_this_batch(recorder, breaks):
 
 
 @pytest.mark.parametrize("error", [None, KeyError("oops")], ids=["break", "error"])
-def test_left_loop_reports_no_finish_and_allows_another(recorder, error):
-    def train():
+def test_left_loop_reports_no_finish_and_allows_another_loop(recorder, error):
+    def leave_loop():
         for batch in Loop(range(100), display=recorder):
             if batch == 6 and error:
                 raise error
@@ -177,7 +177,7 @@ def test_left_loop_reports_no_finish_and_allows_another(recorder, error):
                 break
 
     with pytest.raises(KeyError) if error else nullcontext():
-        train()
+        leave_loop()
     assert "finish" not in [event for event, _, _ in recorder.events]
     assert list(track("ab")) == ["a", "b"]
 
@@ -189,7 +189,7 @@ def test_stop_early_outside_a_loop_is_rejected():
 
 def test_loop_cannot_be_iterated_over_twice():
     list(loop := track("ab"))
-    with pytest.raises(RuntimeError, match="iterated over before"):
+    with pytest.raises(RuntimeError, match="has already run"):
         iter(loop)
 
 
@@ -199,7 +199,7 @@ def test_nested_loop_reports_no_progress(recorder, capsys):
     assert pairs == [("a", "x"), ("a", "y"), ("b", "x"), ("b", "y")]
     assert inner_recorder.shown == []
     assert recorder.events[-1] == ("finish", 2, 2)
-    assert "inside another runs as a plain loop" in capsys.readouterr().err
+    assert "a nested track() loop runs as a plain loop" in capsys.readouterr().err
 
 
 def test_second_loop_in_a_job_logs_a_warning(job, capsys):
@@ -252,7 +252,7 @@ def test_report_outside_a_loop_is_a_line_with_the_last_progress(job, loop, done)
 
 def test_reports_outside_a_loop_are_limited_and_the_last_is_kept(job, clock, session):
     clock.step_s = 1e-4
-    for k in range(10_000):  # one second
+    for k in range(10_000):  # the reports take one second
         report(mae=k)
     session.flush_report()
     values = [line.metrics["mae"] for line in job()]
@@ -262,17 +262,17 @@ def test_reports_outside_a_loop_are_limited_and_the_last_is_kept(job, clock, ses
 
 
 def test_tensors_are_read_only_when_a_line_is_written(recorder):
-    class Slow(torch.Tensor):
+    class CountingTensor(torch.Tensor):
         reads = 0
 
         def __float__(self):
-            Slow.reads += 1
+            CountingTensor.reads += 1
             return 1.0
 
-    value = torch.zeros(()).as_subclass(Slow)
-    for _ in Loop(range(1000), display=recorder):  # the clock does not advance: start and finish only
+    value = torch.zeros(()).as_subclass(CountingTensor)
+    for _ in Loop(range(1000), display=recorder):  # no time passes, so only start and finish lines
         report(loss=value)
-    assert Slow.reads <= 2
+    assert CountingTensor.reads <= 2
 
 
 def test_job_without_standard_output_trains(monkeypatch, tmp_path):

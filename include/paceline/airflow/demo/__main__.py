@@ -1,4 +1,4 @@
-"""``python -m paceline.airflow.demo``: run the demo once. ``edge``: on a fleet. ``up``: keep an Airflow running."""
+"""Run the demo: ``python -m paceline.airflow.demo``. ``edge`` trains on a fleet; ``up`` keeps an Airflow running."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REPOSITORY = Path(__file__).parents[4]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the demo; return the exit code."""
+    """Run the demo and return the exit code."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.what == "edge" and options.runtime == "process":
@@ -35,18 +35,18 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with lock_folder(demo.folder):
             if options.what == "up":
-                return _up(demo, screen, options.port)
-            return _edge(demo, screen) if options.what == "edge" else _run(demo, screen)
+                return _keep_airflow_running(demo, screen, options.port)
+            return _run_on_fleet(demo, screen) if options.what == "edge" else _run(demo, screen)
     except KeyboardInterrupt:
         if options.what == "up":
             screen.step("Stopped", "no process is left running; `make up` continues from here")
             return 0
-        screen.failed("Stopped", "by Ctrl-C; no process is left running")
+        screen.print_failure("Stopped", "by Ctrl-C; no process is left running")
         return 130
     except (PacelineError, TimeoutError) as error:
-        screen.failed("The demo failed", str(error))
+        screen.print_failure("The demo failed", str(error))
         if (demo.home / "logs").exists():
-            screen.plain(f"  logs: {_short(demo.home / 'logs')}")
+            screen.print_plain(f"  logs: {_relative_path(demo.home / 'logs')}")
         return 1
 
 
@@ -60,7 +60,7 @@ def _run(demo: Demo, screen: Screen) -> int:
     return 0 if summary["dag_run_state"] == "success" else 1
 
 
-def _edge(demo: Demo, screen: Screen) -> int:
+def _run_on_fleet(demo: Demo, screen: Screen) -> int:
     from paceline.airflow.demo import edge
 
     screen.title(
@@ -69,45 +69,45 @@ def _edge(demo: Demo, screen: Screen) -> int:
     )
     demo = replace(demo, dag=edge.DAG, tasks=EDGE_TASKS, training=edge.TRAINING)
     summary = edge.run_edge(demo, screen)
-    _print_files(demo, screen, summary, "docs/fleet.md, to describe your own machines")
+    _print_files(demo, screen, summary, "describe your own machines (docs/fleet.md)")
     return 0 if summary["dag_run_state"] == "success" else 1
 
 
 def _print_files(demo: Demo, screen: Screen, summary: dict[str, Any], next_step: str) -> None:
-    screen.plain("")
+    screen.print_plain("")
     for name in ("summary.json", "pace.png"):
         if (demo.folder / name).exists():
-            screen.plain(f"  {_short(demo.folder / name)}")
+            screen.print_plain(f"  {_relative_path(demo.folder / name)}")
     if summary["dag_run_state"] == "success":
-        screen.plain(f"  next: {next_step}")
+        screen.print_plain(f"  next: {next_step}")
     else:
-        screen.plain(f"  logs: {_short(demo.home / 'logs')}")
+        screen.print_plain(f"  logs: {_relative_path(demo.home / 'logs')}")
 
 
-def _up(demo: Demo, screen: Screen, port: int | None) -> int:
+def _keep_airflow_running(demo: Demo, screen: Screen, port: int | None) -> int:
     screen.title(
-        "Paceline: an Airflow with the example DAGs", "It runs until Ctrl-C. The next start keeps its runs and models."
+        "Paceline: an Airflow with the example DAGs", "Airflow runs until Ctrl-C and keeps its runs and models."
     )
     check_machine(demo)
     seeding = None if demo.store.exists() else demo.start_seeding()
     airflow = demo.airflow(port or _default_port())
-    with screen.waiting():
+    with screen.live_line():
         try:
-            screen.now("starting Airflow")
+            screen.show_activity("starting Airflow")
             airflow.start()
             if seeding is not None:
-                screen.now("filling the store and training the first champion")
+                screen.show_activity("filling the store and training the first champion")
                 created = seeding.result()
                 text = f"{created.flights:,} flights, champion with AUC {created.champion_auc:.3f} in March"
                 screen.step("Store", text)
             screen.step("Airflow", "running")
-            screen.plain(f"\n  open      {airflow.url}/dags/retrain_on_drift\n  user      admin")
-            screen.plain(f"  password  in {_short(airflow.home / 'passwords.json')}")
-            screen.plain(f"  logs      {_short(airflow.home / 'logs')}\n")
-            screen.now("running; stop with Ctrl-C")
+            screen.print_plain(f"\n  open      {airflow.url}/dags/retrain_on_drift\n  user      admin")
+            screen.print_plain(f"  password  in {_relative_path(airflow.home / 'passwords.json')}")
+            screen.print_plain(f"  logs      {_relative_path(airflow.home / 'logs')}\n")
+            screen.show_activity("running; stop with Ctrl-C")
             threading.Event().wait()
         finally:
-            screen.now("stopping Airflow")
+            screen.show_activity("stopping Airflow")
             abort_runs(airflow)
             airflow.stop()
     return 0
@@ -126,7 +126,7 @@ def _default_port() -> int:
     return 8080
 
 
-def _short(path: Path) -> str:
+def _relative_path(path: Path) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
@@ -137,12 +137,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--deadline",
         default="60s",
-        help="counted from the start of the run, or with `edge` of the training (default %(default)s)",
+        help="time from the start of the run, or with `edge` from the start of training (default %(default)s)",
     )
-    parser.add_argument("--epochs", type=int, help="passes over the training data (default: the DAG's)")
+    parser.add_argument("--epochs", type=int, help="passes over the training data (default: as in the DAG)")
     parser.add_argument("--folder", type=Path, help="folder for all files (default build/demo, or build/demo-edge)")
     parser.add_argument("--dags", type=Path, default=_REPOSITORY / "dags", help=argparse.SUPPRESS)
-    parser.add_argument("--port", type=int, help="port of Airflow with `up` (default 8080, or a free one)")
+    parser.add_argument("--port", type=int, help="port of Airflow with `up` (default: 8080 or another free port)")
     return parser
 
 

@@ -1,6 +1,6 @@
 """Runs a private Airflow: scheduler, DAG processor, triggerer and API server as child processes on loopback.
 
-Used by ``make demo``, ``make up`` and the integration tests; each has its own home folder, database and port.
+Used by ``make demo``, ``make up`` and the integration tests. Each Airflow has its own home folder, database and port.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _COMPONENTS: Mapping[str, Sequence[str]] = {
     "dag-processor": ("dag-processor",),
     "triggerer": ("triggerer", "--skip-serve-logs"),
 }
-# Not `python -m airflow`: that puts the current folder first on the path, and a folder in home/ could shadow a package.
-_AIRFLOW = (sys.executable, str(Path(sysconfig.get_path("scripts")) / "airflow"))
+# `python -m airflow` would put the current folder first on the path; a folder in ``home`` could shadow a package.
+_AIRFLOW_COMMAND = (sys.executable, str(Path(sysconfig.get_path("scripts")) / "airflow"))
 _USERS = {"admin": "admin", "viewer": "viewer"}
 _DATABASE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
 # Seconds that a component waits for SQLite's lock. Airflow's API server commits its audit log on its event loop. If
@@ -55,7 +55,7 @@ class AirflowProcess(AirflowApi):
     Parameters
     ----------
     home:
-        Folder for all files (created): database, logs, passwords, and ``dags/`` if ``dags_folder`` is not given.
+        Folder for all files, made if missing: database, logs, passwords, and ``dags/`` without ``dags_folder``.
     dags_folder:
         Folder with the DAG files.
     config:
@@ -63,7 +63,7 @@ class AirflowProcess(AirflowApi):
     environment:
         Additional environment variables for every process. Inherited ``AIRFLOW_*`` variables are dropped.
     port:
-        Port of the API server on 127.0.0.1; a free one by default.
+        Port of the API server on 127.0.0.1; by default any free port.
     users:
         Additional users of the simple auth manager, as ``{name: role}``, besides ``admin`` and ``viewer``.
 
@@ -72,9 +72,9 @@ class AirflowProcess(AirflowApi):
     env:
         The environment of every component, and of an ``airflow`` command that uses the same database.
     passwords:
-        User name to password. Also in ``home/passwords.json``, readable only by its owner.
+        Mapping of user names to passwords. Also in ``home/passwords.json``, readable only by its owner.
     processes:
-        Component name to running process.
+        Mapping of component names to running processes.
 
     Examples
     --------
@@ -108,7 +108,7 @@ class AirflowProcess(AirflowApi):
         """Migrate the database, start every component and wait until all are healthy.
 
         Stops all components and raises ``AirflowStartError`` after ``timeout_s``, or at once if a component exits. The
-        limit is long because a busy machine needs minutes.
+        default is long because the start can take minutes on a busy machine.
         """
         (self.home / "logs").mkdir(exist_ok=True)
         atexit.register(self.stop)
@@ -119,7 +119,7 @@ class AirflowProcess(AirflowApi):
                 raise AirflowStartError(f"airflow db migrate failed:\n{migration.stdout[-2000:]}")
             for name, arguments in _COMPONENTS.items():
                 self.start_component(name, arguments)
-            self._wait_healthy(timeout_s)
+            self._wait_until_healthy(timeout_s)
         except BaseException:
             self.stop()
             raise
@@ -128,18 +128,18 @@ class AirflowProcess(AirflowApi):
     def start_component(
         self, name: str, arguments: Sequence[str] | None = None, environment: Mapping[str, str] | None = None
     ) -> None:
-        """Start one component: restart one that a test has killed, or add one, such as an edge worker.
+        """Start a component: one of the standard ones, for example after a test has killed it, or an additional one.
 
-        An additional component needs ``arguments``, and may get its own ``environment``.
+        An additional component, such as an edge worker, needs ``arguments`` and may have its own ``environment``.
         """
-        own = {}
+        own_environment = {}
         if name == "api-server":
-            own[_DATABASE] = self.env[_DATABASE].replace(_LOCK_TIMEOUT, _API_SERVER_LOCK_TIMEOUT)
+            own_environment[_DATABASE] = self.env[_DATABASE].replace(_LOCK_TIMEOUT, _API_SERVER_LOCK_TIMEOUT)
         with self.log_path(name).open("ab") as log, signals_deferred():
-            # In its own session the component gets no SIGINT from Ctrl-C; this process stops the components in order.
+            # In its own session a component gets no SIGINT from Ctrl-C; this process stops the components in order.
             self.processes[name] = subprocess.Popen(
-                [*_AIRFLOW, *(arguments or _COMPONENTS[name])],
-                env={**self.env, **own, **(environment or {})},
+                [*_AIRFLOW_COMMAND, *(arguments or _COMPONENTS[name])],
+                env={**self.env, **own_environment, **(environment or {})},
                 cwd=self.home,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -148,7 +148,7 @@ class AirflowProcess(AirflowApi):
             )
 
     def stop(self, grace_s: float = 5.0) -> None:
-        """Stop every component: SIGTERM, after ``grace_s`` seconds SIGKILL to its process group. Idempotent."""
+        """Stop every component with SIGTERM; after ``grace_s`` seconds, kill its process group. Idempotent."""
         atexit.unregister(self.stop)
         running = [process for process in self.processes.values() if process.poll() is None]
         for process in running:
@@ -158,20 +158,20 @@ class AirflowProcess(AirflowApi):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, end - time.monotonic()))
         for process in self.processes.values():
-            # The group may outlive its leader (an executor's children), so it is killed in every case.
+            # An executor's child processes may outlive it, so always kill the process group.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         self.processes.clear()
         end = time.monotonic() + grace_s
-        while (left := list(self._task_pids())) and time.monotonic() < end:  # tasks need a moment to stop their jobs
+        while (remaining := list(self._task_pids())) and time.monotonic() < end:  # tasks need time to stop their jobs
             time.sleep(0.05)
-        for pid in left:
+        for pid in remaining:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     def _task_pids(self) -> Iterator[int]:
-        """Yield the task processes. Each leads its own process group, so signals to the components miss it."""
+        """Yield the task processes. Each leads its own process group, so signals to the components do not reach it."""
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 is_ours = (process / "cwd").readlink().is_relative_to(self.home.resolve())
@@ -181,7 +181,7 @@ class AirflowProcess(AirflowApi):
     def cli(self, *arguments: str, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
         """Run an ``airflow`` command against this Airflow. ``stdout`` of the result contains both output streams."""
         return subprocess.run(
-            [*_AIRFLOW, *arguments],
+            [*_AIRFLOW_COMMAND, *arguments],
             env=self.env,
             cwd=self.home,
             stdin=subprocess.DEVNULL,
@@ -212,7 +212,7 @@ class AirflowProcess(AirflowApi):
         return passwords
 
     def _secret(self, name: str, make: Callable[[], str]) -> str:
-        """Return a secret. The first start creates it; later starts need the same one for the same database."""
+        """Return a secret from its file. The database needs the same secret at every start."""
         path = self.home / f"{name}.secret"
         if not path.exists():
             _write_private(path, make())
@@ -263,23 +263,23 @@ class AirflowProcess(AirflowApi):
         env["PYTHONUNBUFFERED"] = "1"
         return {**env, **environment}
 
-    def _wait_healthy(self, timeout_s: float) -> None:
+    def _wait_until_healthy(self, timeout_s: float) -> None:
         end = time.monotonic() + timeout_s
         while unhealthy := [name for name, state in self.health().items() if state != "healthy"]:
             for name, process in self.processes.items():
                 if process.poll() is not None:
-                    raise AirflowStartError(f"{name} exited with code {process.returncode}:\n{self._tail(name)}")
+                    raise AirflowStartError(f"{name} exited with code {process.returncode}:\n{self._log_tail(name)}")
             if time.monotonic() > end:
                 # A failed component may hang while it exits; then only its log shows the failure.
                 logs = dict.fromkeys([*(name.replace("_", "-") for name in unhealthy), "api-server"])
-                tails = "\n".join(self._tail(name) for name in logs if name in self.processes)
+                tails = "\n".join(self._log_tail(name) for name in logs if name in self.processes)
                 raise AirflowStartError(f"not healthy after {timeout_s:g} s: {', '.join(unhealthy)}\n{tails}")
             time.sleep(0.2)
         # Airflow builds its execution API at the first call, which takes longer than a task's request timeout. This
         # call saves the first task a timeout and a retry.
         httpx.get(f"{self.url}/execution/health", timeout=timeout_s, trust_env=False)
 
-    def _tail(self, component: str, lines: int = 30) -> str:
+    def _log_tail(self, component: str, lines: int = 30) -> str:
         return "\n".join(self.log_path(component).read_text(errors="replace").splitlines()[-lines:])
 
 

@@ -1,4 +1,4 @@
-"""The fleet demo: one run of ``retrain_on_edge`` on machines emulated on this one, with camera applications running.
+"""The fleet demo: one run of ``retrain_on_edge`` on machines emulated on this computer, beside camera applications.
 
 Called by ``python -m paceline.airflow.demo edge``.
 """
@@ -21,7 +21,7 @@ from paceline.profiles.neighbours import IMAGE as NEIGHBOUR_IMAGE
 from paceline.runtime import DockerRuntime, JobSpec
 from paceline.runtime.docker_errors import engine_call
 from paceline.runtime.docker_job import DockerJob
-from paceline.testing.emulated_device import emulate
+from paceline.testing.emulated_device import emulate_devices
 from paceline.testing.emulated_link import emulate_links
 
 DAG = "retrain_on_edge"
@@ -33,17 +33,17 @@ def run_edge(demo: Demo, screen: Screen) -> dict[str, Any]:
     """Run the demo, write ``summary.json`` and return the summary. Always stops everything that it started."""
     check_machine(demo)
     _check_engine()
-    end_on_sigterm()  # from here on, containers and control groups have to be removed
+    end_on_sigterm()  # SIGTERM must also remove the following containers and control groups
     fleet = load(demo.dags / "edge" / "fleet.yaml")
     for labels in ({LABEL: "edge"}, {"paceline.dag": DAG}):  # leftovers of a killed demo
-        _remove(labels)
-    with emulate(fleet), emulate_links(_client(), fleet), _cameras(fleet, demo) as number:
+        _remove_containers(labels)
+    with emulate_devices(fleet), emulate_links(_docker_client(), fleet), _run_cameras(fleet, demo) as number:
         machines = ", ".join(f"{one.name} ({one.cores:g} of a core)" for one in fleet.machines)
-        screen.step("Machines", f"{machines}; an image-stitching application runs on each ({number} containers)")
+        screen.step("Machines", f"{machines}; each also runs an image-stitching application ({number} containers)")
         try:
             return run_dag(demo, screen, {})
         finally:
-            _remove({"paceline.dag": DAG})  # leftovers of tasks that were killed with Airflow
+            _remove_containers({"paceline.dag": DAG})  # leftovers of tasks that were killed with Airflow
 
 
 def _check_engine() -> None:
@@ -57,22 +57,22 @@ def _check_engine() -> None:
         except InvalidInputError:
             raise PacelineError(f"the engine has no image {image}: `make {target}` builds it") from None
     with engine_call("query the engine"):
-        driver = _client().info()["CgroupDriver"]
+        driver = _docker_client().info()["CgroupDriver"]
     if os.geteuid() != 0 or driver != "cgroupfs":
         raise PacelineError(
             "the demo emulates machines with control groups, which needs root and an engine with the driver cgroupfs "
-            f"(this is user {os.geteuid()}, driver {driver}); as root, `docker/engine start DIR` starts such an engine"
+            f"(this is user {os.geteuid()}, driver {driver}); as root, `docker/engine start DIR` starts this engine"
         )
 
 
 @contextlib.contextmanager
-def _cameras(fleet: Fleet, demo: Demo) -> Iterator[int]:
+def _run_cameras(fleet: Fleet, demo: Demo) -> Iterator[int]:
     """Run the machines' normal workload until the block ends; yield the number of containers."""
-    runtime = DockerRuntime(_client)
+    runtime = DockerRuntime(_docker_client)
     started: list[DockerJob] = []
     try:
         for machine in fleet.machines:
-            for spec in _applications(machine, demo):
+            for spec in _camera_jobs(machine, demo):
                 started.append(runtime.start(spec))
         yield len(started)
     finally:
@@ -80,7 +80,7 @@ def _cameras(fleet: Fleet, demo: Demo) -> Iterator[int]:
             job.remove()
 
 
-def _applications(machine: Machine, demo: Demo) -> Iterator[JobSpec]:
+def _camera_jobs(machine: Machine, demo: Demo) -> Iterator[JobSpec]:
     for app in machine.background:
         script = demo.dags / str(app.script)
         yield JobSpec(
@@ -95,14 +95,14 @@ def _applications(machine: Machine, demo: Demo) -> Iterator[JobSpec]:
         )
 
 
-def _remove(labels: Mapping[str, str]) -> None:
-    """Remove the containers with these labels, if there are any."""
-    runtime = DockerRuntime(_client)
+def _remove_containers(labels: Mapping[str, str]) -> None:
+    """Remove any containers with these labels."""
+    runtime = DockerRuntime(_docker_client)
     with contextlib.suppress(PacelineError):
         runtime.remove_all(labels)
 
 
-def _client() -> Any:
+def _docker_client() -> Any:
     from docker import APIClient
 
     return APIClient(base_url=default_engine(), version="auto", timeout=60)

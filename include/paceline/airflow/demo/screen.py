@@ -29,7 +29,7 @@ class Screen:
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
-        self._began_s = time.monotonic()
+        self._started_s = time.monotonic()
         self._plain_due_s = 0.0
         self._live: Live | None = None
 
@@ -38,8 +38,8 @@ class Screen:
         self.console.print(f"\n[bold]{text}[/]\n[dim]{explanation}[/]\n")
 
     def step(self, name: str, text: str, more: str = "") -> None:
-        """Print a finished step with its result."""
-        self._line("[green]✓[/]", name, text)
+        """Print the result of a finished step."""
+        self._print_step("[green]✓[/]", name, text)
         if more:
             self.note(more)
 
@@ -51,17 +51,17 @@ class Screen:
         else:
             self.console.print(" " * _INDENT + dim, soft_wrap=True)
 
-    def failed(self, name: str, text: str) -> None:
-        """Print a failed step."""
-        self._line("[red]✗[/]", name, text)
+    def print_failure(self, name: str, text: str) -> None:
+        """Print a failed step and its error."""
+        self._print_step("[red]✗[/]", name, text)
 
-    def plain(self, text: str) -> None:
+    def print_plain(self, text: str) -> None:
         """Print text without markup."""
         self.console.print(escape(text), soft_wrap=True)
 
     @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Keep a live line at the bottom while the block runs; ``now`` and ``training`` change it."""
+    def live_line(self) -> Iterator[None]:
+        """Show a live line at the bottom during the block; ``show_activity`` and ``show_training`` update it."""
         if not self.console.is_terminal:
             yield
             return
@@ -72,13 +72,13 @@ class Screen:
             finally:
                 self._live = None
 
-    def now(self, text: str) -> None:
+    def show_activity(self, text: str) -> None:
         """Show the current activity."""
         if self._live is not None:
             self._live.update(Spinner("dots", Text(f"{self._elapsed_s():6.1f} s  {text}", style="dim")))
 
-    def training(self, pace: Mapping[str, Any]) -> None:
-        """Show the newest sample of the running training."""
+    def show_training(self, pace: Mapping[str, Any]) -> None:
+        """Show the newest sample of the running training job."""
         if self._live is not None:
             narrow = self.console.width < _NARROW
             self._live.update(pace_line(pace, None if narrow else self._elapsed_s(), bar=5 if narrow else _BAR))
@@ -86,9 +86,9 @@ class Screen:
             self._plain_due_s = time.monotonic() + _PLAIN_EVERY_S
             self.console.print(pace_line(pace, self._elapsed_s()), soft_wrap=True)
 
-    def _line(self, mark: str, name: str, text: str) -> None:
+    def _print_step(self, mark: str, name: str, text: str) -> None:
         prefix, message = f"{mark} {self._elapsed_s():6.1f} s", f"[bold]{escape(name)}[/]: {escape(text)}"
-        if not self.console.is_terminal:  # lines in a log are not wrapped
+        if not self.console.is_terminal:  # do not wrap lines in a log
             self.console.print(f"{prefix}  {message}", soft_wrap=True)
             return
         row = Table.grid(padding=(0, 2, 0, 0))
@@ -98,7 +98,7 @@ class Screen:
         self.console.print(row)
 
     def _elapsed_s(self) -> float:
-        return time.monotonic() - self._began_s
+        return time.monotonic() - self._started_s
 
 
 def pace_line(pace: Mapping[str, Any], elapsed_s: float | None = None, bar: int = _BAR) -> Text:
@@ -114,7 +114,7 @@ def pace_line(pace: Mapping[str, Any], elapsed_s: float | None = None, bar: int 
         ("▸ ", "cyan"),
         "" if elapsed_s is None else f"{elapsed_s:6.1f} s  ",
         ("Training ", "bold"),
-        _bar(progress, setpoint, bar),
+        _progress_bar(progress, setpoint, bar),
         f" {progress:5.1f} %",
         (f", setpoint {setpoint:5.1f} %, ", "dim"),
         (f"{float(pace.get('devices') or 0):.2f} cores", "cyan"),
@@ -132,7 +132,7 @@ def pace_line(pace: Mapping[str, Any], elapsed_s: float | None = None, bar: int 
     return line
 
 
-def _bar(progress_pct: float, setpoint_pct: float, width: int) -> Text:
+def _progress_bar(progress_pct: float, setpoint_pct: float, width: int) -> Text:
     """Return a progress bar with a mark at the setpoint."""
     full = width if progress_pct >= 100 else int(progress_pct / 100 * width)
     mark = min(width - 1, int(setpoint_pct / 100 * width))

@@ -1,6 +1,6 @@
-"""Creates the demo's starting point before its run: production data, and a champion in the model registry.
+"""Creates the demo's initial state: production data, and a champion in the model registry.
 
-The champion is trained by the example's ``train.py`` on January and February, as a plain local process.
+The example's ``train.py`` trains the champion on the flights of January and February, in a local process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MODEL = "flights-late"
 TRAINED_UNTIL = "2013-02-28"
-# With more epochs the network overfits the days of two months.
+# With more epochs the network would overfit the two months of data.
 _EPOCHS = 2
 
 
@@ -46,7 +46,7 @@ def seed(store: Path, registry: Registry, scripts: Path, scratch: Path) -> Seed:
     scripts:
         Folder with ``train.py`` and ``evaluate.py``.
     scratch:
-        Folder for temporary files; removed at the end.
+        Folder for temporary files; the function removes it.
     """
     from sklearn.metrics import roc_auc_score
 
@@ -72,21 +72,21 @@ def seed(store: Path, registry: Registry, scripts: Path, scratch: Path) -> Seed:
 
 
 def _train(flights: pd.DataFrame, scripts: Path, scratch: Path) -> tuple[Path, pd.Series[float]]:
-    """Train on January and February; return the model's folder and its predictions for all flights."""
+    """Train on the flights of January and February; return the model's folder and its predictions for all flights."""
     import pandas as pd
 
     for folder in ("train", "model", "all/data", "scores"):
         (scratch / folder).mkdir(parents=True, exist_ok=True)
     flights[flights["day"] <= TRAINED_UNTIL].to_csv(scratch / "train" / "train.csv", index=False)
-    _run(scripts / "train.py", scratch / "train", scratch / "model", {"EPOCHS": str(_EPOCHS)})
+    _run_script(scripts / "train.py", scratch / "train", scratch / "model", {"EPOCHS": str(_EPOCHS)})
     flights.to_csv(scratch / "all" / "data" / "holdout.csv", index=False)
     (scratch / "all" / "model").symlink_to(scratch / "model")
-    _run(scripts / "evaluate.py", scratch / "all", scratch / "scores", {})
+    _run_script(scripts / "evaluate.py", scratch / "all", scratch / "scores", {})
     return scratch / "model", pd.read_csv(scratch / "scores" / "predictions.csv")["predicted"]
 
 
-def _run(script: Path, inputs: Path, output: Path, environment: dict[str, str]) -> None:
-    done = subprocess.run(
+def _run_script(script: Path, inputs: Path, output: Path, environment: dict[str, str]) -> None:
+    finished = subprocess.run(
         [sys.executable, script.name],
         cwd=script.parent,
         env={
@@ -95,7 +95,7 @@ def _run(script: Path, inputs: Path, output: Path, environment: dict[str, str]) 
             "PACELINE_OUTPUT": str(output),
             "PACELINE_CHECKPOINT": str(output.parent / "checkpoint"),
             "PYTHONDONTWRITEBYTECODE": "1",
-            # Airflow starts at the same time; more threads would compete with it and slow both down.
+            # Airflow starts at the same time; more threads would slow down both processes.
             "OMP_NUM_THREADS": "1",
             **environment,
         },
@@ -105,5 +105,5 @@ def _run(script: Path, inputs: Path, output: Path, environment: dict[str, str]) 
         text=True,
         check=False,
     )
-    if done.returncode:
-        raise PacelineError(f"{script.name} ended with exit code {done.returncode}:\n{done.stdout[-2000:]}")
+    if finished.returncode:
+        raise PacelineError(f"{script.name} ended with exit code {finished.returncode}:\n{finished.stdout[-2000:]}")

@@ -15,27 +15,27 @@ from types import FrameType
 def end_on_sigterm() -> None:
     """Turn SIGTERM into ``SystemExit``, so that ``finally`` and ``atexit`` run and stop the children.
 
-    Does nothing if another handler is set, or outside the main thread, where handlers cannot be set.
+    Has no effect if another handler is set, or outside the main thread, where Python does not allow handlers.
     """
 
-    def leave(number: int, frame: FrameType | None) -> None:
+    def exit_by_signal(number: int, frame: FrameType | None) -> None:
         sys.exit(128 + number)
 
     with contextlib.suppress(ValueError):
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, leave)
+            signal.signal(signal.SIGTERM, exit_by_signal)
 
 
 @contextlib.contextmanager
 def signals_deferred() -> Iterator[None]:
     """Defer Ctrl-C and SIGTERM to the end of the block.
 
-    Otherwise the signal's exception could come after a child has started but before it is recorded, and nothing would
-    stop that child. Handlers are replaced instead of signals blocked, because children inherit blocked signals.
+    Otherwise the signal could raise its exception after a child has started but before it is recorded, and nothing
+    would stop that child. The signals are not blocked, because children inherit blocked signals.
     """
     received: list[int] = []
     handlers: dict[int, Callable[[int, FrameType | None], object]] = {}
-    with contextlib.suppress(ValueError):  # not the main thread: no handler runs here
+    with contextlib.suppress(ValueError):  # outside the main thread, Python does not allow handlers
         for number in (signal.SIGINT, signal.SIGTERM):
             handler = signal.getsignal(number)
             if callable(handler):

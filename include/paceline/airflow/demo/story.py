@@ -1,4 +1,4 @@
-"""Runs a demo: start an Airflow, create store and champion, run an example DAG and show its progress.
+"""Runs a demo: start an Airflow, create the store and the champion, run an example DAG and show its progress.
 
 Called by ``python -m paceline.airflow.demo``.
 """
@@ -21,7 +21,7 @@ from urllib.parse import quote
 from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.airflow.demo.screen import Screen
 from paceline.airflow.demo.seed import MODEL, Seed, seed
-from paceline.airflow.demo.watch import TASKS, TaskText, Watch
+from paceline.airflow.demo.watch import TASKS, RunDisplay, TaskText
 from paceline.airflow.engine_connection import default_engine
 from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError
 from paceline.registry import Registry
@@ -29,7 +29,7 @@ from paceline.runtime import JobSpec, Runtime
 
 DAG = "retrain_on_drift"
 IMAGE = "paceline-trainer:latest"
-_OVERLOAD_ERROR_PCT = 3.0  # a larger error on an overloaded machine is blamed on the machine
+_OVERLOAD_ERROR_PCT = 3.0  # after a larger error, check whether the machine is overloaded
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Demo:
     """Settings of a demo.
 
     The demo writes all files to ``folder`` and runs the DAG ``dag`` from ``dags`` with ``runtime``, ``deadline`` and
-    ``params``. It shows the progress of ``tasks``; the task ``training`` returns the training's result.
+    ``params``. It shows the progress of ``tasks``; the task ``training`` returns the job's result.
     """
 
     folder: Path
@@ -69,7 +69,7 @@ class Demo:
         return Registry(self.storage / "registry")
 
     def airflow(self, port: int | None = None) -> AirflowProcess:
-        """Return an Airflow with the store and the example DAGs, not started yet."""
+        """Return an Airflow with the store and the example DAGs; the caller has to start it."""
         store = {"conn_type": "sqlite", "host": str(self.store)}
         environment = {
             "AIRFLOW_CONN_PACELINE_STORE": json.dumps(store),
@@ -82,7 +82,7 @@ class Demo:
         return airflow
 
     def start_seeding(self) -> Future[Seed]:
-        """Create store and champion in the background, while Airflow starts."""
+        """Create the store and the champion in a background thread."""
         pool = ThreadPoolExecutor(1, "paceline-seed")
         future = pool.submit(seed, self.store, self.registry(), self.dags / "training", self.folder / "scratch")
         pool.shutdown(wait=False)
@@ -90,7 +90,7 @@ class Demo:
 
 
 def check_machine(demo: Demo) -> None:
-    """Raise an error if the example DAGs or a package is missing."""
+    """Raise an error if the example DAG or a required package is missing."""
     if not (demo.dags / f"{demo.dag}.py").exists():
         raise InvalidInputError(
             "dags", str(demo.dags), f"a folder with {demo.dag}.py: run the demo in a clone of the project"
@@ -101,9 +101,9 @@ def check_machine(demo: Demo) -> None:
 
 
 def choose_runtime(wanted: str) -> tuple[str, str]:
-    """Return the runtime to use, and a description with the reason."""
+    """Return the name of the runtime to use, and a description with the reason for it."""
     if wanted == "process":
-        return wanted, "a local process, by --runtime"
+        return wanted, "a local process, as set by --runtime"
     try:
         docker_runtime().check(JobSpec(name="check", command=["python"], devices=0.1, image=IMAGE))
     except (RuntimeUnavailableError, InvalidInputError) as error:
@@ -148,8 +148,8 @@ def remove_files(demo: Demo) -> None:
 def run(demo: Demo, screen: Screen) -> dict[str, Any]:
     """Run the demo, write ``summary.json`` and return the summary. Always stops everything that it started."""
     check_machine(demo)
-    runtime, why = choose_runtime(demo.runtime)
-    screen.step("Runtime", why)
+    runtime, reason = choose_runtime(demo.runtime)
+    screen.step("Runtime", reason)
     return run_dag(demo, screen, {"runtime": runtime})
 
 
@@ -158,25 +158,25 @@ def run_dag(demo: Demo, screen: Screen, params: Mapping[str, object]) -> dict[st
     remove_files(demo)
     seeding = demo.start_seeding()
     airflow = demo.airflow()
-    with screen.waiting():
+    with screen.live_line():
         try:
-            screen.now("starting Airflow; creating the store and a first model")
+            screen.show_activity("starting Airflow; creating the store and a first model")
             airflow.start()
             screen.step("Airflow", f"running at {airflow.url} (user admin, password in {demo.home}/passwords.json)")
-            screen.now("training the first champion on January and February")
+            screen.show_activity("training the first champion on January and February")
             _show_seed(screen, seeding.result())
             run_id = airflow.run_dag(demo.dag, {"deadline": demo.deadline, **params, **(demo.params or {})})
-            origin = "now" if demo.training == "train" else "the start of the training"
-            screen.step("Run", f"{demo.dag} is triggered; its deadline, {demo.deadline}, counts from {origin}")
-            Watch(airflow, demo.dag, run_id, screen, demo.tasks).follow()
-            return _finish(demo, airflow, run_id, screen)
+            origin = "now" if demo.training == "train" else "the start of training"
+            screen.step("Run", f"{demo.dag} is triggered with the deadline {demo.deadline}, counted from {origin}")
+            RunDisplay(airflow, demo.dag, run_id, screen, demo.tasks).follow()
+            return _write_summary(demo, airflow, run_id, screen)
         except BaseException:
-            # A thread that waits for a child process would keep this process alive.
+            # A thread that waits for a child process would prevent the exit of this process.
             seeding.cancel()
             abort_runs(airflow, demo.dag)
             raise
         finally:
-            screen.now("stopping Airflow")
+            screen.show_activity("stopping Airflow")
             airflow.stop()
 
 
@@ -189,20 +189,20 @@ def _show_seed(screen: Screen, created: Seed) -> None:
     )
 
 
-def _finish(demo: Demo, airflow: AirflowProcess, run_id: str, screen: Screen) -> dict[str, Any]:
+def _write_summary(demo: Demo, airflow: AirflowProcess, run_id: str, screen: Screen) -> dict[str, Any]:
     states = airflow.task_states(demo.dag, run_id)
 
-    def result(task: str) -> Mapping[str, Any]:
+    def task_result(task: str) -> Mapping[str, Any]:
         done = states.get(task) == "success" or (task == "drift" and states.get(task) == "skipped")
         return (airflow.xcom(demo.dag, run_id, task) or {}) if done else {}
 
-    results = {task: result(task) for task in demo.tasks}
+    results = {task: task_result(task) for task in demo.tasks}
     training = results["train"] = results[demo.training]
     summary = summarise(results, airflow.dag_run(demo.dag, run_id)["state"])
     plan = results.get("schedule")
     if plan:
         summary["samples"] = {name: part["samples"] for name, part in plan["workers"].items()}
-        summary["left_out"] = plan["left_out"]
+        summary["excluded"] = plan["excluded"]
     (demo.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     tasks = [f"train.{worker}" for worker in training.get("workers", ())] or ["train"]
     history = airflow.task_state(demo.dag, run_id, tasks[0], "history")
@@ -240,7 +240,7 @@ def abort_runs(airflow: AirflowProcess, dag: str = DAG) -> None:
     """Mark the running DAG runs as failed and remove their training jobs, which outlive Airflow by design."""
     from paceline.runtime import ProcessRuntime
 
-    # Best effort: this runs after a failure, perhaps of Airflow itself.
+    # Best effort: the cleanup follows a failure, perhaps of Airflow itself.
     with contextlib.suppress(Exception):
         for run in airflow.api("GET", f"/dags/{dag}/dagRuns", state="running")["dag_runs"]:
             tasks = airflow.task_states(dag, run["dag_run_id"])

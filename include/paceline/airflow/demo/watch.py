@@ -15,9 +15,9 @@ from paceline.airflow.demo.screen import Screen
 
 @dataclass(frozen=True)
 class TaskText:
-    """The texts for a task: ``activity`` while it runs; ``describe`` returns a title and a sentence for its result.
+    """Texts for a task: ``activity`` is shown during the task; ``describe`` returns a title and text for its result.
 
-    ``pace`` is the task whose training is shown in the live line.
+    ``pace`` is the task whose progress is shown in the live line.
     """
 
     activity: str
@@ -25,7 +25,7 @@ class TaskText:
     pace: str | None = None
 
 
-class Watch:
+class RunDisplay:
     """Follows a run: prints a line for each finished task of ``tasks``, and a live line during training."""
 
     def __init__(
@@ -37,12 +37,12 @@ class Watch:
 
     def follow(self) -> None:
         """Show the run's progress until it ends, and then the errors of failed tasks."""
-        state = self._airflow.wait(self._dag, self._run_id, timeout_s=3600, each=self._poll)
-        self._poll()
+        state = self._airflow.wait(self._dag, self._run_id, timeout_s=3600, before_poll=self._update)
+        self._update()
         if state != "success":
             self._show_errors()
 
-    def _poll(self) -> None:
+    def _update(self) -> None:
         states = self._airflow.task_states(self._dag, self._run_id)
         for task, text in self._tasks.items():
             state = states.get(task)
@@ -53,22 +53,22 @@ class Watch:
             elif "running" in (state, states.get(text.pace or "")):
                 pace = self._airflow.task_state(self._dag, self._run_id, text.pace, "pace") if text.pace else None
                 if pace:
-                    self._screen.training(pace)
+                    self._screen.show_training(pace)
                 else:
-                    self._screen.now(text.activity)
+                    self._screen.show_activity(text.activity)
 
     def _show_errors(self) -> None:
         for task, state in self._airflow.task_states(self._dag, self._run_id).items():
             if state == "failed":
                 tries = self._airflow.task_instance(self._dag, self._run_id, task)["try_number"]
                 path = f"/dags/{self._dag}/dagRuns/{self._run_id}/taskInstances/{task}/logs/{tries}"
-                self._screen.failed(task, "failed. The end of its log:")
+                self._screen.print_failure(task, "failed. The end of its log:")
                 for line in last_errors(self._airflow.api("GET", path)["content"]):
                     self._screen.note(line)
 
 
-def last_errors(log: Iterable[Any], most: int = 12) -> list[str]:
-    """Return the last warnings, errors and exceptions of a task's log, newest last, at most ``most`` lines.
+def last_errors(log: Iterable[Any], limit: int = 12) -> list[str]:
+    """Return the last warnings, errors and exceptions in a task's log, at most ``limit`` lines, newest last.
 
     >>> last_errors([{"event": "start", "level": "info"}, {"event": "Task failed", "level": "error",
     ...               "error_detail": [{"exc_type": "InvalidInputError", "exc_value": "alpha: got 2"}]}])
@@ -78,10 +78,10 @@ def last_errors(log: Iterable[Any], most: int = 12) -> list[str]:
     for event in log:
         if isinstance(event, dict) and event.get("level") in ("warning", "error", "critical"):
             lines += str(event.get("event", "")).splitlines()
-            # An exception and its cause often have the same text. The cause comes last and has the better type name.
+            # An exception and its cause often have the same text. Keep the cause, which comes last.
             causes = {str(one.get("exc_value")): str(one.get("exc_type")) for one in event.get("error_detail") or ()}
             lines += [f"{kind}: {value}" for value, kind in causes.items()]
-    return lines[-most:]
+    return lines[-limit:]
 
 
 def _describe_drift(summary: Mapping[str, Any]) -> tuple[str, str]:
@@ -125,8 +125,8 @@ def _describe_profile(result: Mapping[str, Any]) -> tuple[str, str]:
 
 def _describe_schedule(plan: Mapping[str, Any]) -> tuple[str, str]:
     shards = [f"{name} {one['samples']:,} flights" for name, one in plan["workers"].items()]
-    left_out = [f"{name} is left out, {why}" for name, why in plan["left_out"].items()]
-    return "Schedule", "; ".join([", ".join(shards), *left_out])
+    excluded = [f"{name} is left out, {why}" for name, why in plan["excluded"].items()]
+    return "Schedule", "; ".join([", ".join(shards), *excluded])
 
 
 def _describe_team(result: Mapping[str, Any]) -> tuple[str, str]:
@@ -140,7 +140,7 @@ _DATA = TaskText("reading the training data from the store", _describe_data)
 _EVALUATION = TaskText("scoring champion and challenger on the held-out days", _describe_evaluation)
 _PROMOTION = TaskText("deciding on the promotion", _describe_promotion)
 
-# The tasks of the example DAGs whose results are shown, in order.
+# The tasks of the example DAGs that the demo shows, in order.
 TASKS = {
     "drift": _DRIFT,
     "prepare": _DATA,

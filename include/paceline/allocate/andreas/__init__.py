@@ -1,6 +1,6 @@
 """The allocator of ANDREAS: a randomized greedy search that weighs tardiness against the energy cost of nodes.
 
-``optimum`` solves the same problem exactly, for small instances.
+The module ``optimum`` solves small instances of the same problem exactly.
 """
 
 from paceline.allocate.andreas.randomized_greedy import RandomizedGreedy

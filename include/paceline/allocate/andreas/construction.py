@@ -1,7 +1,7 @@
-"""Greedy construction of one schedule: jobs in a given order, each on the best configuration that is still free.
+"""Greedy construction of one schedule: each job in turn gets the best configuration that is still free.
 
-The inner step of :mod:`~paceline.allocate.andreas.randomized_greedy`: lines 5 to 17 of algorithm 1 of ANDREAS. Equal
-nodes are bits of one integer, so the search among a thousand of them is as fast as among ten.
+This is the inner step of :mod:`~paceline.allocate.andreas.randomized_greedy`: lines 5 to 17 of algorithm 1 of ANDREAS.
+The bits of one integer represent equal nodes, so a search among a thousand nodes is as fast as among ten.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ class Choice(NamedTuple):
 
     group: int
     devices: int
-    seconds: float  # until the job ends, including the work that a move loses
-    cost: float  # of the node in that time
+    seconds: float  # until the job ends, including time to repeat the work that a move loses
+    cost: float  # of the node until the job ends
     late: bool
     tardiness: float  # omega · tau
-    stays: bool  # on its present node
+    stays: bool  # whether the job stays on its present node
 
 
 class PendingJob(NamedTuple):
-    """A job and its configurations."""
+    """A job and its possible configurations."""
 
     number: int
     job: ClusterJob
-    choices: tuple[Choice, ...]  # in time, the cheapest first; then late, the fastest first
-    in_time: int  # number of choices in time
+    choices: tuple[Choice, ...]  # first those that meet the due date, by cost; then the late ones, by duration
+    in_time: int  # number of choices that meet the due date
     due_in_s: float
     fastest_s: float
     postponed: float  # rho · omega · tau_hat
-    node: int  # present node; -1 while the job waits
-    held: int  # present devices there
+    node: int  # number of the present node; -1 while the job waits
+    held: int  # present number of devices
 
     @property
     def pressure_s(self) -> float:
-        """Delta of equation (2): lateness in seconds on the fastest configuration."""
+        """Lateness in seconds on the fastest configuration: Delta of equation (2)."""
         return self.fastest_s - self.due_in_s
 
 
 class Placed(NamedTuple):
-    """The choice for a job, and its node."""
+    """The configuration selected for a job, and the number of its node."""
 
     choice: Choice
     node: int
 
 
 class Schedule(NamedTuple):
-    """Placements by job number, in the order of choice, and f_OBJ."""
+    """Placements by job number, in the order in which the jobs chose, and the value of f_OBJ."""
 
     value: float
     placed: dict[int, Placed]
@@ -68,8 +68,8 @@ class Construction:
     move_s:
         Seconds of training that a job loses if it leaves its node.
     protect_running:
-        Whether other jobs get the devices of a running job, before its turn, only as a last resort, and not at all if
-        they would still be in time after waiting for ``period_s``.
+        Whether to protect the devices of a running job until its turn: other jobs get them only as a last resort, and
+        never if they can wait for ``period_s`` and still meet their due dates.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Construction:
         self.group_of = {number: group for group, members in enumerate(self.groups) for number in members}
         self._numbers = {node.name: number for number, node in enumerate(nodes)}
         self.jobs: list[PendingJob] = []
-        self._unplaceable_cost = 0.0  # of jobs that no node can run
+        self._unplaceable_cost = 0.0  # postponement cost of the jobs that no node can run
         for job in jobs:
             pending = self._pending_job(len(self.jobs), job, now_s, rho, period_s, move_s)
             if pending.choices:
@@ -131,27 +131,27 @@ class Construction:
             Choice(group, devices, s, cost, s >= due_s, tardiness_cost(job, s, now_s), stays)
             for group, devices, s, cost, stays in drafts
         ]
-        choices.sort(key=_rank)
+        choices.sort(key=_preference_key)
         in_time = sum(not one.late for one in choices)
         fastest_s = min((one.seconds for one in choices), default=0.0)
         return PendingJob(number, job, tuple(choices), in_time, due_s, fastest_s, postponed, node, held)
 
     def build(self, order: Sequence[PendingJob], preferences: Mapping[int, Placed] | None = None) -> Schedule:
-        """Build a schedule.
+        """Build a schedule in which the jobs choose one after the other.
 
         Parameters
         ----------
         order:
-            Jobs in the order in which they choose.
+            The jobs in the order in which they choose a configuration.
         preferences:
-            Placements that jobs try first, by job number; node -1 stands for any node of the group.
+            Placements that jobs try first, by job number; node -1 means any node of the group.
         """
         value = self._unplaceable_cost
         free = [node.devices for node in self.nodes]
-        held = self._held.copy()  # by jobs that have not yet chosen
+        held = self._held.copy()  # devices on each node of running jobs that have not yet chosen
         left = sum(free)
-        all_free = self._masks(free)
-        unheld = self._masks([max(0, devices - kept) for devices, kept in zip(free, held, strict=True)])
+        all_free = self._free_nodes(free)
+        unheld = self._free_nodes([max(0, devices - kept) for devices, kept in zip(free, held, strict=True)])
         first: dict[int, tuple[float, float]] = {}
         placed: dict[int, Placed] = {}
         queue = list(order)
@@ -163,27 +163,27 @@ class Construction:
                 node = pending.node
                 before = max(0, free[node] - held[node])
                 held[node] -= pending.held
-                unheld[self.group_of[node]].shift(node, before, max(0, free[node] - held[node]))
-            found = None
+                unheld[self.group_of[node]].change_count(node, before, max(0, free[node] - held[node]))
+            placement = None
             if preferences:
                 hint = preferences.get(pending.number)
                 if hint is not None and (hint.node < 0 or free[hint.node] >= hint.choice.devices):
-                    found = hint if hint.node >= 0 else self._fit((hint.choice,), unheld, all_free, pending.node)
-            if found is None and self._protect_running and not deferred and pending.pressure_s < -self._period_s:
-                found = _fitting(pending.choices[: pending.in_time], unheld, pending.node)
-                if found is None:
+                    placement = hint if hint.node >= 0 else self._place((hint.choice,), unheld, all_free, pending.node)
+            if placement is None and self._protect_running and not deferred and pending.pressure_s < -self._period_s:
+                placement = _first_fit(pending.choices[: pending.in_time], unheld, pending.node)
+                if placement is None:
                     queue.append(pending)
                     continue
-            if found is None:
-                found = self._fit(pending.choices[: pending.in_time], unheld, all_free, pending.node)
-            if found is None:
-                found = self._fit(pending.choices[pending.in_time :], unheld, all_free, pending.node)
-            if found is None:
+            if placement is None:
+                placement = self._place(pending.choices[: pending.in_time], unheld, all_free, pending.node)
+            if placement is None:
+                placement = self._place(pending.choices[pending.in_time :], unheld, all_free, pending.node)
+            if placement is None:
                 continue
-            (group, devices, seconds, cost, _, tardiness, _), node = found
+            (group, devices, seconds, cost, _, tardiness, _), node = placement
             now_free = free[node] - devices
-            all_free[group].shift(node, free[node], now_free)
-            unheld[group].shift(node, max(0, free[node] - held[node]), max(0, now_free - held[node]))
+            all_free[group].change_count(node, free[node], now_free)
+            unheld[group].change_count(node, max(0, free[node] - held[node]), max(0, now_free - held[node]))
             free[node] = now_free
             left -= devices
             value += tardiness
@@ -194,29 +194,30 @@ class Construction:
             elif (seconds, cost) < earlier:
                 first[node] = (seconds, cost)
                 value += cost - earlier[1]
-            placed[pending.number] = found
+            placed[pending.number] = placement
         value += sum(pending.postponed for pending in self.jobs if pending.number not in placed)
         return Schedule(value, placed)
 
-    def _fit(
-        self, choices: Sequence[Choice], unheld: Sequence[_Free], all_free: Sequence[_Free], current: int
+    def _place(
+        self, choices: Sequence[Choice], unheld: Sequence[_FreeNodes], all_free: Sequence[_FreeNodes], current: int
     ) -> Placed | None:
-        """Return the first choice that fits, if possible on devices that no running job has."""
+        """Return the first choice that fits, if possible on devices that no running job uses."""
         if self._protect_running:
-            found = _fitting(choices, unheld, current)
-            if found is not None:
-                return found
-        return _fitting(choices, all_free, current)
+            placement = _first_fit(choices, unheld, current)
+            if placement is not None:
+                return placement
+        return _first_fit(choices, all_free, current)
 
-    def _masks(self, free: Sequence[int]) -> list[_Free]:
-        """Return the free devices of the nodes of each group."""
+    def _free_nodes(self, free: Sequence[int]) -> list[_FreeNodes]:
+        """Return the nodes of each group, indexed by their free devices."""
         return [
-            _Free(self.nodes[members[0]].devices, {node: free[node] for node in members}) for members in self.groups
+            _FreeNodes(self.nodes[members[0]].devices, {node: free[node] for node in members})
+            for members in self.groups
         ]
 
 
-class _Free:
-    """Equal nodes by number of free devices: a bit set of nodes for each number, and a bit set of the numbers."""
+class _FreeNodes:
+    """Equal nodes, indexed by free devices: a bit set of nodes for each number, and a bit set of the numbers."""
 
     __slots__ = ("nodes", "numbers")
 
@@ -227,7 +228,7 @@ class _Free:
             self.nodes[count] |= 1 << node
             self.numbers |= 1 << count
 
-    def shift(self, node: int, before: int, after: int) -> None:
+    def change_count(self, node: int, before: int, after: int) -> None:
         nodes = self.nodes
         nodes[before] ^= 1 << node
         if not nodes[before]:
@@ -236,14 +237,14 @@ class _Free:
         self.numbers |= 1 << after
 
 
-def _rank(choice: Choice) -> tuple[bool, float, float, bool]:
+def _preference_key(choice: Choice) -> tuple[bool, float, float, bool]:
     if choice.late:
         return True, choice.seconds, choice.cost, not choice.stays
     return False, choice.cost, choice.seconds, not choice.stays
 
 
-def _fitting(choices: Sequence[Choice], free: Sequence[_Free], current: int) -> Placed | None:
-    """Return the first choice that fits on a node, and of such nodes the one with the fewest free devices."""
+def _first_fit(choices: Sequence[Choice], free: Sequence[_FreeNodes], current: int) -> Placed | None:
+    """Return the first choice that fits, on the node with the fewest free devices that are enough."""
     for choice in choices:
         of_group = free[choice.group]
         numbers = of_group.numbers >> choice.devices

@@ -1,7 +1,7 @@
 """The proxy objective that ANDREAS minimises at each decision (equation 1).
 
-Used by :mod:`paceline.allocate.andreas.randomized_greedy`, a heuristic, and by
-:mod:`paceline.allocate.andreas.optimum`, which finds the minimum.
+The heuristic :mod:`paceline.allocate.andreas.randomized_greedy` searches for its minimum;
+:mod:`paceline.allocate.andreas.optimum` finds the exact minimum.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ PERIOD_S = 300.0  # scheduling interval H, appendix B
 
 
 class JobConfiguration(NamedTuple):
-    """A job on a number of devices of a node, or of any equal node."""
+    """A number of devices for a job on one kind of node, with the duration and cost that result."""
 
     devices: int
     seconds: float  # t_jng: time for the remaining work
-    cost: float  # pi_jn: cost of the node in that time
+    cost: float  # pi_jn: cost of the node during ``seconds``
 
 
 def configurations(job: ClusterJob, node: Node, now_s: float) -> list[JobConfiguration]:
-    """Return all configurations of a job on an empty node, without numbers of devices that bring no speed.
+    """Return the configurations of a job on an empty node, without those whose added devices bring no speed.
 
     Parameters
     ----------
     job, node:
-        The job and the node.
+        The job, and the empty node.
     now_s:
         The current time, at which the remaining work is estimated.
 
@@ -45,7 +45,7 @@ def configurations(job: ClusterJob, node: Node, now_s: float) -> list[JobConfigu
     if speeds is None:
         return []
     left = job.work_left(now_s)
-    # (4k) uses the cost of the node with the devices of this job alone, even if other jobs run there.
+    # Constraint (4k) uses the cost of the node as if only this job ran on it.
     return [
         JobConfiguration(count, left / speeds.at(count), left / speeds.at(count) * node.cost(count))
         for count in speeds.useful
@@ -54,7 +54,7 @@ def configurations(job: ClusterJob, node: Node, now_s: float) -> list[JobConfigu
 
 
 def due_in_s(job: ClusterJob, now_s: float) -> float:
-    """Return the seconds until the due date of a job: negative if it has passed, infinite without one."""
+    """Return the seconds until the due date of a job: negative after it, infinite if the job has none."""
     return inf if job.deadline_s is None else job.deadline_s - now_s
 
 
@@ -69,7 +69,7 @@ def postponement_cost(
 ) -> float:
     """Return rho · omega · tau_hat: the cost of not running a job now, constraint (4j).
 
-    It assumes that the job starts one scheduling interval from now, on its slowest configuration.
+    The cost assumes that the job starts one scheduling interval from now, on its slowest configuration.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def objective(
     Parameters
     ----------
     placements:
-        Placements of the running jobs, by name; all others are postponed.
+        Placements of the running jobs, by job name; all other jobs are postponed.
     jobs, nodes:
         All jobs and all nodes.
     now_s:
@@ -112,12 +112,12 @@ def objective(
     rho:
         The weight of postponed jobs.
     period_s:
-        The scheduling interval H: seconds until a postponed job starts, in the worst case.
+        The scheduling interval H: the longest time until a postponed job starts, in seconds.
 
     Returns
     -------
     float
-        Cost, in the unit of ``Node.cost_per_s`` and ``ClusterJob.weight`` times seconds.
+        Cost, in the common unit of ``Node.cost_per_s`` and ``ClusterJob.weight`` times seconds.
 
     References
     ----------
@@ -138,12 +138,14 @@ def objective(
     total = 0.0
     first: dict[str, tuple[float, float]] = {}
     for job in jobs:
-        given = placements.get(job.name)
-        if given is None:
+        placement = placements.get(job.name)
+        if placement is None:
             total += postponement_cost(job, nodes, now_s, rho, period_s)
             continue
-        node = where[given.node]
-        seconds = job.seconds(node, given.devices, now_s)
+        node = where[placement.node]
+        seconds = job.seconds(node, placement.devices, now_s)
         total += tardiness_cost(job, seconds, now_s)
-        first[given.node] = min(first.get(given.node, (inf, inf)), (seconds, seconds * node.cost(given.devices)))
+        first[placement.node] = min(
+            first.get(placement.node, (inf, inf)), (seconds, seconds * node.cost(placement.devices))
+        )
     return total + sum(cost for _, cost in first.values())

@@ -1,6 +1,6 @@
 """The optimal schedule at one time: appendix A of ANDREAS as a mixed-integer linear program.
 
-For a handful of jobs and nodes, as a reference for the randomized greedy search. Needs SciPy (HiGHS).
+It serves as a reference for the randomized greedy search on a few jobs and nodes, and needs SciPy (HiGHS).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 class Optimum(NamedTuple):
-    """An optimal schedule, and its f_OBJ."""
+    """An optimal allocation, and its value of f_OBJ."""
 
     allocation: Allocation
     value: float
 
 
 class _Option(NamedTuple):
-    """x_jng: a job on a number of devices of a node."""
+    """A binary variable x_jng: a job on a node with a number of devices."""
 
     job: int
     node: int
@@ -50,16 +50,16 @@ def optimum(
 ) -> Optimum:
     """Return the schedule with the smallest f_OBJ.
 
-    The model has one binary for each job, node and number of devices (x of the paper), and one more for each of them:
-    whether it is the first to end on the node (alpha). With these, the product alpha · pi of the objective is linear,
-    as each alpha has the cost of its own configuration. The paper requires only that each node in use has exactly one
-    first-ending job, (4l), which alone would select the cheapest job. Here a job is not the first if another one on
-    the node ends before it. The paper's w, y, z, tau and tau_hat follow from x and are omitted.
+    The model has two binary variables for each job, node and number of devices: x of the paper, and alpha, which is 1
+    if the job is the first to end on the node. Each alpha has the cost of its own configuration, so the product
+    alpha · pi of the objective is linear. The paper requires only that each node in use has exactly one first-ending
+    job, (4l); this alone would select the cheapest job. The model also requires that no other job on the node ends
+    before the first-ending job. The paper's w, y, z, tau and tau_hat follow from x and are omitted.
 
     To run jobs as soon as devices are free, the paper requires that min(N, J) nodes are in use, (4n). With few jobs
-    and some slow nodes, this makes jobs slow and late; with a node that no job can use, it is infeasible. By default,
-    the model requires instead that no job waits while free devices could run it. This also runs jobs without a
-    deadline, from which f_OBJ gains nothing.
+    and some slow nodes, (4n) makes jobs slow and late; with a node that no job can use, the problem is infeasible. By
+    default, the model requires instead that no job waits while free devices could run it. This rule also runs jobs
+    without a deadline, although running them does not improve f_OBJ.
 
     Parameters
     ----------
@@ -72,12 +72,12 @@ def optimum(
     period_s:
         The scheduling interval H.
     every_node:
-        Require (4n) as published.
+        Whether to require (4n), as published.
 
     Raises
     ------
     ImpossibleAllocationError
-        If ``every_node`` is set and the jobs cannot use that many nodes.
+        If ``every_node`` is set and the jobs cannot use min(N, J) nodes.
 
     References
     ----------
@@ -88,8 +88,8 @@ def optimum(
     >>> from paceline.allocate import Speeds
     >>> speeds = {"device": Speeds.linear(2)}
     >>> jobs = [ClusterJob(name, 0.0, work, speeds, 90.0) for name, work in (("a", 80.0), ("b", 120.0))]
-    >>> found = optimum(jobs, [Node("n", 2, cost_per_s=(0.0, 3.0, 4.0))], 0.0)
-    >>> sorted(found.allocation.placements.items()), found.value    # b is 30 s late, and a costs 80 s · 3
+    >>> best = optimum(jobs, [Node("n", 2, cost_per_s=(0.0, 3.0, 4.0))], 0.0)
+    >>> sorted(best.allocation.placements.items()), best.value    # b is 30 s late, and a costs 80 s · 3
     ([('a', Placement(node='n', devices=1)), ('b', Placement(node='n', devices=1))], 270.0)
     """
     options = [
@@ -98,12 +98,12 @@ def optimum(
         for n, node in enumerate(nodes)
         for one in configurations(job, node, now_s)
     ]
-    chosen = _solve(options, jobs, nodes, now_s, rho, period_s, every_node) if options else []
+    chosen = _solve_program(options, jobs, nodes, now_s, rho, period_s, every_node) if options else []
     placements = {jobs[one.job].name: Placement(nodes[one.node].name, one.configuration.devices) for one in chosen}
     return Optimum(Allocation(placements), objective(placements, jobs, nodes, now_s, rho, period_s))
 
 
-def _solve(
+def _solve_program(
     options: Sequence[_Option],
     jobs: Sequence[ClusterJob],
     nodes: Sequence[Node],
@@ -118,26 +118,26 @@ def _solve(
     postponed = [postponement_cost(job, nodes, now_s, rho, period_s) for job in jobs]
     runs = [
         tardiness_cost(jobs[one.job], one.configuration.seconds, now_s) - postponed[one.job] for one in options
-    ]  # relative to being postponed; this changes the objective by a constant
+    ]  # relative to the cost of postponing the job, which changes the objective by a constant
     first = [one.configuration.cost for one in options]
     rows = _Rows(2 * len(options))
-    _capacity(rows, options, jobs, nodes)
-    _first_ending(rows, options, len(nodes))
+    _add_capacity_constraints(rows, options, jobs, nodes)
+    _add_first_ending_constraints(rows, options, len(nodes))
     if every_node:
         used = min(len(nodes), len(jobs))
-        rows.add({len(options) + o: 1.0 for o in range(len(options))}, used, used)  # (4n)
+        rows.add_row({len(options) + o: 1.0 for o in range(len(options))}, used, used)  # constraint (4n)
     else:
-        _no_needless_waiting(rows, options, jobs, nodes)
-    found = milp(
+        _forbid_needless_waiting(rows, options, jobs, nodes)
+    result = milp(
         np.array(runs + first),
         integrality=np.ones(2 * len(options), dtype=np.int64),
         bounds=Bounds(0, 1),
         constraints=LinearConstraint(rows.matrix(), rows.lower, rows.upper),
         options={"mip_rel_gap": 0.0},
     )
-    if found.x is None:
-        raise ImpossibleAllocationError(f"no schedule of {len(jobs)} jobs on {len(nodes)} nodes: {found.message}")
-    return [one for one, chosen in zip(options, found.x, strict=False) if chosen > 0.5]
+    if result.x is None:
+        raise ImpossibleAllocationError(f"no schedule of {len(jobs)} jobs on {len(nodes)} nodes: {result.message}")
+    return [one for one, chosen in zip(options, result.x, strict=False) if chosen > 0.5]
 
 
 class _Rows:
@@ -149,7 +149,7 @@ class _Rows:
         self._columns = columns
         self._rows: list[dict[int, float]] = []
 
-    def add(self, row: dict[int, float], lower: float, upper: float) -> None:
+    def add_row(self, row: dict[int, float], lower: float, upper: float) -> None:
         self._rows.append(row)
         self.lower.append(lower)
         self.upper.append(upper)
@@ -163,25 +163,27 @@ class _Rows:
         return full
 
 
-def _capacity(rows: _Rows, options: Sequence[_Option], jobs: Sequence[ClusterJob], nodes: Sequence[Node]) -> None:
-    """Require at most one configuration for each job (4a)-(4e), and the capacity of each node (4f)-(4h)."""
+def _add_capacity_constraints(
+    rows: _Rows, options: Sequence[_Option], jobs: Sequence[ClusterJob], nodes: Sequence[Node]
+) -> None:
+    """Allow at most one configuration for each job, (4a)-(4e), and limit each node to its capacity, (4f)-(4h)."""
     for j in range(len(jobs)):
-        rows.add({o: 1.0 for o, one in enumerate(options) if one.job == j}, 0, 1)
+        rows.add_row({o: 1.0 for o, one in enumerate(options) if one.job == j}, 0, 1)
     for n, node in enumerate(nodes):
-        rows.add(
+        rows.add_row(
             {o: float(one.configuration.devices) for o, one in enumerate(options) if one.node == n}, 0, node.devices
         )
 
 
-def _first_ending(rows: _Rows, options: Sequence[_Option], nodes: int) -> None:
-    """Require one first-ending job on each node in use, (4l) and (4m), and that no job there ends before it."""
+def _add_first_ending_constraints(rows: _Rows, options: Sequence[_Option], nodes: int) -> None:
+    """Require one first-ending job on each node in use, (4l) and (4m); no other job on the node may end earlier."""
     inf, alpha = float("inf"), len(options)
     for n in range(nodes):
         here = [o for o, one in enumerate(options) if one.node == n]
-        rows.add({alpha + o: 1.0 for o in here}, 0, 1)
+        rows.add_row({alpha + o: 1.0 for o in here}, 0, 1)
         for o in here:
-            rows.add({o: 1.0, alpha + o: -1.0}, 0, inf)
-            rows.add({o: -1.0, **{alpha + other: 1.0 for other in here}}, 0, inf)
+            rows.add_row({o: 1.0, alpha + o: -1.0}, 0, inf)
+            rows.add_row({o: -1.0, **{alpha + other: 1.0 for other in here}}, 0, inf)
             for job in {options[other].job for other in here} - {options[o].job}:
                 before = {
                     other: 1.0
@@ -190,22 +192,22 @@ def _first_ending(rows: _Rows, options: Sequence[_Option], nodes: int) -> None:
                     and options[other].configuration.seconds < options[o].configuration.seconds
                 }
                 if before:
-                    rows.add({alpha + o: 1.0, **before}, 0, 1)
+                    rows.add_row({alpha + o: 1.0, **before}, 0, 1)
 
 
-def _no_needless_waiting(
+def _forbid_needless_waiting(
     rows: _Rows, options: Sequence[_Option], jobs: Sequence[ClusterJob], nodes: Sequence[Node]
 ) -> None:
-    """Require that no node has enough free devices for a postponed job."""
+    """Require that no node has enough free devices to run a postponed job."""
     inf = float("inf")
     for n, node in enumerate(nodes):
-        given = {o: float(one.configuration.devices) for o, one in enumerate(options) if one.node == n}
+        devices_here = {o: float(one.configuration.devices) for o, one in enumerate(options) if one.node == n}
         for j in range(len(jobs)):
-            smallest = min((options[o].configuration.devices for o in given if options[o].job == j), default=0)
+            smallest = min((options[o].configuration.devices for o in devices_here if options[o].job == j), default=0)
             if smallest:
                 needed = node.devices - smallest + 1
-                row = dict(given)
+                row = dict(devices_here)
                 for o, one in enumerate(options):
-                    if one.job == j:  # the constraint is void if the job runs, here or elsewhere
+                    if one.job == j:  # the constraint does not apply if the job runs, on any node
                         row[o] = row.get(o, 0.0) + needed
-                rows.add(row, needed, inf)
+                rows.add_row(row, needed, inf)

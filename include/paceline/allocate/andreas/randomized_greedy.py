@@ -1,6 +1,6 @@
 """Randomized Greedy, the allocator of ANDREAS: the best of many schedules, each built greedily with some randomness.
 
-It weighs the tardiness cost of jobs against the energy cost of nodes of several kinds.
+The search weighs the tardiness cost of jobs against the energy cost of nodes of several kinds.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from paceline.allocate.andreas.objective import PERIOD_S, RHO
 from paceline.allocate.model import Allocation, ClusterJob, Node, Placement
 from paceline.errors import InvalidInputError
 
-_PLACEMENTS = 3000  # of jobs, over all schedules of one decision: about ten milliseconds
+_MAX_PLACEMENTS = 3000  # over all schedules of one decision; they take about ten milliseconds
 _PATIENCE = 40  # neighbours without improvement before the search builds a schedule from scratch
-_LOOKAHEAD = 0.3  # of the urgency, in mean durations of jobs
+_LOOKAHEAD = 0.3  # time scale of the urgency, in mean durations of jobs
 
 
 class RandomizedGreedy:
-    """Places all jobs anew at each decision, by the best of many schedules according to f_OBJ.
+    """Policy that places all jobs anew at each decision: the best of many schedules according to f_OBJ.
 
-    In each schedule, jobs choose in order of urgency, among the free configurations: the cheapest that meets the due
-    date, else the fastest. The first schedule follows these rules exactly; in the others, some jobs swap places in the
-    order, and some try another configuration first. A job without a due date comes last, but runs on any devices that
-    no other job can use.
+    In each schedule, jobs choose in order of urgency. A job chooses the cheapest free configuration that meets its due
+    date, else the fastest. The first schedule follows these rules exactly; in all other schedules, some jobs swap
+    places in the order, and some try another configuration first. A job without a due date chooses last, and runs on
+    any devices that remain.
 
-    As published, running jobs move freely, at no cost in the paper's simulator. If a moved job resumes from its last
-    snapshot, this repeats much work. So by default
+    In the published algorithm, running jobs move freely, and the paper's simulator does not charge for moves. If jobs
+    resume from their last snapshot, moves repeat much work. Therefore, by default,
 
-    - other jobs get the devices of a running job, before its turn, only as a last resort,
+    - other jobs get the devices of a running job before its turn only as a last resort,
     - configurations on other nodes include the time that a move loses,
-    - a job that stays on its node in the first schedule stays there in the selected one,
+    - a job that stays on its node in the first schedule also stays on this node in the selected schedule,
     - jobs choose by their *urgency*, omega / t · exp(-slack / (0.3 · mean t)), the rule of apparent tardiness costs:
-      among late jobs, short and important ones come first.
+      among late jobs, short and important jobs come first.
 
     Parameters
     ----------
@@ -44,17 +44,17 @@ class RandomizedGreedy:
         Number of schedules. All schedules together place at most 3,000 jobs, so that a decision in a large cluster
         takes about as long as in a small one.
     period_s:
-        The scheduling interval H: seconds until a postponed job starts, in the worst case.
+        The scheduling interval H: the longest time until a postponed job starts, in seconds.
     rho:
         The weight of postponed jobs.
     seed:
-        Seed of the search; decisions are deterministic.
+        Seed of the search, which makes decisions deterministic.
     improve:
-        ``False``: as published, without the changes above.
+        Whether to make the changes above; ``False`` runs the published algorithm.
     local_search:
-        Also improve schedules by small changes that take no devices from running jobs. For a few jobs this nearly
-        always finds the smallest f_OBJ. Over time it costs more: f_OBJ does not price the slack that jobs lose, and
-        prefers long jobs to short ones that would soon release their devices.
+        Whether to also improve schedules by small changes that take no devices from running jobs. With few jobs, this
+        search nearly always finds the smallest f_OBJ. Over many decisions, however, jobs cost more: f_OBJ ignores the
+        slack that jobs lose, and prefers long jobs to short jobs that would soon release their devices.
     move_s:
         Seconds of training that a job loses if it leaves its node: half of the snapshot interval.
 
@@ -69,10 +69,10 @@ class RandomizedGreedy:
     >>> speeds = {"V100": Speeds((1, 2), (1.0, 1.8))}
     >>> jobs = [ClusterJob("soon", 0.0, 90.0, speeds, 60.0), ClusterJob("later", 0.0, 90.0, speeds, 500.0)]
     >>> node = Node("n", 2, "V100", cost_per_s=(0.0, 2.0, 3.0))
-    >>> found = RandomizedGreedy().allocate(jobs, [node], 0.0, rescale=True)
-    >>> found.placements
+    >>> allocation = RandomizedGreedy().allocate(jobs, [node], 0.0, rescale=True)
+    >>> allocation.placements
     {'soon': Placement(node='n', devices=2)}
-    >>> found.reasons["later"]
+    >>> allocation.reasons["later"]
     'waits: waiting costs less for this job than for the jobs that got the devices'
     """
 
@@ -113,35 +113,37 @@ class RandomizedGreedy:
             move_s=self._move_s,
             protect_running=self._improve,
         )
-        found = self._search(problem)
+        schedule = self._best_schedule(problem)
         placements = {
-            problem.jobs[number].job.name: Placement(nodes[given.node].name, given.choice.devices)
-            for number, given in found.placed.items()
+            problem.jobs[number].job.name: Placement(nodes[placed.node].name, placed.choice.devices)
+            for number, placed in schedule.placed.items()
         }
         reasons = {job.name: "waits: no node has devices that the job can use" for job in jobs}
         late = set()
         for pending in problem.jobs:
-            given = found.placed.get(pending.number)
-            reasons[pending.job.name] = _reason(pending, given)
-            if given.choice.late if given is not None else pending.pressure_s > 0:
+            placed = schedule.placed.get(pending.number)
+            reasons[pending.job.name] = _reason(pending, placed)
+            if placed.choice.late if placed is not None else pending.pressure_s > 0:
                 late.add(pending.job.name)
         return Allocation(placements, reasons, frozenset(late))
 
-    def _search(self, problem: Construction) -> Schedule:
+    def _best_schedule(self, problem: Construction) -> Schedule:
         order = sorted(problem.jobs, key=_urgency(problem.jobs) if self._improve else _pressure)
         best = current = problem.build(order)
         if not order:
             return best
         pinned = _pinned(problem.jobs, best) if self._improve else {}
         rng = Random(self._seed)  # noqa: S311 - a heuristic, no secret
-        shares = [_shares(pending) for pending in problem.jobs]
+        cumulative_weights = [_cumulative_weights(pending) for pending in problem.jobs]
         failed = 0
-        for _ in range(min(self._iterations, _PLACEMENTS // (len(best.placed) + 1)) - 1):
+        for _ in range(min(self._iterations, _MAX_PLACEMENTS // (len(best.placed) + 1)) - 1):
             local = self._local_search and failed < _PATIENCE
-            plan = neighbour(current, problem, order, pinned, rng) if local else _randomized(order, shares, rng)
+            plan = (
+                neighbour(current, problem, order, pinned, rng) if local else _randomize(order, cumulative_weights, rng)
+            )
             schedule = problem.build(*plan)
             failed = failed + 1 if local and schedule.value >= current.value else 0
-            if not _respects(schedule, pinned, devices=self._local_search):
+            if not _keeps_pinned_jobs(schedule, pinned, devices=self._local_search):
                 continue
             if not local or schedule.value <= current.value:
                 current = schedule
@@ -152,12 +154,12 @@ class RandomizedGreedy:
 
 def _pinned(pending_jobs: Sequence[PendingJob], first: Schedule) -> dict[int, Placed]:
     """Return the placements of the running jobs that keep their nodes in the first schedule."""
-    given = ((pending, first.placed.get(pending.number)) for pending in pending_jobs if pending.held)
-    return {pending.number: placed for pending, placed in given if placed is not None and placed.node == pending.node}
+    running = ((pending, first.placed.get(pending.number)) for pending in pending_jobs if pending.held)
+    return {pending.number: placed for pending, placed in running if placed is not None and placed.node == pending.node}
 
 
-def _respects(schedule: Schedule, pinned: Mapping[int, Placed], *, devices: bool) -> bool:
-    """Return whether the pinned jobs keep their nodes and, with ``devices``, at least as many devices."""
+def _keeps_pinned_jobs(schedule: Schedule, pinned: Mapping[int, Placed], *, devices: bool) -> bool:
+    """Return whether the pinned jobs keep their nodes and, if ``devices`` is set, lose no devices."""
     for number, before in pinned.items():
         now = schedule.placed.get(number)
         if now is None or now.node != before.node or (devices and now.choice.devices < before.choice.devices):
@@ -174,41 +176,42 @@ def _urgency(pending_jobs: Sequence[PendingJob]) -> Callable[[PendingJob], tuple
     """Return a sort key by which jobs with the highest apparent tardiness cost for their duration come first."""
     mean_s = sum(pending.fastest_s for pending in pending_jobs) / max(1, len(pending_jobs)) or 1.0
 
-    def key(pending: PendingJob) -> tuple[float, float]:
+    def urgency_key(pending: PendingJob) -> tuple[float, float]:
         slack_s = max(0.0, -pending.pressure_s)
         return -pending.job.weight / max(pending.fastest_s, 1e-9) * exp(
             -slack_s / (_LOOKAHEAD * mean_s)
         ), -pending.pressure_s
 
-    return key
+    return urgency_key
 
 
-def _shares(pending: PendingJob) -> list[float]:
-    """Return cumulative weights of the configurations of a job: the inverse of their costs.
+def _cumulative_weights(pending: PendingJob) -> list[float]:
+    """Return cumulative weights for a random choice among the configurations of a job that meet its due date.
 
-    Only configurations that meet the due date count; if none does, all count, by the inverse of their times.
+    The weights are the inverse of the costs. If no configuration meets the due date, the choice is among all, with
+    the inverse of their durations as weights.
     """
-    shown = pending.choices[: pending.in_time] or pending.choices
-    return list(accumulate(1.0 / max(one.cost if pending.in_time else one.seconds, 1e-12) for one in shown))
+    considered = pending.choices[: pending.in_time] or pending.choices
+    return list(accumulate(1.0 / max(one.cost if pending.in_time else one.seconds, 1e-12) for one in considered))
 
 
-def _randomized(order: Sequence[PendingJob], shares: Sequence[Sequence[float]], rng: Random) -> SearchStart:
-    """Swap some neighbouring jobs in the order, and prefer random configurations; their share is random, too.
+def _randomize(order: Sequence[PendingJob], cumulative_weights: Sequence[Sequence[float]], rng: Random) -> SearchStart:
+    """Swap some adjacent jobs in the order, and prefer random configurations for some jobs; their share is random.
 
-    The paper does not give the share. In a large cluster, schedules with many changes are never the best; in a small
-    one, the search soon exhausts those with few.
+    The paper does not specify the share. In a large cluster, schedules with many changes are never the best; in a
+    small cluster, the search soon exhausts the schedules with few changes.
     """
     share = max(1, len(order)) ** -rng.random()
     lightest = min((pending.job.weight for pending in order if pending.job.weight > 0), default=1.0)
     swapped = list(order)
     for place in range(len(swapped) - 1):
-        # The probability is inversely proportional to the weight.
+        # The probability of a swap is inversely proportional to the weight of the job.
         if rng.random() * max(lightest, swapped[place].job.weight) < share * lightest:
             swapped[place], swapped[place + 1] = swapped[place + 1], swapped[place]
     preferences = {}
     for pending in order:
         if rng.random() < share:
-            sums = shares[pending.number]
+            sums = cumulative_weights[pending.number]
             point = rng.random() * sums[-1]
             preferences[pending.number] = Placed(
                 pending.choices[next(n for n, each in enumerate(sums) if each >= point)], -1
@@ -216,12 +219,12 @@ def _randomized(order: Sequence[PendingJob], shares: Sequence[Sequence[float]], 
     return SearchStart(swapped, preferences)
 
 
-def _reason(pending: PendingJob, given: Placed | None) -> str:
-    if given is None:
+def _reason(pending: PendingJob, placed: Placed | None) -> str:
+    if placed is None:
         return ("waits" if not pending.held else "preempted") + (
             ": waiting costs less for this job than for the jobs that got the devices"
         )
-    choice = given.choice
+    choice = placed.choice
     if choice.late:
         late_s = choice.seconds - pending.due_in_s
         missed = "no node is fast enough" if not pending.in_time else "other jobs have the nodes that are fast enough"
@@ -229,4 +232,4 @@ def _reason(pending: PendingJob, given: Placed | None) -> str:
     cheapest = "cheapest placement" if choice == pending.choices[0] else "cheapest free placement"
     if pending.due_in_s == inf:
         return f"{cheapest}; the job has no due date"
-    return f"{cheapest} that meets the due date, {pending.due_in_s - choice.seconds:.0f} s before it"
+    return f"{cheapest} that meets the due date, with {pending.due_in_s - choice.seconds:.0f} s of slack"

@@ -1,4 +1,4 @@
-"""The elastic allocators of ModelArts: one with four greedy rules, and one with a rolling-horizon plan."""
+"""The two elastic allocators of ModelArts: a greedy one with four rules, and one with a rolling-horizon plan."""
 
 from paceline.allocate.modelarts.greedy import Greedy
 from paceline.allocate.modelarts.rolling_horizon import RollingHorizon

@@ -1,4 +1,4 @@
-"""The greedy allocator of elastic jobs: four rules without lookahead that leave no node idle."""
+"""The greedy allocator of elastic jobs: four rules that leave no node idle and do not look ahead."""
 
 from __future__ import annotations
 
@@ -11,33 +11,34 @@ from paceline.errors import InvalidInputError
 
 
 class Greedy:
-    """The rule-based allocator that ModelArts used before its optimal one (Hu et al. 2021, section 3).
+    """The rule-based allocator that ModelArts used before its optimal allocator (Hu et al. 2021, section 3).
 
     1. Idle nodes, waiting jobs: the head of the queue gets as many nodes as possible, then the next job.
-    2. Idle nodes, no waiting jobs: the job with the shortest training time grows as far as possible, then the next
-       shortest.
+    2. Idle nodes, no waiting jobs: the job with the shortest training time grows as far as possible, then the job with
+       the next shortest.
     3. No idle nodes, waiting jobs: the allocation of the job with the longest training time is halved, and the head of
        the queue gets the released nodes.
     4. No idle nodes, no waiting jobs: nothing changes.
 
-    Between the regular times (``rescale=False``) only rule 1 applies, as in section 5.1. Accepts one pool of equal
-    nodes.
+    Between the regular times (``rescale=False``) only rule 1 applies, as in section 5.1. The allocator accepts one pool
+    of equal nodes.
 
     Parameters
     ----------
     training_time:
-        The time that rules 2 and 3 compare. ``"so_far"``: time in training. The paper names only the state of queue
-        and pool as inputs of this allocator, and presents estimates of the remaining time as new in the other one. It
-        also objects that the shortest job may have little work, which does not apply to a rule that knows the work.
-        ``"left"``: estimated remaining time on the present allocation, a stronger rule.
+        The time that rules 2 and 3 compare. ``"so_far"``: time since the job started. The paper names only the state
+        of queue and pool as inputs of this allocator, and introduces estimates of the remaining time with its optimal
+        allocator. The paper also objects that the shortest job may have little work left; a rule that knows the
+        remaining work would not have this problem. ``"left"``: estimated remaining time on the present allocation, a
+        stronger rule.
     repeat:
-        Whether rule 3 repeats until no job waits or no allocation can be halved. The paper says so of rules 1 and 2
-        only, but also that allocations are halved repeatedly; ``False`` serves only the head of the queue at each
-        regular time.
+        Whether rule 3 repeats until no job waits or no allocation can be halved; ``False`` serves only the head of the
+        queue at each regular time. The paper states the repetition for rules 1 and 2 only, but mentions that
+        allocations are halved repeatedly.
 
     Examples
     --------
-    The second example of figure 4: job 5 has the longest training time, and half of its nodes go to job 8.
+    The second example of figure 4: job 5 has the longest training time, so job 8 gets half of its nodes.
 
     >>> from paceline.allocate import ClusterJob, Node, Placement, Speeds
     >>> speeds = {"device": Speeds.halving_efficiency(16)}
@@ -47,7 +48,7 @@ class Greedy:
     ...     ClusterJob("8", 900.0, 9e3, speeds),
     ... ]
     >>> allocation = Greedy().allocate(jobs, [Node("pool", 8)], 900.0, rescale=True)
-    >>> {name: given.devices for name, given in allocation.placements.items()}
+    >>> {name: placement.devices for name, placement in allocation.placements.items()}
     {'5': 2, '6': 4, '8': 2}
     """
 
@@ -88,8 +89,8 @@ class Greedy:
         training_s: Mapping[str, float],
         reasons: dict[str, str],
     ) -> None:
-        """Apply rule 3."""
-        # Among equal training times, the job that arrived last is halved first.
+        """Apply rule 3: halve the jobs with the longest training time, and start waiting jobs."""
+        # Among jobs with equal training times, halve the latest arrival first.
         longest = [job for job in reversed(jobs) if job.name in training_s]
         longest.sort(key=lambda job: training_s[job.name], reverse=True)
         released = False
@@ -97,17 +98,17 @@ class Greedy:
             trial = dict(held)
             halved: set[str] = set()
             while (count := largest_useful(job.speeds[pool.kind], pool.devices - sum(trial.values()))) == 0:
-                one = next((one for one in longest if _half(one.speeds[pool.kind], trial[one.name])), None)
+                one = next((one for one in longest if _halved_count(one.speeds[pool.kind], trial[one.name])), None)
                 if one is None or (released and not self._repeat):
                     return  # discard the trial
-                trial[one.name] = _half(one.speeds[pool.kind], trial[one.name])
+                trial[one.name] = _halved_count(one.speeds[pool.kind], trial[one.name])
                 halved.add(one.name)
             released = True
             held.update(trial)
             held[job.name] = count
-            reasons[job.name] = f"head of the queue: gets {count} devices released by longer training jobs"
+            reasons[job.name] = f"head of the queue: gets {count} devices of jobs with longer training times"
             for name in halved:
-                reasons[name] = f"longest training time while jobs wait: keeps {held[name]} devices"
+                reasons[name] = f"longest training time while jobs wait: shrinks to {held[name]} devices"
 
     def _scale_up(
         self,
@@ -117,7 +118,7 @@ class Greedy:
         training_s: Mapping[str, float],
         reasons: dict[str, str],
     ) -> None:
-        """Apply rule 2. Jobs that rule 1 has just started already have all devices that they could get."""
+        """Apply rule 2: grow running jobs, the shortest training time first. New jobs already have all they can use."""
         free = pool.devices - sum(held.values())
         shortest = sorted((job for job in jobs if job.name in training_s), key=lambda job: training_s[job.name])
         for job in shortest:
@@ -130,7 +131,7 @@ class Greedy:
                 reasons[job.name] = f"shortest training time while no job waits: grows to {count} devices"
 
 
-def _half(speeds: Speeds, count: int) -> int:
+def _halved_count(speeds: Speeds, count: int) -> int:
     """Return the largest legal number up to half of ``count``; 0 if there is none."""
     return speeds.largest_count(count // 2)
 

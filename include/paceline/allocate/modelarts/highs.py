@@ -9,13 +9,13 @@ import numpy as np
 from paceline.allocate.modelarts.horizon import HorizonProblem, Ints
 
 
-def by_highs(problem: HorizonProblem, gap: float, time_limit_s: float) -> tuple[Ints | None, float]:
-    """Return the plan of HiGHS (``None`` if it found none in time) and its bound.
+def plan_with_highs(problem: HorizonProblem, gap: float, time_limit_s: float) -> tuple[Ints | None, float]:
+    """Return the plan of HiGHS (``None`` if HiGHS finds none in time), and an upper bound on the value of every plan.
 
-    The model has one binary for each (job, step, legal number), which is the paper's delta- + delta+ - 1; for each
-    (job, step) exactly one of them is 1. This is equivalent to constraints (16) to (18) without their big M. The
-    progress of jobs that cannot end within the horizon is linear in the binaries; the other jobs have a variable for
-    the progress after each step.
+    The model has one binary variable for each (job, step, legal number): the paper's delta- + delta+ - 1. For each
+    (job, step), exactly one of these variables is 1. This is equivalent to constraints (16) to (18) without their big
+    M. The progress of jobs that cannot end within the horizon is linear in the binary variables. For all other jobs,
+    the model has a variable for the progress after each step.
     """
     from scipy import sparse
     from scipy.optimize import Bounds, LinearConstraint, milp
@@ -45,7 +45,7 @@ def by_highs(problem: HorizonProblem, gap: float, time_limit_s: float) -> tuple[
     )
     constraints = [LinearConstraint(one, 1.0, 1.0), LinearConstraint(pool, -np.inf, float(problem.capacity))]
     if len(near):
-        # (19) and (20): progress after this step - progress after the last step - progress in this step <= 0
+        # Constraints (19), (20): progress after this step - progress after the last step - progress in this step <= 0
         row = np.arange(shares).reshape(len(near), steps)
         share = chosen + row
         by_count = np.broadcast_to(row[:, :, None], (len(near), steps, widest))

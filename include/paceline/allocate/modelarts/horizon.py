@@ -1,6 +1,6 @@
 """The planning problem of the rolling horizon: the allocation of each job in each of the next steps.
 
-``rolling_horizon`` builds it; ``solver`` solves it, by prices or with HiGHS.
+The module ``rolling_horizon`` builds the problem, and ``solver`` solves it with prices or HiGHS.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class HorizonProblem:
     Parameters
     ----------
     counts:
-        Legal numbers of devices, a row for each job, ascending; shorter rows repeat their last number.
+        Legal numbers of devices in ascending order, one row per job; shorter rows repeat their last number.
     progress:
-        Fraction of the job's remaining work that one step does on each of ``counts``, at most 1.
+        Fraction of the job's remaining work that one step completes on each of ``counts``, at most 1.
     sizes:
-        Number of legal numbers of each job.
+        How many legal numbers each job has.
     capacity:
-        Devices in the pool, at least the sum of the smallest legal numbers.
+        Number of devices in the pool, no less than the sum of the smallest legal numbers.
     steps:
         Number of planned steps.
     """
@@ -58,12 +58,12 @@ class HorizonProblem:
                 legal[id(speeds)] = tuple(count for count in speeds.useful if count <= capacity)
         widest = max((len(counts) for counts in legal.values()), default=1)
 
-        def padded(speeds: Speeds) -> tuple[list[int], list[float]]:
+        def padded_row(speeds: Speeds) -> tuple[list[int], list[float]]:
             known = legal[id(speeds)]
             row = [*known, *[known[-1]] * (widest - len(known))]
             return row, [period_s * speeds.at(count) for count in row]
 
-        rows = {id(job.speeds[kind]): padded(job.speeds[kind]) for job in jobs}
+        rows = {id(job.speeds[kind]): padded_row(job.speeds[kind]) for job in jobs}
         counts = np.array([rows[id(job.speeds[kind])][0] for job in jobs], dtype=np.int64).reshape(len(jobs), widest)
         work = np.array([rows[id(job.speeds[kind])][1] for job in jobs], dtype=np.float64).reshape(len(jobs), widest)
         left = np.array([job.work_left(now_s) for job in jobs], dtype=np.float64)[:, None]
@@ -74,16 +74,16 @@ class HorizonProblem:
 
     @cached_property
     def near(self) -> NDArray[np.bool_]:
-        """Mask of the jobs that can end within the horizon; for all others the steps are independent."""
+        """Mask of the jobs that can end within the horizon; for all other jobs, the steps are independent."""
         return np.asarray(self.progress[:, -1] * self.steps > 1.0) if len(self.sizes) else np.zeros(0, dtype=np.bool_)
 
     @cached_property
     def weights(self) -> Floats:
-        """Weight of progress in each step: it counts in this step and in all later ones."""
+        """Weight of the progress in each step: the number of steps from this step to the last."""
         return np.arange(self.steps, 0, -1, dtype=np.float64)
 
     def devices(self, choice: Ints) -> Ints:
-        """Return the devices of a plan, job by step."""
+        """Return the devices of each job (row) in each step (column) of a plan."""
         return np.take_along_axis(self.counts, choice, axis=1)
 
     def done(self, choice: Ints) -> Floats:
@@ -91,7 +91,7 @@ class HorizonProblem:
         return np.minimum(np.cumsum(np.take_along_axis(self.progress, choice, axis=1), axis=1), 1.0)
 
     def value(self, choice: Ints) -> float:
-        """Return the objective (1) of a plan."""
+        """Return the value of a plan: objective (1)."""
         return float(self.done(choice).sum())
 
 

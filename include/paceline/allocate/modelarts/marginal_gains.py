@@ -1,4 +1,4 @@
-"""Repairs a plan that exceeds the capacity of the pool, and improves it by the marginal gain of each device."""
+"""Repair of a plan that exceeds the capacity of the pool, and improvement by the marginal gain of each device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MIN_GAIN = 1e-12  # smaller gains are rounding errors
 
 
 class MarginalGains:
-    """A plan, and its change in value for every other number of devices of one job in one step.
+    """A plan, and the change in its value for every possible change of one job's devices in one step.
 
     Parameters
     ----------
@@ -27,10 +27,10 @@ class MarginalGains:
         jobs, steps, widest = len(problem.sizes), problem.steps, problem.counts.shape[1]
         self.gain: Floats = np.empty((jobs, steps, widest))
         self.need: Ints = np.empty((jobs, steps, widest), dtype=np.int64)
-        self._later = np.triu(np.ones((steps, steps)))  # a change affects its own step and all later ones
-        self._update(np.arange(jobs))
+        self._later = np.triu(np.ones((steps, steps)))  # a change affects its step and all later steps
+        self._update_gains(np.arange(jobs))
 
-    def _update(self, rows: Ints) -> None:
+    def _update_gains(self, rows: Ints) -> None:
         problem, choice = self._problem, self.choice[rows]
         progress, counts = problem.progress[rows], problem.counts[rows]
         now = np.take_along_axis(progress, choice, axis=1)
@@ -40,32 +40,32 @@ class MarginalGains:
         self.gain[rows] = np.einsum("jtku,tu->jtk", then, self._later)
         self.need[rows] = counts[:, None, :] - np.take_along_axis(counts, choice, axis=1)[:, :, None]
 
-    def _change(self, job: int, step: int, size: int) -> None:
+    def _change_count(self, job: int, step: int, size: int) -> None:
         self.free[step] -= self.need[job, step, size]
         self.choice[job, step] = size
-        self._update(np.array([job]))
+        self._update_gains(np.array([job]))
 
     def fit(self) -> MarginalGains:
-        """Remove devices from steps above capacity, at the smallest loss for each device; return ``self``."""
+        """Remove devices from steps that exceed the capacity, with the smallest loss per device; return ``self``."""
         while (self.free < 0).any():
             over = -self.free[None, :, None]
             possible = (self.need < 0) & (over > 0)
-            useful = np.where(possible, np.minimum(-self.need, over), 1)  # only the devices above capacity count
+            useful = np.where(possible, np.minimum(-self.need, over), 1)  # count only the devices above capacity
             loss = np.where(possible, -self.gain / useful, np.inf)
-            self._change(*_unravel(int(loss.argmin()), loss.shape))
+            self._change_count(*_unravel_index(int(loss.argmin()), loss.shape))
         return self
 
     def fill(self) -> MarginalGains:
-        """Add free devices at the largest gain for each device; return ``self``."""
+        """Add free devices with the largest gain per device; return ``self``."""
         while True:
             possible = (self.need > 0) & (self.need <= self.free[None, :, None]) & (self.gain > _MIN_GAIN)
             rate = np.where(possible, self.gain / np.where(possible, self.need, 1), 0.0)
             best = int(rate.argmax()) if rate.size else 0
             if not rate.size or rate.flat[best] <= 0.0:
                 return self
-            self._change(*_unravel(best, rate.shape))
+            self._change_count(*_unravel_index(best, rate.shape))
 
 
-def _unravel(flat: int, shape: tuple[int, ...]) -> tuple[int, int, int]:
+def _unravel_index(flat: int, shape: tuple[int, ...]) -> tuple[int, int, int]:
     job, rest = divmod(flat, shape[1] * shape[2])
     return job, *divmod(rest, shape[2])

@@ -1,7 +1,7 @@
-"""Rolling-horizon plans by Lagrangian relaxation, with one price for a device in each step.
+"""Rolling-horizon plans by Lagrangian relaxation, with a price per device in each step.
 
-At given prices every job chooses its plan independently, and their total gain is an upper bound on the value of every
-plan. At prices with a small bound the choices nearly fit the capacity; ``marginal_gains`` repairs them.
+At given prices, every job chooses its plan independently; their gains yield an upper bound on the value of every plan.
+At prices with a small bound, the chosen plans nearly fit the capacity; ``marginal_gains`` repairs them.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import numpy as np
 from paceline.allocate.modelarts.horizon import Floats, HorizonProblem, Ints
 from paceline.allocate.modelarts.marginal_gains import MarginalGains
 
-_MAX_PLANS = 20_000  # of one job: enough for seven legal numbers in five steps
+_MAX_PLANS = 20_000  # plans of one job, enough for seven legal numbers in five steps
 _HALVINGS, _ROUNDS = 14, 100
 
 
-def by_prices(problem: HorizonProblem, gap: float) -> tuple[Ints, float]:
-    """Return a plan and an upper bound on the value of every plan; infinite if no bound is proven.
+def plan_with_prices(problem: HorizonProblem, gap: float) -> tuple[Ints, float]:
+    """Return a plan, and a proven upper bound on the value of every plan; the bound may be infinite.
 
-    The search moves the prices along the subgradient (the free devices in each step) with Polyak's step length. It
-    ends when the bound is within ``gap`` of the plan, or stops decreasing.
+    The search moves the prices along the subgradient (the free devices in each step) with Polyak's step length. The
+    search ends when the bound is within ``gap`` of the plan, or stops decreasing.
     """
-    jobs, capacity, weights = Jobs(problem), problem.capacity, problem.weights
+    jobs, capacity, weights = JobPlans(problem), problem.capacity, problem.weights
     best: Ints = np.zeros((len(problem.sizes), problem.steps), dtype=np.int64)
     value = problem.value(best)
     if not best.size:
@@ -39,7 +39,7 @@ def by_prices(problem: HorizonProblem, gap: float) -> tuple[Ints, float]:
             bound, prices, nearest = worth, scale * weights, choice
         spare = float(weights @ (capacity - problem.devices(choice).sum(axis=0)))
         low, high = (low, scale) if spare > 0 else (scale, high)
-    best, value = max((best, value), _improved(problem, nearest), key=lambda found: found[1])
+    best, value = max((best, value), _repaired_plan(problem, nearest), key=lambda candidate: candidate[1])
 
     trial, length, idle = prices, 1.0, 0
     for number in range(_ROUNDS):
@@ -53,7 +53,7 @@ def by_prices(problem: HorizonProblem, gap: float) -> tuple[Ints, float]:
             trial, length, idle = prices, length / 2, 0
             continue
         if number % 10 == 5:
-            best, value = max((best, value), _improved(problem, choice), key=lambda found: found[1])
+            best, value = max((best, value), _repaired_plan(problem, choice), key=lambda candidate: candidate[1])
         slope = weights * free
         if not slope.any():
             break
@@ -61,17 +61,17 @@ def by_prices(problem: HorizonProblem, gap: float) -> tuple[Ints, float]:
     return best, bound if jobs.exact else inf
 
 
-def _improved(problem: HorizonProblem, choice: Ints) -> tuple[Ints, float]:
+def _repaired_plan(problem: HorizonProblem, choice: Ints) -> tuple[Ints, float]:
     fitted = MarginalGains(problem, choice).fit().fill().choice
     return fitted, problem.value(fitted)
 
 
-class Jobs:
+class JobPlans:
     """The best plan of each job at given prices.
 
-    For jobs that cannot end within the horizon, each step is chosen independently. For the others, all plans that can
-    be optimal are enumerated: a job keeps its smallest number of devices after its end, and the last number before it
-    is the smallest with which it ends.
+    If a job cannot end within the horizon, its steps are independent. For all other jobs, the class enumerates the
+    plans that can be optimal: after its end, a job keeps its smallest number of devices, and the last number before
+    the end is the smallest with which the job ends.
     """
 
     def __init__(self, problem: HorizonProblem) -> None:
@@ -79,11 +79,11 @@ class Jobs:
         self._far, self._near = np.flatnonzero(~problem.near), np.flatnonzero(problem.near)
         self._gains = problem.weights[None, :, None] * problem.progress[self._far][:, None, :]
         self._needs = problem.counts[self._far][:, None, :].astype(np.float64)
-        columns, self.exact = self._columns()
-        self._enumerate(columns)
+        columns, self.exact = self._enumerated_columns()
+        self._enumerate_plans(columns)
 
-    def _columns(self) -> tuple[Ints, bool]:
-        """Return the legal numbers to plan with, ascending, and whether these are all; enumeration limits them."""
+    def _enumerated_columns(self) -> tuple[Ints, bool]:
+        """Return the legal numbers to enumerate, in ascending order, and whether these include all legal numbers."""
         problem = self._problem
         limit = max(2, int(_MAX_PLANS ** (1 / problem.steps) + 1e-9))
         sizes = problem.sizes[self._near]
@@ -94,7 +94,7 @@ class Jobs:
             columns[row] = selected[np.minimum(np.arange(widest), len(selected) - 1)]
         return columns, bool((sizes <= limit).all())
 
-    def _enumerate(self, columns: Ints) -> None:
+    def _enumerate_plans(self, columns: Ints) -> None:
         problem, steps, widest = self._problem, self._problem.steps, columns.shape[1]
         progress = np.take_along_axis(problem.progress[self._near], columns, axis=1)
         fresh = np.ones(columns.shape, dtype=np.bool_)
@@ -126,7 +126,7 @@ class Jobs:
         self._number = np.diff(self._start, append=len(owner))
 
     def choose(self, prices: Floats) -> tuple[float, Ints]:
-        """Return the bound at these prices and the choices of the jobs that attain it."""
+        """Return the upper bound at these prices, and the choices of the jobs that attain the bound."""
         problem = self._problem
         choice = np.zeros((len(problem.sizes), problem.steps), dtype=np.int64)
         bound = problem.capacity * float(prices.sum())

@@ -1,4 +1,4 @@
-"""The optimal allocator of elastic jobs: plans the next steps, executes the first of them, and plans again."""
+"""The optimal allocator of elastic jobs: it plans the next steps, executes the first step, and plans again."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 class RollingHorizon:
-    """Maximises the training progress of all jobs over the next steps (Hu et al. 2021, sections 4.3 and 4.4).
+    """Policy that maximises the progress of all jobs over the next steps (Hu et al. 2021, sections 4.3 and 4.4).
 
     The objective is the sum, over jobs and steps, of s_i^t / d_i: the fraction of the job's present remaining work that
-    is done by the end of the step. Every job has at least its smallest legal number of devices in every step, so jobs
-    wait only if the pool is too small for that; then the jobs that arrived first run. A job that ends within the
-    horizon keeps its smallest number until the horizon ends, as in the paper.
+    is done by the end of the step. Every job has at least its smallest legal number of devices in every step. If the
+    pool is too small for all these allocations, the jobs that arrived first run, and all other jobs wait. A job that
+    ends within the horizon keeps its smallest number until the horizon ends, as in the paper.
 
-    The paper selects a number of nodes with two binaries and a big M for each (job, step, number). This model has one
-    binary instead, delta- + delta+ - 1, which is 1 for the selected number and 0 for all others: the same problem with
-    half of the variables and a tighter relaxation.
+    The paper selects a number of nodes with two binary variables and a big M for each (job, step, number). This model
+    has one binary variable instead, delta- + delta+ - 1, which is 1 for the selected number and 0 for all other
+    numbers: the same problem with half of the variables and a tighter relaxation.
 
     Between the regular times (``rescale=False``) running jobs keep their allocations, and queued jobs start in order,
-    each on as many idle nodes as possible (section 5.1). Accepts one pool of equal nodes.
+    each on as many idle nodes as possible (section 5.1). The policy accepts one pool of equal nodes.
 
     Parameters
     ----------
@@ -39,14 +39,14 @@ class RollingHorizon:
     gap:
         Accepted relative distance to the best plan.
     solver:
-        ``"prices"``: Lagrangian relaxation with one price for a device in each step, then marginal gains; fast, with a
-        bound. ``"highs"``: the mixed-integer solver HiGHS. ``"auto"``: prices, then HiGHS if they leave more than
-        ``gap``, which is rare unless jobs close to their end have more than seven legal numbers.
+        ``"prices"``: Lagrangian relaxation with a price per device in each step, then marginal gains; fast, with a
+        bound. ``"highs"``: the mixed-integer solver HiGHS. ``"auto"``: prices, then HiGHS if the relative distance is
+        still above ``gap``. This is rare unless jobs close to their end have more than seven legal numbers.
     time_limit_s:
         Time limit of HiGHS, which then returns its best plan so far.
     spare_nodes:
-        Devices that plans keep idle, beyond the smallest numbers of running jobs, for jobs that arrive before the next
-        regular time. The paper has none: its plans use every useful node, so new jobs mostly wait.
+        Devices that plans leave idle for jobs that arrive before the next regular time; the smallest allocations of
+        running jobs have precedence. The plans of the paper use every useful node, so new jobs mostly wait.
 
     Attributes
     ----------
@@ -55,15 +55,15 @@ class RollingHorizon:
 
     Examples
     --------
-    Ten nodes, a job of 10 hours and one of 25 minutes (each on one node). In the first step 4 + 4 has the highest total
-    speed, but the plan finishes the short job first and then has 8 nodes for the long one.
+    Ten nodes, and two jobs that take 10 hours and 25 minutes on one node. In the first step, 4 + 4 nodes have the
+    highest total speed, but the plan finishes the short job first and then uses 8 nodes for the long job.
 
     >>> from paceline.allocate import ClusterJob, Node, Speeds
     >>> speeds = {"device": Speeds.halving_efficiency(8)}
     >>> jobs = [ClusterJob("long", 0.0, 36_000.0, speeds), ClusterJob("short", 0.0, 1_500.0, speeds)]
     >>> policy = RollingHorizon(period_s=300.0)
     >>> allocation = policy.allocate(jobs, [Node("pool", 10)], 0.0, rescale=True)
-    >>> {name: given.devices for name, given in allocation.placements.items()}
+    >>> {name: placement.devices for name, placement in allocation.placements.items()}
     {'long': 2, 'short': 8}
     >>> policy.last.devices.tolist()
     [[2, 8, 8, 8, 8], [8, 1, 1, 1, 1]]
@@ -125,10 +125,8 @@ class RollingHorizon:
         minutes = self._steps * self._period_s / 60
         for job, counts, done in zip(running, self.last.devices.tolist(), self.last.done.tolist(), strict=True):
             held[job.name] = counts[0]
-            progress = "it ends" if done[-1] >= 1 else f"{done[-1]:.0%} of its remaining work is done"
-            reasons[job.name] = (
-                f"{counts[0]} devices now, by the plan for the next {minutes:g} min, in which {progress}"
-            )
+            progress = "the job ends" if done[-1] >= 1 else f"{done[-1]:.0%} of the remaining work is done"
+            reasons[job.name] = f"{counts[0]} devices now; by the plan, {progress} within the next {minutes:g} min"
 
     @staticmethod
     def _running_jobs(jobs: Sequence[ClusterJob], pool: Node, reasons: dict[str, str]) -> list[ClusterJob]:

@@ -1,4 +1,4 @@
-"""Upper bound on the jobs that any policy can finish on time, and the choice of jobs when not all of them can."""
+"""Upper bound on the number of jobs that any policy can finish on time, and the choice of these jobs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Need(NamedTuple):
 def moore_hodgson(needs: Iterable[Need], devices: float) -> list[int]:
     """Return the largest set of jobs that are on time if the devices are one divisible machine.
 
-    Adds jobs by deadline and drops the largest whenever one is late: exact for one machine (J. M. Moore, 1968).
+    The method adds jobs by deadline, and drops the largest if a job is late; exact for one machine (J. M. Moore, 1968).
 
     Returns
     -------
@@ -36,7 +36,7 @@ def moore_hodgson(needs: Iterable[Need], devices: float) -> list[int]:
     >>> sorted(moore_hodgson([Need(10.0, 8.0, 0), Need(10.0, 4.0, 1), Need(20.0, 15.0, 2)], devices=1))
     [1, 2]
     """
-    chosen: list[tuple[float, int]] = []  # heap with the largest first
+    chosen: list[tuple[float, int]] = []  # heap with the largest job first
     total = 0.0
     for within_s, device_s, number in sorted(needs):
         if device_s == inf:
@@ -51,9 +51,9 @@ def moore_hodgson(needs: Iterable[Need], devices: float) -> list[int]:
 def most_on_time(jobs: Sequence[ClusterJob], node: Node, now_s: float) -> int:
     """Return an upper bound on the number of present jobs that can meet their deadlines on a pool.
 
-    Every job needs a minimum of device seconds before its deadline: those of the most economical mix of device counts
-    that is fast enough. The bound treats the pool as one divisible machine. It ignores that devices are whole and that
-    a job cannot use all of them at once; both only lower the number.
+    Every job needs a minimum of device seconds before its deadline, on the most economical mix of device counts that is
+    fast enough. The bound treats the pool as one divisible machine. In fact, devices are whole, and a job cannot use
+    all of them at once; both facts can only lower the number.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Free devices of a pool over time, from now to the last deadline, and reservations of them."""
+"""The free devices of a pool from now to the last deadline, and reservations of devices for jobs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from paceline.allocate.model import Speeds
 Whole = NDArray[np.int64]
 Real = NDArray[np.float64]
 
-_FINE = 256  # the earliest deadlines have spans of their own; the later ones are merged into as many groups
-_MIN_SPANS = 64  # however few deadlines there are
+_EXACT_DEADLINES = 256  # earliest deadlines with separate spans; later deadlines form at most 256 groups
+_MIN_SPANS = 64  # minimum number of spans, even with few deadlines
 _ROUNDING = 1e-9
 
 
@@ -25,31 +25,31 @@ class SpeedUpCurve:
     def __init__(self, speeds: Speeds) -> None:
         self.counts: Whole = np.array((0, *speeds.useful), dtype=np.int64)
         self.per_s: Real = np.array([0.0, *(speeds.at(count) for count in speeds.useful)])
-        # Plain copies: reading one element of an array takes ten times as long as one of a list.
+        # Lists are copies of the arrays: reading one element of an array takes ten times as long.
         self.options = list(zip(self.counts.tolist()[1:], self.per_s.tolist()[1:], strict=True))
         self.speed_of = dict([(0, 0.0), *self.options])
-        # Corners of the lower hull of devices over speed: alternating two counts may cost less than one between them.
+        # Lower hull of devices over speed: alternating between two counts may need less than a count between them.
         corners = [(0.0, 0.0)]
         for count, speed in self.options:
-            while len(corners) > 1 and _above(corners[-2], corners[-1], (speed, count)):
+            while len(corners) > 1 and _is_above_chord(corners[-2], corners[-1], (speed, count)):
                 corners.pop()
             corners.append((speed, float(count)))
         self._hull_speeds, self._hull_counts = zip(*corners, strict=True)
 
     def min_device_s(self, work: float, within_s: float) -> float:
-        """Return the fewest device seconds that do the work within that time; infinite if it is impossible."""
+        """Return the fewest device seconds that complete ``work`` within ``within_s``; infinite if impossible."""
         rate = work / within_s if within_s > 0 else float("inf")
         if rate > self._hull_speeds[-1] * (1 + _ROUNDING):
             return float("inf")
         return within_s * float(np.interp(rate, self._hull_speeds, self._hull_counts))
 
     def next_count(self, count: int) -> int | None:
-        """Return the next larger useful number of devices."""
+        """Return the next larger useful number of devices; ``None`` after the largest."""
         index = int(np.searchsorted(self.counts, count, side="right"))
         return int(self.counts[index]) if index < len(self.counts) else None
 
 
-def _above(first: tuple[float, float], middle: tuple[float, float], last: tuple[float, float]) -> bool:
+def _is_above_chord(first: tuple[float, float], middle: tuple[float, float], last: tuple[float, float]) -> bool:
     slope = (last[1] - first[1]) / (last[0] - first[0])
     return middle[1] >= first[1] + slope * (middle[0] - first[0])
 
@@ -58,7 +58,7 @@ def _above(first: tuple[float, float], middle: tuple[float, float], last: tuple[
 class Reservation:
     """Devices reserved for one job in each span from now until its end.
 
-    ``max_devices`` applies in spans where that many are free; ``changes_s`` is the time of the first change.
+    The job uses ``max_devices`` in spans in which that many are free; ``changes_s`` is the time of the first change.
     """
 
     devices: Whole
@@ -82,7 +82,7 @@ class Capacity:
     now_s:
         The time in seconds.
     deadlines_s:
-        Deadlines of all jobs; past ones are ignored.
+        Deadlines of all jobs; past deadlines are ignored.
 
     Examples
     --------
@@ -101,12 +101,14 @@ class Capacity:
 
     def __init__(self, devices: int, now_s: float, deadlines_s: Iterable[float]) -> None:
         ends = sorted({deadline_s for deadline_s in deadlines_s if deadline_s > now_s})
-        if len(ends) > 2 * _FINE:
-            late = ends[_FINE:]
-            ends = ends[:_FINE] + late[:: -(-len(late) // _FINE)]
-        elif ends and (step := (ends[-1] - now_s) / _MIN_SPANS):  # zero if the last deadline is a rounding error ahead
-            # Devices change jobs only between spans, so add spans. Their ends lie on multiples of a power of two, so
-            # that later plans have the same ends.
+        if len(ends) > 2 * _EXACT_DEADLINES:
+            late = ends[_EXACT_DEADLINES:]
+            ends = ends[:_EXACT_DEADLINES] + late[:: -(-len(late) // _EXACT_DEADLINES)]
+        elif ends and (
+            step := (ends[-1] - now_s) / _MIN_SPANS
+        ):  # zero if the deadlines differ from now by rounding errors
+            # Devices move between jobs only at the ends of spans, so few deadlines need more spans. The added ends are
+            # multiples of a power of two, so that later plans have the same ends.
             step_s = 2.0 ** floor(log2(step))
             first, last = floor(now_s / step_s) + 1, ceil(ends[-1] / step_s)
             ends = sorted({*ends, *(step_s * number for number in range(first, last))})
@@ -128,8 +130,8 @@ class Capacity:
         """Return the smallest reservation that meets the deadline; ``None`` if none does.
 
         In each span the job uses ``Reservation.max_devices``, or the largest useful number below it that is free. The
-        last span counts as a whole. Every number other than ``held`` costs ``change_s`` seconds without progress.
-        Numbers below ``min_devices`` are skipped.
+        reservation covers the whole last span. Every number other than ``held`` costs ``change_s`` seconds without
+        progress. The search skips numbers below ``min_devices``.
         """
         spans = int(np.searchsorted(self._ends, deadline_s * (1 + _ROUNDING), side="right"))
         if spans == 0:
@@ -145,16 +147,16 @@ class Capacity:
             if done[-1] >= wanted:
                 needed = int(np.searchsorted(done, wanted)) + 1
                 devices = curve.counts[sizes[:needed]]
-                return Reservation(devices, float(devices @ lengths[:needed]), count, self._changes_s(devices))
+                return Reservation(devices, float(devices @ lengths[:needed]), count, self._first_change_s(devices))
         return None
 
-    def _changes_s(self, devices: Whole) -> float:
+    def _first_change_s(self, devices: Whole) -> float:
         other = np.flatnonzero(devices != devices[0])
         return float(self._ends[other[0] - 1]) if len(other) else inf
 
     def ends_s(self, curve: SpeedUpCurve, work: float, change_s: float = 0.0) -> dict[int, float]:
-        """Return the end of a job for each maximum number of devices; after the last deadline all devices are free."""
-        found = {}
+        """Return the end of a job by maximum number of devices; after the last deadline, all devices are free."""
+        ends_s_by_count = {}
         for count, speed in curve.options:
             if count > self._devices:
                 break
@@ -164,16 +166,16 @@ class Capacity:
             done = np.cumsum(speeds * self._lengths)
             span = int(np.searchsorted(done, wanted * (1 - _ROUNDING)))
             if span < len(done):
-                found[count] = float(self._ends[span] - (done[span] - wanted) / speeds[span])
+                ends_s_by_count[count] = float(self._ends[span] - (done[span] - wanted) / speeds[span])
             else:
                 done_by_then, last_s = (float(done[-1]), float(self._ends[-1])) if len(done) else (0.0, self._now_s)
-                found[count] = last_s + (wanted - done_by_then) / speed
-        return found
+                ends_s_by_count[count] = last_s + (wanted - done_by_then) / speed
+        return ends_s_by_count
 
     def reserve(self, reservation: Reservation) -> None:
-        """Reserve the devices of a reservation."""
+        """Subtract the devices of a reservation from the free devices."""
         self._free[: len(reservation.devices)] -= reservation.devices
 
     def release(self, reservation: Reservation) -> None:
-        """Free the devices of a reservation."""
+        """Add the devices of a reservation to the free devices."""
         self._free[: len(reservation.devices)] += reservation.devices

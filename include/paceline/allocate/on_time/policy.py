@@ -1,4 +1,4 @@
-"""On-time policy: as many jobs on time as possible, each on the fewest devices; the rest speeds up other jobs."""
+"""On-time policy: as many jobs on time as possible, each on the fewest devices; spare devices speed up jobs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from paceline.allocate.on_time.bound import Need, moore_hodgson
 from paceline.allocate.on_time.capacity import Capacity, Reservation, SpeedUpCurve
 from paceline.errors import InvalidInputError
 
-_MAX_SWAP_JOBS = 1000  # with more jobs, replacing larger jobs by smaller ones takes too long
+_MAX_SWAP_JOBS = 1000  # with more jobs, replacing larger jobs by smaller jobs takes too long
 _SWAP_TRIES = 4  # largest planned jobs that are candidates for replacement
-# Fractions of the pool that chosen jobs may fill. Whole devices, and jobs that cannot use all of them, leave some idle.
+# Fractions of the pool that chosen jobs may fill; some devices stay idle because no job can use exactly that many.
 _EFFICIENCIES = (0.8, 0.6)
-_MIN_BENEFIT = 2.0  # time saved by a change, relative to its cost
-# Delays of promised jobs, as fractions of the time from arrival to deadline, that are tried before one is dropped.
+_MIN_BENEFIT = 2.0  # minimum time saved by a change, relative to its cost
+# Delays to try before a promised job is dropped, as fractions of the time from arrival to deadline.
 STRETCHES = (0.01, 0.02, 0.05, 0.1)
 
 
@@ -35,7 +35,7 @@ class _JobCase:
 
     @property
     def deadline_s(self) -> float:
-        """Deadline with the stretch added; infinite without a deadline."""
+        """Deadline plus stretch; infinite if the job has no deadline."""
         deadline_s = self.job.deadline_s
         return inf if deadline_s is None else deadline_s + self.stretch * (deadline_s - self.job.arrived_s)
 
@@ -47,12 +47,12 @@ class _JobCase:
 class OnTime:
     """Deadline-aware elastic sharing of one pool.
 
-    Plans jobs by deadline, each on the fewest devices that meet it beside the jobs planned before: with sublinear
-    speed-up, few devices for long use less capacity than many for a short time. A job that does not fit replaces the
-    largest planned job if it is smaller. Where many do not fit, the policy selects the smaller ones first, as Moore and
-    Hodgson do for one machine (:func:`~paceline.allocate.most_on_time` is the upper bound). All other jobs with a
-    deadline are late. Late jobs, and jobs without a deadline, run on the remaining devices, the shortest first. Free
-    devices go where they add the most speed, if that outweighs the cost of a change.
+    The policy plans jobs by deadline. Each job gets the fewest devices that meet its deadline on the capacity that
+    earlier jobs leave: with sublinear speed-up, few devices for a long time use less capacity than many for a short
+    time. A job that does not fit replaces the largest planned job if it is smaller. If many jobs do not fit, the policy
+    selects small jobs first, as Moore and Hodgson do for one machine (:func:`~paceline.allocate.most_on_time` is the
+    upper bound). All other jobs with a deadline are late. Late jobs, and jobs without a deadline, run on the remaining
+    devices, the shortest first. Jobs that gain the most speed get the spare devices, if the gain outweighs the change.
 
     Parameters
     ----------
@@ -60,19 +60,19 @@ class OnTime:
         Seconds without progress when the allocation of a job changes.
     keep_promises:
         Whether a job that was once planned on time has precedence over later jobs; fewer jobs are on time in total.
-        If the promised jobs need more work than estimated, all may be late by up to a tenth of their time before one
-        is dropped.
+        If promised jobs need more work than estimated, all of them may be late by up to a tenth of the time from
+        arrival to deadline before a promised job is dropped.
 
     Examples
     --------
-    Two jobs fit, on three devices and on one; the third does not.
+    Two jobs fit, on three devices and on one device; the third job does not.
 
     >>> from paceline.allocate import Speeds
     >>> curve = {"device": Speeds.linear(4)}
     >>> works = {"a": 30.0, "b": 10.0, "c": 35.0}
     >>> jobs = [ClusterJob(name, 0.0, work, curve, deadline_s=10.0) for name, work in works.items()]
-    >>> found = OnTime(change_s=0.0).allocate(jobs, [Node("pool", 4)], now_s=0.0, rescale=True)
-    >>> {name: given.devices for name, given in found.placements.items()}, sorted(found.late)
+    >>> allocation = OnTime(change_s=0.0).allocate(jobs, [Node("pool", 4)], now_s=0.0, rescale=True)
+    >>> {name: placement.devices for name, placement in allocation.placements.items()}, sorted(allocation.late)
     ({'a': 3, 'b': 1}, ['c'])
     """
 
@@ -87,24 +87,24 @@ class OnTime:
         self._curves: dict[int, tuple[object, SpeedUpCurve]] = {}
 
     def allocate(self, jobs: Sequence[ClusterJob], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
-        """See ``Policy``; accepts one pool only."""
+        """See ``Policy``; ``nodes`` has to be a single pool."""
         if len(nodes) != 1:
             raise InvalidInputError("nodes", [node.name for node in nodes], "one pool of equal devices")
         node = nodes[0]
         known, self._curves = self._curves, {}
-        cases = [self._case(job, node, now_s, known) for job in jobs]
+        cases = [self._job_case(job, node, now_s, known) for job in jobs]
         planned, late = self._plan(cases, node, now_s)
-        given = self._distribute(planned, late, node.devices)
+        devices_of = self._distribute(planned, late, node.devices)
         return Allocation(
-            placements={name: Placement(node.name, count) for name, count in given.items() if count},
-            reasons={case.job.name: self._reason(case, given.get(case.job.name, 0), now_s) for case in cases},
+            placements={name: Placement(node.name, count) for name, count in devices_of.items() if count},
+            reasons={case.job.name: self._reason(case, devices_of.get(case.job.name, 0), now_s) for case in cases},
             late=frozenset(case.job.name for case in late if case.job.deadline_s is not None),
             replan_s=min((case.planned.changes_s for case in planned if case.planned), default=inf)
             if self._keep_promises
             else inf,
         )
 
-    def _case(
+    def _job_case(
         self, job: ClusterJob, node: Node, now_s: float, curves: Mapping[int, tuple[object, SpeedUpCurve]]
     ) -> _JobCase:
         speeds = job.speeds.get(node.kind)
@@ -119,21 +119,23 @@ class OnTime:
         return _JobCase(job, known[1], left, held, needed)
 
     def _plan(self, cases: Sequence[_JobCase], node: Node, now_s: float) -> tuple[list[_JobCase], list[_JobCase]]:
-        """Return the jobs that are on time, and all others."""
+        """Return the jobs that are on time, and all other jobs."""
         due = [case for case in cases if case.job.deadline_s is not None]
         due.sort(key=lambda case: (case.deadline_s, case.job.arrived_s))
         feasible = [index for index, case in enumerate(due) if case.needed < inf]
         rank = {name: number for number, name in enumerate(self._planned)}
         last_order = sorted(feasible, key=lambda index: rank.get(due[index].job.name, len(rank)))
-        # A later decision would not find a plan with swaps again and would break its promises.
-        plan = self._fit(due, feasible, node, now_s, swap=len(due) <= _MAX_SWAP_JOBS and not self._keep_promises)
+        # With promises, do not swap jobs: a later decision would not find the plan again and would break promises.
+        plan = self._reserve_in_order(
+            due, feasible, node, now_s, swap=len(due) <= _MAX_SWAP_JOBS and not self._keep_promises
+        )
         if len(plan) < len(feasible):
             needs = [Need(due[index].deadline_s - now_s, due[index].needed, index) for index in feasible]
             others = [sorted(moore_hodgson(needs, node.devices * share)) for share in _EFFICIENCIES]
-            # The last plan is still feasible, so another selection must not be worse. Each job keeps its number of
-            # devices, because other jobs are planned for the devices that are free after its end.
-            repeated = self._fit(due, last_order, node, now_s, min_devices=self._planned)
-            plans = [plan, repeated, *(self._fit(due, chosen, node, now_s) for chosen in others)]
+            # The last plan is still feasible, so a new plan must not be worse. Each job keeps its number of devices,
+            # because the plan uses the devices that become free at its end for other jobs.
+            repeated = self._reserve_in_order(due, last_order, node, now_s, min_devices=self._planned)
+            plans = [plan, repeated, *(self._reserve_in_order(due, chosen, node, now_s) for chosen in others)]
             if self._keep_promises:
                 promised = {index for index in repeated if due[index].job.name in self._planned}
                 plans = [plan for plan in plans if promised <= plan.keys()]
@@ -149,21 +151,21 @@ class OnTime:
     def _stretch_deadlines(
         self, due: Sequence[_JobCase], plan: dict[int, Reservation], last_order: Sequence[int], node: Node, now_s: float
     ) -> dict[int, Reservation]:
-        """Return a plan with all promised jobs at the smallest stretch of their deadlines, else ``plan``."""
+        """Return the plan with the smallest stretch of deadlines that fits all promised jobs; ``plan`` if none does."""
         promised = {index for index, case in enumerate(due) if case.job.name in self._planned}
         if promised <= plan.keys():
             return plan
         for stretch in STRETCHES:
             for index in promised:
                 due[index].stretch = stretch
-            stretched = self._fit(due, [*sorted(promised), *last_order], node, now_s)
+            stretched = self._reserve_in_order(due, [*sorted(promised), *last_order], node, now_s)
             if promised <= stretched.keys():
                 return stretched
         for index in promised:
             due[index].stretch = 0.0
         return plan
 
-    def _fit(
+    def _reserve_in_order(
         self,
         due: Sequence[_JobCase],
         chosen: Iterable[int],
@@ -173,19 +175,19 @@ class OnTime:
         swap: bool = False,
         min_devices: Mapping[str, int] | None = None,
     ) -> dict[int, Reservation]:
-        """Reserve devices for the chosen indices of ``due``, in that order."""
+        """Reserve devices for the ``chosen`` indices of ``due``, in this order; skip jobs that do not fit."""
         capacity = Capacity(node.devices, now_s, (case.deadline_s for case in due))
         plan: dict[int, Reservation] = {}
-        largest: list[tuple[float, int]] = []  # heap of planned jobs, the most device seconds for their weight first
+        largest: list[tuple[float, int]] = []  # heap of planned jobs, the most device seconds per weight first
         for index in dict.fromkeys(chosen):
             case = due[index]
-            found = case.fit(capacity, self._change_s, (min_devices or {}).get(case.job.name, 0))
-            if found is None and swap:
-                found = self._replace_larger_job(case, due, plan, largest, capacity)
-            if found is not None:
-                capacity.reserve(found)
-                plan[index] = found
-                heappush(largest, (-found.device_s / case.job.weight, index))
+            reservation = case.fit(capacity, self._change_s, (min_devices or {}).get(case.job.name, 0))
+            if reservation is None and swap:
+                reservation = self._replace_larger_job(case, due, plan, largest, capacity)
+            if reservation is not None:
+                capacity.reserve(reservation)
+                plan[index] = reservation
+                heappush(largest, (-reservation.device_s / case.job.weight, index))
         return plan
 
     def _replace_larger_job(
@@ -196,63 +198,63 @@ class OnTime:
         largest: list[tuple[float, int]],
         capacity: Capacity,
     ) -> Reservation | None:
-        """Drop a larger job from the plan if that makes room for ``case``; return the reservation of ``case``."""
-        needed, found = case.needed / case.job.weight, None
+        """Drop a larger job from the plan if this makes room for ``case``; return the reservation of ``case``."""
+        needed, reservation = case.needed / case.job.weight, None
         tried: list[tuple[float, int]] = []
-        while found is None and len(tried) < _SWAP_TRIES and largest and -largest[0][0] > needed:
+        while reservation is None and len(tried) < _SWAP_TRIES and largest and -largest[0][0] > needed:
             entry = heappop(largest)
             capacity.release(plan[entry[1]])
-            found = case.fit(capacity, self._change_s)
-            if found is not None and found.device_s / case.job.weight < -entry[0]:
+            reservation = case.fit(capacity, self._change_s)
+            if reservation is not None and reservation.device_s / case.job.weight < -entry[0]:
                 del plan[entry[1]]
             else:
-                found = None
+                reservation = None
                 capacity.reserve(plan[entry[1]])
                 tried.append(entry)
         for entry in tried:
             heappush(largest, entry)
-        return found
+        return reservation
 
     def _distribute(self, planned: Sequence[_JobCase], late: Sequence[_JobCase], devices: int) -> dict[str, int]:
-        """Return the devices of each job now: its reservation, then a share of the spare devices."""
-        given = {case.job.name: case.planned.now for case in planned if case.planned is not None}
-        spare = devices - sum(given.values())
+        """Return the present devices of each job: its reservation, and a share of the spare devices."""
+        devices_of = {case.job.name: case.planned.now for case in planned if case.planned is not None}
+        spare = devices - sum(devices_of.values())
         for case in planned:  # shrinking a job that will grow again soon costs two changes
-            more = case.held - given[case.job.name]
+            more = case.held - devices_of[case.job.name]
             if 0 < more <= spare:
-                given[case.job.name] += more
+                devices_of[case.job.name] += more
                 spare -= more
         for case in sorted(late, key=lambda case: case.work_left / case.curve.options[0][1]):
             smallest = case.curve.options[0][0]
             count = case.held if smallest <= case.held <= spare else smallest
             if count <= spare:
-                given[case.job.name] = count
+                devices_of[case.job.name] = count
                 spare -= count
-        return self._distribute_spare(given, [*planned, *late], spare)
+        return self._distribute_spare(devices_of, [*planned, *late], spare)
 
-    def _distribute_spare(self, given: dict[str, int], cases: Sequence[_JobCase], spare: int) -> dict[str, int]:
-        """Add spare devices where each of them adds the most speed."""
-        gains = [gain for index, case in enumerate(cases) if (gain := self._gain(case, index, given)) is not None]
+    def _distribute_spare(self, devices_of: dict[str, int], cases: Sequence[_JobCase], spare: int) -> dict[str, int]:
+        """Add spare devices to the jobs that gain the most speed per device."""
+        gains = [gain for index, case in enumerate(cases) if (gain := self._gain(case, index, devices_of)) is not None]
         heapify(gains)
         while gains and spare > 0:
             _, index, count = heappop(gains)
             case = cases[index]
-            more = count - given.get(case.job.name, 0)
+            more = count - devices_of.get(case.job.name, 0)
             if more <= spare:
-                given[case.job.name] = count
+                devices_of[case.job.name] = count
                 spare -= more
-                gain = self._gain(case, index, given)
+                gain = self._gain(case, index, devices_of)
                 if gain is not None:
                     heappush(gains, gain)
-        return given
+        return devices_of
 
-    def _gain(self, case: _JobCase, index: int, given: dict[str, int]) -> tuple[float, int, int] | None:
-        """Return a heap entry: minus the relative gain of an added device, the index, and the next count.
+    def _gain(self, case: _JobCase, index: int, devices_of: dict[str, int]) -> tuple[float, int, int] | None:
+        """Return a heap entry: minus the relative gain per added device, the index, and the next count.
 
-        ``None`` if the job should not grow.
+        Return ``None`` if the job should not grow.
         """
-        count = given.get(case.job.name, 0)
-        if count == 0 and case.job.name not in given and case.planned is None:
+        count = devices_of.get(case.job.name, 0)
+        if count == 0 and case.job.name not in devices_of and case.planned is None:
             return None  # a late job without devices
         larger = case.curve.next_count(count)
         if larger is None:
@@ -276,6 +278,6 @@ class OnTime:
         if case.job.deadline_s is None:
             return "no deadline: runs on spare devices" if count else "no deadline: waits for spare devices"
         alone_s = now_s + case.work_left / case.curve.options[-1][1]
-        beside = "even alone in the pool" if alone_s > case.deadline_s else "beside the other jobs"
+        condition = "even alone in the pool" if alone_s > case.deadline_s else "because of other jobs"
         spare = "runs on spare devices" if count else "waits for spare devices"
-        return f"misses its deadline {beside}; {spare}"
+        return f"misses its deadline {condition}; {spare}"

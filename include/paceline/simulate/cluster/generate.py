@@ -1,4 +1,4 @@
-"""Random workloads with the published statistics of workloads that are not published themselves."""
+"""Random workloads with the published statistics of unpublished workloads."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from paceline.errors import InvalidInputError
 from paceline.simulate.cluster.workload import Arrival
 
 SPAN_S = 178_898.0  # from 24 January 2021, 14:25:41, to 26 January, 16:07:19
-_BEGINS_H = 14.43  # hour of the day
+_START_H = 14.43  # hour of the day at which the workload starts
 _BUSIEST_H = 15.0
 _SWING = 0.6  # arrivals at the busiest hour are (1 + swing) / (1 - swing) times as frequent as twelve hours later
-_BURST = 2.0  # mean number of jobs that a user submits in a row
-_APART_S = 40.0  # mean time between two of them
-_SHORT_S = 300.0  # "small-ETA jobs" take less
+_BURST_JOBS = 2.0  # mean number of jobs that a user submits in a row
+_BURST_GAP_S = 40.0  # mean time between two jobs of a burst
+_SHORT_S = 300.0  # upper limit of "small-ETA jobs"
 _MEAN_LONG_S, _MEAN_ALL_S, _LONG_SHARE = 232.6 * 60, 84.3 * 60, 447 / 1252
 _MEAN_SHORT_S = (_MEAN_ALL_S - _LONG_SHARE * _MEAN_LONG_S) / (1 - _LONG_SHARE)  # 117 s, from the two means
-_SIGMA = 1.5  # of the lognormal beyond 5 minutes: half of the jobs take less than 1.5 hours
-_LONGEST_S = SPAN_S  # longer jobs could not have ended in the window
-_NODES, _WEIGHTS = (1, 2, 4, 8), (0.35, 0.30, 0.20, 0.15)  # requests of users; not in the paper
+_SIGMA = 1.5  # of the lognormal training times beyond 5 minutes; half of these jobs take less than 1.5 hours
+_LONGEST_S = SPAN_S  # longer jobs could not have ended within the span
+_NODES, _WEIGHTS = (1, 2, 4, 8), (0.35, 0.30, 0.20, 0.15)  # requested nodes and their frequencies; not in the paper
 
 
 def modelarts(
@@ -38,11 +38,11 @@ def modelarts(
 ) -> list[Arrival]:
     """Generate two days of elastic training jobs like those of ModelArts (Hu et al. 2021, section 5).
 
-    As published: 447 jobs in 2 days 2 hours that train for 5 minutes or more, 232.6 minutes on average, or all 1,252,
-    of which 64 % are shorter, with a mean of 84.3 minutes; they scale over 1, 2, 4, 8 and 16 nodes with
-    k · 0.8^log2(k). Not published, and chosen here: training times beyond 5 minutes are lognormal (sigma 1.5, none
-    longer than the two days), shorter ones uniform around their mean; arrivals follow the time of day, and half come in
-    short bursts; users request 1, 2, 4 or 8 nodes, and the training time applies to the requested number.
+    The published statistics: in 2 days and 2 hours, 447 jobs train for 5 minutes or more, 232.6 minutes on average. All
+    1,252 jobs, of which 64 % are shorter, train for 84.3 minutes on average. Jobs scale over 1, 2, 4, 8 and 16 nodes
+    with k · 0.8^log2(k). The unpublished assumptions: training times beyond 5 minutes are lognormal (sigma 1.5, limited
+    to the two days), and shorter times are uniform around their mean. Arrivals follow the time of day; half of the jobs
+    arrive in bursts. Users request 1, 2, 4 or 8 nodes, and the training time applies to the requested number.
 
     Parameters
     ----------
@@ -51,9 +51,9 @@ def modelarts(
     jobs:
         Number of jobs that train for 5 minutes or more.
     all_jobs:
-        Add the short jobs: 805 for 447.
+        Whether to add the short jobs, 805 for 447 longer jobs.
     eta_error:
-        Estimates have a random factor in 1 ± ``eta_error``, for all jobs that neither break nor are cancelled.
+        Maximum relative error of the estimated work, which is random, for jobs that neither fail nor are cancelled.
     bugs:
         Fraction of the jobs that hang within their first 5 minutes of training.
     cancelled:
@@ -84,15 +84,15 @@ def modelarts(
         raise InvalidInputError("cancelled", cancelled, f"at most {1 - bugs:g} with bugs={bugs:g}")
     if most_nodes < _NODES[-1]:
         raise InvalidInputError("most_nodes", most_nodes, f"{_NODES[-1]} or more, as users request up to {_NODES[-1]}")
-    # Each aspect has its own random stream, so that a change of one leaves the others as they are.
-    when, length, size, fate = (_stream(seed, aspect) for aspect in ("when", "length", "size", "fate"))
-    times_s = _long(length, jobs)
+    # Each aspect has its own random stream, so that a change of one aspect does not affect any other.
+    when, length, size, fate = (_random_stream(seed, aspect) for aspect in ("when", "length", "size", "fate"))
+    times_s = _long_times_s(length, jobs)
     if all_jobs:
-        times_s += _short(length, round(jobs / _LONG_SHARE) - jobs)
+        times_s += _short_times_s(length, round(jobs / _LONG_SHARE) - jobs)
         length.shuffle(times_s)
     speeds = {DEVICE: Speeds.halving_efficiency(most_nodes)}
     workload = []
-    for number, (arrives_s, training_s) in enumerate(zip(_arrivals(when, len(times_s)), times_s, strict=True)):
+    for number, (arrives_s, training_s) in enumerate(zip(_arrival_times_s(when, len(times_s)), times_s, strict=True)):
         nodes = size.choices(_NODES, _WEIGHTS)[0]
         kind, extent, error = fate.random(), fate.random(), fate.random()
         broken, ended = kind < bugs, bugs <= kind < bugs + cancelled
@@ -111,22 +111,22 @@ def modelarts(
     return workload
 
 
-def _stream(seed: int, aspect: str) -> random.Random:
+def _random_stream(seed: int, aspect: str) -> random.Random:
     return random.Random(f"modelarts {aspect} {seed}")  # noqa: S311 - a simulation, no secret
 
 
-def _long(draw: random.Random, number: int) -> list[float]:
+def _long_times_s(draw: random.Random, number: int) -> list[float]:
     """Return training times of 5 minutes or more with the published mean."""
-    return _scaled(lambda: draw.lognormvariate(0.0, _SIGMA), number, _SHORT_S, _LONGEST_S, _MEAN_LONG_S)
+    return _draw_with_mean(lambda: draw.lognormvariate(0.0, _SIGMA), number, _SHORT_S, _LONGEST_S, _MEAN_LONG_S)
 
 
-def _short(draw: random.Random, number: int) -> list[float]:
-    """Return training times below 5 minutes with the mean that follows from the two published ones."""
-    return _scaled(lambda: draw.uniform(0.1, 1.9), number, 0.0, _SHORT_S, _MEAN_SHORT_S)
+def _short_times_s(draw: random.Random, number: int) -> list[float]:
+    """Return training times below 5 minutes with the mean that follows from the two published means."""
+    return _draw_with_mean(lambda: draw.uniform(0.1, 1.9), number, 0.0, _SHORT_S, _MEAN_SHORT_S)
 
 
-def _scaled(draw: Callable[[], float], number: int, low: float, high: float, mean: float) -> list[float]:
-    """Return random values scaled to a mean; clipping at ``high`` and scaling alternate until both hold."""
+def _draw_with_mean(draw: Callable[[], float], number: int, low: float, high: float, mean: float) -> list[float]:
+    """Return random values with the given mean: scale them and clip them at ``high`` until neither is necessary."""
     beyond, room = mean - low, high - low
     drawn = [draw() for _ in range(number)]
     for _ in range(100):
@@ -137,21 +137,21 @@ def _scaled(draw: Callable[[], float], number: int, low: float, high: float, mea
     return [low + value for value in drawn]
 
 
-def _arrivals(draw: random.Random, number: int) -> list[float]:
+def _arrival_times_s(draw: random.Random, number: int) -> list[float]:
     """Return arrival times over two days, from 0 to the end of the window: more by day than by night, and in bursts.
 
-    The start of a burst follows the cumulative intensity; its number of jobs is geometric.
+    The starts of bursts follow the cumulative arrival rate; the number of jobs in a burst is geometric.
     """
     grid_s = [SPAN_S * step / 1000 for step in range(1001)]
-    rates = [1 + _SWING * cos(2 * pi * (_BEGINS_H + time_s / 3600 - _BUSIEST_H) / 24) for time_s in grid_s]
+    rates = [1 + _SWING * cos(2 * pi * (_START_H + time_s / 3600 - _BUSIEST_H) / 24) for time_s in grid_s]
     cumulative = list(accumulate(rates))
     drawn: list[float] = []
     while len(drawn) < number:
         time_s = grid_s[bisect(cumulative, draw.random() * cumulative[-1])]
         time_s += draw.random() * grid_s[1]
         drawn.append(time_s)
-        while len(drawn) < number and draw.random() < 1 - 1 / _BURST:
-            time_s += draw.expovariate(1 / _APART_S)
+        while len(drawn) < number and draw.random() < 1 - 1 / _BURST_JOBS:
+            time_s += draw.expovariate(1 / _BURST_GAP_S)
             drawn.append(time_s)
     drawn.sort()
     if number == 1:

@@ -1,8 +1,8 @@
 """Training jobs of three kinds of networks on nodes with two kinds of GPUs: the workload of section V-B of ANDREAS.
 
-The paper gives the numbers of nodes, GPUs and jobs, the kinds of networks, epochs, batch sizes and weights (tables II
-and V) and the price of electricity. Chosen here: seconds per epoch, the scaling of networks, the power of nodes, due
-dates and arrival rates.
+The paper specifies the numbers of nodes, GPUs and jobs, the kinds of networks, epochs, batch sizes and weights (tables
+II and V) and the price of electricity. This module assumes seconds per epoch, the scaling of networks, the power of
+nodes, due dates and arrival rates.
 """
 
 from __future__ import annotations
@@ -19,20 +19,23 @@ EUR_PER_KWH = 0.172  # section V-A
 PUE = 1.33  # section V-A, for ``Simulation(pue=...)``
 
 V100, T4 = "V100", "TURING"
-GPUS = {"small": {V100: 2, T4: 1}, "large": {V100: 4, T4: 2}}  # per node, section V-B
+GPUS = {"small": {V100: 2, T4: 1}, "large": {V100: 4, T4: 2}}  # GPUs per node, section V-B
 
 _HOST_W = 200.0  # a server with two sockets, without its GPUs, while a job runs on it
 _GPU_W = {V100: 250.0, T4: 70.0}  # board power from the data sheets
 _EPOCHS = (60, 80, 120, 160)
 _BATCHES = (4096, 8192)
-_DUE = (1.5, 6.0)  # time to the due date, relative to the duration of the job alone on the fastest node
+_DUE_FACTORS = (
+    1.5,
+    6.0,
+)  # range of the time to the due date, relative to the duration of the job alone on the fastest node
 _WEIGHTS = (1, 5)
-_LOADS = (0.5, 1.5)  # offered load in calm and in busy phases, relative to the GPUs with one job on each
+_LOADS = (0.5, 1.5)  # offered load in calm and busy phases, relative to all GPUs with one job each
 _PHASE_S = 7200.0  # length of a phase
 
 
 class Network(NamedTuple):
-    """A network to train."""
+    """A neural network that jobs train."""
 
     name: str
     epoch_s: float  # seconds for an epoch on one V100, at the smaller batch size
@@ -51,20 +54,20 @@ NETWORKS = (
 def heterogeneous(
     nodes: int, jobs: int | None = None, mix: Literal["small", "large"] = "small", seed: int = 0
 ) -> tuple[list[Arrival], list[Node]]:
-    """Generate jobs that arrive at a varying rate at a cluster with two kinds of GPUs.
+    """Generate a cluster with two kinds of GPUs, and jobs that arrive there at a varying rate.
 
-    Half of the nodes have V100s, the others T4s. Jobs train one of four networks, with random epochs, batch size,
-    weight and due date; alone on one V100 they take 9 minutes to 4 hours. Busy phases with 1.5 times the load that the
-    cluster can do alternate with calm ones with half of it; each phase lasts two hours.
+    Half of the nodes have V100s, and half have T4s. Each job trains one of four networks, with random epochs, batch
+    size, weight and due date; alone on one V100, a job takes 9 minutes to 4 hours. Busy phases with 1.5 times the load
+    that the cluster can process alternate with calm phases with half of this load; each phase lasts two hours.
 
     Parameters
     ----------
     nodes:
         Number of nodes, 2 or more.
     jobs:
-        Number of jobs; by default ten for each node.
+        Number of jobs; by default ten per node.
     mix:
-        "small": two V100s or one T4 in a node; "large": four V100s or two T4s.
+        ``"small"``: two V100s or one T4 per node; ``"large"``: four V100s or two T4s.
     seed:
         Random seed.
 
@@ -94,7 +97,7 @@ def heterogeneous(
         Node(f"{kind}-{number}", gpus[kind], kind, _cost_per_s(kind, gpus[kind])) for number, kind in enumerate(kinds)
     ]
     rng = random.Random(seed)  # noqa: S311 - a simulation, no secret
-    drawn = [_draw(rng, gpus) for _ in range(10 * nodes if jobs is None else jobs)]
+    drawn = [_draw_job(rng, gpus) for _ in range(10 * nodes if jobs is None else jobs)]
     # Work of the cluster per second, in seconds on one V100, if each job has one GPU.
     t4 = sum(network.t4 * network.epoch_s for network in NETWORKS) / sum(network.epoch_s for network in NETWORKS)
     power = kinds.count(V100) * gpus[V100] + kinds.count(T4) * gpus[T4] * t4
@@ -108,12 +111,12 @@ def heterogeneous(
             deadline_s=now_s + one.due_in_s,
             weight=one.weight,
         )
-        for number, (one, now_s) in enumerate(zip(drawn, _mixed(rng, power / work), strict=False))
+        for number, (one, now_s) in enumerate(zip(drawn, _arrival_times_s(rng, power / work), strict=False))
     ]
     return arrivals, cluster
 
 
-class _Drawn(NamedTuple):
+class _RandomJob(NamedTuple):
     network: Network
     work: float
     speeds: dict[str, Speeds]
@@ -121,7 +124,7 @@ class _Drawn(NamedTuple):
     weight: float
 
 
-def _draw(rng: random.Random, gpus: dict[str, int]) -> _Drawn:
+def _draw_job(rng: random.Random, gpus: dict[str, int]) -> _RandomJob:
     network = rng.choice(NETWORKS)
     batch = rng.choice(_BATCHES)
     # Doubling the batch size makes an epoch a tenth shorter and halves the loss of efficiency on several GPUs.
@@ -136,7 +139,7 @@ def _draw(rng: random.Random, gpus: dict[str, int]) -> _Drawn:
         for kind, most in gpus.items()
     }
     fastest_s = work / max(max(each.per_s) for each in speeds.values())
-    return _Drawn(network, work, speeds, rng.uniform(*_DUE) * fastest_s, float(rng.randint(*_WEIGHTS)))
+    return _RandomJob(network, work, speeds, rng.uniform(*_DUE_FACTORS) * fastest_s, float(rng.randint(*_WEIGHTS)))
 
 
 def _cost_per_s(kind: str, gpus: int) -> tuple[float, ...]:
@@ -145,7 +148,7 @@ def _cost_per_s(kind: str, gpus: int) -> tuple[float, ...]:
     return tuple(each / 1000 / 3600 * EUR_PER_KWH for each in watts)
 
 
-def _mixed(rng: random.Random, rate_per_s: float) -> Iterator[float]:
+def _arrival_times_s(rng: random.Random, rate_per_s: float) -> Iterator[float]:
     """Yield arrival times: a Poisson process whose rate alternates between low and high phases."""
     now_s, ends_s = 0.0, _PHASE_S
     busy = rng.random() < 0.5

@@ -19,9 +19,9 @@ def draw(results: Sequence[SimulationResult], devices: int, path: str | os.PathL
     results:
         Results of the same workload under several policies.
     devices:
-        Devices of the cluster.
+        Number of devices in the cluster.
     path:
-        Output file, PNG or another format of matplotlib by its suffix; missing folders are created.
+        Output file, a PNG or another matplotlib format by its suffix; missing folders are created.
     title:
         Title of the figure.
     """

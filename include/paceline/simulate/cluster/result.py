@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from paceline.allocate import Node
 
 if TYPE_CHECKING:
-    from paceline.simulate.cluster.running import Running
+    from paceline.simulate.cluster.running import RunningJob
 
 _MAX_SAMPLES = 2000
 
@@ -22,11 +22,11 @@ class JobOutcome(NamedTuple):
     arrived_s: float
     started_s: float | None
     departed_s: float
-    met: bool | None  # whether it met its deadline; None without one
+    met: bool | None  # whether the job met its deadline; None if it has none
 
 
 class ClusterSample(NamedTuple):
-    """The cluster at one time."""
+    """The state of the cluster at one time."""
 
     now_s: float
     queued: int
@@ -59,7 +59,7 @@ class SimulationResult:
 
     @property
     def deadlines_met_pct(self) -> float:
-        """Percentage of the jobs with a deadline that met it."""
+        """Percentage of deadlines met, over all jobs with a deadline."""
         return 100.0 * self.deadlines_met / self.with_deadline if self.with_deadline else 100.0
 
     @property
@@ -96,8 +96,8 @@ class Ledger:
             self._energy += passed_s * self._pue * sum(node.cost(used[node.name]) for node in self._nodes)
         self._accounted_s = now_s
 
-    def record_departure(self, job: Running, status: str, now_s: float) -> None:
-        """Record the departure of a job."""
+    def record_departure(self, job: RunningJob, status: str, now_s: float) -> None:
+        """Add the outcome of a departed job to the result."""
         arrival, started_s = job.arrival, job.view.started_s
         self.departed += 1
         met = None
@@ -119,7 +119,7 @@ class Ledger:
         if self._on_outcome is not None:
             self._on_outcome(JobOutcome(arrival.name, status, arrival.arrives_s, started_s, now_s, met))
 
-    def sample(self, now_s: float, active: Mapping[str, Running], used: Mapping[str, int]) -> None:
+    def sample(self, now_s: float, active: Mapping[str, RunningJob], used: Mapping[str, int]) -> None:
         """Record every ``_stride``-th sample; at the limit, drop every second sample and double the stride."""
         self._skipped += 1
         if self._skipped < self._stride:
@@ -132,7 +132,7 @@ class Ledger:
             self._stride *= 2
 
     def result(self, policy: str, now_s: float) -> SimulationResult:
-        """Return the result up to now."""
+        """Return the result of the simulation up to now."""
         done = max(self.done, 1)
         return SimulationResult(
             policy=policy,

@@ -8,7 +8,7 @@ from paceline.allocate import ClusterJob, Node, Placement
 from paceline.simulate.cluster.workload import Arrival, Friction
 
 
-class Running:
+class RunningJob:
     """The true state of a job between arrival and departure.
 
     ``view`` is the job as policies see it, with estimated work.
@@ -30,12 +30,12 @@ class Running:
     def __init__(self, arrival: Arrival, seq: int) -> None:
         self.arrival = arrival
         self.seq = seq  # arrival number, which orders simultaneous events
-        self.work_left = arrival.work  # at since_s
+        self.work_left = arrival.work  # remaining work at since_s
         self.since_s = arrival.arrives_s
         self.speed = 0.0
         self.target = 0.0  # speed after the pause and delay of a change
         self.full_speed_s = inf  # time at which the job reaches its target speed
-        self.trained_s = 0.0  # time with devices
+        self.trained_s = 0.0  # total time with devices
         self.unsaved_s = 0.0  # training time since the last snapshot
         self.view = ClusterJob(
             name=arrival.name,
@@ -69,7 +69,7 @@ class Running:
         self.update_view()
 
     def place(self, placement: Placement | None, node: Node | None, now_s: float, friction: Friction) -> None:
-        """Change the placement of the job, which must have advanced to ``now_s``; ``None`` stops it."""
+        """Change the placement of the job, which must have advanced to ``now_s``; ``None`` stops the job."""
         held = self.view.held
         moved = held is not None and (placement is None or placement.node != held.node)
         if moved and friction.snapshot_every_s is not None:
@@ -90,14 +90,14 @@ class Running:
         self.update_view()
 
     def update_view(self) -> None:
-        """Copy the present state to ``view``."""
+        """Copy the present state of the job to ``view``."""
         view, estimated = self.view, self.arrival.estimated
         view.work = self.work_left * estimated
         view.since_s = self.since_s
         view.speed = self.speed * estimated
 
-    def next_s(self) -> float:
-        """Return the time of the next event of the job: its end, its failure, or its target speed."""
+    def next_event_s(self) -> float:
+        """Return the time at which the job next ends, fails or reaches its target speed."""
         ends_s = self.since_s + self.work_left / self.speed if self.speed else inf
         breaks_s = self.since_s + self.arrival.breaks_after_s - self.trained_s if self.view.held is not None else inf
         return min(ends_s, breaks_s, self.full_speed_s)

@@ -12,33 +12,33 @@ from math import floor, inf
 from paceline.allocate import Allocation, ClusterJob, ImpossibleAllocationError, Node, Placement, Policy
 from paceline.errors import InvalidInputError
 from paceline.simulate.cluster.result import JobOutcome, Ledger, SimulationResult
-from paceline.simulate.cluster.running import Running
+from paceline.simulate.cluster.running import RunningJob
 from paceline.simulate.cluster.workload import Arrival, Friction
 
-_DONE = 1e-9  # fraction of the work of a job; less remaining work is a rounding error
+_DONE = 1e-9  # fraction of a job's work; a smaller remainder is a rounding error
 
 
 class Simulation:
-    """A cluster with arriving jobs under a policy.
+    """A cluster with arriving jobs to which a policy allocates devices.
 
     Parameters
     ----------
     arrivals:
         The jobs in order of arrival, read one by one, so they may come from a generator.
     nodes:
-        The cluster.
+        The nodes of the cluster.
     policy:
         The policy, which decides at arrivals, at departures and at regular times.
     friction:
-        The cost of changes.
+        The cost of allocation changes.
     period_s:
-        Seconds between two regular times, at which jobs may be resized; ``None``: at every decision.
+        Seconds between regular times, at which jobs may be resized; with ``None``, every decision may resize jobs.
     pue:
         Power usage effectiveness: the energy of the data centre relative to that of its nodes.
     on_event:
-        Called with this simulation after each event, for monitoring and checks.
+        Function to call with this simulation after each event, for monitoring and checks.
     on_outcome:
-        Called with the outcome of each departed job.
+        Function to call with the outcome of each departed job.
 
     Examples
     --------
@@ -66,7 +66,7 @@ class Simulation:
         if not nodes or len({node.name for node in nodes}) < len(nodes):
             raise InvalidInputError("nodes", [node.name for node in nodes], "at least one node, with unique names")
         self.now_s = 0.0
-        self.active: dict[str, Running] = {}
+        self.active: dict[str, RunningJob] = {}
         self.used = {node.name: 0 for node in nodes}
         self.ledger = Ledger(nodes, pue, on_outcome)
         self._nodes = list(nodes)
@@ -76,17 +76,17 @@ class Simulation:
         self._friction = friction or Friction()
         self._period_s = period_s
         self._on_event = on_event
-        self._events: list[tuple[float, int, int, Running]] = []  # heap of (time, arrival number, version, job)
+        self._events: list[tuple[float, int, int, RunningJob]] = []  # heap of (time, arrival number, version, job)
         self._versions: dict[int, int] = {}  # current version by arrival number; older events are obsolete
-        self._cancels: list[tuple[float, int, Running]] = []
+        self._cancels: list[tuple[float, int, RunningJob]] = []
         self._regular_s = inf  # the next regular time
         self._replan_s = inf  # the next time in the policy's plan
-        self._next = self._read()
+        self._next_arrival = self._read_arrival()
         self._arrived = 0
 
     def run(self, progress: Callable[[int], object] | None = None) -> SimulationResult:
-        """Simulate until all jobs have departed; ``progress`` is called with the number of new departures."""
-        while (now_s := self._next_s()) < inf:
+        """Simulate until all jobs have departed; call ``progress`` with the number of new departures."""
+        while (now_s := self._next_event_s()) < inf:
             self.now_s = now_s
             departed_before = self.ledger.departed
             changed = self._process_events()
@@ -94,16 +94,16 @@ class Simulation:
             if self.active and (changed or regular or now_s >= self._replan_s):
                 allocation = self._decide(rescale=regular or self._period_s is None)
                 self._replan_s = allocation.replan_s
-                self._apply(allocation)
+                self._apply_allocation(allocation)
             if self._period_s is not None and (regular or self._regular_s == inf):
-                next_s = (floor(now_s / self._period_s + 1e-9) + 1) * self._period_s
-                self._regular_s = next_s if self.active else inf
+                next_regular_s = (floor(now_s / self._period_s + 1e-9) + 1) * self._period_s
+                self._regular_s = next_regular_s if self.active else inf
             self.ledger.sample(now_s, self.active, self.used)
             if self._on_event is not None:
                 self._on_event(self)
             if progress is not None and self.ledger.departed > departed_before:
                 progress(self.ledger.departed - departed_before)
-            if self._deadlocked():
+            if self._is_deadlocked():
                 waiting = sorted(self.active)
                 raise ImpossibleAllocationError(
                     f"{self._policy.name}: no job runs or will arrive, but {len(waiting)} wait: "
@@ -111,48 +111,48 @@ class Simulation:
                 )
         return self.ledger.result(self._policy.name, self.now_s)
 
-    def _next_s(self) -> float:
+    def _next_event_s(self) -> float:
         while self._events and self._events[0][2] != self._versions.get(self._events[0][1]):
             heappop(self._events)
         while self._cancels and self._cancels[0][2].arrival.name not in self.active:
             heappop(self._cancels)
         return min(
-            self._next.arrives_s if self._next else inf,
+            self._next_arrival.arrives_s if self._next_arrival else inf,
             self._events[0][0] if self._events else inf,
             self._cancels[0][0] if self._cancels else inf,
             self._regular_s,
             self._replan_s if self.active else inf,
         )
 
-    def _deadlocked(self) -> bool:
-        return bool(self.active) and self._next is None and not self._events and not any(self.used.values())
+    def _is_deadlocked(self) -> bool:
+        return bool(self.active) and self._next_arrival is None and not self._events and not any(self.used.values())
 
     def _process_events(self) -> bool:
-        """Process all events up to now; return whether they require a decision of the policy."""
+        """Process all events up to now; return whether the policy has to decide again."""
         changed = False
         while self._events and self._events[0][0] <= self.now_s:
             _, seq, version, job = heappop(self._events)
             if self._versions.get(seq) == version:
-                changed |= self._progress(job)
+                changed |= self._process_job_event(job)
         while self._cancels and self._cancels[0][0] <= self.now_s:
             job = heappop(self._cancels)[2]
             if self.active.get(job.arrival.name) is job:
                 job.advance(self.now_s, self._friction)
-                self._depart(job, "cancelled")
+                self._remove_job(job, "cancelled")
                 changed = True
-        while self._next is not None and self._next.arrives_s <= self.now_s:
-            self._arrive(self._next)
-            self._next = self._read()
+        while self._next_arrival is not None and self._next_arrival.arrives_s <= self.now_s:
+            self._add_job(self._next_arrival)
+            self._next_arrival = self._read_arrival()
             changed = True
         return changed
 
-    def _read(self) -> Arrival | None:
+    def _read_arrival(self) -> Arrival | None:
         arrival = next(self._arrivals, None)
         if arrival is not None and arrival.arrives_s < self.now_s:
             raise InvalidInputError(f"{arrival.name}.arrives_s", arrival.arrives_s, "jobs in order of arrival")
         return arrival
 
-    def _arrive(self, arrival: Arrival) -> None:
+    def _add_job(self, arrival: Arrival) -> None:
         if arrival.name in self.active:
             raise InvalidInputError("name", arrival.name, "a unique name")
         if not any(
@@ -160,27 +160,27 @@ class Simulation:
         ):
             raise InvalidInputError(f"{arrival.name}.speeds", dict(arrival.speeds), "speeds for at least one node")
         self._arrived += 1
-        job = Running(arrival, self._arrived)
+        job = RunningJob(arrival, self._arrived)
         self.active[arrival.name] = job
         if arrival.cancelled_after_s < inf:
             heappush(self._cancels, (arrival.arrives_s + arrival.cancelled_after_s, job.seq, job))
 
-    def _progress(self, job: Running) -> bool:
+    def _process_job_event(self, job: RunningJob) -> bool:
         job.advance(self.now_s, self._friction)
         if job.work_left <= _DONE * job.arrival.work:
-            self._depart(job, "done")
+            self._remove_job(job, "done")
             return True
         if job.trained_s >= job.arrival.breaks_after_s * (1 - _DONE):
-            self._depart(job, "broken")
+            self._remove_job(job, "broken")
             return True
         if job.full_speed_s <= self.now_s:
             job.reach_target_speed()
         else:
-            job.update_view()  # the event is early by a rounding error
+            job.update_view()  # a rounding error made the event too early
         self._schedule_event(job)
         return False
 
-    def _depart(self, job: Running, status: str) -> None:
+    def _remove_job(self, job: RunningJob, status: str) -> None:
         if job.view.held is not None:
             self.ledger.account(self.now_s, self.used)
             self.used[job.view.held.node] -= job.view.held.devices
@@ -192,10 +192,12 @@ class Simulation:
         jobs: list[ClusterJob] = [job.view for job in self.active.values()]
         return self._policy.allocate(jobs, self._nodes, self.now_s, rescale=rescale)
 
-    def _apply(self, allocation: Allocation) -> None:
-        given = allocation.placements
-        changes = [(job, given.get(name)) for name, job in self.active.items() if job.view.held != given.get(name)]
-        if len(given) > len(self.active) or any(name not in self.active for name in given):
+    def _apply_allocation(self, allocation: Allocation) -> None:
+        placements = allocation.placements
+        changes = [
+            (job, placements.get(name)) for name, job in self.active.items() if job.view.held != placements.get(name)
+        ]
+        if len(placements) > len(self.active) or any(name not in self.active for name in placements):
             raise ImpossibleAllocationError(f"{self._policy.name}: the allocation contains an unknown job")
         if not changes:
             return
@@ -205,11 +207,11 @@ class Simulation:
                 self.used[job.view.held.node] -= job.view.held.devices
         for job, placement in changes:
             job.advance(self.now_s, self._friction)
-            job.place(placement, self._occupy(placement), self.now_s, self._friction)
+            job.place(placement, self._occupy_devices(placement), self.now_s, self._friction)
             self.ledger.changes += 1
             self._schedule_event(job)
 
-    def _occupy(self, placement: Placement | None) -> Node | None:
+    def _occupy_devices(self, placement: Placement | None) -> Node | None:
         if placement is None:
             return None
         node = self._by_name.get(placement.node)
@@ -222,10 +224,10 @@ class Simulation:
             )
         return node
 
-    def _schedule_event(self, job: Running) -> None:
-        """Schedule the next event of a job; earlier ones become obsolete."""
+    def _schedule_event(self, job: RunningJob) -> None:
+        """Schedule the next event of a job; earlier events become obsolete."""
         version = self._versions.get(job.seq, 0) + 1
         self._versions[job.seq] = version
-        when_s = job.next_s()
+        when_s = job.next_event_s()
         if when_s < inf:
             heappush(self._events, (max(when_s, self.now_s), job.seq, version, job))

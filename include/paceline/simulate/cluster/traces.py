@@ -1,6 +1,6 @@
 """Reads published traces of training jobs, and tables of measured throughput.
 
-The formats are those of the artifacts of ElasticFlow and Pollux; the files are not part of this project.
+The file formats are those of the ElasticFlow and Pollux artifacts, which are not part of this project.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from paceline.allocate import DEVICE, Speeds
 from paceline.errors import InvalidInputError
 from paceline.simulate.cluster.workload import Arrival
 
-# Names of each column in the different traces.
+# Names of each column, which differ between traces.
 _COLUMNS = {
     "submission_time": ("submission_time", "submit_time"),
     "num_iteration": ("num_iteration", "real_iteration"),
@@ -25,7 +25,7 @@ _COLUMNS = {
     "batch_size": ("batch_size",),
     "num_gpu": ("num_gpu",),
 }
-# The traces do not give the work of these jobs. Device hours of each application: the middle of its class in Pollux
+# Device hours of each application, which Pollux traces do not contain: the middle of the application's class in Pollux
 # (small, medium, large, extra large).
 POLLUX_DEVICE_HOURS = {"cifar10": 0.5, "ncf": 0.5, "bert": 5.0, "deepspeech2": 5.0, "yolov3": 50.0, "imagenet": 250.0}
 
@@ -33,7 +33,7 @@ POLLUX_DEVICE_HOURS = {"cifar10": 0.5, "ncf": 0.5, "bert": 5.0, "deepspeech2": 5
 def throughputs(folder: Path) -> dict[tuple[str, int], Speeds]:
     """Read iterations per second for each model and global batch size, from one ``MODEL.csv`` for each model.
 
-    Rows are batch sizes, columns are numbers of devices; empty cells were not measurable.
+    Rows are batch sizes, columns are numbers of devices; a cell is empty if it could not be measured.
     """
     tables: dict[tuple[str, int], Speeds] = {}
     files = sorted(folder.glob("*.csv"))
@@ -54,14 +54,14 @@ def throughputs(folder: Path) -> dict[tuple[str, int], Speeds]:
 
 
 def read(file: Path, tables: Mapping[tuple[str, int], Speeds], *, jobs: int | None = None) -> Iterator[Arrival]:
-    """Yield the jobs of a trace in order of arrival, the first at 0 s.
+    """Yield the jobs of a trace in order of arrival; the first job arrives at 0 s.
 
     Parameters
     ----------
     file:
         A trace with deadlines (ElasticFlow) or without (Pollux).
     tables:
-        Speeds of its models, see :func:`throughputs`.
+        Speeds of the models in the trace, see :func:`throughputs`.
     jobs:
         Number of jobs to read; by default all.
     """
@@ -69,13 +69,13 @@ def read(file: Path, tables: Mapping[tuple[str, int], Speeds], *, jobs: int | No
         rows = list(csv.DictReader(stream))
     if not rows:
         raise InvalidInputError("trace", str(file), "at least one job")
-    make = _pollux if "application" in rows[0] else _elasticflow
-    found = sorted(
-        (make(number, row, tables, file.name) for number, row in enumerate(rows)), key=lambda one: one.arrives_s
+    to_arrival = _pollux_arrival if "application" in rows[0] else _elasticflow_arrival
+    arrivals = sorted(
+        (to_arrival(number, row, tables, file.name) for number, row in enumerate(rows)), key=lambda one: one.arrives_s
     )
-    first_s = found[0].arrives_s
-    for one in found[:jobs]:
-        yield _shifted(one, -first_s)
+    first_s = arrivals[0].arrives_s
+    for one in arrivals[:jobs]:
+        yield _shifted_arrival(one, -first_s)
 
 
 def resampled(trace: Sequence[Arrival], jobs: int, seed: int) -> Iterator[Arrival]:
@@ -95,47 +95,49 @@ def resampled(trace: Sequence[Arrival], jobs: int, seed: int) -> Iterator[Arriva
     now_s = 0.0
     for number in range(jobs):
         one = draw.choice(trace)
-        yield replace(_shifted(one, now_s - one.arrives_s), name=f"{number}")
+        yield replace(_shifted_arrival(one, now_s - one.arrives_s), name=f"{number}")
         now_s += draw.choice(gaps_s)
 
 
-def _shifted(one: Arrival, by_s: float) -> Arrival:
+def _shifted_arrival(one: Arrival, by_s: float) -> Arrival:
     deadline_s = None if one.deadline_s is None else one.deadline_s + by_s
     return replace(one, arrives_s=one.arrives_s + by_s, deadline_s=deadline_s)
 
 
-def _elasticflow(index: int, row: Mapping[str, str], tables: Mapping[tuple[str, int], Speeds], file: str) -> Arrival:
+def _elasticflow_arrival(
+    index: int, row: Mapping[str, str], tables: Mapping[tuple[str, int], Speeds], file: str
+) -> Arrival:
     line = f"{file} line {index + 2}"
 
-    def cell(name: str) -> str:
+    def cell_text(name: str) -> str:
         for column in _COLUMNS[name]:
             if row.get(column):
                 return row[column]
         raise InvalidInputError(f"{line}, {name}", "", f"a value in a column {' or '.join(_COLUMNS[name])}")
 
-    def number(name: str) -> float:
+    def cell_number(name: str) -> float:
         try:
-            return float(cell(name))
+            return float(cell_text(name))
         except ValueError:
-            raise InvalidInputError(f"{line}, {name}", cell(name), "a number") from None
+            raise InvalidInputError(f"{line}, {name}", cell_text(name), "a number") from None
 
-    speeds = _speeds(tables, cell("model_name"), int(number("batch_size")), line)
+    speeds = _measured_speeds(tables, cell_text("model_name"), int(cell_number("batch_size")), line)
     return Arrival(
         name=str(index),
-        arrives_s=number("submission_time"),
-        work=number("num_iteration"),
+        arrives_s=cell_number("submission_time"),
+        work=cell_number("num_iteration"),
         speeds={DEVICE: speeds},
-        deadline_s=number("deadline"),
-        requested=int(number("num_gpu")),
+        deadline_s=cell_number("deadline"),
+        requested=int(cell_number("num_gpu")),
     )
 
 
-def _pollux(index: int, row: Mapping[str, str], tables: Mapping[tuple[str, int], Speeds], file: str) -> Arrival:
+def _pollux_arrival(index: int, row: Mapping[str, str], tables: Mapping[tuple[str, int], Speeds], file: str) -> Arrival:
     line = f"{file} line {index + 2}"
     application = row["application"]
     if application not in POLLUX_DEVICE_HOURS:
         raise InvalidInputError(f"{line}, application", application, f"one of {sorted(POLLUX_DEVICE_HOURS)}")
-    speeds = _speeds(tables, application, int(row["batch_size"]), line)
+    speeds = _measured_speeds(tables, application, int(row["batch_size"]), line)
     return Arrival(
         name=row["name"],
         arrives_s=float(row["time"]),
@@ -145,7 +147,7 @@ def _pollux(index: int, row: Mapping[str, str], tables: Mapping[tuple[str, int],
     )
 
 
-def _speeds(tables: Mapping[tuple[str, int], Speeds], model: str, batch: int, line: str) -> Speeds:
+def _measured_speeds(tables: Mapping[tuple[str, int], Speeds], model: str, batch: int, line: str) -> Speeds:
     try:
         return tables[model, batch]
     except KeyError:

@@ -12,12 +12,12 @@ from paceline.errors import InvalidInputError
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A job of a workload, with the events of its life.
+    """A job of a workload: its arrival, its work, and its failure or cancellation, if any.
 
     Parameters
     ----------
     name:
-        Unique in the workload.
+        Unique name in the workload.
     arrives_s:
         Arrival time in seconds.
     work:
@@ -25,13 +25,13 @@ class Arrival:
     speeds:
         Work per second for each device kind.
     deadline_s:
-        Deadline, on the clock of ``arrives_s``; ``None`` without one.
+        Deadline, on the clock of ``arrives_s``; ``None`` if the job has none.
     weight:
-        Cost of a second of tardiness.
+        Cost of each second of tardiness.
     requested:
         Number of devices that the user requested.
     estimated:
-        Estimated work relative to the true work: 1.1 is ten percent too much.
+        Estimated work relative to the true work: 1.1 is an overestimate by ten percent.
     breaks_after_s:
         Seconds of training after which a bug ends the job without a result.
     cancelled_after_s:
@@ -64,13 +64,13 @@ class Friction:
     Parameters
     ----------
     delay_s:
-        Seconds from a decision to start or grow a job until its speed changes; until then it keeps its old speed.
+        Seconds from a decision to start or grow a job until its speed changes; until then, its old speed applies.
         Shrinking takes no time (ModelArts, section 5.5).
     pause_s:
         Seconds without progress when a job starts, moves or is resized.
     snapshot_every_s:
-        Seconds of training between two snapshots; a stopped or moved job resumes from the last one. ``None``: each
-        stop saves a snapshot, and no work is lost.
+        Seconds of training between snapshots; a stopped or moved job resumes from its last snapshot. With ``None``,
+        each stop saves a snapshot, and no work is lost.
     """
 
     delay_s: float = 0.0

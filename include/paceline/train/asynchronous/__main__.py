@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from paceline.train._checkpoint import folder_for
+from paceline.train._checkpoint import checkpoint_folder
 from paceline.train._display import choose_display
 from paceline.train._store import Store
 from paceline.train._values import log
@@ -26,19 +26,19 @@ _STUCK_S, _PATIENCE_S = 60.0, 600.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a parameter server until the end of the training; return its exit code."""
+    """Run a parameter server until training ends; return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m paceline.train.asynchronous", description=__doc__)
     parser.add_argument("plan", type=Path, help="JSON file with the schedule")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
-    parser.add_argument("--port", type=int, default=PORT, help=f"port to listen on ({PORT}; 0 takes a free one)")
+    parser.add_argument("--port", type=int, default=PORT, help=f"port to listen on ({PORT}; 0 for a free port)")
     help_text = f"seconds after which an unfinished batch goes to another worker ({_STUCK_S:g})"
     parser.add_argument("--stuck-s", type=float, default=_STUCK_S, help=help_text)
     help_text = f"seconds after which a server without workers ends ({_PATIENCE_S:g})"
     parser.add_argument("--patience-s", type=float, default=_PATIENCE_S, help=help_text)
-    help_text = "workers take over no samples from slower ones, as in Deep-Edge; to compare schedules"
-    parser.add_argument("--fixed-parts", action="store_true", help=help_text)
+    help_text = "do not let workers take over samples from slower workers, as in Deep-Edge; to compare schedules"
+    parser.add_argument("--fixed-shards", action="store_true", help=help_text)
     chosen = parser.parse_args(arguments)
-    folder = folder_for(None)
+    folder = checkpoint_folder(None)
     display = choose_display()
     server = Server(
         read_plan(chosen.plan.read_text()),
@@ -49,14 +49,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         display=display,
         stuck_s=chosen.stuck_s,
         patience_s=chosen.patience_s,
-        fixed=chosen.fixed_parts,
+        fixed=chosen.fixed_shards,
     )
     log(f"parameter server listens on {chosen.host}:{server.port}")
 
-    def leave(number: int, frame: FrameType | None) -> None:
-        server.leave()
+    def handle_sigterm(number: int, frame: FrameType | None) -> None:
+        server.terminate()
 
-    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGTERM, handle_sigterm)
     try:
         return server.run()
     finally:

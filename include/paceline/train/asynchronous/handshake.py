@@ -1,4 +1,4 @@
-"""Accepts connections and admits peers that prove to have the key. Used by ``server`` and ``part``."""
+"""Accepts connections and admits peers that prove that they have the key. Used by ``server`` and ``state_shard``."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from typing import Any, NoReturn
 
 from paceline.train._values import log
 
-from .peer import GoneError, Peer, listen
+from .peer import DisconnectedError, Peer, listen
 
-# The port may be reachable by anyone: limit the time of a handshake, and how many run at the same time.
+# The port may be open to the world: limit the duration of a handshake and the number of concurrent handshakes.
 _HANDSHAKE_TIMEOUT_S, _MAX_PENDING = 10.0, 64
 _RETRY_S = 0.05
 
 
 class Handshake:
-    """Listens, and gives each admitted peer a thread.
+    """Listens for peers, and serves each admitted peer in a separate thread.
 
     Parameters
     ----------
     host, port:
-        Address to listen on; port 0 takes a free one.
+        Address to listen on; port 0 selects a free port.
     key:
-        The secret that peers have to prove; empty for none.
+        The secret that peers must have; empty for none.
     serve:
         Called with the connection, its first message, and its number; returns whether to keep the connection open.
     """
@@ -39,15 +39,15 @@ class Handshake:
         self.port: int = self._listener.address[1]
 
     def open(self) -> None:
-        """Start to accept connections."""
-        threading.Thread(target=self._accept, daemon=True).start()
+        """Start accepting connections."""
+        threading.Thread(target=self._accept_connections, daemon=True).start()
 
-    def _accept(self) -> None:
+    def _accept_connections(self) -> None:
         connection_id = 0
         while True:
             try:
                 connection = self._listener.accept()
-            except OSError as error:  # the peer has disconnected, or there are too many connections
+            except OSError as error:  # the peer has disconnected, or too many connections are open
                 log(f"cannot accept a connection: {error}")
                 time.sleep(_RETRY_S)
                 continue
@@ -68,7 +68,7 @@ class Handshake:
             finally:
                 self._pending.release()
             kept = self._serve(peer, message, connection_id)
-        except Exception as error:  # a message may be wrong in any way: close its connection
+        except Exception as error:  # a message may be invalid in any way: close the connection
             log(f"connection closed: {describe_error(error)}")
         finally:
             if not kept:
@@ -77,13 +77,13 @@ class Handshake:
 
 def describe_error(error: Exception) -> str:
     """Return why a connection has ended, for a log line."""
-    return str(error) if isinstance(error, (GoneError, ValueError)) else f"invalid message: {error!r}"
+    return str(error) if isinstance(error, (DisconnectedError, ValueError)) else f"invalid message: {error!r}"
 
 
 def end_process(code: int) -> NoReturn:
-    """End the process with this code, without waiting for threads.
+    """Exit with ``code``, without waiting for threads.
 
-    Python's own exit aborts if a thread is in a computation, and loses the code.
+    Python's normal exit aborts while a thread computes, and then loses the code.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,7 +1,7 @@
-"""The connection between server and workers: messages as JSON, with rows of numbers beside them.
+"""The connection between server and workers: JSON messages, which a row of numbers may follow.
 
-It is one connection of the standard library's ``multiprocessing.connection``, opened by the worker: the worker may be
-behind a firewall or address translation and needs no open port. If a key is set, both sides prove that they have it.
+The worker opens the connection, with the standard library's ``multiprocessing.connection``, so a worker behind a
+firewall or address translation needs no open port. If a key is set, both sides prove that they have the key.
 Received data is never executed.
 """
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 # Larger than any message; a list of ten million samples fits.
 _LONGEST_MESSAGE = 1 << 27
-# A machine that loses power closes no connection; after about a minute without an answer it counts as gone.
+# A machine that loses power does not close its connections: close them after about a minute without an answer.
 _KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 4}
 
 
-class GoneError(Exception):
+class DisconnectedError(Exception):
     """The other side has disconnected or cannot be reached."""
 
 
@@ -42,43 +42,43 @@ class Peer:
     Parameters
     ----------
     connection:
-        The connection.
+        The open connection.
 
     Raises
     ------
-    GoneError
-        From all methods, when the other side has disconnected.
+    DisconnectedError
+        Raised by all methods if the other side has disconnected.
     """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        # Rows are sent from and received into memory directly: a ``Connection`` reads in pieces and copies twice.
+        # Send and receive rows through the socket, without copies: a ``Connection`` reads in pieces and copies twice.
         self._socket = socket.socket(fileno=os.dup(connection.fileno()))
         _keep_alive(self._socket)
 
     def set_timeout(self, seconds: float | None) -> None:
-        """Limit the wait for the other side to send or receive; ``None`` is no limit."""
+        """Limit the wait for the other side to send or receive; ``None`` removes the limit."""
         whole = int(seconds or 0)
         timeout = struct.pack("ll", whole, round(((seconds or 0) - whole) * 1e6))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
 
     def authenticate(self, key: bytes, *, first: bool) -> None:
-        """Let both sides prove that they have the key, if there is one; one side goes ``first``.
+        """Verify that both sides have the key, if there is one. One of the two sides has to be ``first``.
 
-        Raises ``GoneError`` if the other side does not have it.
+        Raises ``DisconnectedError`` if the other side does not have the key.
         """
         if key:
             steps = [deliver_challenge, answer_challenge]
             for step in steps if first else reversed(steps):
-                self._try(step, self._connection, key)
+                self._call(step, self._connection, key)
 
     def send(self, message: dict[str, Any], row: torch.Tensor | None = None) -> None:
         """Send a message, and a row of numbers if there is one."""
         length = 0 if row is None else row.numel()
-        self._try(self._connection.send_bytes, json.dumps([length, message]).encode())
+        self._call(self._connection.send_bytes, json.dumps([length, message]).encode())
         if row is not None and length:
-            self._try(self._socket.sendall, _memory(row))
+            self._call(self._socket.sendall, _memory(row))
 
     @property
     def host(self) -> str:
@@ -86,18 +86,18 @@ class Peer:
         return str(self._socket.getpeername()[0])
 
     def receive(self, into: torch.Tensor | Allocate | None = None) -> dict[str, Any]:
-        """Wait for the next message; a row of numbers that comes with it is read ``into`` memory.
+        """Wait for the next message. If a row of numbers follows, read it ``into`` memory.
 
-        A callable ``into`` returns that memory for the message and the row's length. Raises ``ValueError`` for a row of
+        A callable ``into`` returns the memory for a message and its row's length. Raises ``ValueError`` for a row of
         another length.
         """
-        length, message = json.loads(self._try(self._connection.recv_bytes, _LONGEST_MESSAGE))
+        length, message = json.loads(self._call(self._connection.recv_bytes, _LONGEST_MESSAGE))
         if length:
             into = into(message, length) if callable(into) else into
             expected = 0 if into is None else into.numel()
             if into is None or length != expected:
                 raise ValueError(f"state: got {length} numbers, expected {expected}")
-            self._try(self._read, _memory(into))
+            self._call(self._read, _memory(into))
         result: dict[str, Any] = message
         return result
 
@@ -115,19 +115,19 @@ class Peer:
                 raise EOFError
             memory = memory[count:]
 
-    def _try(self, operation: Callable[..., Any], *arguments: Any) -> Any:
+    def _call(self, operation: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return operation(*arguments)
         except AuthenticationError:
-            raise GoneError("the peer does not have the key of this training") from None
+            raise DisconnectedError("the peer does not have the key of this training job") from None
         except (EOFError, OSError) as error:
-            raise GoneError(str(error) or "the connection has ended") from None
+            raise DisconnectedError(str(error) or "the connection has ended") from None
 
 
-def address(server: str) -> tuple[str, int]:
+def parse_address(server: str) -> tuple[str, int]:
     """Return host and port of a parameter server given as text.
 
-    >>> address("ps-0:29500")
+    >>> parse_address("ps-0:29500")
     ('ps-0', 29500)
     """
     host, _, port = server.rpartition(":")
@@ -137,20 +137,20 @@ def address(server: str) -> tuple[str, int]:
 
 
 def listen(host: str, port: int) -> Listener:
-    """Listen for workers; port 0 takes a free one."""
+    """Listen for workers; port 0 selects a free port."""
     return Listener((host, port), backlog=128)
 
 
-def reach(host: str, port: int, key: bytes) -> Peer:
-    """Connect to a server. Raises ``GoneError`` if it does not answer."""
+def connect(host: str, port: int, key: bytes) -> Peer:
+    """Connect to a server. Raises ``DisconnectedError`` if it does not answer."""
     try:
         connection = Client((host, port))
     except OSError as error:
-        raise GoneError(str(error)) from None
+        raise DisconnectedError(str(error)) from None
     peer = Peer(connection)
     try:
         peer.authenticate(key, first=False)
-    except GoneError:
+    except DisconnectedError:
         peer.close()
         raise
     return peer

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
-from .peer import Peer, reach
+from .peer import Peer, connect
 
 if TYPE_CHECKING:
     import torch
@@ -26,8 +26,8 @@ class Ranges:
 
     Raises
     ------
-    GoneError
-        From all methods, when a process has disconnected.
+    DisconnectedError
+        Raised by all methods if a process has disconnected.
     """
 
     def __init__(self, worker: str, key: bytes) -> None:
@@ -50,7 +50,7 @@ class Ranges:
             self._peers.pop(address).close()
         for address in addresses:
             if address not in self._peers:
-                self._peers[address] = reach(*address, self._key)
+                self._peers[address] = connect(*address, self._key)
                 self._peers[address].set_timeout(_TIMEOUT_S)
                 self._peers[address].send({"worker": self._worker})
         if self._others and self._threads is None:
@@ -63,7 +63,7 @@ class Ranges:
         return row[: self._server_size]
 
     def push(self, number: int, change: torch.Tensor) -> bool:
-        """Send the change of a batch; return whether all processes took it: they do not if the ranges have moved."""
+        """Send the change of a batch; return whether all processes stored it. They reject it if ranges have moved."""
 
         def send(peer: Peer, section: slice) -> bool:
             peer.send({"kind": "push", "version": self.version, "number": number}, change[section])
@@ -72,7 +72,7 @@ class Ranges:
         return all(self._run_all(send))
 
     def pull(self, state: torch.Tensor) -> bool:
-        """Fetch the newest ``state``; return whether it is complete: it is not if the ranges have moved."""
+        """Fetch the newest ``state``; return whether it is complete. It is incomplete if ranges have moved."""
 
         def fetch(peer: Peer, section: slice) -> bool:
             peer.send({"kind": "pull", "version": self.version})
@@ -93,5 +93,5 @@ class Ranges:
         if self._threads is None:
             return []
         futures = [self._threads.submit(request, self._peers[address], section) for address, section in self._others]
-        wait(futures)  # for all, even if one fails: they write into the same row
+        wait(futures)  # wait for all requests even if one fails, because they write into the same row
         return [future.result() for future in futures]

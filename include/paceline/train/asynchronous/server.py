@@ -1,4 +1,4 @@
-"""The parameter server: serves workers, shows progress, and saves the training.
+"""The parameter server: serves workers, shows progress, and saves checkpoints.
 
 Run by ``python -m paceline.train.asynchronous``.
 """
@@ -22,42 +22,42 @@ from .spread import Holder
 from .training import NOT_FINITE, SharedTraining
 
 _POLL_S = 0.05
-# Saving takes at most this fraction of the time. After a kill, batches since the last checkpoint are repeated.
+# Saving takes at most this fraction of the time. After a crash, batches since the last checkpoint are repeated.
 _SAVE_SHARE, _SAVE_EVERY_S = 0.02, 1.0
-# Time for lost workers to reconnect after the end and learn that the training is over.
+# Time for lost workers to reconnect after the end and learn that training is over.
 _END_NOTICE_S = 30.0
 
 
 class Server:
-    """The parameter server of one training.
+    """The parameter server of a training job.
 
-    Each worker takes the newest state, trains a batch with its own optimizer, and sends the change of the state. The
-    server adds the changes in the order of arrival (asynchronous updates), so no worker waits for another. A batch and
-    its change are applied together or not at all.
+    Each worker fetches the newest state, trains a batch with its own optimizer, and sends the change of the state. The
+    server adds the changes in the order of arrival (asynchronous updates), so no worker waits for another worker. A
+    batch counts as done if and only if its change is applied.
 
     Parameters
     ----------
-    parts:
-        Worker to its share in the schedule.
+    shares:
+        Each worker's share in the schedule.
     host, port:
-        Address to listen on; port 0 takes a free one.
+        Address to listen on; port 0 selects a free port.
     key:
-        The secret that workers have to prove; empty for none.
+        The secret that workers must have; empty for none.
     store:
-        Store of the training's state; ``None`` stores nothing.
+        Store of the checkpoints; ``None`` for no checkpoints.
     display:
         Output for progress.
     stuck_s:
-        A batch that takes longer than this, and than ten times the worker's usual time, goes to another worker.
+        Seconds after which a batch goes to another worker, unless ten times the worker's usual time is longer.
     patience_s:
-        Seconds to wait for workers when there are none.
+        Seconds without workers after which the server gives up.
     fixed:
-        Workers take over no samples from slower ones.
+        Whether shards are fixed: workers then do not take over samples from slower workers.
     """
 
     def __init__(
         self,
-        parts: dict[str, SampleShare],
+        shares: dict[str, SampleShare],
         host: str,
         port: int,
         *,
@@ -68,25 +68,25 @@ class Server:
         patience_s: float,
         fixed: bool = False,
     ) -> None:
-        self._training = SharedTraining(parts, stuck_s, fixed=fixed)
+        self._training = SharedTraining(shares, stuck_s, fixed=fixed)
         self._store = store
         self._display = display
         self._patience_s = patience_s
         self._terminating = False
         self._handshake = Handshake(host, port, key, self._serve)
         self.port = self._handshake.port
-        found = store.load() if store is not None else None
-        if found is not None:
-            content, path = found
+        newest = store.load() if store is not None else None
+        if newest is not None:
+            content, path = newest
             self._training.restore(content)
-            at = self._training.progress("start")
-            log(f"resuming from {path.name}: {at.done} of {at.total} samples are done")
+            progress = self._training.progress("start")
+            log(f"resuming from {path.name}: {progress.done} of {progress.total} samples are done")
 
     def run(self) -> int:
         """Serve until every sample of every epoch is done; return the exit code."""
         training = self._training
         next_save_s = next_show_s = 0.0
-        since_s: float | None = None  # start of the time after the end, or without workers
+        since_s: float | None = None  # when training ended or the last worker left
         self._display.show(training.progress("start"))
         self._handshake.open()
         while True:
@@ -114,19 +114,19 @@ class Server:
                 self._display.show(training.progress("progress"))
                 next_show_s = now_s + self._display.interval_s
             time.sleep(_POLL_S)
-        training.collect()
+        training.collect_state()
         if training.state_loss and not training.all_informed:
             return EXIT_STATE_LOST
         self.save()
         self._display.show(training.progress("finish"))
         return 0
 
-    def leave(self) -> None:
-        """Save and end soon."""
+    def terminate(self) -> None:
+        """Request a checkpoint and the end of ``run``."""
         self._terminating = True
 
     def save(self) -> bool:
-        """Write a checkpoint of the training, if there is a state; return whether there is one."""
+        """Write a checkpoint if there is a state; return whether there is a state."""
         content = self._training.content()
         if content is None:
             return False
@@ -134,7 +134,7 @@ class Server:
             return True
         try:
             self._store.save(content)
-        except OSError as error:  # on a full disk the checkpoint is lost, not the training
+        except OSError as error:  # on a full disk, continue without this checkpoint
             log(f"cannot write the checkpoint, trying again with the next one: {error}")
         return True
 
@@ -145,15 +145,15 @@ class Server:
             return True
         if "leaves" in message:
             self._training.remove_holder(str(message["leaves"]))
-            peer.send({"kind": "thanks"})
+            peer.send({"kind": "ok"})
             return False
         worker = str(message["worker"])
         try:
             if self._admit(peer, worker, message, connection_id):
                 buffer: list[torch.Tensor] = []
-                while self._handle(peer, worker, connection_id, buffer):
+                while self._handle_message(peer, worker, connection_id, buffer):
                     pass
-        except Exception as error:  # as in ``handshake``; the worker's leases go to the others
+        except Exception as error:  # as in ``handshake``; the worker's leases go to other workers
             self._training.disconnect(worker, connection_id, describe_error(error))
         return False
 
@@ -162,26 +162,26 @@ class Server:
         training, size = self._training, message["size"]
         reason = training.rejection_reason(worker, message["epochs"], size, message.get("until"))
         if reason is None and not training.has_state:
-            given = torch.zeros(size, dtype=getattr(torch, message["dtype"]))
+            initial = torch.zeros(size, dtype=getattr(torch, message["dtype"]))
             peer.send({"kind": "begin"})
-            peer.receive(given)
-            training.set_initial_state(given)
+            peer.receive(initial)
+            training.set_initial_state(initial)
             reason = training.rejection_reason(worker, message["epochs"], size)  # another worker may have been faster
         if reason is not None:
-            peer.send({"kind": "left out" if training.has_left_out(worker) else "sent away", "why": reason})
+            peer.send({"kind": "left out" if training.has_excluded(worker) else "sent away", "why": reason})
             return False
         batch_size = message.get("batch_size")
         training.join(worker, connection_id, batch_size if isinstance(batch_size, int) and batch_size > 0 else None)
         layout, own_range = training.own_range()
         peer.send(
-            {"kind": "welcome", "guest": connection_id, "layout": layout, **training.progress_of(worker)}, own_range
+            {"kind": "welcome", "client": connection_id, "layout": layout, **training.progress_of(worker)}, own_range
         )
         return True
 
-    def _handle(self, peer: Peer, worker: str, connection_id: int, sent: list[torch.Tensor]) -> bool:
-        """Handle one message of a worker; return whether more may follow.
+    def _handle_message(self, peer: Peer, worker: str, connection_id: int, sent: list[torch.Tensor]) -> bool:
+        """Handle one message of a worker; return whether more messages may follow.
 
-        Its row is read into ``sent``, in place of the previous one: allocation takes time.
+        The message's row overwrites the previous row in ``sent``, because allocation takes time.
         """
         training = self._training
 
@@ -197,7 +197,7 @@ class Server:
         message = peer.receive(allocate)
         kind = message["kind"]
         if kind == "lease":
-            answer = training.lend(worker, connection_id)
+            answer = training.next_message(worker, connection_id)
             over = answer["kind"] == "over"
             peer.send(answer, training.snapshot() if over else None)
             if over:
@@ -213,17 +213,17 @@ class Server:
         elif kind == "not finite":
             raise ValueError(NOT_FINITE)
         elif kind == "check":
-            training.check()
-            peer.send({"kind": "thanks"})
+            training.check_holders()
+            peer.send({"kind": "ok"})
         elif kind == "where":
             layout, own_range = training.own_range()
             peer.send({"kind": "there", "layout": layout}, own_range)
         elif kind == "order":
             training.begin_epoch(worker, connection_id, message["indices"])
-            peer.send({"kind": "thanks"})
+            peer.send({"kind": "ok"})
         elif kind == "stop":
             training.stop()
-            peer.send({"kind": "thanks"})
+            peer.send({"kind": "ok"})
         elif kind == "leave":
             training.disconnect(worker, connection_id, "it has left", failed=False)
             return False

@@ -11,17 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-# A worker with this many failures is left out for the rest of the training, as in Deep-Edge.
+# A worker with this many failures is left out for the rest of the job, as in Deep-Edge.
 MAX_FAILURES = 3
-# Weight of the last epoch in a worker's share.
+# Weight of the last epoch in a worker's new share.
 _NEWEST_WEIGHT = 0.5
 
 
 @dataclass(frozen=True)
 class SampleShare:
-    """A worker's share in a schedule: its number of samples, and its batch size.
+    """A worker's share in a schedule: the number of samples and the batch size.
 
-    Without a ``batch_size``, that of the worker's loader applies.
+    Without a ``batch_size``, the batch size of the worker's loader applies.
     """
 
     samples: float
@@ -44,7 +44,7 @@ class _Epoch:
     unleased: dict[str, deque[int]]  # by worker; under "" while there are no workers
     leased: dict[int, tuple[str, list[int]]] = field(default_factory=dict)
     done: dict[str, int] = field(default_factory=dict)
-    steady: set[str] = field(default_factory=set)  # workers present since its start
+    steady: set[str] = field(default_factory=set)  # workers present since the epoch's start
 
     @property
     def finished(self) -> bool:
@@ -52,24 +52,24 @@ class _Epoch:
 
 
 class Shards:
-    """The samples of a training, each done once in every epoch even if workers join, leave or hang.
+    """The samples of a training job. Each is done once per epoch even if workers join, leave or hang.
 
     A worker's shard of an epoch is proportional to its share in the schedule. A worker that completes its shard takes
-    over samples from the worker with most left, so all batches are full except an epoch's last, those of fixed shards
-    and those that were returned. In the next epoch the shards follow the samples that each worker did, so that of a
-    straggler shrinks. The leases of a lost worker are returned, and its shard goes to the others at once.
+    over samples from the worker with most remaining samples, so all batches are full except an epoch's last batch,
+    batches of fixed shards, and returned batches. In the next epoch the shards follow the samples that each worker did,
+    so a straggler's shard shrinks. A lost worker's leases are returned, and its shard goes to other workers at once.
 
-    An epoch begins as soon as the one before is fully leased; it need not be done.
+    An epoch begins as soon as all samples of the previous epoch are leased, even if they are not done.
 
     Parameters
     ----------
-    parts:
-        Worker to its share in the schedule. Other workers may not join.
+    shares:
+        Each worker's share in the schedule. Other workers may not join.
     epochs:
         Number of passes over all samples.
     fixed:
-        Each worker does its own shard of every epoch and no more, as in Deep-Edge; only the shard of a lost worker goes
-        to the others.
+        Whether each worker trains only its own shard of every epoch, as in Deep-Edge. The shard of a lost worker still
+        goes to other workers.
 
     Examples
     --------
@@ -83,18 +83,18 @@ class Shards:
     (2, [7, 6])
     """
 
-    def __init__(self, parts: Mapping[str, SampleShare], epochs: int, *, fixed: bool = False) -> None:
+    def __init__(self, shares: Mapping[str, SampleShare], epochs: int, *, fixed: bool = False) -> None:
         self.epochs = epochs
         self._fixed = fixed
-        self.failures = dict.fromkeys(parts, 0)
-        self.done = dict.fromkeys(parts, 0)  # batches of each worker
-        self._batch_size = {name: part.batch_size or 0 for name, part in parts.items()}
-        self._weight = {name: part.samples for name, part in parts.items()}
+        self.failures = dict.fromkeys(shares, 0)
+        self.done = dict.fromkeys(shares, 0)  # batches of each worker
+        self._batch_size = {name: share.batch_size or 0 for name, share in shares.items()}
+        self._weight = {name: share.samples for name, share in shares.items()}
         self._present: list[str] = []
         self._open: list[_Epoch] = []  # oldest first
         self._newest: _Epoch | None = None
         self._begun = 0
-        self._size = 0  # of the newest epoch
+        self._size = 0  # number of samples in the newest epoch
         self._done_when_stopped: int | None = None
         self._leases = 0
 
@@ -120,21 +120,21 @@ class Shards:
         """Return whether the schedule contains the worker."""
         return worker in self.failures
 
-    def excluded(self, worker: str) -> bool:
-        """Return whether a worker has failed too often."""
+    def is_excluded(self, worker: str) -> bool:
+        """Return whether a worker is left out because it has failed too often."""
         return self.failures[worker] >= MAX_FAILURES
 
     def join(self, worker: str, batch_size: int | None = None) -> None:
-        """Add a worker, which gets its shard of the remaining samples.
+        """Add a worker and give it a shard of the remaining samples.
 
-        ``batch_size`` is that of its loader; it applies if the schedule contains none.
+        ``batch_size``, from the worker's loader, applies if the schedule contains none.
         """
         self._batch_size[worker] = self._batch_size[worker] or batch_size or 1
         self._present.append(worker)
-        self._divide()
+        self._divide_samples()
 
     def leave(self, worker: str, *, failed: bool = True) -> int:
-        """Remove a worker; return how many leased samples go to the others."""
+        """Remove a worker; return the number of its leased samples, which go to other workers."""
         self._present.remove(worker)
         if failed:
             self.failures[worker] += 1
@@ -144,11 +144,11 @@ class Shards:
             numbers = [number for number, (holder, _) in epoch.leased.items() if holder == worker]
             for number in numbers:
                 lost += self._return_lease(epoch, number)
-        self._divide()
+        self._divide_samples()
         return lost
 
     def take_back(self, number: int) -> None:
-        """Put an overdue batch back into its worker's shard; its result no longer counts."""
+        """Return an overdue batch to its worker's shard, and ignore its result."""
         for epoch in self._open:
             if number in epoch.leased:
                 self._return_lease(epoch, number)
@@ -164,7 +164,7 @@ class Shards:
         self._begun += 1
         if order:
             self._open.append(epoch)
-        self._divide()
+        self._divide_samples()
 
     def lease(self, worker: str) -> Lease | None:
         """Return the next batch for a worker; ``None`` if there is nothing to lease now."""
@@ -177,7 +177,7 @@ class Shards:
         return None
 
     def finish(self, worker: str, number: int) -> bool:
-        """Mark a batch as done. Return false if it no longer counts because it was taken back."""
+        """Mark a batch as done; return false if it was taken back."""
         for epoch in self._open:
             if epoch.leased.get(number, ("",))[0] == worker:
                 _, indices = epoch.leased.pop(number)
@@ -188,20 +188,20 @@ class Shards:
         return False
 
     def set_epochs(self, epochs: int) -> None:
-        """Set the number of epochs; epochs that have begun are completed in any case."""
+        """Set the number of epochs, but complete all epochs that have begun."""
         self.epochs = max(epochs, self._begun)
 
     def stop(self) -> None:
-        """End the training; leased batches no longer count."""
+        """End training, and ignore the results of leased batches."""
         self._done_when_stopped = self.samples_done
         self._open = []
 
     def leased_to(self, worker: str) -> int:
-        """Return how many batches are leased to a worker."""
+        """Return the number of batches that are leased to a worker."""
         return sum(holder == worker for epoch in self._open for holder, _ in epoch.leased.values())
 
-    def total(self, worker: str) -> int:
-        """Return the forecast number of batches that a worker does in total."""
+    def forecast_batches(self, worker: str) -> int:
+        """Return the forecast number of batches that a worker trains in total."""
         size = self._batch_size[worker] or 1
         unleased = sum(math.ceil(len(epoch.unleased.get(worker, ())) / size) for epoch in self._open)
         known = self.done[worker] + self.leased_to(worker) + unleased
@@ -223,7 +223,7 @@ class Shards:
 
     @property
     def epochs_done(self) -> float:
-        """Epochs done, with a fraction in the middle of an epoch."""
+        """Number of epochs done, including the fraction of an unfinished epoch."""
         return self.samples_done / self._size if self._size else 0.0
 
     @property
@@ -232,7 +232,7 @@ class Shards:
         return self.epochs * self._size if self._done_when_stopped is None else self._done_when_stopped
 
     def state(self) -> dict[str, Any]:
-        """Return the input of ``load_state``, as JSON values: leased batches count as not done."""
+        """Return the state for ``load_state`` as JSON values. Leased batches count as not done."""
         return {
             "begun": self._begun,
             "size": self._size,
@@ -241,13 +241,13 @@ class Shards:
             "done": dict(self.done),
             "weight": dict(self._weight),
             "open": [
-                {"number": epoch.number, "size": epoch.size, "left": _undone(epoch), "done": dict(epoch.done)}
+                {"number": epoch.number, "size": epoch.size, "left": _undone_indices(epoch), "done": dict(epoch.done)}
                 for epoch in self._open
             ],
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a ``state``, without workers."""
+        """Restore the result of ``state``, without workers."""
         self._begun, self._size, self._done_when_stopped = state["begun"], state["size"], state["stopped"]
         self.failures, self.done, self._weight = dict(state["strikes"]), dict(state["done"]), dict(state["weight"])
         self._present = []
@@ -267,8 +267,8 @@ class Shards:
         own = epoch.unleased.get(worker)
         while own and len(taken) < size:
             taken.append(own.popleft())
-        # Fill the last batch of a shard with samples of other shards: a batch of one or two samples weighs as much as a
-        # full one, and shortly before the end it can spoil the model. One such batch per epoch remains.
+        # Fill the last batch of a shard with samples of other shards: a batch of one or two samples would change the
+        # model as much as a full batch, and could spoil it shortly before the end. Only an epoch's last may stay small.
         while len(taken) < size and not self._fixed:
             slowest = max(epoch.unleased, key=lambda name: len(epoch.unleased[name]), default=None)
             if slowest is None or not epoch.unleased[slowest]:
@@ -277,8 +277,8 @@ class Shards:
             taken.extend(theirs.pop() for _ in range(min(size - len(taken), len(theirs))))
         return taken
 
-    def _divide(self) -> None:
-        """Divide the remaining samples of each epoch among the workers; a worker keeps its own samples first."""
+    def _divide_samples(self) -> None:
+        """Divide the remaining samples of each epoch among the workers; each worker first keeps its own samples."""
         if not self._present:
             return
         weights = sum(self._weight[name] for name in self._present)
@@ -301,7 +301,7 @@ class Shards:
             epoch.unleased = divided
 
     def _update_weights(self, epoch: _Epoch) -> None:
-        """Move the shares toward the samples done in an epoch, for workers that were present throughout."""
+        """Move the weights of workers present throughout an epoch toward the samples that they did."""
         steady = [name for name in epoch.steady if epoch.done.get(name)]
         weights, done = sum(self._weight[name] for name in steady), sum(epoch.done[name] for name in steady)
         for name in steady:
@@ -311,6 +311,6 @@ class Shards:
         self._open = [epoch for epoch in self._open if not epoch.finished]
 
 
-def _undone(epoch: _Epoch) -> list[int]:
+def _undone_indices(epoch: _Epoch) -> list[int]:
     leased = (index for _, indices in epoch.leased.values() for index in indices)
     return [*leased, *(index for indices in epoch.unleased.values() for index in indices)]

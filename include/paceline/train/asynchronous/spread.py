@@ -1,4 +1,4 @@
-"""The state of a training as ranges of one row: the first range is here, each other in a process of ``part``.
+"""The trained state as ranges of one row: the server has the first range, ``state_shard`` processes the other ranges.
 
 Used by ``training``, which serialises access.
 """
@@ -12,9 +12,9 @@ import torch
 
 from paceline.train._values import log
 
-from .peer import GoneError, Peer
+from .peer import DisconnectedError, Peer
 
-_PATIENCE_S = 30.0  # all workers wait during this time
+_PATIENCE_S = 30.0  # for an answer; all workers wait during this time
 
 
 class Holder:
@@ -23,16 +23,16 @@ class Holder:
     Parameters
     ----------
     name:
-        Its unique name.
+        Unique name of the process.
     address:
-        Host and port at which workers reach it.
+        Host and port at which workers reach the process.
     peer:
-        The connection that it opened.
+        The connection that the process opened.
 
     Raises
     ------
-    GoneError
-        From all methods, when it has disconnected.
+    DisconnectedError
+        Raised by all methods if the process has disconnected.
     """
 
     def __init__(self, name: str, address: tuple[str, int], peer: Peer) -> None:
@@ -40,17 +40,17 @@ class Holder:
         self._peer = peer
         peer.set_timeout(_PATIENCE_S)
 
-    def hold(self, version: int, row: torch.Tensor, total_size: int) -> None:
-        """Replace its range; the range belongs to a row of ``total_size`` numbers."""
+    def set_range(self, version: int, row: torch.Tensor, total_size: int) -> None:
+        """Send the process its range ``row`` of a whole row of ``total_size`` numbers."""
         dtype = str(row.dtype).removeprefix("torch.")
         self._request({"kind": "hold", "version": version, "dtype": dtype, "whole": total_size}, row)
 
     def commit(self, worker: str, number: int) -> None:
-        """Add the change that a worker has sent it for a batch."""
+        """Make the process add the change that a worker has sent for a batch."""
         self._request({"kind": "commit", "worker": worker, "number": number})
 
     def fetch(self, into: torch.Tensor) -> None:
-        """Fetch its range."""
+        """Fetch the process's range ``into`` memory."""
         self._request({"kind": "give"}, into=into)
 
     def end(self) -> None:
@@ -68,22 +68,22 @@ class Holder:
         self._peer.send(message, row)
         answer = self._peer.receive(into)
         if answer["kind"] != "done":
-            raise GoneError(f"it answered {answer['kind']}")
+            raise DisconnectedError(f"unexpected answer: {answer['kind']}")
 
 
 class Spread:
-    """A row of numbers, divided into equal ranges, one per process.
+    """A row of numbers, divided into one equal range per process.
 
-    Workers connect to each process, so that changes and states use several links in parallel. The first range is the
-    server's own; reading the whole row fetches the others.
+    Workers connect to each process, so that changes and states use several links in parallel. The server has the first
+    range, and fetches the other ranges to read the whole row.
     """
 
     def __init__(self) -> None:
         self._row: torch.Tensor | None = None
         self._holders: list[Holder] = []
-        # Random, so that changes sent for the ranges of a previous server do not match.
+        # A random start, so that changes sent for the ranges of a previous server do not match.
         self.version = int.from_bytes(os.urandom(4), "big") + 1
-        """Changes with the ranges; messages with an older version are void."""
+        """Version of the layout of the ranges; messages with an older version are rejected."""
 
     @property
     def has_state(self) -> bool:
@@ -109,10 +109,10 @@ class Spread:
     def own_range(self) -> torch.Tensor:
         """Return the server's own range, to read and to change."""
         assert self._row is not None
-        return self._row[: self._begin(1)]
+        return self._row[: self._start(1)]
 
     def commit(self, worker: str, number: int, change: torch.Tensor) -> None:
-        """Add a batch's change: its range here, and in each other process the range that the worker sent there."""
+        """Add a batch's change: the server's range here, each other range in the process that the worker sent it to."""
         self.own_range().add_(change)
         for holder in self._holders:
             holder.commit(worker, number)
@@ -121,20 +121,20 @@ class Spread:
         """Return the whole row as it is now."""
         assert self._row is not None
         for index, holder in enumerate(self._holders, start=1):
-            holder.fetch(self._row[self._begin(index) : self._begin(index + 1)])
+            holder.fetch(self._row[self._start(index) : self._start(index + 1)])
         return self._row
 
     def layout(self) -> dict[str, Any]:
-        """Return which process holds which range, as a message for workers."""
+        """Return the address and range of each process, as a message for workers."""
         places = range(1, self.processes)
         others = [
-            [*holder.address, self._begin(index), self._begin(index + 1)]
+            [*holder.address, self._start(index), self._start(index + 1)]
             for index, holder in zip(places, self._holders, strict=True)
         ]
-        return {"version": self.version, "own": self._begin(1), "others": others}
+        return {"version": self.version, "own": self._start(1), "others": others}
 
     def join(self, holder: Holder) -> None:
-        """Add a holder, and distribute the ranges anew."""
+        """Add a holder, and redistribute the ranges."""
         if self._row is not None:
             self.fetch_all()
         self._holders.append(holder)
@@ -165,24 +165,24 @@ class Spread:
     def _release(self, holder: Holder) -> None:
         try:
             holder.end()
-        except GoneError:
+        except DisconnectedError:
             holder.close()
 
     def _distribute(self) -> None:
-        """Distribute the ranges. A holder that fails is removed: no data is lost, as the whole row is here."""
+        """Distribute the ranges. Remove a holder that fails: no data is lost, because the server has the whole row."""
         self.version += 1
         for index, holder in enumerate(self._holders, start=1):
             if self._row is None:
                 continue
             try:
-                holder.hold(self.version, self._row[self._begin(index) : self._begin(index + 1)], len(self._row))
-            except GoneError as error:
+                holder.set_range(self.version, self._row[self._start(index) : self._start(index + 1)], len(self._row))
+            except DisconnectedError as error:
                 log(f"{holder.name} cannot hold its shard of the state: {error}")
                 holder.close()
                 self._holders = [other for other in self._holders if other is not holder]
                 return self._distribute()
         return None
 
-    def _begin(self, index: int) -> int:
+    def _start(self, index: int) -> int:
         """Return the start of a range."""
         return round(self.size * index / self.processes) if self._row is not None else 0

@@ -1,7 +1,7 @@
-"""A process that holds a shard of a training's state: ``python -m paceline.train.asynchronous.state_shard``.
+"""A process that holds a shard of the trained state: ``python -m paceline.train.asynchronous.state_shard``.
 
-It connects to the parameter server as a worker does. Workers send it their change of its shard, and it adds a change
-when the server confirms the batch. On SIGTERM it returns its shard before it ends.
+The process connects to the parameter server like a worker. Workers send it their changes of its shard, and it adds
+a change when the server confirms the batch. On SIGTERM it returns its shard before it exits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from paceline.train._values import bad_value, log
 from paceline.train.job import ENV_SERVER, ENV_SERVER_KEY, ENV_WORKER, EXIT_NO_SERVER
 
 from .handshake import Handshake, end_process
-from .peer import GoneError, Peer, address, reach
+from .peer import DisconnectedError, Peer, connect, parse_address
 
 _PATIENCE_S, _RETRY_S = 120.0, 0.5
 _MAX_WORKERS = 256
@@ -32,31 +32,31 @@ _LEAVE_RETRY_S = 0.5
 class HeldShard:
     """The shard, and the workers' changes that are not confirmed yet.
 
-    A worker has one batch in flight: a new change replaces its previous one.
+    A worker has one batch in flight, so a new change replaces its previous change.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._version = 0
         self._row: torch.Tensor | None = None
-        self._total_size = 0  # of the whole row, the limit of a change
+        self._total_size = 0  # length of the whole row, the longest change
         self._pending: dict[str, tuple[int, torch.Tensor]] = {}
 
-    def hold(self, version: int, row: torch.Tensor | None, total_size: int = 0) -> None:
-        """Replace the shard; it belongs to a row of ``total_size`` numbers."""
+    def replace(self, version: int, row: torch.Tensor | None, total_size: int = 0) -> None:
+        """Replace the shard by a range of a row of ``total_size`` numbers."""
         with self._lock:
             self._version, self._row, self._total_size = version, row, total_size
             self._pending.clear()
 
     def allocate(self, length: int) -> torch.Tensor:
-        """Return memory for a change, which may be for a previous shard."""
+        """Return memory for a change, which may belong to a previous shard."""
         with self._lock:
             if self._row is None or length > self._total_size:
-                raise ValueError(f"change: got {length} numbers, expected {self._total_size} at most")
+                raise ValueError(f"change: got {length} numbers, expected at most {self._total_size}")
             return torch.empty(length, dtype=self._row.dtype)
 
     def store(self, worker: str, version: int, number: int, change: torch.Tensor) -> bool:
-        """Keep a change until the server confirms it; return whether it is for the present shard."""
+        """Store a change until the server confirms it; return whether it fits the current shard."""
         if not torch.isfinite(change).all():
             raise ValueError("change: got values that are not finite, expected finite numbers")
         with self._lock:
@@ -68,16 +68,16 @@ class HeldShard:
             return fits
 
     def commit(self, worker: str, number: int) -> bool:
-        """Add a worker's change of a batch; return whether it is here."""
+        """Add a worker's change of a batch to the shard; return whether the change was stored."""
         with self._lock:
-            found, change = self._pending.pop(worker, (None, None))
-            if found != number or change is None or self._row is None:
+            stored_number, change = self._pending.pop(worker, (None, None))
+            if stored_number != number or change is None or self._row is None:
                 return False
             self._row += change
             return True
 
     def read(self, version: int | None = None) -> torch.Tensor | None:
-        """Return a copy of the shard; ``None`` if it is of another version."""
+        """Return a copy of the shard; ``None`` if it has another version."""
         with self._lock:
             if self._row is None or version not in (None, self._version):
                 return None
@@ -85,24 +85,24 @@ class HeldShard:
 
 
 class ShardServer:
-    """Serves workers, and executes the commands of the parameter server.
+    """Serves workers, and executes commands of the parameter server.
 
     Parameters
     ----------
     name:
-        A unique name.
+        Unique name of the process.
     server:
         ``host:port`` of the parameter server.
     host:
         Address to listen on for workers.
     key:
-        The secret that both sides have to prove; empty for none.
+        The secret that both sides must have; empty for none.
     patience_s:
-        Seconds to look for a parameter server that does not answer.
+        Seconds to wait for a parameter server that does not answer.
     """
 
     def __init__(self, name: str, server: str, host: str, key: bytes = b"", patience_s: float = _PATIENCE_S) -> None:
-        self._name, self._server, self._key, self._patience_s = name, address(server), key, patience_s
+        self._name, self._server, self._key, self._patience_s = name, parse_address(server), key, patience_s
         self._shard = HeldShard()
         self._leaving, self._ended = threading.Event(), threading.Event()
         self._handshake = Handshake(host, 0, key, self._serve)
@@ -112,16 +112,16 @@ class ShardServer:
     def run(self) -> int:
         """Hold a shard until the training ends or the process leaves; return the exit code."""
         try:
-            return self._run()
+            return self._follow_server()
         finally:
             self._ended.set()
 
-    def _run(self) -> int:
+    def _follow_server(self) -> int:
         last_seen_s = time.monotonic()
         while time.monotonic() < last_seen_s + self._patience_s and not self._leaving.is_set():
             try:
-                peer = reach(*self._server, self._key)
-            except GoneError:
+                peer = connect(*self._server, self._key)
+            except DisconnectedError:
                 time.sleep(_RETRY_S)
                 continue
             try:
@@ -129,10 +129,10 @@ class ShardServer:
                 while self._execute_command(peer):
                     pass
                 return 0
-            except GoneError as error:
+            except DisconnectedError as error:
                 log(f"lost the parameter server ({error}): reconnecting")
                 last_seen_s = time.monotonic()
-                self._shard.hold(0, None)
+                self._shard.replace(0, None)
                 time.sleep(_RETRY_S)
             finally:
                 peer.close()
@@ -142,11 +142,11 @@ class ShardServer:
         return EXIT_NO_SERVER
 
     def leave(self) -> None:
-        """Ask the parameter server to take the shard back, until ``run`` ends."""
+        """Request that the parameter server take the shard back, repeatedly until ``run`` ends."""
         self._leaving.set()
         while not self._ended.is_set():
-            with contextlib.suppress(GoneError):  # the server may be restarting; without a shard, ``run`` ends anyway
-                peer = reach(*self._server, self._key)
+            with contextlib.suppress(DisconnectedError):  # the server may be restarting
+                peer = connect(*self._server, self._key)
                 try:
                     peer.send({"leaves": self._name})
                     peer.receive()
@@ -155,7 +155,7 @@ class ShardServer:
             self._ended.wait(_LEAVE_RETRY_S)
 
     def _execute_command(self, peer: Peer) -> bool:
-        """Execute one command of the server; return whether more may follow."""
+        """Execute one command of the server; return whether more commands may follow."""
         received: list[torch.Tensor] = []
 
         def allocate(message: dict[str, Any], length: int) -> torch.Tensor:
@@ -165,7 +165,7 @@ class ShardServer:
         message = peer.receive(allocate)
         kind, row = message["kind"], None
         if kind == "hold":
-            self._shard.hold(message["version"], received[0] if received else torch.empty(0), message["whole"])
+            self._shard.replace(message["version"], received[0] if received else torch.empty(0), message["whole"])
         elif kind == "commit" and not self._shard.commit(message["worker"], message["number"]):
             kind = "missing"
         elif kind == "give":
@@ -174,9 +174,9 @@ class ShardServer:
         return bool(kind != "end")
 
     def _serve(self, peer: Peer, message: dict[str, Any], connection_id: int) -> bool:
-        """Answer one worker until it disconnects."""
+        """Answer a worker's requests until it disconnects."""
         worker = str(message["worker"])
-        with contextlib.suppress(GoneError):  # the worker has ended or uses another layout
+        with contextlib.suppress(DisconnectedError):  # the worker has ended or uses another layout
             while True:
                 self._answer_request(peer, worker)
         return False
@@ -201,18 +201,18 @@ class ShardServer:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Hold a shard of a training's state until the end of the training; return the exit code."""
+    """Hold a shard of the trained state until training ends; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m paceline.train.asynchronous.state_shard", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on for workers (127.0.0.1)")
     chosen = parser.parse_args(arguments)
     key = os.environ.get(ENV_SERVER_KEY, "").encode()
-    part = ShardServer(os.environ.get(ENV_WORKER, ""), os.environ.get(ENV_SERVER, ""), chosen.host, key)
+    server = ShardServer(os.environ.get(ENV_WORKER, ""), os.environ.get(ENV_SERVER, ""), chosen.host, key)
 
-    def leave(number: int, frame: FrameType | None) -> None:
-        threading.Thread(target=part.leave, daemon=True).start()
+    def handle_sigterm(number: int, frame: FrameType | None) -> None:
+        threading.Thread(target=server.leave, daemon=True).start()
 
-    signal.signal(signal.SIGTERM, leave)
-    return part.run()
+    signal.signal(signal.SIGTERM, handle_sigterm)
+    return server.run()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""The parameter server's view of a training: its state, its workers, and the batches in flight.
+"""The parameter server's view of a training job: its state, its workers, and the batches in flight.
 
-Used by one thread per worker and by the ``server``'s main thread; no I/O except for logging and ``spread``.
+Used by one thread per worker and by the main thread of ``server``. No I/O except in logging and ``spread``.
 """
 
 from __future__ import annotations
@@ -18,51 +18,51 @@ from paceline.train._monitor import Converged, Monitor
 from paceline.train._values import log
 from paceline.train.progress import Progress
 
-from .peer import GoneError
+from .peer import DisconnectedError
 from .shards import MAX_FAILURES, SampleShare, Shards
 from .spread import Holder, Spread
 
 NOT_FINITE = "its change is not finite: is the learning rate too high, or the data damaged?"
-# The longest wait of a worker for a batch, after which it has to ask again.
+# The longest wait of a worker for a batch; the worker then asks again.
 _WAIT_S = 0.5
 # A batch that takes longer than this many times the worker's usual time is stuck.
 _STUCK_FACTOR = 10.0
 
 
 class SharedTraining:
-    """One training, shared by the threads of a server.
+    """A training job, shared by the threads of a server.
 
-    A worker is identified by its name and by the number of its connection: after it has reconnected, messages of its
-    earlier connection no longer count.
+    A worker is identified by its name and the number of its connection: after it has reconnected, messages of its
+    earlier connection are ignored.
 
     Parameters
     ----------
-    parts:
-        Worker to its share in the schedule.
+    shares:
+        Each worker's share in the schedule.
     stuck_s:
-        A batch that takes longer than this, and than ten times the worker's usual time, goes to another worker.
+        Seconds after which a batch goes to another worker, unless ten times the worker's usual time is longer.
     fixed:
-        Workers take over no samples from slower ones, see :class:`~paceline.train.asynchronous.shards.Shards`.
+        Whether shards are fixed, see :class:`~paceline.train.asynchronous.shards.Shards`.
     """
 
-    def __init__(self, parts: dict[str, SampleShare], stuck_s: float, *, fixed: bool = False) -> None:
-        self._parts = parts
+    def __init__(self, shares: dict[str, SampleShare], stuck_s: float, *, fixed: bool = False) -> None:
+        self._shares = shares
         self._fixed = fixed
         self._stuck_s = stuck_s
-        self._shards: Shards | None = None  # made when the first worker reports the number of epochs
+        self._shards: Shards | None = None  # created when the first worker reports the number of epochs
         self._spread = Spread()
         self.state_loss: str | None = None
-        """Why the training has to resume from its last checkpoint; ``None`` while the state is complete."""
+        """The reason to resume from the last checkpoint; ``None`` while the state is complete."""
         self._lock = threading.Condition()
         self._connection_ids: dict[str, int] = {}
         self._leased: dict[int, tuple[str, float]] = {}  # lease number to worker and start time
         self._batch_s: dict[str, float] = {}
         self._reported: dict[str, float] = {}
-        self._monitor: Monitor | None = None  # if the script uses ``until``
+        self._monitor: Monitor | None = None  # only if the script uses ``until``
         self._max_epochs = 0  # as in the script
         self._reports: dict[str, int] = {}  # by worker: number of reports of the monitored metric
-        self._order_request: tuple[str, float] | None = None  # worker and time
-        # Workers that have joined, also an earlier server, that neither know the end of the training nor have left.
+        self._order_request: tuple[str, float] | None = None  # worker and time of the request
+        # Workers that joined this or an earlier server, have not left, and do not know that training is over.
         self._uninformed: set[str] = set()
 
     # --- workers --------------------------------------------------------------------------------------------------
@@ -72,25 +72,25 @@ class SharedTraining:
         with self._lock:
             if self._shards is None:
                 self._monitor = Monitor(Converged(**until), epochs) if until else None
-                self._shards = Shards(self._parts, epochs, fixed=self._fixed)
+                self._shards = Shards(self._shares, epochs, fixed=self._fixed)
                 self._max_epochs = epochs
             shards = self._shards
             if not shards.is_scheduled(worker):
                 return f"the schedule has no share for {worker}"
-            if shards.excluded(worker):
-                return f"{worker} has failed {MAX_FAILURES} times and is left out for the rest of this training"
+            if shards.is_excluded(worker):
+                return f"{worker} has failed {MAX_FAILURES} times and is left out for the rest of the training"
             if epochs != self._max_epochs:
-                return f"{worker} has {epochs} epochs, the others {self._max_epochs}: run the same script"
-            others = self._spread.size if self._spread.has_state else size
-            if others != size:
-                return f"the model of {worker} has {size} numbers, that of the others {others}: run the same script"
+                return f"{worker} has {epochs} epochs, other workers {self._max_epochs}: run the same script"
+            expected = self._spread.size if self._spread.has_state else size
+            if expected != size:
+                return f"the model of {worker} has {size} numbers, other workers {expected}: run the same script"
             return None
 
-    def has_left_out(self, worker: str) -> bool:
-        """Return whether a worker has failed too often."""
+    def has_excluded(self, worker: str) -> bool:
+        """Return whether a worker is left out because it has failed too often."""
         with self._lock:
             shards = self._shards
-            return shards is not None and shards.is_scheduled(worker) and shards.excluded(worker)
+            return shards is not None and shards.is_scheduled(worker) and shards.is_excluded(worker)
 
     @property
     def has_state(self) -> bool:
@@ -104,7 +104,7 @@ class SharedTraining:
                 self._spread.set_initial_state(state)
 
     def join(self, worker: str, connection_id: int, batch_size: int | None = None) -> None:
-        """Add a worker, also one that reconnects."""
+        """Add a worker, which may have reconnected."""
         with self._lock:
             assert self._shards is not None
             if worker in self._connection_ids:
@@ -115,10 +115,10 @@ class SharedTraining:
             self._uninformed.add(worker)
             self._lock.notify_all()
             failures = self._shards.failures[worker]
-            log(f"{worker} trains" + (f" (failures so far: {failures})" if failures else ""))
+            log(f"{worker} has joined" + (f" (failures so far: {failures})" if failures else ""))
 
     def disconnect(self, worker: str, connection_id: int, reason: str, *, failed: bool = True) -> None:
-        """Remove a worker whose connection has ended, with a failure unless it left properly."""
+        """Remove a worker whose connection has ended; count a failure if ``failed``."""
         with self._lock:
             if self._connection_ids.get(worker) == connection_id:
                 self._remove_worker(worker, reason, failed=failed)
@@ -135,17 +135,17 @@ class SharedTraining:
         self._lock.notify_all()
         if failed:
             count = self._shards.failures[worker]
-            left_out = ", left out for the rest of this training" if count >= MAX_FAILURES else ""
-            log(f"{worker} is lost ({reason}): {samples} samples go to the others, failure {count}{left_out}")
+            left_out = ", left out for the rest of the training" if count >= MAX_FAILURES else ""
+            log(f"{worker} is lost ({reason}): {samples} samples go to other workers, failure {count}{left_out}")
 
     # --- batches --------------------------------------------------------------------------------------------------
 
-    def lend(self, worker: str, connection_id: int) -> dict[str, Any]:
-        """Return what a worker has to do next, as a message for it."""
+    def next_message(self, worker: str, connection_id: int) -> dict[str, Any]:
+        """Return the next message for a worker: a batch, a request for the sample order, or the end of training."""
         with self._lock:
             shards = self._shards
             assert shards is not None
-            asked_s = time.monotonic()
+            requested_s = time.monotonic()
             while self._connection_ids.get(worker) == connection_id:
                 if shards.needs_order and self._order_request is None:
                     self._order_request = worker, time.monotonic()
@@ -154,18 +154,18 @@ class SharedTraining:
                 if lease is not None:
                     self._leased[lease.number] = (worker, time.monotonic())
                     fields: dict[str, Any] = {"number": lease.number, "epoch": lease.epoch}
-                    fields |= {"indices": list(lease.indices), "waited_s": round(time.monotonic() - asked_s, 4)}
+                    fields |= {"indices": list(lease.indices), "waited_s": round(time.monotonic() - requested_s, 4)}
                     return {"kind": "lease", **fields, **self._progress_of(worker)}
                 if shards.ended:
                     return {"kind": "over", **self._progress_of(worker)}
-                # Never block a worker that holds leases. A worker without leases waits briefly, then asks again.
-                if shards.leased_to(worker) or time.monotonic() >= asked_s + _WAIT_S:
+                # Never block a worker that has leases. A worker without leases waits briefly, then asks again.
+                if shards.leased_to(worker) or time.monotonic() >= requested_s + _WAIT_S:
                     return {"kind": "nothing"}
                 self._lock.wait(_WAIT_S)
             return {"kind": "sent away", "why": f"another process has joined as {worker}"}
 
     def begin_epoch(self, worker: str, connection_id: int, order: list[int]) -> None:
-        """Begin an epoch with the order requested from a worker."""
+        """Begin an epoch with the sample order that was requested from a worker."""
         with self._lock:
             assert self._shards is not None
             request = self._order_request
@@ -184,10 +184,10 @@ class SharedTraining:
         reported: dict[str, float],
         reports: int = 0,
     ) -> bool | None:
-        """Add the change of a worker's batch; return whether it counts: not if the batch was reassigned.
+        """Add the change of a worker's batch; return whether the batch counts, which a reassigned batch does not.
 
-        ``change`` is the server's own range of it; the other processes have theirs. Return ``None`` if the ranges are
-        no longer those of ``version``: the worker has to send the change again. ``reports`` is how often the worker has
+        ``change`` is limited to the server's own range; the other processes have the other ranges. Return ``None`` if
+        ``version`` is an earlier layout: the worker has to send the change again. ``reports`` is how often it has
         reported the monitored metric.
         """
         if not torch.isfinite(change).all():
@@ -216,7 +216,7 @@ class SharedTraining:
             return True
 
     def _update_epochs(self, monitor: Monitor, shards: Shards) -> None:
-        """Set the number of epochs by a new report of the monitored metric."""
+        """Update the number of epochs from a new report of the monitored metric."""
         metric, before = monitor.until.metric, shards.epochs
         if monitor.end_reason is not None:
             return
@@ -225,10 +225,10 @@ class SharedTraining:
         if monitor.end_reason is not None:
             log(f"the training ends after {shards.epochs} epochs: {monitor.end_reason}")
         elif shards.epochs != before:
-            log(f"forecast by {metric}: {shards.epochs} epochs")
+            log(f"forecast from {metric}: {shards.epochs} epochs")
 
     def stop(self) -> None:
-        """End the training of all workers, after ``stop_early`` in one."""
+        """End training in all workers after ``stop_early`` in one worker."""
         with self._lock:
             assert self._shards is not None
             self._shards.stop()
@@ -246,7 +246,7 @@ class SharedTraining:
                 if now_s - since_s > max(self._stuck_s, _STUCK_FACTOR * self._batch_s.get(worker, 0.0)):
                     assert self._shards is not None
                     log(f"{worker} has not returned a batch for {now_s - since_s:.0f} s: reassigning the batch")
-                    # It may only be slow: allow twice the time for its next batch, else none would ever count.
+                    # The worker may just be slow: allow twice the time for its next batch, else no batch would count.
                     self._batch_s[worker] = 2 * (now_s - since_s) / _STUCK_FACTOR
                     self._shards.take_back(number)
                     del self._leased[number]
@@ -269,14 +269,14 @@ class SharedTraining:
     def all_excluded(self) -> bool:
         """Whether every worker has failed too often."""
         with self._lock:
-            return self._shards is not None and all(self._shards.excluded(name) for name in self._parts)
+            return self._shards is not None and all(self._shards.is_excluded(name) for name in self._shares)
 
     @property
     def all_informed(self) -> bool:
-        """Whether all workers that have ever joined know that the training is over."""
+        """Whether all workers that have ever joined know that training is over."""
         with self._lock:
             assert self._shards is not None
-            return all(self._shards.excluded(name) for name in self._uninformed)
+            return all(self._shards.is_excluded(name) for name in self._uninformed)
 
     def snapshot(self) -> torch.Tensor:
         """Return the newest state."""
@@ -284,10 +284,10 @@ class SharedTraining:
             return self._spread.fetch_all().clone()
 
     def allocate(self, length: int) -> torch.Tensor:
-        """Return memory for a worker's change, whose range may be of an earlier layout."""
+        """Return memory for a worker's change, whose range may belong to an earlier layout."""
         with self._lock:
             if length > self._spread.size:
-                raise ValueError(f"state: got {length} numbers, expected {self._spread.size} at most")
+                raise ValueError(f"state: got {length} numbers, expected at most {self._spread.size}")
             return torch.empty(length, dtype=self._spread.own_range().dtype)
 
     def own_range(self) -> tuple[dict[str, Any], torch.Tensor]:
@@ -305,11 +305,11 @@ class SharedTraining:
         """Take the range back from a process."""
         self._change_layout(lambda: self._spread.leave(name), f"{name} has returned its shard of the state")
 
-    def check(self) -> None:
-        """Check all holders, because a worker cannot reach one."""
+    def check_holders(self) -> None:
+        """Check all holders after a worker could not reach one of them."""
         self._change_layout(lambda: self._spread.has_state and self._spread.fetch_all(), "")
 
-    def collect(self) -> None:
+    def collect_state(self) -> None:
         """Fetch the whole state after the end and release all holders."""
         self._change_layout(self._spread.end, "")
 
@@ -318,12 +318,12 @@ class SharedTraining:
         with self._lock:
             try:
                 change()
-            except GoneError as error:
+            except DisconnectedError as error:
                 self.state_loss = f"a shard of the state is lost: {error}"
                 return
             took_s, processes = time.monotonic() - began_s, self._spread.processes
         if event:
-            log(f"{event}; {processes} processes share it now ({1000 * took_s:.0f} ms)")
+            log(f"{event}, which {processes} processes share now ({1000 * took_s:.0f} ms)")
 
     def progress_of(self, worker: str) -> dict[str, int]:
         """Return a worker's batches done, its forecast total, and the number of epochs."""
@@ -333,12 +333,12 @@ class SharedTraining:
     def _progress_of(self, worker: str) -> dict[str, int]:
         assert self._shards is not None
         shards = self._shards
-        return {"done": shards.done[worker], "total": shards.total(worker), "epochs": shards.epochs}
+        return {"done": shards.done[worker], "total": shards.forecast_batches(worker), "epochs": shards.epochs}
 
     def progress(self, event: str) -> Progress:
-        """Return the samples done of all samples in all epochs, and the workers' reports."""
+        """Return the progress, in samples of all epochs, with the workers' reports."""
         with self._lock:
-            shards = self._shards or Shards(self._parts, 1)
+            shards = self._shards or Shards(self._shares, 1)
             values: dict[str, float] = {**self._reported, "workers": len(shards.present)}
             values["failures"] = sum(shards.failures.values())
             if self._spread.processes > 1:
@@ -364,7 +364,7 @@ class SharedTraining:
                 return None
             try:
                 state = self._spread.fetch_all().clone()
-            except GoneError as error:
+            except DisconnectedError as error:
                 self.state_loss = f"a shard of the state is lost: {error}"
                 return None
             monitor = self._monitor
@@ -380,7 +380,7 @@ class SharedTraining:
     def restore(self, content: dict[str, Any]) -> None:
         """Resume from a checkpoint's ``content``."""
         self._max_epochs = content["epochs"]
-        self._shards = Shards(self._parts, self._max_epochs, fixed=self._fixed)
+        self._shards = Shards(self._shares, self._max_epochs, fixed=self._fixed)
         self._shards.load_state(json.loads(content["shards"]))
         self._uninformed = set(content.get("unaware", ()))
         monitored = json.loads(content.get("monitor", "null"))

@@ -1,4 +1,4 @@
-"""A training's state as one row of numbers, which workers and server exchange. Used by ``worker``."""
+"""The trained state as one row of numbers, which workers and server exchange. Used by ``worker``."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from paceline.train._values import bad_value
 
 
 class StateVector:
-    """The parameters and buffers of all modules among a training's parts, in sequence.
+    """The parameters and buffers of all modules among a job's parts, in sequence.
 
-    It includes buffers: the counts of batch normalisation add up over the workers like the parameters.
+    Buffers are included: the counts of batch normalisation add up over the workers like the parameters.
 
     Parameters
     ----------
@@ -33,24 +33,22 @@ class StateVector:
     def __init__(self, parts: Mapping[str, Any]) -> None:
         modules = [part for part in parts.values() if isinstance(part, nn.Module)]
         if not modules:
-            accepted = (
-                "checkpoint(model=model, optimizer=optimizer) before the loop, for a training on several machines"
-            )
+            accepted = "checkpoint(model=model, optimizer=optimizer) before the loop, for training on several machines"
             raise bad_value("checkpoint", sorted(parts), accepted)
-        found: Iterable[torch.Tensor] = (
+        tensors: Iterable[torch.Tensor] = (
             tensor for module in modules for tensor in (*module.parameters(), *module.buffers())
         )
-        self._tensors = list({id(tensor): tensor for tensor in found}.values())  # tied weights count once
+        self._tensors = list({id(tensor): tensor for tensor in tensors}.values())  # tied weights count once
         self.dtype = torch.float64 if any(map(_needs_double, self._tensors)) else torch.float32
-        self.size = sum(_real(tensor).numel() for tensor in self._tensors)
+        self.size = sum(_real_view(tensor).numel() for tensor in self._tensors)
 
     @torch.no_grad()
     def read(self) -> torch.Tensor:
-        """Return the present state, on the CPU with shape (size,)."""
-        return torch.cat([_real(tensor).reshape(-1).to("cpu", self.dtype) for tensor in self._tensors])
+        """Return the current state, on the CPU with shape (size,)."""
+        return torch.cat([_real_view(tensor).reshape(-1).to("cpu", self.dtype) for tensor in self._tensors])
 
     def change_since(self, before: torch.Tensor) -> torch.Tensor:
-        """Return the change of the state; 0 for infinite values that stay so, as in masks."""
+        """Return the change of the state since ``before``; 0 for values that stay infinite, as in masks."""
         now = self.read()
         return torch.where(now == before, 0.0, now - before)
 
@@ -58,13 +56,13 @@ class StateVector:
     def write(self, values: torch.Tensor) -> None:
         """Set the state to ``values``."""
         begin = 0
-        for tensor in map(_real, self._tensors):
-            part = values[begin : begin + tensor.numel()].view(tensor.shape)
-            tensor.copy_(part if tensor.is_floating_point() else part.round())
+        for tensor in map(_real_view, self._tensors):
+            section = values[begin : begin + tensor.numel()].view(tensor.shape)
+            tensor.copy_(section if tensor.is_floating_point() else section.round())
             begin += tensor.numel()
 
 
-def _real(tensor: torch.Tensor) -> torch.Tensor:
+def _real_view(tensor: torch.Tensor) -> torch.Tensor:
     """Return a view of the tensor's numbers, two for each complex one."""
     return torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
 

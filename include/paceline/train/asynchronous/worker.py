@@ -1,4 +1,4 @@
-"""The worker of a training on several machines: runs a ``track`` loop with batches from a parameter server."""
+"""A worker of training on several machines: runs a ``track`` loop with batches from a parameter server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from paceline.train.job import (
     EXIT_REJECTED,
 )
 
-from .peer import GoneError, Peer, address, reach
+from .peer import DisconnectedError, Peer, connect, parse_address
 from .plan import NOTHING_SPENT
 from .ranges import Ranges
 from .shards import Lease
@@ -32,28 +32,28 @@ if TYPE_CHECKING:
     from paceline.train._monitor import Converged
     from paceline.train._protocols import BatchLoop, LoopSession
 
-# A lost server is restarted by its task; the worker gives up after this time.
+# The server's task restarts a lost server; a worker gives up after this time.
 _PATIENCE_S = 120.0
 _RETRY_S = 1.0
-# The layout changes rarely: a worker that finds none in this many tries gives up.
+# The layout changes rarely: a worker gives up after this many tries to use it.
 _MAX_TRIES, _PAUSE_S = 20, 0.1
 
 
 class TrainingWorker:
-    """This process's worker of a training on several machines.
+    """This process's worker of training on several machines.
 
     Parameters
     ----------
     name:
-        Its name in the schedule.
+        Name of the worker in the schedule.
     server:
         ``host:port`` of the parameter server.
     key:
         The secret that the server requires; empty for none.
     patience_s:
-        Seconds to look for a server that does not answer.
+        Seconds to wait for a server that does not answer.
     epochs:
-        Number of epochs, in place of the training code's.
+        Number of epochs, which overrides that of the training code.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class TrainingWorker:
         epochs: int | None = None,
     ) -> None:
         self.name = name
-        self._host, self._port = address(server)
+        self._host, self._port = parse_address(server)
         self._key = key
         self._patience_s = patience_s
         self._peer: Peer | None = None
@@ -85,7 +85,7 @@ class TrainingWorker:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> TrainingWorker | None:
-        """Return the worker that the environment describes; ``None`` if this process trains alone."""
+        """Return the worker that the environment describes; ``None`` if this process is not a worker."""
         server = environ.get(ENV_SERVER)
         key = environ.get(ENV_SERVER_KEY, "").encode()
         epochs = environ.get(ENV_EPOCHS)
@@ -98,7 +98,7 @@ class TrainingWorker:
 
     def batches(self, loop: BatchLoop, loader: Any, session: LoopSession) -> Iterator[Any]:
         """Yield the batches that the server leases to this worker, and send the change of each."""
-        check_divisible(loader, "a training on several machines")
+        check_divisible(loader, "training on several machines")
         self._loader, self._session, self._vector = loader, session, StateVector(session.parts)
         self._state = self._vector.read()
         leased_loader = with_batch_sampler(loader, _LeasedBatches(self))
@@ -109,14 +109,14 @@ class TrainingWorker:
         while not self._over:
             try:
                 for batch in leased_loader:
-                    if self._over:  # the training has ended meanwhile
+                    if self._over:  # training has ended meanwhile
                         break
                     lease = self._leases[0]
                     self._last_of_epoch = self._is_last(lease)
                     loop.set_server_progress(lease.epoch, *self._progress, last=self._last_of_epoch)
                     yield batch
                     self._finish_batch()
-            except GoneError as error:
+            except DisconnectedError as error:
                 log(f"lost the parameter server ({error}): reconnecting")
                 lost_s = time.monotonic()
                 self._join(epochs)
@@ -125,45 +125,45 @@ class TrainingWorker:
         loop.set_server_progress(self._progress[2] - 1, *self._progress, last=True)
 
     def stop(self) -> None:
-        """End the training of all workers after the current batch: ``stop_early`` was called here."""
+        """End training in all workers after the current batch, because this worker called ``stop_early``."""
         try:
             self._finish_batch()
             self._request({"kind": "stop"})
             self._leases.clear()  # the server has taken them back
             while not self._over:
-                self._lease()
+                self._request_lease()
             self._vector.write(self._state)
-        except GoneError as error:
+        except DisconnectedError as error:
             log(f"lost the parameter server ({error}) at an early stop: only this worker stops")
 
     def close(self) -> None:
-        """Leave the training: this worker's leases go to the others."""
+        """Leave the training: this worker's leases go to other workers."""
         if self._peer is not None and not self._over:
-            with contextlib.suppress(GoneError):
+            with contextlib.suppress(DisconnectedError):
                 self._peer.send({"kind": "leave"})
         self._disconnect()
 
     def leased_indices(self) -> Iterator[Sequence[int]]:
-        """Yield the indices of leased batches, with one lease in advance, until there are none."""
+        """Yield the indices of leased batches until there are none. Request one lease in advance."""
         while True:
-            lease, self._next = self._next or self._lease(), None
+            lease, self._next = self._next or self._request_lease(), None
             if lease is None:
                 return
             self._leases.append(lease)
-            self._next = self._lease()
-            yield lease.indices  # this batch does not count if the training has ended meanwhile
+            self._next = self._request_lease()
+            yield lease.indices  # this batch does not count if training has ended meanwhile
 
     def _is_last(self, lease: Lease) -> bool:
-        """Return whether no other batch of the lease's epoch is known to follow here."""
+        """Return whether this worker has no further lease in the lease's epoch."""
         coming = self._leases[1] if len(self._leases) > 1 else self._next
         return coming is None or coming.epoch != lease.epoch
 
-    def _lease(self) -> Lease | None:
+    def _request_lease(self) -> Lease | None:
         while not self._over:
-            asked_s = time.monotonic()
+            requested_s = time.monotonic()
             message = self._request({"kind": "lease"})
             if message["kind"] == "lease":
-                self._update_s += time.monotonic() - asked_s - message["waited_s"]
+                self._update_s += time.monotonic() - requested_s - message["waited_s"]
                 self._idle_s += message["waited_s"]
                 return Lease(message["number"], message["epoch"], message["indices"])
             if message["kind"] == "order":
@@ -171,9 +171,9 @@ class TrainingWorker:
                 self._request({"kind": "order", "indices": order})
             elif message["kind"] == "over":
                 self._over = True
-            self._idle_s += time.monotonic() - asked_s
+            self._idle_s += time.monotonic() - requested_s
             if message["kind"] == "nothing" and self._leases:
-                return None  # do the batches that are already read
+                return None  # first train the batches that are already read
         return None
 
     def _finish_batch(self) -> None:
@@ -181,11 +181,11 @@ class TrainingWorker:
         began_s = time.monotonic()
         lease = self._leases.popleft()
         change = self._vector.change_since(self._state)
-        # As in a training on one machine, the metric counts at the end of an epoch.
+        # As on one machine, the monitor uses the metric at the end of an epoch.
         monitored = self._until if self._last_of_epoch else None
-        reports = self._session.newest(monitored.metric)[0] if monitored is not None else 0
-        fields = {"number": lease.number, "reported": self._session.reported(), "reports": reports}
-        self._send(fields, change)
+        reports = self._session.newest_report(monitored.metric)[0] if monitored is not None else 0
+        fields = {"number": lease.number, "reported": self._session.reported_values(), "reports": reports}
+        self._send_change(fields, change)
         self._vector.write(self._state)
         now_s = time.monotonic()
         self._update_s += now_s - began_s
@@ -196,7 +196,7 @@ class TrainingWorker:
             "update_s": round(self._update_s, 4),
         }
 
-    def _send(self, fields: dict[str, Any], change: Any) -> None:
+    def _send_change(self, fields: dict[str, Any], change: Any) -> None:
         """Send a batch's change to all holders of the state, and fetch the newest state."""
         if not change.isfinite().all():
             self._request({"kind": "not finite"})  # the server then closes the connection
@@ -206,47 +206,47 @@ class TrainingWorker:
                 answer = self._request({"kind": "done", **fields, **version}, self._ranges.server_range(change))
                 self._use_layout(answer["layout"])
                 if answer["kind"] != "moved":
-                    return self._fetch()
+                    return self._fetch_state()
             else:
                 self._use_layout(self._request_layout())
-        raise GoneError("the layout of the state keeps changing")
+        raise DisconnectedError("the layout of the state keeps changing")
 
-    def _fetch(self) -> None:
-        """Fetch the other holders' ranges; the server's range came with its answer."""
+    def _fetch_state(self) -> None:
+        """Fetch the other holders' ranges. The server's range arrived with its answer."""
         for _ in range(_MAX_TRIES):
             if self._try_ranges(self._ranges.pull, self._state):
                 return
             self._use_layout(self._request_layout())
-        raise GoneError("the layout of the state keeps changing")
+        raise DisconnectedError("the layout of the state keeps changing")
 
     def _request_layout(self) -> dict[str, Any]:
-        """Request the present layout of the state."""
+        """Request the current layout of the state."""
         layout: dict[str, Any] = self._request({"kind": "where"})["layout"]
         return layout
 
     def _use_layout(self, layout: dict[str, Any]) -> None:
-        """Connect to the holders of a layout. A holder that has just left may still be part of it."""
+        """Connect to the holders of a layout. Retry, because a holder that has just left may still be in the layout."""
         for _ in range(_MAX_TRIES):
             if self._try_ranges(self._ranges.use_layout, layout):
                 return
             time.sleep(_PAUSE_S)
             layout = self._request_layout()
-        raise GoneError("a shard of the state cannot be reached")
+        raise DisconnectedError("a shard of the state cannot be reached")
 
     def _try_ranges(self, operation: Callable[..., bool], *arguments: Any) -> bool:
-        """Do an operation with all holders; return whether it succeeded.
+        """Run an operation with all holders; return whether it succeeded.
 
-        If a holder has disconnected, the server checks whether it has returned its range.
+        If a holder has disconnected, the server checks whether the holder has returned its range.
         """
         try:
             return operation(*arguments)
-        except GoneError:
+        except DisconnectedError:
             self._ranges.close()
             self._request({"kind": "check"})
             return False
 
     def _request(self, message: dict[str, Any], row: Any = None) -> dict[str, Any]:
-        """Send a message and return the answer; a row that comes with it is read into the start of ``_state``."""
+        """Send a message and return the answer. Read the row that may follow into the start of ``_state``."""
         assert self._peer is not None
         self._peer.send(message, row)
         answer = self._peer.receive(lambda _, length: self._state[:length])
@@ -258,7 +258,7 @@ class TrainingWorker:
         return answer
 
     def _join(self, epochs: int) -> None:
-        """Join the training; wait for a server that does not answer."""
+        """Join the training, and wait for a server that does not answer."""
         self._leases.clear()
         self._next = None
         give_up_s = time.monotonic() + self._patience_s
@@ -269,16 +269,16 @@ class TrainingWorker:
                 fields["until"] = self._until.to_dict() if self._until is not None else None
                 fields["batch_size"] = getattr(self._loader.batch_sampler, "batch_size", None)
                 fields["dtype"] = str(self._vector.dtype).removeprefix("torch.")
-                self._peer = reach(self._host, self._port, self._key)
+                self._peer = connect(self._host, self._port, self._key)
                 answer = self._request({"kind": "hello", "worker": self.name, **fields})
                 if answer["kind"] == "begin":
                     answer = self._request({"kind": "state"}, self._vector.read())
                 self._use_layout(answer["layout"])
-                self._fetch()
+                self._fetch_state()
                 self._vector.write(self._state)
-                _rng.reseed(answer["guest"], 0)  # all workers run the same script and would draw the same dropout
+                _rng.reseed(answer["client"], 0)  # with equal seeds, all workers would draw the same dropout
                 return
-            except GoneError as error:
+            except DisconnectedError as error:
                 if time.monotonic() > give_up_s:
                     log(f"no parameter server at {self._host}:{self._port} for {self._patience_s:.0f} s: {error}")
                     raise SystemExit(EXIT_NO_SERVER) from None

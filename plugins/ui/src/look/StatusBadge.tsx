@@ -9,7 +9,7 @@ const STYLES: Record<Level, { palette: string; sign: string }> = {
   unknown: { palette: "gray", sign: "…" },
 };
 
-/** The status of a training against its deadline, as colour, sign and text. */
+/** The status of a job relative to its deadline, as colour, sign and text. */
 export function StatusBadge({ status }: { status: Status }) {
   const { palette, sign } = STYLES[status.level];
   return (

@@ -1,4 +1,4 @@
-// Airflow's theme colours for canvas drawings, which style sheets do not reach.
+// Airflow's theme colours for canvas drawings, to which style sheets do not apply.
 import { useEffect, useState } from "react";
 
 const TOKENS = {
@@ -25,7 +25,7 @@ const DEFAULTS: Colors = {
 
 export type Colors = Record<keyof typeof TOKENS, string>;
 
-function read(): Colors {
+function readColors(): Colors {
   const style = getComputedStyle(document.documentElement);
   const values = Object.entries(TOKENS).map(([name, token]) => [
     name,
@@ -36,9 +36,9 @@ function read(): Colors {
 
 /** Return the current colours; they change when the user switches between light and dark. */
 export function useColors(): Colors {
-  const [colors, setColors] = useState(read);
+  const [colors, setColors] = useState(readColors);
   useEffect(() => {
-    const observer = new MutationObserver(() => setColors(read()));
+    const observer = new MutationObserver(() => setColors(readColors()));
     observer.observe(document.documentElement, { attributes: true, attributeFilter: ["class", "data-theme", "style"] });
     return () => observer.disconnect();
   }, []);

@@ -1,14 +1,14 @@
 // The time zone that the user has selected in Airflow.
 
-/** Return its name, such as `Europe/Berlin`. */
+/** Return the name of the time zone, for example `Europe/Berlin`. */
 export function timeZone(): string {
-  const own = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  const browserZone = Intl.DateTimeFormat().resolvedOptions().timeZone;
   const stored = globalThis.localStorage?.getItem("timezone")?.replaceAll('"', "");
-  if (!stored) return globalThis.localStorage ? "UTC" : own; // Airflow's default is UTC
+  if (!stored) return globalThis.localStorage ? "UTC" : browserZone; // Airflow's default is UTC
   try {
     return Intl.DateTimeFormat(undefined, { timeZone: stored }).resolvedOptions().timeZone;
   } catch {
-    return own; // "local"
+    return browserZone; // "local"
   }
 }
 

@@ -3,7 +3,7 @@ import { useEffect, useRef } from "react";
 import uPlot from "uplot";
 
 import type { Colors } from "../look/colors";
-import { clock } from "../format";
+import { formatClock } from "../format";
 
 export interface Line {
   name: string;
@@ -14,7 +14,7 @@ export interface Line {
   filled?: boolean;
 }
 
-/** A vertical line at a time: the deadline, a change of it, a restart. */
+/** A vertical line at the time of an event, for example at the deadline or at a restart. */
 export interface Mark {
   t: number;
   color: string;
@@ -29,7 +29,7 @@ interface Props {
   marks: Mark[];
   colors: Colors;
   height: number;
-  /** Minimum end of the time axis. */
+  /** The time axis extends at least to this time. */
   endT: number;
   range: (low: number, high: number) => [number, number];
   format: (value: number) => string;
@@ -38,7 +38,7 @@ interface Props {
   onCursor: (t: number | null) => void;
 }
 
-/** A line chart over time. All charts of a training share one cursor, moved by pointer or keyboard. */
+/** A line chart over time. All charts of a job share one cursor, which pointer and keyboard move. */
 export function Chart(props: Props) {
   const boxRef = useRef<HTMLDivElement>(null);
   const plotRef = useRef<uPlot | null>(null);
@@ -49,7 +49,7 @@ export function Chart(props: Props) {
   useEffect(() => {
     const box = boxRef.current;
     if (!box) return;
-    const plot = new uPlot(options(latest, box.clientWidth), data(latest.current), box);
+    const plot = new uPlot(plotOptions(latest, box.clientWidth), plotData(latest.current), box);
     plotRef.current = plot;
     const observer = new ResizeObserver(() => plot.setSize({ width: box.clientWidth, height: latest.current.height }));
     observer.observe(box);
@@ -63,7 +63,7 @@ export function Chart(props: Props) {
   }, layout);
 
   useEffect(() => {
-    plotRef.current?.setData(data(props));
+    plotRef.current?.setData(plotData(props));
   });
 
   useEffect(() => {
@@ -76,11 +76,11 @@ export function Chart(props: Props) {
   return <Box ref={boxRef} role="img" aria-label={props.label} w="100%" minW={0} />;
 }
 
-function data({ t, lines }: Props): uPlot.AlignedData {
+function plotData({ t, lines }: Props): uPlot.AlignedData {
   return [t, ...lines.map((line) => line.values)];
 }
 
-function options(latest: React.RefObject<Props>, width: number): uPlot.Options {
+function plotOptions(latest: React.RefObject<Props>, width: number): uPlot.Options {
   const { colors, height, lines } = latest.current;
   const axis = {
     stroke: colors.muted,
@@ -98,7 +98,7 @@ function options(latest: React.RefObject<Props>, width: number): uPlot.Options {
       y: { range: (_, low, high) => latest.current.range(low ?? 0, high ?? 1) },
     },
     axes: [
-      { ...axis, values: (_, ticks) => ticks.map((tick) => clock(tick)), space: 64 },
+      { ...axis, values: (_, ticks) => ticks.map((tick) => formatClock(tick)), space: 64 },
       { ...axis, values: (_, ticks) => ticks.map((tick) => latest.current.format(tick)), size: 52, space: 32 },
     ],
     series: [

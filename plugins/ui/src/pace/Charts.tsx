@@ -3,7 +3,7 @@ import { useMemo, useState } from "react";
 
 import type { Pace, RunEvent } from "../api";
 import { type Colors, useColors } from "../look/colors";
-import { clock, devices } from "../format";
+import { formatClock, formatDevices } from "../format";
 import { Chart, type Line, type Mark } from "./Chart";
 import { isMarked } from "./events";
 import { coresOverTime, describeNodes, scalingAt } from "./nodes";
@@ -24,7 +24,7 @@ export function Charts({ name, series, pace, events }: Props) {
   const deadline = pace.deadline_s;
   const hasDeadline = deadline !== null;
   const endT = Math.max(deadline ?? 0, pace.forecast_s ?? 0, pace.t_s) * 1.02;
-  const ceiling = useMemo(() => ceilingOf(series, pace, events), [series, pace, events]);
+  const ceiling = useMemo(() => ceilingOverTime(series, pace, events), [series, pace, events]);
   const nodes = useMemo(() => coresOverTime(series.t, events), [series, events]);
   const scaling = scalingAt(events, cursorT ?? Infinity);
   const shared = { t: series.t, marks, colors, endT, cursorT, onCursor: setCursorT };
@@ -33,7 +33,7 @@ export function Charts({ name, series, pace, events }: Props) {
     { name: "maximum", values: series.t.map(() => pace.max_devices), color: colors.muted, dashed: true },
     ...(ceiling ? [{ name: "ceiling", values: ceiling, color: colors.deadline, stepped: true, dashed: true }] : []),
   ];
-  const extra = Object.entries(series.metrics).filter(([, values]) => values.some((value) => value !== null));
+  const reportedMetrics = Object.entries(series.metrics).filter(([, values]) => values.some((value) => value !== null));
   const hasLoss = series.loss.some((value) => value !== null);
   return (
     <Stack gap={3}>
@@ -41,12 +41,12 @@ export function Charts({ name, series, pace, events }: Props) {
         title="Progress"
         keys={[
           ["progress", colors.progress],
-          ...(hasDeadline ? [["setpoint (constant pace)", colors.text, true] as Key] : []),
+          ...(hasDeadline ? [["setpoint (constant pace)", colors.text, true] as LegendEntry] : []),
         ]}
       >
         <Chart
           {...shared}
-          label={`Progress of ${name}: ${pace.progress_pct.toFixed(1)} % at ${clock(pace.t_s)}${hasDeadline ? `, setpoint ${pace.setpoint_pct.toFixed(1)} %; deadline at ${clock(deadline)}` : ""}`}
+          label={`Progress of ${name}: ${pace.progress_pct.toFixed(1)} % at ${formatClock(pace.t_s)}${hasDeadline ? `, setpoint ${pace.setpoint_pct.toFixed(1)} %; deadline at ${formatClock(deadline)}` : ""}`}
           height={220}
           lines={[
             ...(hasDeadline ? [{ name: "setpoint", values: series.setpoint, color: colors.text, dashed: true }] : []),
@@ -61,12 +61,12 @@ export function Charts({ name, series, pace, events }: Props) {
         keys={[
           ["allocated", colors.devices],
           ["maximum", colors.muted, true],
-          ...(ceiling ? [["ceiling", colors.deadline, true] as Key] : []),
+          ...(ceiling ? [["ceiling", colors.deadline, true] as LegendEntry] : []),
         ]}
       >
         <Chart
           {...shared}
-          label={`Devices of ${name}: ${devices(pace.devices, pace.quantum)} now, ${devices(pace.max_devices, pace.quantum)} at most`}
+          label={`Devices of ${name}: ${formatDevices(pace.devices, pace.quantum)} now, ${formatDevices(pace.max_devices, pace.quantum)} at most`}
           height={150}
           lines={deviceLines}
           range={(_, high) => [0, Math.max(high, pace.max_devices) * 1.08]}
@@ -104,20 +104,20 @@ export function Charts({ name, series, pace, events }: Props) {
             label={`Loss of ${name}: ${pace.loss?.toPrecision(4) ?? "not reported yet"}`}
             height={130}
             lines={[{ name: "loss", values: series.loss, color: colors.loss }]}
-            range={padded}
-            format={short}
+            range={padRange}
+            format={formatValue}
           />
         </Section>
       ) : null}
-      {extra.map(([metric, values]) => (
+      {reportedMetrics.map(([metric, values]) => (
         <Section key={metric} title={metric} keys={[[metric, colors.metric]]}>
           <Chart
             {...shared}
             label={`${metric} of ${name}: ${pace.metrics[metric]?.toPrecision(4) ?? "not reported yet"}`}
             height={130}
             lines={[{ name: metric, values, color: colors.metric }]}
-            range={padded}
-            format={short}
+            range={padRange}
+            format={formatValue}
           />
         </Section>
       ))}
@@ -126,9 +126,9 @@ export function Charts({ name, series, pace, events }: Props) {
   );
 }
 
-type Key = [name: string, color: string, dashed?: boolean];
+type LegendEntry = [name: string, color: string, dashed?: boolean];
 
-function Section({ title, keys, children }: { title: string; keys: Key[]; children: React.ReactNode }) {
+function Section({ title, keys, children }: { title: string; keys: LegendEntry[]; children: React.ReactNode }) {
   return (
     <Box>
       <HStack justify="space-between" wrap="wrap" gap={3} mb={1}>
@@ -156,7 +156,7 @@ function Section({ title, keys, children }: { title: string; keys: Key[]; childr
   );
 }
 
-/** Selects a time of the run, also by keyboard, and shows the values at that time. */
+/** A slider that selects a time of the run and shows the values at that time. */
 function TimeSlider({
   series,
   pace,
@@ -182,8 +182,8 @@ function TimeSlider({
   const value = (column: (number | null)[], digits: number) => valueAt(series, column, t)?.toFixed(digits) ?? "–";
   const setpoint = pace.deadline_s !== null ? `setpoint ${value(series.setpoint, 1)} %, ` : "";
   const text =
-    `${clock(t)}: ${value(series.progress, 1)} % done, ${setpoint}` +
-    devices(valueAt(series, series.devices, t) ?? 0, pace.quantum);
+    `${formatClock(t)}: ${value(series.progress, 1)} % done, ${setpoint}` +
+    formatDevices(valueAt(series, series.devices, t) ?? 0, pace.quantum);
   if (last < 1) return null;
   return (
     <HStack gap={3} wrap="wrap">
@@ -213,18 +213,18 @@ function marksOf(pace: Pace, events: RunEvent[], colors: Colors): Mark[] {
   return [...marks, { t: pace.deadline_s, color: colors.deadline, solid: true }];
 }
 
-/** Return the ceiling over time, from the events of its changes; `null` if there never was one. */
-function ceilingOf(series: Series, pace: Pace, events: RunEvent[]): (number | null)[] | null {
+/** Return the ceiling over time from the events of the run; `null` if the job never had a ceiling. */
+function ceilingOverTime(series: Series, pace: Pace, events: RunEvent[]): (number | null)[] | null {
   const changes = events.filter((event) => event.kind === "ceiling");
   if (!changes.length && pace.ceiling === null) return null;
   return series.t.map((t) => changes.findLast((event) => event.t_s <= t)?.devices ?? null);
 }
 
-function padded(low: number, high: number): [number, number] {
+function padRange(low: number, high: number): [number, number] {
   const padding = (high - low || Math.abs(high) || 1) * 0.08;
   return [low - padding, high + padding];
 }
 
-function short(value: number): string {
+function formatValue(value: number): string {
   return String(Number(value.toPrecision(3)));
 }

@@ -2,18 +2,18 @@ import { Box, Button, Field, HStack, Input, Stack, Text } from "@chakra-ui/react
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useId, useRef, useState } from "react";
 
-import { keyOf, putDeadline, type Pace, type SeenDeadlines, type Training } from "../api";
+import { jobKey, putDeadline, type Job, type Pace, type SeenDeadlines } from "../api";
 import { Notice } from "../look/Notice";
 import { timeZone } from "../look/zone";
-import { clock, devices, duration, formatTime } from "../format";
+import { formatClock, formatDevices, formatDuration, formatTime } from "../format";
 import { previewAll } from "./preview";
 import { originOf, parseDeadline } from "./parseDeadline";
 
 const STEPS_S = [10, 60, 300, 1800, 7200];
 
 interface Props {
-  /** The trainings that get the new deadline. */
-  trainings: Training[];
+  /** The jobs whose deadline the form changes. */
+  jobs: Job[];
   /** The samples of the workers. */
   paces: Pace[];
   /** The sample of all workers combined. */
@@ -21,33 +21,33 @@ interface Props {
   mayChange: boolean;
 }
 
-/** A form to change the deadline of a training or of all its workers, with a preview of the consequences. */
-export function DeadlineForm({ trainings, paces, pace, mayChange }: Props) {
+/** A form that changes the deadline of one or several jobs, with a preview of the effect. */
+export function DeadlineForm({ jobs, paces, pace, mayChange }: Props) {
   const [text, setText] = useState("");
-  // The deadlines that were in force when the user began to type. Airflow refuses to overwrite a later change.
+  // The deadlines at the time when the user began to type. Airflow rejects the new deadline if they have changed since.
   const seen = useRef<SeenDeadlines>(new Map());
   const queries = useQueryClient();
   const hintId = useId();
   const change = useMutation({
-    mutationFn: (deadline: string) => putDeadline(trainings, deadline, seen.current),
+    mutationFn: (deadline: string) => putDeadline(jobs, deadline, seen.current),
     onSuccess: () => setText(""),
     onSettled: () => {
-      seen.current = new Map(); // after a refusal the user has seen the newest deadline and may retry
+      seen.current = new Map(); // after a rejection, the user has seen the newest deadline and may retry
       void queries.invalidateQueries();
     },
   });
-  const write = (typed: string) => {
+  const updateText = (typed: string) => {
     change.reset();
     if (!typed.trim()) seen.current = new Map();
     else if (!seen.current.size)
-      seen.current = new Map(trainings.map((one) => [keyOf(one), one.deadline?.updated_at ?? ""]));
+      seen.current = new Map(jobs.map((job) => [jobKey(job), job.deadline?.updated_at ?? ""]));
     setText(typed);
   };
   if (!mayChange) {
     return (
       <Notice>
-        Your role in Airflow lets you view this training. To change its deadline, you need permission to edit the DAG's
-        task instances.
+        Your role in Airflow lets you view this job. To change its deadline, you need permission to edit the DAG's task
+        instances.
       </Notice>
     );
   }
@@ -68,7 +68,7 @@ export function DeadlineForm({ trainings, paces, pace, mayChange }: Props) {
           <HStack gap={2} w="100%" wrap="wrap">
             <Input
               value={text}
-              onChange={(event) => write(event.target.value)}
+              onChange={(event) => updateText(event.target.value)}
               placeholder="20m, 1h30m, 18:30"
               aria-describedby={hintId}
               maxW="14rem"
@@ -85,10 +85,10 @@ export function DeadlineForm({ trainings, paces, pace, mayChange }: Props) {
                 type="button"
                 size="xs"
                 variant="outline"
-                onClick={() => write(`${Math.max(Math.round((parsed?.seconds ?? from) + step), 1)}s`)}
+                onClick={() => updateText(`${Math.max(Math.round((parsed?.seconds ?? from) + step), 1)}s`)}
               >
                 {step > 0 ? "+" : "−"}
-                {duration(step)}
+                {formatDuration(step)}
               </Button>
             ))}
           </HStack>
@@ -96,8 +96,9 @@ export function DeadlineForm({ trainings, paces, pace, mayChange }: Props) {
         <Box id={hintId} minH="1.5em">
           {parsed ? (
             <Text fontSize="sm">
-              {clock(parsed.seconds)} after the start, {formatTime(new Date(origin.getTime() + parsed.seconds * 1000))}{" "}
-              {timeZone()}: <b data-testid="preview">{previewText(paces, pace, parsed.seconds)}</b>
+              {formatClock(parsed.seconds)} after the start,{" "}
+              {formatTime(new Date(origin.getTime() + parsed.seconds * 1000))} {timeZone()}:{" "}
+              <b data-testid="preview">{previewText(paces, pace, parsed.seconds)}</b>
             </Text>
           ) : (
             <Text fontSize="sm" color="fg.muted">
@@ -108,9 +109,7 @@ export function DeadlineForm({ trainings, paces, pace, mayChange }: Props) {
           )}
         </Box>
         {change.isError ? <Notice kind="error">{change.error.message}</Notice> : null}
-        {change.isSuccess ? (
-          <Notice kind="success">The training applies the new deadline within two seconds.</Notice>
-        ) : null}
+        {change.isSuccess ? <Notice kind="success">The job applies the new deadline within two seconds.</Notice> : null}
       </Stack>
     </form>
   );
@@ -124,10 +123,10 @@ function previewText(paces: Pace[], pace: Pace, seconds: number): string {
     case "unknown":
       return "no forecast yet";
     case "met":
-      return `can be met on about ${devices(preview.devices, pace.quantum)} (now ${devices(pace.devices, pace.quantum)})`;
+      return `can be met on about ${formatDevices(preview.devices, pace.quantum)} (now ${formatDevices(pace.devices, pace.quantum)})`;
     case "early":
-      return `ends ${duration(preview.earlyS)} before the deadline on the smallest allocation`;
+      return `ends ${formatDuration(preview.earlyS)} before the deadline on the smallest allocation`;
     case "missed":
-      return `cannot be met: ${duration(preview.lateS)} late on all ${devices(preview.most, pace.quantum)}`;
+      return `cannot be met: ${formatDuration(preview.lateS)} late on all ${formatDevices(preview.most, pace.quantum)}`;
   }
 }

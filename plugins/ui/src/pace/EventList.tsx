@@ -1,7 +1,7 @@
 import { Box, Heading, List, Text } from "@chakra-ui/react";
 
 import type { Pace, RunEvent } from "../api";
-import { clock, formatTime } from "../format";
+import { formatClock, formatTime } from "../format";
 import { eventText } from "./events";
 import { originOf } from "./parseDeadline";
 
@@ -23,7 +23,7 @@ export function EventList({ events, pace }: { events: RunEvent[]; pace: Pace }) 
               fontVariantNumeric="tabular-nums"
               title={formatTime(new Date(origin + event.t_s * 1000))}
             >
-              {clock(event.t_s)}
+              {formatClock(event.t_s)}
             </Text>
             <Text>{eventText(event)}</Text>
           </List.Item>

@@ -8,9 +8,9 @@ test.each([
   [{ kind: "restarted" }, "The container was restarted"],
   [{ kind: "ceiling", devices: null }, "Ceiling removed"],
   [{ kind: "ceiling", devices: 1.5 }, "Ceiling set to 1.5"],
-  [{ kind: "ceiling", devices: 0.5, why: "the rest is spare" }, "Ceiling set to 0.5: the rest is spare"],
+  [{ kind: "ceiling", devices: 0.5, why: "a job is more urgent" }, "Ceiling set to 0.5: a job is more urgent"],
   [{ kind: "paused" }, "Preempted: other jobs have the devices"],
-  [{ kind: "unpaused", devices: 0.5 }, "Resumed on 0.5"],
+  [{ kind: "resuming", devices: 0.5 }, "Resumed with an allocation of 0.5"],
   [
     { kind: "scaled", why: "30 % are used: 1 more worker", nodes: { "ps-0": 0.2, "worker-0": 0.5, "worker-1": 0.5 } },
     "30 % are used: 1 more worker. Now 1 parameter server on 0.2 cores, 2 workers on 1 core",

@@ -23,6 +23,6 @@ test("cores over time follow the scaling events", () => {
   expect(scalingAt(EVENTS, -1)).toBeUndefined();
 });
 
-test("a training without scaling events has no node chart", () => {
+test("a job without scaling events has no node chart", () => {
   expect(coresOverTime([0, 1], [{ t_s: 0, kind: "paused" }])).toBeNull();
 });

@@ -1,6 +1,6 @@
 // The nodes of an elastic training over time, from its scaling events.
 import type { RunEvent } from "../api";
-import { devices } from "../format";
+import { formatDevices } from "../format";
 import type { Column } from "./series";
 
 type Cores = Record<string, number>;
@@ -14,7 +14,7 @@ const NODE_TYPES: [prefix: string, name: string][] = [
 export function describeNodes(cores: Cores): string {
   return NODE_TYPES.map(([prefix, name]) => {
     const [count, total] = [namesOf(cores, prefix).length, sum(cores, prefix)];
-    return `${count} ${name}${count === 1 ? "" : "s"} on ${devices(total, 0)}`;
+    return `${count} ${name}${count === 1 ? "" : "s"} on ${formatDevices(total, 0)}`;
   }).join(", ");
 }
 
@@ -23,7 +23,7 @@ export function scalingAt(events: RunEvent[], t: number): RunEvent | undefined {
   return events.findLast((event) => event.nodes && event.t_s <= t);
 }
 
-/** Return the cores of the parameter servers and of all nodes over time; `null` for a training that does not scale. */
+/** Return the cores of the parameter servers and of all nodes over time; `null` for a job that does not scale. */
 export function coresOverTime(times: number[], events: RunEvent[]): { servers: Column; all: Column } | null {
   if (!events.some((event) => event.nodes)) return null;
   const nodes = times.map((t) => scalingAt(events, t)?.nodes);

@@ -1,15 +1,15 @@
 import { expect, test } from "vitest";
 
 import { aPace } from "../samples";
-import { devicesFor, preview, previewAll, secondsOn } from "./preview";
+import { devicesNeeded, preview, previewAll, remainingSeconds } from "./preview";
 
 const remaining = { work_s: 100, exponent: 1, after_s: 2, usable_devices: null };
 
-test("the formula equals paceline.control.RemainingWork", () => {
-  expect(secondsOn(remaining, 4)).toBeCloseTo(27);
-  expect(devicesFor(remaining, 27)).toBeCloseTo(4);
-  expect(devicesFor(remaining, 2)).toBeNull();
-  expect(devicesFor({ ...remaining, usable_devices: 1.5 }, 27)).toBeNull();
+test("the formula is the same as in paceline.control.RemainingWork", () => {
+  expect(remainingSeconds(remaining, 4)).toBeCloseTo(27);
+  expect(devicesNeeded(remaining, 27)).toBeCloseTo(4);
+  expect(devicesNeeded(remaining, 2)).toBeNull();
+  expect(devicesNeeded({ ...remaining, usable_devices: 1.5 }, 27)).toBeNull();
 });
 
 test("a feasible deadline needs whole quanta of devices", () => {
@@ -17,12 +17,12 @@ test("a feasible deadline needs whole quanta of devices", () => {
   expect(preview(pace, 10 + 2 + 100 / 1.234)).toEqual({ kind: "met", devices: expect.closeTo(1.25) });
 });
 
-test("an infeasible deadline is missed by the delay on all devices", () => {
+test("the preview of an infeasible deadline shows the delay on all devices", () => {
   const pace = aPace({ t_s: 10, max_devices: 2, remaining });
   expect(preview(pace, 42)).toEqual({ kind: "missed", lateS: expect.closeTo(20), most: 2 });
 });
 
-test("a safety factor needs more devices and makes no deadline infeasible", () => {
+test("a safety factor requires more devices but makes no deadline infeasible", () => {
   const pace = aPace({ t_s: 10, max_devices: 2, alpha: 0.9, remaining });
   expect(preview(pace, 112)).toEqual({ kind: "met", devices: expect.closeTo(1.15) });
   expect(preview(pace, 62.5)).toEqual({ kind: "met", devices: 2 });
@@ -45,7 +45,7 @@ test("a past deadline and unknown remaining work are reported", () => {
   expect(preview(aPace({ t_s: 10, remaining: null }), 50)).toEqual({ kind: "unknown" });
 });
 
-test("for several workers the slowest decides and devices are summed", () => {
+test("the preview of several workers depends on the slowest worker and sums the devices", () => {
   const quick = aPace({ t_s: 10, remaining: { ...remaining, work_s: 50 } });
   const slow = aPace({ t_s: 10, remaining });
   expect(previewAll([quick, slow], 112)).toEqual({ kind: "met", devices: expect.closeTo(1.5) });

@@ -1,14 +1,14 @@
-// Previews a new deadline with the controller's speed model, by the formula of `paceline.control.RemainingWork`.
+// Previews the effect of a new deadline, with the speed model of `paceline.control.RemainingWork`.
 import type { Pace, Remaining } from "../api";
 
-/** Return the seconds until the job ends on a number of devices. */
-export function secondsOn(remaining: Remaining, devices: number): number {
+/** Return the remaining seconds of a job on a number of devices. */
+export function remainingSeconds(remaining: Remaining, devices: number): number {
   const inUse = remaining.usable_devices ? Math.min(devices, remaining.usable_devices) : devices;
   return remaining.work_s / inUse ** remaining.exponent + remaining.after_s;
 }
 
-/** Return the devices that end the job within `seconds`; `null` if no number of devices does. */
-export function devicesFor(remaining: Remaining, seconds: number): number | null {
+/** Return the devices with which a job ends within `seconds`; `null` if no number of devices suffices. */
+export function devicesNeeded(remaining: Remaining, seconds: number): number | null {
   const left = seconds - remaining.after_s;
   if (left <= 0) return null;
   const needed = (remaining.work_s / left) ** (1 / remaining.exponent);
@@ -22,27 +22,27 @@ export type Preview =
   | { kind: "early"; earlyS: number }
   | { kind: "missed"; lateS: number; most: number };
 
-/** Preview a deadline of `deadlineS` seconds after its origin. */
+/** Preview a deadline that is `deadlineS` seconds after its origin. */
 export function preview(pace: Pace, deadlineS: number): Preview {
   if (deadlineS <= pace.t_s) return { kind: "passed" };
   const { remaining } = pace;
   if (!remaining) return { kind: "unknown" };
   const most = Math.min(pace.max_devices, pace.ceiling ?? Infinity);
   const left = deadlineS - pace.t_s;
-  const least = devicesFor(remaining, left);
+  const least = devicesNeeded(remaining, left);
   if (least === null || least > most * 1.005) {
-    return { kind: "missed", lateS: secondsOn(remaining, most) - left, most };
+    return { kind: "missed", lateS: remainingSeconds(remaining, most) - left, most };
   }
-  // The allocation follows from the target end. Feasibility is decided by the deadline itself, above.
+  // The allocation depends on the target end, but the feasibility above only on the deadline.
   const began = pace.began_s ?? 0;
   const targetEnd = Math.min(began + (pace.alpha ?? 1) * (deadlineS - began), deadlineS);
-  const needed = Math.min(devicesFor(remaining, targetEnd - pace.t_s) ?? most, most);
-  const fewest = Math.min(pace.min_devices, most);
-  if (needed < fewest) return { kind: "early", earlyS: left - secondsOn(remaining, fewest) };
+  const needed = Math.min(devicesNeeded(remaining, targetEnd - pace.t_s) ?? most, most);
+  const smallest = Math.min(pace.min_devices, most);
+  if (needed < smallest) return { kind: "early", earlyS: left - remainingSeconds(remaining, smallest) };
   return { kind: "met", devices: Math.min(Math.ceil(needed / pace.quantum - 1e-9) * pace.quantum, most) };
 }
 
-/** Preview a deadline for all workers of a training: the last worker decides, and their devices are summed. */
+/** Preview a deadline for several workers: the last worker must meet it; the devices are summed. */
 export function previewAll(paces: Pace[], deadlineS: number): Preview {
   const each = paces.map((pace) => preview(pace, deadlineS));
   const [first] = each;

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 
-import type { History, Training } from "../api";
+import type { History, Job } from "../api";
 import { aPace } from "../samples";
 import { combineSeries, combineWorkers, toSeries, valueAt } from "./series";
 
@@ -30,15 +30,15 @@ test("a metric has null values before its first report", () => {
   expect(toSeries(null, [aPace({ t_s: 1 }), aPace({ t_s: 2, metrics: { f1: 1 } })]).metrics).toEqual({ f1: [null, 1] });
 });
 
-test("between two samples the earlier value is returned", () => {
+test("the value between two samples is the earlier value", () => {
   const series = toSeries(history, []);
   expect(valueAt(series, series.devices, 9.9)).toBe(1);
   expect(valueAt(series, series.devices, 10)).toBe(1.5);
 });
 
-const worker = (changed: object, state = "running") => ({ state, pace: aPace(changed) }) as Training;
+const worker = (changed: object, state = "running") => ({ state, pace: aPace(changed) }) as Job;
 
-test("combined workers sum the devices of active workers and end with the last", () => {
+test("combined workers sum the devices of active workers and end with the last worker", () => {
   const all = combineWorkers([
     worker({ devices: 1, forecast_s: 50, progress_pct: 60 }),
     worker({ devices: 0.5, forecast_s: 70, feasible: false, progress_pct: 20 }),
@@ -48,7 +48,7 @@ test("combined workers sum the devices of active workers and end with the last",
 });
 
 test("combined times count from the earliest origin", () => {
-  const late = { updated_at: "2030-01-01T12:00:50+00:00", deadline_s: 40 }; // began 20 s later
+  const late = { updated_at: "2030-01-01T12:00:50+00:00", deadline_s: 40 }; // its origin is 20 s later
   expect(combineWorkers([worker({}), worker(late)])).toMatchObject({ t_s: 50, deadline_s: 60 });
 });
 

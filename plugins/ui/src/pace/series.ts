@@ -1,5 +1,5 @@
 // A run as columns of numbers: the stored history followed by live samples.
-import type { History, Pace, Training } from "../api";
+import type { History, Job, Pace } from "../api";
 import { isEnded } from "../format";
 import { originOf } from "./parseDeadline";
 
@@ -11,7 +11,7 @@ export interface Series {
   setpoint: Column;
   devices: Column;
   loss: Column;
-  /** Name to values of each reported metric, without the loss. */
+  /** Name of each reported metric, except the loss, to its values. */
   metrics: Record<string, Column>;
 }
 
@@ -21,26 +21,26 @@ const METRIC = "metric.";
 export function toSeries(history: History | null, live: Pace[]): Series {
   const columns = history?.columns ?? [];
   const rows = history?.samples ?? [];
-  const take = (name: string): Column => {
+  const columnOf = (name: string): Column => {
     const index = columns.indexOf(name);
     return index < 0 ? rows.map(() => null) : rows.map((row) => row[index] ?? null);
   };
   const series: Series = {
-    t: take("t_s").map((value) => value ?? 0),
-    progress: take("progress_pct"),
-    setpoint: take("setpoint_pct"),
-    devices: take("devices"),
-    loss: take("loss"),
+    t: columnOf("t_s").map((value) => value ?? 0),
+    progress: columnOf("progress_pct"),
+    setpoint: columnOf("setpoint_pct"),
+    devices: columnOf("devices"),
+    loss: columnOf("loss"),
     metrics: {},
   };
   for (const name of columns.filter((column) => column.startsWith(METRIC))) {
-    series.metrics[name.slice(METRIC.length)] = take(name);
+    series.metrics[name.slice(METRIC.length)] = columnOf(name);
   }
-  for (const pace of live) append(series, pace);
+  for (const pace of live) appendSample(series, pace);
   return series;
 }
 
-function append(series: Series, pace: Pace): void {
+function appendSample(series: Series, pace: Pace): void {
   if (pace.t_s <= (series.t[series.t.length - 1] ?? -Infinity)) return;
   const before = series.t.length;
   series.t.push(pace.t_s);
@@ -62,17 +62,17 @@ export function valueAt(series: Series, column: Column, t: number): number | nul
 }
 
 /** Return the origin of each worker's times, in seconds after the earliest origin. */
-export function originOffsets(workers: Training[]): number[] {
+export function originOffsets(workers: Job[]): number[] {
   const origins = workers.map((one) => originOf(one.pace).getTime());
   const first = Math.min(...origins);
   return origins.map((origin) => (origin - first) / 1000);
 }
 
 /**
- * Combine the workers of one training into one sample: the devices of active workers are summed, the progress is the
- * mean of all workers, and the latest forecast counts.
+ * Combine the samples of several workers into one: sum the devices of the active workers, average the progress of all
+ * workers, and use the latest forecast.
  */
-export function combineWorkers(workers: Training[]): Pace | null {
+export function combineWorkers(workers: Job[]): Pace | null {
   const [first] = workers;
   if (!first) return null;
   const offsets = originOffsets(workers);
@@ -115,7 +115,7 @@ export interface WorkerSeries {
   ended: boolean;
 }
 
-/** Combine the series of several workers into one that has the times of all of them. */
+/** Combine the series of several workers into one series with the times of all workers. */
 export function combineSeries(workers: WorkerSeries[]): Series {
   const aligned = workers.map(({ series, offsetS, ended }) => ({
     ...series,
@@ -151,7 +151,7 @@ function combineColumn(
         values[index] = pick(one)[position] ?? values[index] ?? null;
       }
       positions[index] = position;
-      // An ended worker has no devices any more, but keeps its progress.
+      // After its end, a worker has no devices but keeps its progress.
       if (how === "sum" && one.ended && t > (one.t.at(-1) ?? Infinity)) values[index] = 0;
     });
     const known = values.filter((value) => value !== null);

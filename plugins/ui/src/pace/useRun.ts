@@ -1,7 +1,7 @@
 import { useQueries, useQuery } from "@tanstack/react-query";
 import { useRef } from "react";
 
-import { getHistory, getRun, type History, keyOf, type Pace, type Training } from "../api";
+import { getHistory, getRunJobs, type History, type Job, jobKey, type Pace } from "../api";
 import { isEnded } from "../format";
 import { type Series, toSeries } from "./series";
 
@@ -10,42 +10,42 @@ const IDLE_REFRESH_MS = 5000;
 const HISTORY_REFRESH_MS = 5000;
 const MAX_LIVE_SAMPLES = 120;
 
-/** Fetch the trainings of a run: every second while one is running, every 5 s while none is. */
+/** Fetch the jobs of a run: every second while a job is running, else every 5 s. */
 export function useRun(dagId: string, runId: string) {
   return useQuery({
     queryKey: ["run", dagId, runId],
-    queryFn: () => getRun(dagId, runId),
+    queryFn: () => getRunJobs(dagId, runId),
     refetchInterval: ({ state: { data } }) => {
-      if (data && (data.state === "success" || data.state === "failed") && data.trainings.every(isEnded)) return false;
-      return !data || data.trainings.some((one) => !isEnded(one)) ? REFRESH_MS : IDLE_REFRESH_MS;
+      if (data && (data.state === "success" || data.state === "failed") && data.jobs.every(isEnded)) return false;
+      return !data || data.jobs.some((job) => !isEnded(job)) ? REFRESH_MS : IDLE_REFRESH_MS;
     },
   });
 }
 
-export interface TrainingHistory {
+export interface JobHistory {
   series: Series;
   stored: History | null;
 }
 
-/** Fetch the stored history of each training and append the live samples that this page has received. */
-export function useHistories(trainings: Training[]): Map<string, TrainingHistory> {
+/** Fetch the stored history of each job and append the live samples that this page has received. */
+export function useHistories(jobs: Job[]): Map<string, JobHistory> {
   const live = useRef(new Map<string, Pace[]>());
   const results = useQueries({
-    queries: trainings.map((one) => ({
-      queryKey: ["history", one.dag_id, one.run_id, keyOf(one), one.try_number, isEnded(one)],
-      queryFn: () => getHistory(one),
-      // Live samples fill the time between two requests, so many trainings can be requested less often.
-      refetchInterval: isEnded(one) ? (false as const) : HISTORY_REFRESH_MS * Math.ceil(trainings.length / 4),
+    queries: jobs.map((job) => ({
+      queryKey: ["history", job.dag_id, job.run_id, jobKey(job), job.try_number, isEnded(job)],
+      queryFn: () => getHistory(job),
+      // The more jobs, the less often the page requests histories; live samples fill the time between requests.
+      refetchInterval: isEnded(job) ? (false as const) : HISTORY_REFRESH_MS * Math.ceil(jobs.length / 4),
     })),
   });
   return new Map(
-    trainings.map((one, index) => {
-      const samples = live.current.get(keyOf(one)) ?? [];
+    jobs.map((job, index) => {
+      const samples = live.current.get(jobKey(job)) ?? [];
       const last = samples.at(-1)?.t_s ?? -Infinity;
-      if (one.pace.t_s > last) live.current.set(keyOf(one), [...samples.slice(-MAX_LIVE_SAMPLES), one.pace]);
-      else if (one.pace.t_s < last) live.current.set(keyOf(one), [one.pace]); // the training was restarted
+      if (job.pace.t_s > last) live.current.set(jobKey(job), [...samples.slice(-MAX_LIVE_SAMPLES), job.pace]);
+      else if (job.pace.t_s < last) live.current.set(jobKey(job), [job.pace]); // the job was restarted
       const stored = results[index]?.data ?? null;
-      return [keyOf(one), { stored, series: toSeries(stored, live.current.get(keyOf(one)) ?? []) }];
+      return [jobKey(job), { stored, series: toSeries(stored, live.current.get(jobKey(job)) ?? []) }];
     }),
   );
 }

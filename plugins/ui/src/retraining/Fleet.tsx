@@ -1,8 +1,8 @@
 import { Badge, Heading, Stack, Table, Text } from "@chakra-ui/react";
 
-import type { Overview, TaskResult, Training } from "../api";
+import type { Job, Overview, TaskResult } from "../api";
 import { Notice } from "../look/Notice";
-import { devices, formatTime, shortName } from "../format";
+import { formatDevices, formatTime, shortName } from "../format";
 import { RunLink } from "./RunLink";
 
 interface Shard {
@@ -10,13 +10,13 @@ interface Shard {
   batch_size: number;
 }
 
-/** The machines of each DAG's newest schedule: their current trainings, and the reasons for machines left out. */
-export function Fleet({ overview, running }: { overview: Overview; running: Training[] }) {
+/** The machines of each DAG's newest schedule, with their current jobs or the reason for their exclusion. */
+export function Fleet({ overview, running }: { overview: Overview; running: Job[] }) {
   const newest = overview.schedules.filter(
     (one, index, all) =>
       all.findIndex((other) => other.dag_id === one.dag_id && other.task_id === one.task_id) === index,
   );
-  if (!newest.length) return <Notice>No training has been scheduled on a fleet yet.</Notice>;
+  if (!newest.length) return <Notice>No training job has been scheduled on a fleet yet.</Notice>;
   return (
     <Stack gap={6}>
       {newest.map((schedule) => (
@@ -26,11 +26,11 @@ export function Fleet({ overview, running }: { overview: Overview; running: Trai
   );
 }
 
-function Machines({ schedule, running }: { schedule: TaskResult; running: Training[] }) {
+function Machines({ schedule, running }: { schedule: TaskResult; running: Job[] }) {
   const chosen = Object.entries((schedule.value.workers ?? {}) as Record<string, Shard>);
-  const leftOut = Object.entries((schedule.value.left_out ?? {}) as Record<string, string>);
-  const trainingOn = (machine: string) =>
-    running.find((one) => one.dag_id === schedule.dag_id && shortName(one.task_id) === machine);
+  const excluded = Object.entries((schedule.value.excluded ?? {}) as Record<string, string>);
+  const jobOn = (machine: string) =>
+    running.find((job) => job.dag_id === schedule.dag_id && shortName(job.task_id) === machine);
   return (
     <Stack gap={1}>
       <Heading as="h3" size="sm">
@@ -50,15 +50,15 @@ function Machines({ schedule, running }: { schedule: TaskResult; running: Traini
           </Table.Header>
           <Table.Body>
             {chosen.map(([machine, shard]) => {
-              const one = trainingOn(machine);
+              const job = jobOn(machine);
               return (
                 <Table.Row key={machine}>
                   <Table.Cell>{machine}</Table.Cell>
                   <Table.Cell>
-                    {one ? (
+                    {job ? (
                       <>
-                        <Badge colorPalette="blue">trains on {devices(one.pace.devices, one.pace.quantum)}</Badge>
-                        <RunLink one={one} />
+                        <Badge colorPalette="blue">trains on {formatDevices(job.pace.devices, job.pace.quantum)}</Badge>
+                        <RunLink job={job} />
                       </>
                     ) : (
                       <Badge>idle</Badge>
@@ -70,11 +70,11 @@ function Machines({ schedule, running }: { schedule: TaskResult; running: Traini
                 </Table.Row>
               );
             })}
-            {leftOut.map(([machine, reason]) => (
+            {excluded.map(([machine, reason]) => (
               <Table.Row key={machine}>
                 <Table.Cell>{machine}</Table.Cell>
                 <Table.Cell>
-                  <Badge colorPalette="gray">left out</Badge>
+                  <Badge colorPalette="gray">excluded</Badge>
                 </Table.Cell>
                 <Table.Cell color="fg.muted">{reason}</Table.Cell>
               </Table.Row>

@@ -1,40 +1,40 @@
 import { Table, Text } from "@chakra-ui/react";
 
-import type { Training } from "../api";
+import type { Job } from "../api";
 import { StatusBadge } from "../look/StatusBadge";
 import { Notice } from "../look/Notice";
-import { clock, formatTime, trainingStatus } from "../format";
+import { formatClock, formatTime, jobStatus } from "../format";
 import { RunLink } from "./RunLink";
 
-/** The recently ended trainings, with their errors against the deadline. */
-export function Recent({ trainings }: { trainings: Training[] }) {
-  if (!trainings.length) return <Notice>No training has ended yet.</Notice>;
+/** The recently ended jobs, with their deviations from the deadline. */
+export function Recent({ jobs }: { jobs: Job[] }) {
+  if (!jobs.length) return <Notice>No training job has ended yet.</Notice>;
   return (
     <Table.ScrollArea>
-      <Table.Root size="sm" aria-label="Recently ended trainings">
+      <Table.Root size="sm" aria-label="Recently ended training jobs">
         <Table.Header>
           <Table.Row>
-            <Table.ColumnHeader>Training</Table.ColumnHeader>
+            <Table.ColumnHeader>Training job</Table.ColumnHeader>
             <Table.ColumnHeader>Ended</Table.ColumnHeader>
             <Table.ColumnHeader>Deadline</Table.ColumnHeader>
             <Table.ColumnHeader>Duration</Table.ColumnHeader>
           </Table.Row>
         </Table.Header>
         <Table.Body>
-          {trainings.map((one) => (
-            <Table.Row key={`${one.dag_id} ${one.run_id} ${one.task_id} ${one.map_index}`}>
+          {jobs.map((job) => (
+            <Table.Row key={`${job.dag_id} ${job.run_id} ${job.task_id} ${job.map_index}`}>
               <Table.Cell>
-                <RunLink one={one} />
+                <RunLink job={job} />
               </Table.Cell>
-              <Table.Cell>{formatTime(new Date(one.pace.updated_at))}</Table.Cell>
+              <Table.Cell>{formatTime(new Date(job.pace.updated_at))}</Table.Cell>
               <Table.Cell>
-                <StatusBadge status={trainingStatus(one)} />
+                <StatusBadge status={jobStatus(job)} />
               </Table.Cell>
               <Table.Cell fontVariantNumeric="tabular-nums">
-                {clock(one.pace.t_s)}{" "}
-                {one.pace.deadline_s !== null ? (
+                {formatClock(job.pace.t_s)}{" "}
+                {job.pace.deadline_s !== null ? (
                   <Text as="span" color="fg.muted">
-                    of {clock(one.pace.deadline_s)}
+                    of {formatClock(job.pace.deadline_s)}
                   </Text>
                 ) : null}
               </Table.Cell>

@@ -2,21 +2,21 @@ import { Heading, Skeleton, Stack, Tabs } from "@chakra-ui/react";
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate, useParams } from "react-router-dom";
 
-import { getAll, getOverview } from "../api";
+import { getAllJobs, getOverview } from "../api";
 import { Notice } from "../look/Notice";
 import { Fleet } from "./Fleet";
 import { Models } from "./Models";
 import { Recent } from "./Recent";
 import { Running } from "./Running";
 
-const TRAININGS_REFRESH_MS = 2000;
+const JOBS_REFRESH_MS = 2000;
 const OVERVIEW_REFRESH_MS = 30_000;
 
-/** The running trainings, most urgent first; below, recent trainings, models and fleets. */
+/** The running jobs, most urgent first, above the tabs for recent runs, models and fleets. */
 export function RetrainingPage() {
   const { tab = "recent", name } = useParams();
   const navigate = useNavigate();
-  const all = useQuery({ queryKey: ["all"], queryFn: getAll, refetchInterval: TRAININGS_REFRESH_MS });
+  const all = useQuery({ queryKey: ["all"], queryFn: getAllJobs, refetchInterval: JOBS_REFRESH_MS });
   const overview = useQuery({
     queryKey: ["overview"],
     queryFn: getOverview,
@@ -30,7 +30,7 @@ export function RetrainingPage() {
         Retraining
       </Heading>
       {error ? <Notice kind="error">{error.message}</Notice> : null}
-      {all.isPending ? <Skeleton height="8rem" /> : <Running trainings={all.data?.running ?? []} />}
+      {all.isPending ? <Skeleton height="8rem" /> : <Running jobs={all.data?.running ?? []} />}
       <Tabs.Root
         value={tab}
         onValueChange={({ value }) => void navigate(`/plugin/retraining/${value}`)}
@@ -44,7 +44,7 @@ export function RetrainingPage() {
           <Tabs.Trigger value="fleet">Fleet</Tabs.Trigger>
         </Tabs.List>
         <Tabs.Content value="recent">
-          <Recent trainings={all.data?.recent ?? []} />
+          <Recent jobs={all.data?.recent ?? []} />
         </Tabs.Content>
         <Tabs.Content value="models">
           {overview.data ? <Models overview={overview.data} only={name} /> : null}

@@ -3,14 +3,14 @@ import { Link, useParams } from "react-router-dom";
 
 import { RunPage } from "../pace/RunPage";
 
-/** A run on its own page, which fits a phone; Airflow's page of the run does not. */
+/** A run on a separate page that, unlike Airflow's page of the run, fits a phone's screen. */
 export function WideRunPage() {
   const { dagId = "", runId = "" } = useParams();
   return (
     <Stack gap={4}>
       <HStack gap={4} wrap="wrap" fontSize="sm">
         <Link to="/plugin/retraining" style={{ textDecoration: "underline" }}>
-          All trainings
+          All training jobs
         </Link>
         <Link to={`/dags/${dagId}/runs/${encodeURIComponent(runId)}`} style={{ textDecoration: "underline" }}>
           This run in Airflow

@@ -16,7 +16,7 @@ const evaluated = (version: number, challenger: number, registry = "s3://models"
 const promoted = (version: number, is: boolean, champion_version: number | null, registry = "s3://models") =>
   result({ model: "churn", registry, version, promoted: is, champion_version, reason: `about ${version}` });
 
-test("the champion comes from the newest promotion, its reason from its own promotion", () => {
+test("the champion comes from the newest promotion, and the reason from the promotion of its version", () => {
   const [model] = modelsOf({
     evaluations: [evaluated(3, 0.7), evaluated(2, 0.8), evaluated(1, 0.6)],
     promotions: [promoted(3, false, 2), promoted(2, true, 2), promoted(1, true, 1)],
@@ -31,7 +31,7 @@ test("the champion comes from the newest promotion, its reason from its own prom
   ]);
 });
 
-test("a name in two registries is two models, and other packages' results are ignored", () => {
+test("equal names in two registries are two models, and results of other packages are ignored", () => {
   const models = modelsOf({
     evaluations: [evaluated(1, 0.7), evaluated(1, 0.9, "s3://staging"), result({ score: 1 })],
     promotions: [promoted(1, true, 1, "s3://staging")],

@@ -2,7 +2,7 @@
 import type { Overview, TaskResult } from "../api";
 
 export interface Model {
-  /** Registry and name: the same name in two registries is two models. */
+  /** Registry and name, because two registries may contain models of the same name. */
   key: string;
   name: string;
   registry: string;
@@ -30,7 +30,7 @@ interface Promotion {
   reason: string;
 }
 
-const keyOf = ({ model, registry = "" }: { model: string; registry?: string }) => `${registry} ${model}`;
+const modelKey = ({ model, registry = "" }: { model: string; registry?: string }) => `${registry} ${model}`;
 
 /** Return every evaluated model, the most recently evaluated first. */
 export function modelsOf({ evaluations, promotions, drift }: Overview): Model[] {
@@ -38,8 +38,8 @@ export function modelsOf({ evaluations, promotions, drift }: Overview): Model[] 
   const allPromotions = promotions.map(({ value }) => value).filter((value) => isPromotion(value));
   for (const { value, dag_id } of evaluations) {
     if (!isEvaluation(value)) continue; // an operator of the same name from another package
-    const key = keyOf(value);
-    const own = allPromotions.filter((promotion) => keyOf(promotion) === key);
+    const key = modelKey(value);
+    const own = allPromotions.filter((promotion) => modelKey(promotion) === key);
     const model = models.get(key) ?? {
       key,
       name: value.model,
@@ -59,7 +59,7 @@ export function modelsOf({ evaluations, promotions, drift }: Overview): Model[] 
   return [...models.values()];
 }
 
-/** Return the champion of the newest promotion, with the reason of its own promotion if that is still stored. */
+/** Return the current champion, with the reason for its promotion if that promotion is still stored. */
 function championOf(promotions: Promotion[]): Model["champion"] {
   const version = promotions.find((one) => one.champion_version !== null)?.champion_version;
   if (version == null) return null;

@@ -28,7 +28,7 @@ print(json.dumps(sorted(set(sys.modules) - before)))
 """
 
 
-def _load(name: str) -> DAG:
+def _load_dag(name: str) -> DAG:
     dag: DAG = runpy.run_path(str(DAGS / f"{name}.py"))["dag"]
     return dag
 
@@ -42,21 +42,21 @@ def test_parsing_imports_nothing_heavy() -> None:
 
 
 def test_tasks_are_in_order() -> None:
-    dag, edge = _load("retrain_on_drift"), _load("retrain_on_edge")
+    dag, edge = _load_dag("retrain_on_drift"), _load_dag("retrain_on_edge")
     order = ["drift", "prepare", "train", "evaluate", "promote"]
     assert set(dag.task_ids) == set(order)
     on_edge = ["drift", "prepare", "profile", "schedule", "train.parameter_server", "train.result", *order[-2:]]
     workers = {"train.ewr", "train.jfk", "train.lga"}
     assert set(edge.task_ids) == {*on_edge, *workers}
-    for found, tasks in ((dag, order), (edge, on_edge)):
+    for checked, tasks in ((dag, order), (edge, on_edge)):
         for before, after in itertools.pairwise(tasks):
-            assert after in found.get_task(before).downstream_task_ids
+            assert after in checked.get_task(before).downstream_task_ids
     assert all("train.result" in edge.get_task(name).downstream_task_ids for name in workers)
 
 
 @pytest.mark.parametrize("name", ["retrain_on_drift", "retrain_on_edge"])
 def test_params_have_titles_and_valid_defaults(name: str) -> None:
-    dag = _load(name)
+    dag = _load_dag(name)
     for param in dag.params:
         assert dag.params.get_param(param).schema.get("title"), param
     dag.params.validate()
@@ -81,15 +81,15 @@ ACCEPTED = {"deadline": ("20m", 90, "2030-01-31T18:00:00Z"), "alpha": (1,), "max
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in REJECTED.items() for value in values])
 def test_form_rejects_values_that_the_operator_rejects(name: str, value: object) -> None:
     with pytest.raises(ParamValidationError):
-        _load("retrain_on_drift").params.get_param(name).resolve(value)
+        _load_dag("retrain_on_drift").params.get_param(name).resolve(value)
 
 
 def test_form_accepts_values_that_the_operator_accepts() -> None:
-    params = _load("retrain_on_drift").params
+    params = _load_dag("retrain_on_drift").params
     for name, values in ACCEPTED.items():
         assert [params.get_param(name).resolve(value) for value in values] == list(values)
 
 
 def test_storage_can_be_an_object_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PACELINE_STORAGE", "s3://aws_default@bucket/paceline")
-    assert _load("retrain_on_drift").get_task("promote").registry == "s3://aws_default@bucket/paceline/registry"
+    assert _load_dag("retrain_on_drift").get_task("promote").registry == "s3://aws_default@bucket/paceline/registry"

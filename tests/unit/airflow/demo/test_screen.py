@@ -15,7 +15,7 @@ PACE = {
 }  # fmt: skip
 
 
-def _screen() -> tuple[Screen, io.StringIO]:
+def _screen_and_output() -> tuple[Screen, io.StringIO]:
     out = io.StringIO()
     return Screen(Console(file=out, width=80, highlight=False)), out
 
@@ -44,11 +44,11 @@ def test_pace_line_highlights_late_forecast_and_keeps_bar_length() -> None:
 
 
 def test_log_lines_are_not_wrapped_and_training_lines_are_throttled() -> None:
-    screen, out = _screen()
-    with screen.waiting():
-        screen.now("not shown in a log")
+    screen, out = _screen_and_output()
+    with screen.live_line():
+        screen.show_activity("not shown in a log")
         for _ in range(5):
-            screen.training(PACE)
+            screen.show_training(PACE)
     screen.step("Drift", "x" * 200)
     lines = out.getvalue().splitlines()
     assert len(lines) == 2
@@ -57,9 +57,9 @@ def test_log_lines_are_not_wrapped_and_training_lines_are_throttled() -> None:
 
 
 def test_markup_in_external_text_is_escaped() -> None:
-    screen, out = _screen()
+    screen, out = _screen_and_output()
     screen.step("Run", "manual__[bold]x[/bold]", more="[red]y")
-    screen.plain("see [/tmp]")
+    screen.print_plain("see [/tmp]")
     assert "manual__[bold]x[/bold]" in out.getvalue()
     assert "[red]y" in out.getvalue()
     assert "see [/tmp]" in out.getvalue()

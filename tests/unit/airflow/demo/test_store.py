@@ -32,7 +32,7 @@ def store(flights: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[sq
 
 def test_each_batch_is_a_month_of_flights(store: sqlite3.Connection) -> None:
     counts = store.execute('SELECT "window", count(*) FROM flights GROUP BY "window" ORDER BY "window"').fetchall()
-    # Flights of January, February and July 2013 without cancelled and diverted ones.
+    # Numbers of flights in January, February and July 2013, without cancelled and diverted flights.
     assert counts == [("2013-01", 26398), ("2013-02", 23611), ("2013-07", 28293)]
 
 
@@ -63,7 +63,7 @@ def test_refilling_replaces_the_store(flights: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("months", [[], [0], [13], [1, 14]])
 def test_invalid_months_are_rejected(months: list[int]) -> None:
-    with pytest.raises(InvalidInputError, match=r"months: got .*expected one or more of 1 to 12"):
+    with pytest.raises(InvalidInputError, match=r"months: got .*expected one or more numbers from 1 to 12"):
         read_flights(months)
 
 

@@ -90,7 +90,7 @@ def test_ctrl_c_stops_everything_that_the_demo_started(
 ) -> None:
     stopped = []
 
-    class Interrupted:
+    class InterruptedAirflow:
         """An Airflow whose start is interrupted by Ctrl-C."""
 
         def start(self) -> None:
@@ -99,7 +99,7 @@ def test_ctrl_c_stops_everything_that_the_demo_started(
         def stop(self) -> None:
             stopped.append("airflow")
 
-    monkeypatch.setattr(Demo, "airflow", lambda self, port=None: Interrupted())
+    monkeypatch.setattr(Demo, "airflow", lambda self, port=None: InterruptedAirflow())
     monkeypatch.setattr(Demo, "start_seeding", lambda self: Future())
     for module in ("story", "__main__"):
         monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""The example's training code: its AUC, its handling of missing values, and a short training."""
+"""The example's training code: its AUC, its handling of missing values, and a short training job."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def scripts() -> tuple[ModuleType, ModuleType]:
             sys.modules.pop(name, None)
 
 
-def test_auc_equals_scikit_learn_also_with_ties(scripts: tuple[ModuleType, ModuleType]) -> None:
+def test_auc_equals_that_of_scikit_learn_even_with_ties(scripts: tuple[ModuleType, ModuleType]) -> None:
     import torch
     from sklearn.metrics import roc_auc_score
 
@@ -72,13 +72,13 @@ def test_training_on_few_flights_beats_chance(tmp_path: Path, fork: Fork) -> Non
     flights.iloc[1::2].to_csv(tmp_path / "eval" / "data" / "holdout.csv", index=False)
     (tmp_path / "eval" / "model").symlink_to(tmp_path / "out")
 
-    code, trained = _run(fork, "train.py", tmp_path / "in", tmp_path / "out", EPOCHS="6", BATCH="64")
+    code, trained = _run_script(fork, "train.py", tmp_path / "in", tmp_path / "out", EPOCHS="6", BATCH="64")
     assert code == 0, trained
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"model.json", "weights.pt"}
     last = [progress for line in trained.splitlines() if (progress := parse_line(line))][-1]
     assert (last.done, last.percent, last.event) == (last.total, 100.0, "finish")
 
-    code, scored = _run(fork, "evaluate.py", tmp_path / "eval", tmp_path / "scores")
+    code, scored = _run_script(fork, "evaluate.py", tmp_path / "eval", tmp_path / "scores")
     assert code == 0, scored
     (report,) = [progress for line in scored.splitlines() if (progress := parse_line(line))]
     assert report.metrics["auc"] > 0.7
@@ -95,7 +95,7 @@ def test_interrupted_training_resumes_from_its_checkpoint(tmp_path: Path, fork: 
         (tmp_path / folder).mkdir()
     read_flights([6]).head(2000).to_csv(tmp_path / "in" / "train.csv", index=False)
     options = {"BATCH": "64", "PACELINE_CHECKPOINT": str(tmp_path / "saved")}
-    environment = _environment(tmp_path / "in", tmp_path / "out", EPOCHS="1000000", **options)
+    environment = _job_environment(tmp_path / "in", tmp_path / "out", EPOCHS="1000000", **options)
     first = fork(["train.py"], cwd=SCRIPTS, env=environment, stdout=subprocess.PIPE)
     assert first.stdout is not None
     for line in first.stdout:
@@ -105,7 +105,7 @@ def test_interrupted_training_resumes_from_its_checkpoint(tmp_path: Path, fork: 
     first.stdout.read()
     assert first.wait() == 143
     epochs = str(progress.epoch + 3)
-    code, output = _run(fork, "train.py", tmp_path / "in", tmp_path / "out", EPOCHS=epochs, **options)
+    code, output = _run_script(fork, "train.py", tmp_path / "in", tmp_path / "out", EPOCHS=epochs, **options)
     assert code == 0, output
     resumed = [parsed for line in output.splitlines() if (parsed := parse_line(line))]
     assert resumed[0].event == "start"
@@ -122,21 +122,21 @@ def test_model_file_that_could_run_code_is_rejected(
     (tmp_path / "model").mkdir()
     plan = {"numeric": {name: [0, 1] for name in train.NUMERIC}, "categorical": {n: [] for n in train.CATEGORICAL}}
     (tmp_path / "model" / "model.json").write_text(json.dumps(plan))
-    torch.save({"weights": Path("/etc")}, tmp_path / "model" / "weights.pt")  # any class outside of torch
-    code, output = _run(fork, "evaluate.py", tmp_path, tmp_path)
+    torch.save({"weights": Path("/etc")}, tmp_path / "model" / "weights.pt")  # any class that torch does not define
+    code, output = _run_script(fork, "evaluate.py", tmp_path, tmp_path)
     assert code == 1
     assert "Weights only load failed" in output
 
 
-def _run(fork: Fork, script: str, inputs: Path, outputs: Path, **environment: str) -> tuple[int, str]:
+def _run_script(fork: Fork, script: str, inputs: Path, outputs: Path, **environment: str) -> tuple[int, str]:
     """Run a script; return its exit code and its output."""
-    env = _environment(inputs, outputs, **environment)
+    env = _job_environment(inputs, outputs, **environment)
     process = fork([script], cwd=SCRIPTS, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert process.stdout is not None
     output = process.stdout.read()
     return process.wait(), output
 
 
-def _environment(inputs: Path, outputs: Path, **more: str) -> dict[str, str]:
+def _job_environment(inputs: Path, outputs: Path, **more: str) -> dict[str, str]:
     ours = {"PACELINE_INPUT": str(inputs), "PACELINE_OUTPUT": str(outputs), "PYTHONDONTWRITEBYTECODE": "1"}
     return {**os.environ, **ours, **more}

@@ -1,4 +1,4 @@
-"""Trainings of one DAG run, and all trainings that are running or have ended recently."""
+"""Routes that return the training jobs of one DAG run, and all jobs that are running or have ended recently."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from .access import ReadableDags, can_change, can_read_tasks
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-router = APIRouter(tags=["Trainings"])
+router = APIRouter(tags=["Jobs"])
 _MAX_RECENT = 500
-_MAX_ROWS = 4000  # two for each training
+_MAX_ROWS = 4000  # two for each job
 FINAL_STATES = ("success", "failed", "skipped", "upstream_failed", "removed")
 
 
 class CurrentDeadline(BaseModel):
-    """A deadline as the user wrote it. A change has to quote its ``updated_at``, so a stale change is detected."""
+    """A deadline as the user wrote it. A change must quote ``updated_at``, so that the server detects stale changes."""
 
     value: Any
     by: str | None
     updated_at: datetime
 
 
-class TrainingRow(BaseModel):
-    """A task instance that trains or has trained: Airflow's data, and the newest ``pace`` that it published."""
+class JobRow(BaseModel):
+    """A training job: the data of its Airflow task instance, and the newest ``pace`` that the task published."""
 
     dag_id: str
     run_id: str
@@ -54,42 +54,40 @@ class TrainingRow(BaseModel):
     pace: PaceSample
 
 
-class RunTrainings(BaseModel):
-    """The trainings of a DAG run, and its state. ``may_change``: whether the caller may change their deadlines."""
+class RunJobs(BaseModel):
+    """The jobs of a DAG run, and the run's state. ``may_change``: whether the caller may change the deadlines."""
 
     state: str | None
-    trainings: list[TrainingRow]
+    jobs: list[JobRow]
     may_change: bool
 
 
-class AllTrainings(BaseModel):
-    """The running trainings, and the ones that ended last, newest first."""
+class AllJobs(BaseModel):
+    """The running jobs, and the most recently ended jobs, newest first."""
 
-    running: list[TrainingRow]
-    recent: list[TrainingRow]
+    running: list[JobRow]
+    recent: list[JobRow]
 
 
-@router.get("/dags/{dag_id}/dagRuns/{run_id}/trainings", dependencies=[can_read_tasks])
-def run_trainings(dag_id: str, run_id: str, session: SessionDep, user: GetUserDep) -> RunTrainings:
-    """Return the trainings of one DAG run, by start time."""
-    rows = session.execute(_published().where(TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id))
-    trainings = sorted(_read(rows), key=lambda one: (one.started_at is None, one.started_at, one.task_id))
+@router.get("/dags/{dag_id}/dagRuns/{run_id}/jobs", dependencies=[can_read_tasks])
+def run_jobs(dag_id: str, run_id: str, session: SessionDep, user: GetUserDep) -> RunJobs:
+    """Return the jobs of one DAG run, by start time."""
+    rows = session.execute(_select_published().where(TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id))
+    jobs = sorted(_to_jobs(rows), key=lambda job: (job.started_at is None, job.started_at, job.task_id))
     state = session.scalar(select(DagRun.state).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id))
-    return RunTrainings(state=state, trainings=trainings, may_change=can_change(user, dag_id))
+    return RunJobs(state=state, jobs=jobs, may_change=can_change(user, dag_id))
 
 
-@router.get("/trainings", dependencies=[can_read_tasks])
-def all_trainings(
-    session: SessionDep, readable: ReadableDags, recent: int = Query(50, ge=0, le=_MAX_RECENT)
-) -> AllTrainings:
-    """Return all running trainings and the ``recent`` newest that have ended, of the DAGs that the caller may read."""
+@router.get("/jobs", dependencies=[can_read_tasks])
+def all_jobs(session: SessionDep, readable: ReadableDags, recent: int = Query(50, ge=0, le=_MAX_RECENT)) -> AllJobs:
+    """Return the running jobs and the last ``recent`` jobs that have ended, of the DAGs that the caller may read."""
     is_readable = TaskInstance.dag_id.in_(readable)
-    running = session.execute(_published().where(is_readable, TaskInstance.state == "running").limit(_MAX_ROWS))
-    return AllTrainings(running=_read(running), recent=_recently_ended(session, is_readable, recent))
+    running = session.execute(_select_published().where(is_readable, TaskInstance.state == "running").limit(_MAX_ROWS))
+    return AllJobs(running=_to_jobs(running), recent=_recently_ended(session, is_readable, recent))
 
 
-def _recently_ended(session: Session, is_readable: ColumnElement[bool], number: int) -> list[TrainingRow]:
-    # Row ids increase with time. Descending from the newest id, the query reads no older rows than it needs.
+def _recently_ended(session: Session, is_readable: ColumnElement[bool], number: int) -> list[JobRow]:
+    # Row ids increase with time. In descending order of ids, the query reads no older rows than necessary.
     newest = (
         select(Stored.id)
         .join(TaskInstance, same_task())
@@ -98,8 +96,8 @@ def _recently_ended(session: Session, is_readable: ColumnElement[bool], number: 
         .limit(number)
     )
     ids = list(session.scalars(newest))
-    rows = session.execute(_published().where(Stored.id.in_(ids)))
-    return sorted(_read(rows), key=lambda one: one.pace.updated_at, reverse=True)
+    rows = session.execute(_select_published().where(Stored.id.in_(ids)))
+    return sorted(_to_jobs(rows), key=lambda job: job.pace.updated_at, reverse=True)
 
 
 def same_task(stored: Any = Stored) -> ColumnElement[bool]:
@@ -112,7 +110,7 @@ def same_task(stored: Any = Stored) -> ColumnElement[bool]:
     )
 
 
-def _published() -> Select[Unpack[tuple[Any, ...]]]:
+def _select_published() -> Select[Unpack[tuple[Any, ...]]]:
     return (
         select(
             TaskInstance.dag_id,
@@ -134,22 +132,22 @@ def _published() -> Select[Unpack[tuple[Any, ...]]]:
     )
 
 
-def _read(rows: Iterable[Row[Any]]) -> list[TrainingRow]:
-    """Group rows by task instance. One without a sample is not a training or has not started, and is left out."""
+def _to_jobs(rows: Iterable[Row[Any]]) -> list[JobRow]:
+    """Group rows by task instance. Omit tasks without a sample: they do not train, or have not started."""
     tasks: dict[tuple[str, str, str, int], dict[str, Row[Any]]] = {}
     for row in rows:
         tasks.setdefault((row.dag_id, row.run_id, row.task_id, row.map_index), {})[row.key] = row
     started = [keys for keys in tasks.values() if PACE in keys]
-    found = ((keys[PACE], PaceSample.read(json.loads(keys[PACE].value)), keys.get(DEADLINE)) for keys in started)
-    return [_training(row, pace, deadline) for row, pace, deadline in found if pace is not None]
+    stored = ((keys[PACE], PaceSample.read(json.loads(keys[PACE].value)), keys.get(DEADLINE)) for keys in started)
+    return [_job_row(row, pace, deadline) for row, pace, deadline in stored if pace is not None]
 
 
-def _training(row: Row[Any], pace: PaceSample, deadline: Row[Any] | None) -> TrainingRow:
+def _job_row(row: Row[Any], pace: PaceSample, deadline: Row[Any] | None) -> JobRow:
     current = None
     if deadline is not None:
         stored = StoredDeadline.read(json.loads(deadline.value))
         current = CurrentDeadline(value=stored.value, by=stored.by, updated_at=deadline.updated_at)
-    return TrainingRow(
+    return JobRow(
         dag_id=row.dag_id,
         run_id=row.run_id,
         task_id=row.task_id,

@@ -2,50 +2,50 @@ import { Card, Heading, HStack, Stack, Tabs, Text, VisuallyHidden } from "@chakr
 import { useMemo } from "react";
 import { Link } from "react-router-dom";
 
-import { keyOf, type Pace, type RunEvent, type Training } from "../api";
+import { jobKey, type Job, type Pace, type RunEvent } from "../api";
 import { Figure } from "../look/Figure";
 import { StatusBadge } from "../look/StatusBadge";
 import {
-  clock,
+  formatClock,
   deadlineStatus,
-  devices,
-  duration,
+  formatDevices,
+  formatDuration,
   formatTime,
   isEnded,
   shortName,
   type Status,
-  trainingStatus,
+  jobStatus,
 } from "../format";
 import { DeadlineForm } from "./DeadlineForm";
 import { EventList } from "./EventList";
 import { Charts } from "./Charts";
 import { combineSeries, combineWorkers, originOffsets, type Series } from "./series";
-import type { TrainingHistory } from "./useRun";
+import type { JobHistory } from "./useRun";
 import { originOf } from "./parseDeadline";
 
 const SAME_CHANGE_S = 10;
 
 interface Props {
-  trainings: Training[];
-  histories: Map<string, TrainingHistory>;
+  jobs: Job[];
+  histories: Map<string, JobHistory>;
   mayChange: boolean;
 }
 
-/** A training: one task, or the workers of a training on several machines, combined and separately. */
-export function TrainingCard({ trainings, histories, mayChange }: Props) {
-  const [first] = trainings;
+/** A card with one job, or with the jobs of a distributed training, combined and separately. */
+export function JobCard({ jobs, histories, mayChange }: Props) {
+  const [first] = jobs;
   if (!first) return null;
-  const several = trainings.length > 1;
-  const running = trainings.filter((one) => !isEnded(one) && one.deadline);
-  const workers = trainings.filter((one) => one.operator !== "ParameterServerOperator");
-  const runningWorkers = workers.filter((one) => running.includes(one));
+  const several = jobs.length > 1;
+  const running = jobs.filter((job) => !isEnded(job) && job.deadline);
+  const workers = jobs.filter((job) => job.operator !== "ParameterServerOperator");
+  const runningWorkers = workers.filter((job) => running.includes(job));
   const pace = several ? (combineWorkers(workers) ?? first.pace) : first.pace;
-  const status = several ? deadlineStatus(pace) : trainingStatus(first);
+  const status = several ? deadlineStatus(pace) : jobStatus(first);
   const name = several
     ? first.task_id.slice(0, first.task_id.lastIndexOf("."))
     : shortName(first.task_id, first.map_index);
   return (
-    <Card.Root as="section" aria-label={`Training ${name}`} size="sm">
+    <Card.Root as="section" aria-label={`Training job ${name}`} size="sm">
       <Card.Header>
         <HStack justify="space-between" wrap="wrap" gap={3}>
           <Heading as="h2" size="lg">
@@ -62,26 +62,26 @@ export function TrainingCard({ trainings, histories, mayChange }: Props) {
         </HStack>
       </Card.Header>
       <Card.Body gap={5}>
-        <Figures pace={pace} taskEnded={trainings.every(isEnded)} />
+        <Figures pace={pace} taskEnded={jobs.every(isEnded)} />
         {running.length ? (
           <DeadlineForm
-            trainings={running}
-            paces={(runningWorkers.length ? runningWorkers : running).map((one) => one.pace)}
+            jobs={running}
+            paces={(runningWorkers.length ? runningWorkers : running).map((job) => job.pace)}
             pace={pace}
             mayChange={mayChange}
           />
         ) : null}
         {several ? (
-          <MachineTabs trainings={trainings} workers={workers} histories={histories} pace={pace} name={name} />
+          <MachineTabs jobs={jobs} workers={workers} histories={histories} pace={pace} name={name} />
         ) : (
-          <TrainingDetails training={first} history={histories.get(keyOf(first))} />
+          <JobDetails job={first} history={histories.get(jobKey(first))} />
         )}
       </Card.Body>
     </Card.Root>
   );
 }
 
-/** Announces a change of the status level to screen readers. The badge's text changes every second, too often. */
+/** Announces the status level to screen readers. The badge's text, which changes every second, is not announced. */
 function StatusAnnouncement({ status, name }: { status: Status; name: string }) {
   const texts = { good: "on time", danger: "behind or in danger", bad: "late or failed", unknown: "not known yet" };
   return (
@@ -91,11 +91,12 @@ function StatusAnnouncement({ status, name }: { status: Status; name: string }) 
   );
 }
 
-/** `taskEnded`: the task has ended, even if the last sample shows a running training. */
+/** `taskEnded`: the task has ended, even if the last sample shows a running job. */
 function Figures({ pace, taskEnded }: { pace: Pace; taskEnded: boolean }) {
   const origin = originOf(pace).getTime();
   const deadline = pace.deadline_s;
   const left = (deadline ?? 0) - pace.t_s;
+  const timeLeft = left > 0 ? `in ${formatDuration(left)}` : `${formatDuration(left)} ago`;
   const ended = taskEnded || pace.state === "finished" || pace.state === "failed";
   return (
     <HStack gap={4} wrap="wrap" align="stretch">
@@ -108,7 +109,7 @@ function Figures({ pace, taskEnded }: { pace: Pace; taskEnded: boolean }) {
         <Figure
           name="Deadline"
           value={formatTime(new Date(origin + deadline * 1000))}
-          note={ended ? `after ${clock(deadline)}` : left > 0 ? `in ${duration(left)}` : `${duration(left)} ago`}
+          note={ended ? `after ${formatClock(deadline)}` : timeLeft}
         />
       ) : null}
       <Figure
@@ -120,12 +121,12 @@ function Figures({ pace, taskEnded }: { pace: Pace; taskEnded: boolean }) {
               ? "not known yet"
               : formatTime(new Date(origin + pace.forecast_s * 1000))
         }
-        note={ended ? `after ${clock(pace.t_s)}` : undefined}
+        note={ended ? `after ${formatClock(pace.t_s)}` : undefined}
       />
       <Figure
         name={pace.quantum >= 1 ? "Devices" : "Cores"}
-        value={devices(pace.devices, pace.quantum)}
-        note={`of ${devices(Math.min(pace.max_devices, pace.ceiling ?? Infinity), pace.quantum)}`}
+        value={formatDevices(pace.devices, pace.quantum)}
+        note={`of ${formatDevices(Math.min(pace.max_devices, pace.ceiling ?? Infinity), pace.quantum)}`}
       />
       {pace.loss === null ? null : <Figure name="Loss" value={pace.loss.toPrecision(4)} />}
       {Object.entries(pace.metrics).map(([metric, value]) => (
@@ -135,16 +136,16 @@ function Figures({ pace, taskEnded }: { pace: Pace; taskEnded: boolean }) {
   );
 }
 
-function TrainingDetails({ training, history }: { training: Training; history: TrainingHistory | undefined }) {
-  const { pace } = training;
-  const name = shortName(training.task_id, training.map_index);
+function JobDetails({ job, history }: { job: Job; history: JobHistory | undefined }) {
+  const { pace } = job;
+  const name = shortName(job.task_id, job.map_index);
   const events = history?.stored?.events ?? [];
   return (
     <Stack gap={4}>
       {history ? <Charts name={name} series={history.series} pace={pace} events={events} /> : null}
       <EventList events={events} pace={pace} />
       <Text fontSize="sm">
-        <Link to={logPath(training)} style={{ textDecoration: "underline" }}>
+        <Link to={logPath(job)} style={{ textDecoration: "underline" }}>
           Log of the task and its container
         </Link>
       </Text>
@@ -152,45 +153,45 @@ function TrainingDetails({ training, history }: { training: Training; history: T
   );
 }
 
-function logPath({ dag_id, run_id, task_id, map_index }: Training): string {
+function logPath({ dag_id, run_id, task_id, map_index }: Job): string {
   const task = `/dags/${encodeURIComponent(dag_id)}/runs/${encodeURIComponent(run_id)}/tasks/${task_id}`;
   return map_index >= 0 ? `${task}/mapped/${map_index}` : task;
 }
 
 function MachineTabs({
-  trainings,
+  jobs,
   workers,
   histories,
   pace,
   name,
 }: {
-  trainings: Training[];
-  workers: Training[];
-  histories: Map<string, TrainingHistory>;
+  jobs: Job[];
+  workers: Job[];
+  histories: Map<string, JobHistory>;
   pace: Pace;
   name: string;
 }) {
   const combined = useMemo<Series>(() => {
     const offsets = originOffsets(workers);
-    const each = workers.flatMap((one, at) => {
-      const series = histories.get(keyOf(one))?.series;
-      return series ? [{ series, offsetS: offsets[at] ?? 0, ended: isEnded(one) }] : [];
+    const each = workers.flatMap((job, at) => {
+      const series = histories.get(jobKey(job))?.series;
+      return series ? [{ series, offsetS: offsets[at] ?? 0, ended: isEnded(job) }] : [];
     });
     return combineSeries(each);
   }, [workers, histories]);
   const events = mergeDeadlineEvents(
-    trainings.flatMap((one) => {
-      const machine = shortName(one.task_id, one.map_index);
-      return (histories.get(keyOf(one))?.stored?.events ?? []).map((event) => ({ ...event, machine }));
+    jobs.flatMap((job) => {
+      const machine = shortName(job.task_id, job.map_index);
+      return (histories.get(jobKey(job))?.stored?.events ?? []).map((event) => ({ ...event, machine }));
     }),
   );
   return (
     <Tabs.Root defaultValue="all" lazyMount unmountOnExit variant="outline" size="sm">
       <Tabs.List flexWrap="wrap">
         <Tabs.Trigger value="all">All workers</Tabs.Trigger>
-        {trainings.map((one) => (
-          <Tabs.Trigger key={keyOf(one)} value={keyOf(one)}>
-            {shortName(one.task_id, one.map_index)}
+        {jobs.map((job) => (
+          <Tabs.Trigger key={jobKey(job)} value={jobKey(job)}>
+            {shortName(job.task_id, job.map_index)}
           </Tabs.Trigger>
         ))}
       </Tabs.List>
@@ -200,14 +201,14 @@ function MachineTabs({
           <EventList events={events} pace={pace} />
         </Stack>
       </Tabs.Content>
-      {trainings.map((one) => (
-        <Tabs.Content key={keyOf(one)} value={keyOf(one)}>
+      {jobs.map((job) => (
+        <Tabs.Content key={jobKey(job)} value={jobKey(job)}>
           <Stack gap={4}>
             <HStack>
-              <StatusBadge status={trainingStatus(one)} />
+              <StatusBadge status={jobStatus(job)} />
             </HStack>
-            <Figures pace={one.pace} taskEnded={isEnded(one)} />
-            <TrainingDetails training={one} history={histories.get(keyOf(one))} />
+            <Figures pace={job.pace} taskEnded={isEnded(job)} />
+            <JobDetails job={job} history={histories.get(jobKey(job))} />
           </Stack>
         </Tabs.Content>
       ))}

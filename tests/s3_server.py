@@ -1,0 +1,77 @@
+"""An S3 server on the loopback address that can lose its responses: it does what a request says, then disconnects."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from upath import UPath
+from werkzeug.serving import make_server
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+_BUCKET = "models"
+_CHANGES = {"DELETE", "POST", "PUT"}
+
+
+class S3Server:
+    """The server while it runs, see :func:`serve`.
+
+    Attributes
+    ----------
+    changes:
+        Method and path of each request that changes the store.
+    lost:
+        Indices in ``changes`` of requests whose response is lost.
+    """
+
+    def __init__(self) -> None:
+        self.changes: list[str] = []
+        self.lost: set[int] = set()
+        self._lock = threading.Lock()
+        self._s3 = DomainDispatcherApplication(create_backend_app)
+        self._server = make_server("127.0.0.1", 0, self._respond, threaded=True)
+
+    def folder(self, name: str) -> UPath:
+        """Return the folder ``name`` of the server's bucket."""
+        return UPath(f"s3://{_BUCKET}/{name}", **self.options)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments of ``s3fs.S3FileSystem`` for this server."""
+        region = {"region_name": "eu-west-1"}
+        address = f"http://127.0.0.1:{self._server.port}"
+        return {"key": "key", "secret": "secret", "endpoint_url": address, "client_kwargs": region}
+
+    def _respond(self, environment: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        response = list(self._s3(environment, start_response))
+        if environment["REQUEST_METHOD"] in _CHANGES:
+            with self._lock:
+                index = len(self.changes)
+                self.changes.append(f"{environment['REQUEST_METHOD']} {environment['PATH_INFO']}")
+            if index in self.lost:
+                environment["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+        return response
+
+
+@contextmanager
+def serve() -> Iterator[S3Server]:
+    """Run a server with an empty bucket."""
+    logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
+    server = S3Server()
+    thread = threading.Thread(target=server._server.serve_forever, daemon=True)
+    thread.start()
+    bucket = UPath(f"s3://{_BUCKET}", **server.options)
+    bucket.mkdir()
+    server.changes.clear()
+    try:
+        yield server
+    finally:
+        server._server.shutdown()
+        thread.join()

@@ -238,7 +238,7 @@ class _PoolLog:
         self._most_devices = max(self._most_devices, sum(request.committed for request in requests))
         if self._only_arbiter and any(self._is_from_other_arbiter(request) for request in requests):
             self._only_arbiter = False
-            self._log.warning("Another arbiter allocates devices of this pool: the pool may be over-allocated")
+            self._log.warning("Another arbiter is allocating devices from this pool; the pool may be over-allocated")
         for request in requests:
             if request.lost and request.key not in self._lost:
                 self._lost.add(request.key)

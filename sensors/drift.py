@@ -36,7 +36,7 @@ class DriftSensor(BaseSensorOperator):
     """A sensor that compares a current window of data with a reference window and reports drift.
 
     On drift the task succeeds and returns the report's summary, and each asset among its outlets gets an event with the
-    summary as ``extra``. Without drift there is no asset event, for any value of ``on_no_drift``.
+    summary as ``extra``. Without drift there is no asset event, regardless of ``on_no_drift``.
 
     Parameters
     ----------

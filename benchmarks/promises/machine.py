@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-# One process for each core runs this loop for a quarter of a second, and prints its rounds a second.
+# One process per core runs this loop for a quarter of a second and prints the iterations per second.
 _LOOP = """
 import time
 began = time.perf_counter()

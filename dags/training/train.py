@@ -41,7 +41,7 @@ class Reader:
 
     @classmethod
     def fit(cls, columns: Columns) -> "Reader":
-        """Fit means, standard deviations and categories; categories that are not in the data get number 0."""
+        """Fit means, standard deviations and categories; a category that is not in the data is encoded as 0."""
         numeric = {}
         for name in NUMERIC:
             values = torch.tensor([float(value) for value in columns[name] if value])

@@ -138,8 +138,9 @@ class Bench:
         Returns
         -------
         list
-            A row for each active machine, in shares from 0 to 1 and seconds; see ``FUNCTIONS``. Also ``stress_cpu``,
-            ``stress_memory``, ``server_stress`` (loads), and ``alone_s.APP`` (execution time without training).
+            A row for each active machine, with the inputs and outputs of ``FUNCTIONS``: loads from 0 to 1, times in
+            seconds. Also ``stress_cpu``, ``stress_memory``, ``server_stress`` (loads), and ``alone_s.APP`` (execution
+            time without training).
         """
         timing = self._timing
         server, jobs = server or Load(), self._measured_training.jobs

@@ -10,7 +10,7 @@ from typing import Any
 
 from paceline.contract import AlertKind, PaceSample, SentAlerts
 
-_MIN_SLACK = 0.05  # fraction of the remaining time; another neighbour slows the job by more than this fraction
+_MIN_SLACK = 0.05  # of the remaining time; one more neighbour on the machine would use up a smaller slack
 _MIN_SAMPLES = 3  # consecutive samples, so that one noisy forecast raises no alert
 _NEARLY_DONE_PCT = 95.0  # above this progress, it is too late to act on an alert
 _TOLERANCE = 0.005  # fraction of the time from start to deadline; a smaller delay counts as on time

@@ -125,7 +125,7 @@ class Lead:
         self._replica.join(rendezvous, 0, self.world_size)
 
     def open_epoch(self, position: Position) -> Iterator[Any]:
-        """Open an epoch in all processes; return this process's shard of it."""
+        """Start an epoch in all processes; return this process's shard of it."""
         for process in self._active:
             with process.connection() as wire:
                 wire.send(_open_order(position))

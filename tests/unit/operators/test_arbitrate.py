@@ -123,4 +123,4 @@ def test_grants_of_another_arbiter_are_logged_once(caplog):
     assert "Another arbiter" not in caplog.text
     pool_log.record_requests([theirs])
     pool_log.record_requests([theirs])
-    assert caplog.text.count("Another arbiter allocates devices of this pool") == 1
+    assert caplog.text.count("Another arbiter is allocating devices from this pool") == 1

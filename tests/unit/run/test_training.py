@@ -446,14 +446,14 @@ def test_paused_job_with_exit_code_zero_is_resumed(task):
 
 
 def test_result_stored_without_an_answer_is_returned_by_the_same_try(task, monkeypatch):
-    def set_without_an_answer(key, value):
+    def store_value_then_fail(key, value):
         MemoryState.set(task.store, key, value)
         if key == RESULT:
             task.request_stop()
             assert task.training.stop_requested.wait(60)
             raise RuntimeError("the API server does not answer")
 
-    monkeypatch.setattr(task.store, "set", set_without_an_answer)
+    monkeypatch.setattr(task.store, "set", store_value_then_fail)
     with pytest.raises(DetachedError):
         task.run()
     monkeypatch.undo()

@@ -186,7 +186,7 @@ def test_interrupted_start_leaves_nothing(
     def cut_off(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(f"paceline.runtime.process.{step}", cut_off)
+    monkeypatch.setattr(f"paceline.runtime._process.{step}", cut_off)
     with pytest.raises(PacelineError if isinstance(error, OSError) else KeyboardInterrupt, match="cut off"):
         harness.runtime.start(harness.spec("print()"))
     assert harness.leftovers() == []
@@ -196,7 +196,7 @@ def test_interrupted_start_leaves_nothing(
 def test_prepared_folder_without_a_start_is_replaced(harness: ProcessHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = harness.spec("print('done')")
     with monkeypatch.context() as crash:  # a worker process killed before the start removes nothing
-        crash.setattr("paceline.runtime.process.launch", lambda _: None)
+        crash.setattr("paceline.runtime._process.launch", lambda _: None)
         job = harness.runtime.start(wanted)
     assert read_json(Scratch(Path(job.id)).job) is not None
     again = harness.runtime.start(wanted)

@@ -113,7 +113,7 @@ def test_missing_connection_is_reported(run, leaves_no_container):
 
 
 def test_unreachable_engine_is_reported(run, monkeypatch):
-    monkeypatch.setattr("paceline.run.handle._RETRY_FOR_S", 0.0)
+    monkeypatch.setattr("paceline.run._handle._RETRY_FOR_S", 0.0)
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere.sock")
     with pytest.raises(AirflowException, match=r"no Docker engine answers at unix:///nowhere.sock"):
         run(TRACKED, runtime="docker")

@@ -110,6 +110,24 @@ def test_packages_import_only_from_lower_layers() -> None:
     assert wrong == []
 
 
+def test_names_of_modules_show_which_are_private() -> None:
+    """A module whose name begins with an underscore is imported only within its package, any other also from outside.
+
+    Unit tests do not count: they may test the inside of a package.
+    """
+    outside: set[str] = set()
+    for path in (path for root in ("tests", "benchmarks") for path in (PROJECT / root).rglob("*.py")):
+        if PROJECT / "tests" / "unit" not in path.parents:
+            outside |= set(imported_by(path, "tests"))
+    for name, path in modules().items():
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        outside |= {one for one in imported(name) if not package.startswith(one.rpartition(".")[0])}
+    private = {name for name in modules() if name.rpartition(".")[2].startswith("_")} - ENTRY_POINTS
+    assert private & outside == set()
+    library = {name for name, path in modules().items() if ROOTS["paceline"] in path.parents and path.stem[:2] != "__"}
+    assert library - outside - private - ENTRY_POINTS == set()
+
+
 def test_no_module_imports_itself_through_other_modules() -> None:
     faces = {name for name, path in modules().items() if path.name == "__init__.py"}  # packages only re-export
     graph = {name: set(imported_modules(name)) - faces - {name} for name in modules() if name not in faces}

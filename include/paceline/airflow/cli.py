@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from paceline import __version__
-from paceline.airflow import clean
-from paceline.airflow import fleet_command as fleet
+from paceline.airflow import _clean as clean
+from paceline.airflow import _fleet_command as fleet
 from paceline.contract import DEADLINE, PACE, Deadline, PaceSample, StoredDeadline
 from paceline.errors import InvalidInputError, PacelineError
 from paceline.simulate import command as simulate

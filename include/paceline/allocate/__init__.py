@@ -4,9 +4,8 @@ A :class:`Policy` maps the current jobs and nodes to an allocation. Policies are
 (:mod:`paceline.simulate.cluster`) and with real jobs.
 """
 
-from paceline.allocate.andreas import RandomizedGreedy
-from paceline.allocate.growing import Growing
-from paceline.allocate.model import (
+from paceline.allocate._growing import Growing
+from paceline.allocate._model import (
     DEVICE,
     Allocation,
     ClusterJob,
@@ -18,9 +17,10 @@ from paceline.allocate.model import (
     check,
     free_devices,
 )
+from paceline.allocate._ordered import edf, fifo, priority
+from paceline.allocate.andreas import RandomizedGreedy
 from paceline.allocate.modelarts import Greedy, RollingHorizon
 from paceline.allocate.on_time import OnTime, most_on_time
-from paceline.allocate.ordered import edf, fifo, priority
 
 __all__ = [
     "DEVICE",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import TypeAlias
 
-from paceline.allocate.model import ClusterJob, Node, Placement
+from paceline.allocate._model import ClusterJob, Node, Placement
 
 # (job, nodes, free devices by node, time in seconds) -> placement of the job, or None if it has to wait.
 Size: TypeAlias = Callable[[ClusterJob, Sequence[Node], Mapping[str, int], float], "Placement | None"]

@@ -3,8 +3,8 @@
 The entry point is :class:`Arbiter`. It is independent of Airflow: it reads requests of jobs and returns grants.
 """
 
-from paceline.arbiter.arbiter import Arbiter
-from paceline.arbiter.grants import Grant
-from paceline.arbiter.request import DeviceRequest
+from paceline.arbiter._arbiter import Arbiter
+from paceline.arbiter._grants import Grant
+from paceline.arbiter._request import DeviceRequest
 
 __all__ = ["Arbiter", "DeviceRequest", "Grant"]

@@ -3,17 +3,17 @@
 The TypeScript types of the pages are generated from these models.
 """
 
-from paceline.contract.alerts import AlertKind, SentAlerts
-from paceline.contract.ceiling import Ceiling
-from paceline.contract.controller import ControllerState, Reported, RunTotals
-from paceline.contract.deadline import Deadline
+from paceline.contract._alerts import AlertKind, SentAlerts
+from paceline.contract._ceiling import Ceiling
+from paceline.contract._controller import ControllerState, Reported, RunTotals
+from paceline.contract._deadline import Deadline
+from paceline.contract._job import JobRecord
+from paceline.contract._keys import ALERTS, CEILING, CONTAINER, CONTROLLER, DEADLINE, HISTORY, OUTPUT, PACE, RESULT
+from paceline.contract._record import finite
+from paceline.contract._result import CollectedOutput, Outcome, StoredResult, TrainingResult
+from paceline.contract._sample import PaceSample, Remaining, State
+from paceline.contract._stored_deadline import StoredDeadline
 from paceline.contract.history import RunEvent, StoredHistory
-from paceline.contract.job import JobRecord
-from paceline.contract.keys import ALERTS, CEILING, CONTAINER, CONTROLLER, DEADLINE, HISTORY, OUTPUT, PACE, RESULT
-from paceline.contract.record import finite
-from paceline.contract.result import CollectedOutput, Outcome, StoredResult, TrainingResult
-from paceline.contract.sample import PaceSample, Remaining, State
-from paceline.contract.stored_deadline import StoredDeadline
 
 __all__ = [
     "ALERTS",

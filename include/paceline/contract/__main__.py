@@ -8,7 +8,7 @@ from typing import Any
 from pydantic.json_schema import GenerateJsonSchema
 
 from paceline.contract import PaceSample, StoredHistory
-from paceline.contract.record import Record
+from paceline.contract._record import Record
 
 
 class LiveStateSchema(Record):

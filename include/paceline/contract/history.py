@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ConfigDict, Field, model_validator
 from typing_extensions import Self
 
-from paceline.contract.record import Record, Rounded, Seconds, Text
+from paceline.contract._record import Record, Rounded, Seconds, Text
 
 COLUMNS = ("t_s", "progress_pct", "setpoint_pct", "devices", "deadline_s", "forecast_s", "loss")
 

@@ -3,17 +3,17 @@
 Start at :class:`DeadlineController`; :class:`PaperController` is the controller of DECOR-NN as published.
 """
 
-from paceline.control.budget import BudgetController
-from paceline.control.controller import Controller, Decision, Observation, target_end_s
-from paceline.control.deadline import DeadlineController
-from paceline.control.limits import CPU_QUANTUM, GPU_QUANTUM, Limits
-from paceline.control.make import CONTROLLERS, make_controller
-from paceline.control.paper import PAPER_GAINS, PaperController
-from paceline.control.past import PastRun
-from paceline.control.pi import Gains, PIController
-from paceline.control.remaining import RemainingWork
-from paceline.control.setpoint import Ramp
-from paceline.control.speed import SpeedModel
+from paceline.control._budget import BudgetController
+from paceline.control._controller import Controller, Decision, Observation, target_end_s
+from paceline.control._deadline import DeadlineController
+from paceline.control._limits import CPU_QUANTUM, GPU_QUANTUM, Limits
+from paceline.control._make import CONTROLLERS, make_controller
+from paceline.control._paper import PAPER_GAINS, PaperController
+from paceline.control._past import PastRun
+from paceline.control._pi import Gains, PIController
+from paceline.control._remaining import RemainingWork
+from paceline.control._setpoint import Ramp
+from paceline.control._speed import SpeedModel
 
 __all__ = [
     "BudgetController",

@@ -9,11 +9,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from paceline.drift.columns import check_column, check_window, choose_columns
+from paceline.drift._columns import check_column, check_window, choose_columns
+from paceline.drift._features import TestedFeature, judge_features, run_tests
+from paceline.drift._report import ConceptDrift, DriftReport, FeatureDrift, Verdict
+from paceline.drift._settings import DriftSettings
 from paceline.drift.concept import compute_errors, detect_concept_drift
-from paceline.drift.features import TestedFeature, judge_features, run_tests
-from paceline.drift.report import ConceptDrift, DriftReport, FeatureDrift, Verdict
-from paceline.drift.settings import DriftSettings
 from paceline.errors import InvalidInputError
 
 if TYPE_CHECKING:

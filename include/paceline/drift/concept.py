@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from paceline.drift.columns import to_label, to_numbers
-from paceline.drift.report import Change, ConceptDrift
+from paceline.drift._columns import to_label, to_numbers
+from paceline.drift._report import Change, ConceptDrift
 from paceline.errors import InvalidInputError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from paceline.elastic.configuration import is_worker
+from paceline.elastic._configuration import is_worker
 from paceline.errors import InvalidInputError
 from paceline.runtime import JobSpec
 from paceline.train.asynchronous.plan import PLAN, PORT, SERVER_COMMAND, SHARD_COMMAND

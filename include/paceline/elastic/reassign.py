@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from paceline.elastic.configuration import TeamConfiguration
-from paceline.elastic.options import Options
+from paceline.elastic._configuration import TeamConfiguration
+from paceline.elastic._options import Options
 from paceline.runtime.cgroups import PERIOD_US
 
 PERIOD_S = PERIOD_US / 1e6  # period of the CPU quota

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.elastic.configuration import TeamConfiguration, is_worker, quantity
-from paceline.elastic.meter import Meter
+from paceline.elastic._configuration import TeamConfiguration, is_worker, quantity
+from paceline.elastic._meter import Meter
+from paceline.elastic._options import Options
+from paceline.elastic._scaling import Scaling
 from paceline.elastic.nodes import FIRST_SERVER, LABEL_NODE, LABEL_TEAM, node_spec, write_plan
-from paceline.elastic.options import Options
-from paceline.elastic.scaling import Scaling
 from paceline.elastic.step import Decider, Step
 from paceline.elastic.team import TeamJob, TeamMember
 from paceline.errors import JobLostError, PacelineError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from paceline.elastic.configuration import TeamConfiguration
+from paceline.elastic._configuration import TeamConfiguration
 from paceline.elastic.window import TeamSample
 
 Kind = Literal["begin", "budget", "up", "server", "worker", "nodes", "reassign", "back", "settled"]

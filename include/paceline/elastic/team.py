@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.elastic.configuration import TeamConfiguration, is_worker
-from paceline.elastic.meter import Meter
+from paceline.elastic._configuration import TeamConfiguration, is_worker
+from paceline.elastic._meter import Meter
 from paceline.elastic.nodes import FIRST_SERVER
 from paceline.elastic.step import Decider, Step
 from paceline.errors import JobLostError, PacelineError, RuntimeUnavailableError, TrainingFailedError

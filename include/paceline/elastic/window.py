@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev
 
-from paceline.elastic.options import Options
+from paceline.elastic._options import Options
 
 _NEARLY_BUSY = 0.7  # fraction of ``Options.network_busy`` at which a link is close to a bottleneck
 # A link needs no more samples if its mean load plus this number of standard deviations is below the threshold. Smaller

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.fleet.machine import Fleet, Machine
+from paceline.fleet._machine import Fleet, Machine
 
 _MAX_PARALLEL = 16
 

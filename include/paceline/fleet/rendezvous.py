@@ -7,7 +7,7 @@ import hmac
 from dataclasses import dataclass, field, replace
 
 from paceline.errors import InvalidInputError
-from paceline.fleet.machine import Fleet, Machine
+from paceline.fleet._machine import Fleet, Machine
 from paceline.runtime import JobSpec
 from paceline.train.asynchronous.plan import PORT
 from paceline.train.job import ENV_SERVER, ENV_SERVER_KEY, ENV_WORKER

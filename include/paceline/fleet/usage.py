@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from paceline.errors import JobLostError
-from paceline.fleet.machine import Machine
+from paceline.fleet._machine import Machine
 from paceline.runtime import Usage
 from paceline.runtime.docker_errors import engine_call
 from paceline.runtime.docker_stats import stats_now, usage_of

@@ -6,11 +6,11 @@ scheduler.
 
 from __future__ import annotations
 
-from paceline.profiles.device import DeviceProfile, NoProfileError, Origin
-from paceline.profiles.estimates import ProfileEstimates
-from paceline.profiles.functions import FUNCTIONS, Function, execution
+from paceline.profiles._device import DeviceProfile, NoProfileError, Origin
+from paceline.profiles._estimates import ProfileEstimates
+from paceline.profiles._functions import FUNCTIONS, Function, execution
+from paceline.profiles._points import Axes, choose_more, first_points
 from paceline.profiles.learn import Learned, learn
-from paceline.profiles.points import Axes, choose_more, first_points
 
 __all__ = [
     "Axes",

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.errors import InvalidInputError
-from paceline.profiles.functions import Function
+from paceline.profiles._functions import Function
 
 if TYPE_CHECKING:
     import pandas as pd

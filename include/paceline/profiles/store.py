@@ -5,7 +5,7 @@ from __future__ import annotations
 from upath import UPath
 
 from paceline.errors import InvalidInputError
-from paceline.profiles.device import DeviceProfile
+from paceline.profiles._device import DeviceProfile
 from paceline.registry import storage
 from paceline.registry.registry import StoragePath
 

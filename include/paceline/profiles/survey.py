@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from paceline.errors import InvalidInputError
-from paceline.profiles.functions import FUNCTIONS, Function, execution
+from paceline.profiles._functions import FUNCTIONS, Function, execution
+from paceline.profiles._points import Axes, Point, choose_more, first_points
 from paceline.profiles.learn import MIN_POINTS
 from paceline.profiles.neighbours import Load
-from paceline.profiles.points import Axes, Point, choose_more, first_points
 
 if TYPE_CHECKING:
     import pandas as pd

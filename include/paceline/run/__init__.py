@@ -3,9 +3,9 @@
 Start at :class:`Training`; :class:`PaceLoop` is the control loop of one job. ``docs/architecture.md`` has a diagram.
 """
 
-from paceline.run.history import History
-from paceline.run.live import Exchange, LiveState, MemoryState
-from paceline.run.loop import PaceLoop
-from paceline.run.training import Training
+from paceline.run._history import History
+from paceline.run._live import Exchange, LiveState, MemoryState
+from paceline.run._loop import PaceLoop
+from paceline.run._training import Training
 
 __all__ = ["Exchange", "History", "LiveState", "MemoryState", "PaceLoop", "Training"]

@@ -6,7 +6,7 @@ import logging
 
 from paceline.control import Decision
 from paceline.errors import DeadlineInfeasibleError, InvalidInputError
-from paceline.run.journal import Journal
+from paceline.run._journal import Journal
 
 ON_INFEASIBLE = ("best_effort", "fail", "extend")
 _MIN_STEPS = 3  # consecutive infeasible steps, so that one slow second has no effect

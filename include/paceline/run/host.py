@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from paceline.contract import PaceSample
 from paceline.control import PastRun
-from paceline.run.live import LiveState
+from paceline.run._live import LiveState
 from paceline.runtime import Job, JobSpec, Runtime
 
 if TYPE_CHECKING:

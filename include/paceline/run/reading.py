@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from paceline.contract import Reported
-from paceline.run.pauses import Pauses
+from paceline.run._pauses import Pauses
 from paceline.train.progress import Progress, parse_line
 
 _JUMP_S = 1.0  # a smaller change is a gradual clock adjustment

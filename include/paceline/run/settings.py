@@ -8,7 +8,7 @@ from typing import Any
 from paceline.contract import DEADLINE, Deadline, StoredDeadline
 from paceline.control import CPU_QUANTUM, BudgetController, Controller, Gains, Limits, PastRun, make_controller
 from paceline.errors import InvalidInputError
-from paceline.run.live import LiveState
+from paceline.run._live import LiveState
 
 _MIN_DEADLINE_S = 1e-3  # the controller needs a positive deadline, even if the deadline passed before the start
 

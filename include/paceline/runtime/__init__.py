@@ -1,5 +1,6 @@
 """Runtimes for training jobs: the protocol and its two implementations, containers and local processes."""
 
+from paceline.runtime._process import ProcessRuntime
 from paceline.runtime.base import (
     Job,
     JobSpec,
@@ -8,7 +9,6 @@ from paceline.runtime.base import (
     Usage,
 )
 from paceline.runtime.docker import DockerRuntime
-from paceline.runtime.process import ProcessRuntime
 
 __all__ = [
     "DockerRuntime",

@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import InvalidInputError, JobLostError, PacelineError, RuntimeUnavailableError
-from paceline.runtime import docker_images, docker_network
-from paceline.runtime.archive import Entry, tar_stream
+from paceline.runtime import _docker_images as docker_images
+from paceline.runtime import _docker_network as docker_network
+from paceline.runtime._archive import Entry, tar_stream
+from paceline.runtime._docker_images import Images
+from paceline.runtime._sdk import sdk_files
 from paceline.runtime.base import JOB_ENVIRONMENT, JobSpec
 from paceline.runtime.checks import check_capacity, check_labels, check_spec, placed_files, spec_digest
 from paceline.runtime.docker_errors import engine_call
-from paceline.runtime.docker_images import Images
 from paceline.runtime.docker_job import PERIOD_US, DockerJob, quota_us
-from paceline.runtime.sdk import sdk_files
 from paceline.train.job import ENV_CHECKPOINT, ENV_INPUT, ENV_OUTPUT
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.errors import JobLostError, PacelineError, RuntimeUnavailableError, TrainingFailedError
-from paceline.runtime import docker_network
-from paceline.runtime.archive import extract_output
+from paceline.runtime import _docker_network as docker_network
+from paceline.runtime._archive import extract_output
+from paceline.runtime._docker_logs import LogFollower
 from paceline.runtime.base import JobStatus, Usage
 from paceline.runtime.checks import check_devices
 from paceline.runtime.docker_errors import engine_call
-from paceline.runtime.docker_logs import LogFollower
 from paceline.runtime.docker_stats import StatsFollower
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.runtime import cgroups, guardian
-from paceline.runtime.enforcers import CgroupEnforcer, Enforcer, ProcessTree, SignalEnforcer
+from paceline.runtime._enforcers import CgroupEnforcer, Enforcer, ProcessTree, SignalEnforcer
 from paceline.runtime.processes import descendants, identify, proportional_bytes, send
 from paceline.runtime.scratch import USAGE_BYTES, Scratch, read_json, write_json
 

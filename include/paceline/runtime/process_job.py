@@ -20,12 +20,12 @@ import psutil
 
 from paceline.errors import JobLostError, PacelineError
 from paceline.runtime import guardian
+from paceline.runtime._lines import LineAssembler
+from paceline.runtime._local_output import collect_folder
+from paceline.runtime._output import collect_output
 from paceline.runtime.base import JobStatus, Usage
 from paceline.runtime.cgroups import Group
 from paceline.runtime.checks import check_devices
-from paceline.runtime.lines import LineAssembler
-from paceline.runtime.local_output import collect_folder
-from paceline.runtime.output import collect_output
 from paceline.runtime.processes import Identity, kill_by_environment, send
 from paceline.runtime.scratch import Scratch, read_json, write_json
 
@@ -176,7 +176,7 @@ class ProcessJob:
         launch(self._scratch)
 
     def collect(self, destination: Path) -> list[str]:
-        """Copy the output folder; see ``paceline.runtime.output`` for links, devices and pipes."""
+        """Copy the output folder; see ``paceline.runtime._output`` for links, devices and pipes."""
         source = self._scratch.folder("output")
         return collect_output(
             destination, lambda collector: collect_folder(source, collector), max_bytes=self._max_output_bytes

@@ -4,11 +4,11 @@ The entry point is :func:`schedule`. :func:`deep_edge` is Algorithm 1 of Deep-Ed
 equal shards, as resource managers do by default.
 """
 
-from paceline.schedule.algorithm1 import deep_edge
-from paceline.schedule.best import schedule
+from paceline.schedule._algorithm1 import deep_edge
+from paceline.schedule._best import schedule
+from paceline.schedule._problem import Candidate, Estimates, Problem, State
 from paceline.schedule.fair import fair
 from paceline.schedule.plan import Assignment, NoFeasibleWorkerError, Plan
-from paceline.schedule.problem import Candidate, Estimates, Problem, State
 
 __all__ = [
     "Assignment",

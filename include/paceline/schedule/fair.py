@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from paceline.schedule._problem import Estimates, Problem
 from paceline.schedule.plan import NoFeasibleWorkerError, Plan, make_plan
-from paceline.schedule.problem import Estimates, Problem
 
 
 def fair(problem: Problem, estimates: Estimates) -> Plan:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.errors import PacelineError
-from paceline.schedule.problem import Candidate, Estimates, Floats, Problem
+from paceline.schedule._problem import Candidate, Estimates, Floats, Problem
 
 
 class NoFeasibleWorkerError(PacelineError):

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.allocate import ClusterJob, Node, OnTime, Placement, Speeds, check, edf, most_on_time
-from paceline.allocate.on_time.bound import Need, moore_hodgson
-from paceline.arbiter.admission import check_admission
+from paceline.allocate.on_time._bound import Need, moore_hodgson
+from paceline.arbiter._admission import check_admission
 from paceline.errors import InvalidInputError
 from paceline.simulate.cluster import Arrival, Friction, Simulation
 

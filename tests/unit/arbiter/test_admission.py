@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.allocate import ClusterJob, Node, Placement, Speeds
-from paceline.arbiter.admission import check_admission
+from paceline.arbiter._admission import check_admission
 from paceline.errors import InvalidInputError
 
 POOL = Node("pool", 8)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.samples import a_sample
 
 from paceline.arbiter import DeviceRequest
-from paceline.arbiter.grants import DesiredCeiling, next_grants
+from paceline.arbiter._grants import DesiredCeiling, next_grants
 from paceline.contract import Ceiling
 
 POOL = 2.0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.elastic.meter import Meter
+from paceline.elastic._meter import Meter
 from paceline.runtime import Usage
 from paceline.train.progress import Progress
 

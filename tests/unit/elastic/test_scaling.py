@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.elastic import Options, Scaling, Step, TeamConfiguration, TeamSample
+from paceline.elastic._scaling import _raise_floors
 from paceline.elastic.reassign import Floors, reassign
-from paceline.elastic.scaling import _raise_floors
 from paceline.errors import InvalidInputError
 from paceline.simulate.parameter_servers import Workload, steady_state
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from paceline.elastic import Options, Scaling, TeamConfiguration, TeamSample
-from paceline.elastic.meter import Meter
+from paceline.elastic._meter import Meter
 from paceline.elastic.team import TeamJob, TeamMember
 from paceline.errors import InvalidInputError, JobLostError, RuntimeUnavailableError, TrainingFailedError
 from paceline.runtime import JobStatus, Usage

@@ -5,7 +5,7 @@ import pytest
 from paceline.airflow.cli import main
 from paceline.errors import InvalidInputError
 from paceline.fleet import BackgroundApp, Link, check, load
-from paceline.fleet.file import read
+from paceline.fleet._file import read
 
 FLEET = """
 defaults: {kind: nano, tier: edge, cores: 4, memory_gib: 4, link: {mbit_per_s: 100, delay_ms: 2}}
@@ -140,14 +140,14 @@ def test_check_reports_differences_of_every_engine(write_fleet):
 
 def test_fleet_check_command_lists_machines_and_fails_if_one_is_unreachable(write_fleet, capsys, monkeypatch):
     monkeypatch.setattr(
-        "paceline.airflow.fleet_command._connect", lambda worker: FakeEngine(64, 256.0, runtimes=("runc", "nvidia"))
+        "paceline.airflow._fleet_command._connect", lambda worker: FakeEngine(64, 256.0, runtimes=("runc", "nvidia"))
     )
     assert main(["fleet", "check", str(write_fleet(FLEET))]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["MACHINE", "KIND", "TIER", "ENGINE", "CORES", "MEMORY"]
     assert lines[1].split() == ["gate-1", "nano", "edge", "28.2.2", "64", "256", "GiB", "ok"]
     assert len(lines) == 5
-    monkeypatch.setattr("paceline.airflow.fleet_command._connect", lambda worker: 1 / 0)
+    monkeypatch.setattr("paceline.airflow._fleet_command._connect", lambda worker: 1 / 0)
     assert main(["fleet", "check", str(write_fleet(FLEET))]) == 1
     assert "its engine does not answer: division by zero" in capsys.readouterr().out
     assert main(["fleet", "check", "nowhere.yaml"]) == 1

@@ -128,7 +128,7 @@ def test_learning_ignores_rows_without_an_application_or_execution(monkeypatch):
     measured = Survey(bench, machines, default_axes(workers=3)).run(points=60)
     ran = measured.index[(measured.machine == "nano-1") & measured["execution_s.sift"].notna()]
     measured.loc[ran[:3], "execution_s.sift"] = np.nan
-    monkeypatch.setattr("paceline.profiles.device.FUNCTIONS", FUNCTIONS[:1])  # one function suffices
+    monkeypatch.setattr("paceline.profiles._device.FUNCTIONS", FUNCTIONS[:1])  # one function suffices
     profile = DeviceProfile.fit("nano", measured[measured.kind == "nano"], ORIGIN, apps=["sift"])
     assert profile[execution("sift")].points == len(ran) - 3 < profile[FUNCTIONS[0]].points
     assert profile[execution("sift")].mape_pct < 5

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from paceline.profiles import FUNCTIONS, Learned
-from paceline.profiles.table import Table
+from paceline.profiles._table import Table
 
 COMPUTE, NEW_CPU = FUNCTIONS[0], FUNCTIONS[2]
 

@@ -15,9 +15,10 @@ from paceline.errors import (
     TaskStoppedError,
     TrainingFailedError,
 )
-from paceline.run import Exchange, History, MemoryState, live
-from paceline.run.allocation import JobAllocation
-from paceline.run.utilization import JobUtilization
+from paceline.run import Exchange, History, MemoryState
+from paceline.run import _live as live
+from paceline.run._allocation import JobAllocation
+from paceline.run._utilization import JobUtilization
 from paceline.runtime import Usage
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from paceline.contract import DEADLINE
 from paceline.run import History
-from paceline.run.journal import Journal
-from paceline.run.orders import Orders
+from paceline.run._journal import Journal
+from paceline.run._orders import Orders
 
 
 def make_orders(deadline_s: float) -> Orders:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.run.pauses import Pauses
+from paceline.run._pauses import Pauses
 from paceline.train.progress import Progress
 
 BATCH_S = 0.5

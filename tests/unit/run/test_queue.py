@@ -12,8 +12,8 @@ from paceline.contract import Ceiling, PaceSample
 from paceline.control import DeadlineController, Limits, RemainingWork
 from paceline.errors import DeadlineInfeasibleError, TaskStoppedError
 from paceline.run import MemoryState
-from paceline.run import queue as queue_module
-from paceline.run.queue import Queue
+from paceline.run import _queue as queue_module
+from paceline.run._queue import Queue
 
 
 @pytest.fixture

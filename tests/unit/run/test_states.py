@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 from paceline.contract import State
-from paceline.run.states import TRANSITIONS
+from paceline.run._states import TRANSITIONS
 
 GUIDE = Path(__file__).parents[3] / "docs" / "architecture.md"
 

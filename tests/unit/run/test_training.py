@@ -26,8 +26,8 @@ from paceline.errors import (
     TrainingFailedError,
 )
 from paceline.run import MemoryState, Training
-from paceline.run import handle as handle_module
-from paceline.run import training as training_module
+from paceline.run import _handle as handle_module
+from paceline.run import _training as training_module
 from paceline.run.settings import Settings
 
 from .conftest import SimulatedClock, SimulatedJob

@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.run.utilization import JobUtilization
+from paceline.run._utilization import JobUtilization
 from paceline.runtime import Usage
 
 

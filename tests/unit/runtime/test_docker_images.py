@@ -9,7 +9,7 @@ import pytest
 
 from paceline.errors import InvalidInputError, RuntimeUnavailableError
 from paceline.runtime import DockerRuntime
-from paceline.runtime.docker_images import Images
+from paceline.runtime._docker_images import Images
 
 
 class FakeEngine:

@@ -8,8 +8,8 @@ from datetime import datetime, timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.runtime.docker_logs import FrameParser, ReadPosition
-from paceline.runtime.lines import LineAssembler
+from paceline.runtime._docker_logs import FrameParser, ReadPosition
+from paceline.runtime._lines import LineAssembler
 
 
 @given(

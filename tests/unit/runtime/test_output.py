@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import TrainingFailedError
-from paceline.runtime.archive import extract_output
+from paceline.runtime._archive import extract_output
 from paceline.runtime.process_job import ProcessJob
 from paceline.runtime.scratch import Scratch
 
@@ -131,7 +131,7 @@ def test_other_entries_are_skipped_with_one_warning(
         collect()
     assert read_folder(tmp_path / "out") == {"deep/": "", "deep/kept": "too", "kept": "kept"}
     (record,) = caplog.records
-    assert (record.name, record.levelno) == ("paceline.runtime.output", logging.WARNING)
+    assert (record.name, record.levelno) == ("paceline.runtime._output", logging.WARNING)
     # A tar does not contain sockets.
     number = len([p for p in output.rglob("*") if p.is_symlink() or p.is_fifo()])
     assert f"Skipped {number} entries" in caplog.text or f"Skipped {number + 1} entries" in caplog.text
@@ -191,7 +191,7 @@ def test_limit_on_entries_includes_copies_and_skipped_entries(
     collect: Collect, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Each folder links twice to the next folder, which makes 2 to the power of 30 files.
-    monkeypatch.setattr("paceline.runtime.output.MAX_ENTRIES", 500)
+    monkeypatch.setattr("paceline.runtime._output.MAX_ENTRIES", 500)
     for depth in range(30):
         write_files(output, **{f"d{depth}__x": ""})
         (output / f"d{depth}" / "one").symlink_to(f"../d{depth + 1}")
@@ -218,7 +218,7 @@ def test_link_that_replaces_a_listed_entry_is_not_followed(
             (output / "sub").symlink_to("..")
         return openat(name, *arguments, dir_fd=dir_fd)
 
-    monkeypatch.setattr("paceline.runtime.local_output.os.open", swap_then_open)
+    monkeypatch.setattr("paceline.runtime._local_output.os.open", swap_then_open)
     ProcessJob(Scratch(tmp_path / "job"), max_output_bytes=1000, from_start=True).collect(tmp_path / "out")
     monkeypatch.undo()
     assert read_folder(tmp_path / "out") == (

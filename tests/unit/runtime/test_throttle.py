@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.runtime.throttle import DutyCycle
+from paceline.runtime._throttle import DutyCycle
 
 
 def simulate(

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
+from paceline.train.asynchronous._training import SharedTraining
 from paceline.train.asynchronous.shards import SampleShare
-from paceline.train.asynchronous.training import SharedTraining
 from paceline.train.progress import parse_line
 
 HERE = Path(__file__).parent

@@ -13,11 +13,11 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from paceline.train import _session, checkpoint, track
-from paceline.train.asynchronous import handshake
+from paceline.train.asynchronous import _handshake as handshake
 from paceline.train.asynchronous import worker as worker_module
+from paceline.train.asynchronous._vector import StateVector
 from paceline.train.asynchronous.peer import connect
 from paceline.train.asynchronous.plan import read_plan
-from paceline.train.asynchronous.vector import StateVector
 
 from .machines import LIMIT_S, SAMPLES, joined_training
 
@@ -156,7 +156,7 @@ def test_batch_of_hanging_worker_is_reassigned(start_training):
 @pytest.fixture
 def server_clock(monkeypatch, clock):
     """Replace the clock of a server in this process."""
-    monkeypatch.setattr("paceline.train.asynchronous.training.time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr("paceline.train.asynchronous._training.time", SimpleNamespace(monotonic=clock))
     return clock
 
 

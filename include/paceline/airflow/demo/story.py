@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from paceline.airflow.demo._seed import MODEL, Seed, seed
 from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.airflow.demo.screen import Screen
-from paceline.airflow.demo.seed import MODEL, Seed, seed
 from paceline.airflow.demo.watch import TASKS, RunDisplay, TaskText
 from paceline.airflow.engine_connection import default_engine
 from paceline.errors import InvalidInputError, PacelineError, RuntimeUnavailableError

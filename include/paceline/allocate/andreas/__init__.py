@@ -3,6 +3,6 @@
 The module ``optimum`` solves small instances of the same problem exactly.
 """
 
-from paceline.allocate.andreas.randomized_greedy import RandomizedGreedy
+from paceline.allocate.andreas._randomized_greedy import RandomizedGreedy
 
 __all__ = ["RandomizedGreedy"]

@@ -1,6 +1,6 @@
 """The proxy objective that ANDREAS minimises at each decision (equation 1).
 
-The heuristic :mod:`paceline.allocate.andreas.randomized_greedy` searches for its minimum;
+The heuristic :mod:`paceline.allocate.andreas._randomized_greedy` searches for its minimum;
 :mod:`paceline.allocate.andreas.optimum` finds the exact minimum.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
-from paceline.allocate.model import ClusterJob, Node, Placement
+from paceline.allocate._model import ClusterJob, Node, Placement
 
 RHO = 100.0  # weight of postponed jobs, section V-B
 PERIOD_S = 300.0  # scheduling interval H, appendix B

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from paceline.allocate._model import Allocation, ClusterJob, ImpossibleAllocationError, Node, Placement
 from paceline.allocate.andreas.objective import (
     PERIOD_S,
     RHO,
@@ -17,7 +18,6 @@ from paceline.allocate.andreas.objective import (
     postponement_cost,
     tardiness_cost,
 )
-from paceline.allocate.model import Allocation, ClusterJob, ImpossibleAllocationError, Node, Placement
 
 if TYPE_CHECKING:
     from numpy import float64

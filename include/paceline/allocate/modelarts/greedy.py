@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from paceline.allocate.model import Allocation, ClusterJob, Node, Placement, Speeds
+from paceline.allocate._model import Allocation, ClusterJob, Node, Placement, Speeds
 from paceline.errors import InvalidInputError
 
 

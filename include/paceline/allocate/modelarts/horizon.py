@@ -1,6 +1,6 @@
 """The planning problem of the rolling horizon: the allocation of each job in each of the next steps.
 
-The module ``rolling_horizon`` builds the problem, and ``solver`` solves it with prices or HiGHS.
+The module ``_rolling_horizon`` builds the problem, and ``solver`` solves it with prices or HiGHS.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.allocate.model import ClusterJob, Speeds
+from paceline.allocate._model import ClusterJob, Speeds
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]

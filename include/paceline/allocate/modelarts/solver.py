@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import inf
 from typing import Literal, TypeAlias
 
-from paceline.allocate.modelarts.highs import plan_with_highs
+from paceline.allocate.modelarts._highs import plan_with_highs
+from paceline.allocate.modelarts._prices import plan_with_prices
 from paceline.allocate.modelarts.horizon import HorizonPlan, HorizonProblem, Ints
-from paceline.allocate.modelarts.prices import plan_with_prices
 
 Solver: TypeAlias = Literal["auto", "prices", "highs"]
 

@@ -9,7 +9,7 @@ from math import ceil, floor, inf, log2
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.allocate.model import Speeds
+from paceline.allocate._model import Speeds
 
 Whole = NDArray[np.int64]
 Real = NDArray[np.float64]

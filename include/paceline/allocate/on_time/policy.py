@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import inf
 
-from paceline.allocate.model import Allocation, ClusterJob, Node, Placement
-from paceline.allocate.on_time.bound import Need, moore_hodgson
+from paceline.allocate._model import Allocation, ClusterJob, Node, Placement
+from paceline.allocate.on_time._bound import Need, moore_hodgson
 from paceline.allocate.on_time.capacity import Capacity, Reservation, SpeedUpCurve
 from paceline.errors import InvalidInputError
 

@@ -1,7 +1,7 @@
 """Simulation of a cluster that many jobs share under any policy of :mod:`paceline.allocate`."""
 
-from paceline.simulate.cluster.result import ClusterSample, JobOutcome, SimulationResult
-from paceline.simulate.cluster.simulator import Simulation
-from paceline.simulate.cluster.workload import Arrival, Friction
+from paceline.simulate.cluster._result import ClusterSample, JobOutcome, SimulationResult
+from paceline.simulate.cluster._simulator import Simulation
+from paceline.simulate.cluster._workload import Arrival, Friction
 
 __all__ = ["Arrival", "Friction", "JobOutcome", "SimulationResult", "ClusterSample", "Simulation"]

@@ -10,7 +10,7 @@ from math import cos, inf, pi
 
 from paceline.allocate import DEVICE, Speeds
 from paceline.errors import InvalidInputError
-from paceline.simulate.cluster.workload import Arrival
+from paceline.simulate.cluster._workload import Arrival
 
 SPAN_S = 178_898.0  # from 24 January 2021, 14:25:41, to 26 January, 16:07:19
 _START_H = 14.43  # hour of the day at which the workload starts

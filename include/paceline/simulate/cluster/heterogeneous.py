@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from paceline.allocate import Node, Speeds
 from paceline.errors import InvalidInputError
-from paceline.simulate.cluster.workload import Arrival
+from paceline.simulate.cluster._workload import Arrival
 
 EUR_PER_KWH = 0.172  # section V-A
 PUE = 1.33  # section V-A, for ``Simulation(pue=...)``

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from paceline.simulate.cluster.result import SimulationResult
+from paceline.simulate.cluster._result import SimulationResult
 
 _COLOURS = ("#1f6feb", "#2da44e", "#cf222e", "#9a6700", "#8250df", "#24292f", "#bf3989")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from paceline.allocate import DEVICE, Speeds
 from paceline.errors import InvalidInputError
-from paceline.simulate.cluster.workload import Arrival
+from paceline.simulate.cluster._workload import Arrival
 
 # Names of each column, which differ between traces.
 _COLUMNS = {

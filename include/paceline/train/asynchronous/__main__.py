@@ -18,7 +18,7 @@ from paceline.train._store import Store
 from paceline.train._values import log
 from paceline.train.job import ENV_SERVER_KEY
 
-from .handshake import end_process
+from ._handshake import end_process
 from .plan import PORT, read_plan
 from .server import Server
 

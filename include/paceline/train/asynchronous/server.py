@@ -15,11 +15,11 @@ from paceline.train._store import Store
 from paceline.train._values import bad_value, log
 from paceline.train.job import EXIT_NO_WORKERS, EXIT_STATE_LOST, EXIT_TERMINATED
 
-from .handshake import Handshake, describe_error
+from ._handshake import Handshake, describe_error
+from ._spread import Holder
+from ._training import NOT_FINITE, SharedTraining
 from .peer import Peer
 from .shards import MAX_FAILURES, SampleShare
-from .spread import Holder
-from .training import NOT_FINITE, SharedTraining
 
 _POLL_S = 0.05
 # Saving takes at most this fraction of the time. After a crash, batches since the last checkpoint are repeated.

@@ -1,4 +1,4 @@
-"""Assigns the samples of each epoch to workers and leases them batch by batch. Used by ``training``.
+"""Assigns the samples of each epoch to workers and leases them batch by batch. Used by ``_training``.
 
 No clock and no I/O.
 """

@@ -22,11 +22,11 @@ from paceline.train.job import (
     EXIT_REJECTED,
 )
 
+from ._ranges import Ranges
+from ._vector import StateVector
 from .peer import DisconnectedError, Peer, connect, parse_address
 from .plan import NOTHING_SPENT
-from .ranges import Ranges
 from .shards import Lease
-from .vector import StateVector
 
 if TYPE_CHECKING:
     from paceline.train._monitor import Converged

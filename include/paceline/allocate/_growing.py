@@ -1,0 +1,102 @@
+"""Growing policy: a job starts on a fraction of its budget and grows while more devices make it faster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline.allocate._model import Allocation, ClusterJob, Node, Placement, Speeds
+from paceline.allocate.modelarts.greedy import single_pool
+from paceline.errors import InvalidInputError
+
+
+class Growing:
+    """Policy that starts jobs before their whole budget is free (Nearchus, section IV, first-come, first-served).
+
+    A waiting job starts as soon as a fraction of its budget, ``ClusterJob.requested``, is free; no job overtakes
+    another. At each regular time, if no job waits, every running job grows by half, in order of arrival, within its
+    budget and the free devices. No running job loses devices.
+
+    Unlike in the paper, a job does not grow if its speed-up curve shows hardly any gain.
+
+    Parameters
+    ----------
+    start_share:
+        R_0: fraction of its budget on which a job starts; the job starts on fewer devices if no more are free.
+    scale_up:
+        R_up: growth per step, as a fraction of the allocation.
+    min_gain:
+        Smallest relative gain in speed for which a job grows, as a fraction of the relative growth in devices.
+
+    Examples
+    --------
+    >>> from paceline.allocate import ClusterJob, Node, Placement, Speeds
+    >>> speeds = {"device": Speeds.linear(8)}
+    >>> jobs = [ClusterJob("runs", 0.0, 1e3, speeds, held=Placement("pool", 4)), ClusterJob("new", 9.0, 1e3, speeds)]
+    >>> allocation = Growing().allocate(jobs, [Node("pool", 10)], 10.0, rescale=True)
+    >>> {name: placement.devices for name, placement in allocation.placements.items()}
+    {'runs': 6, 'new': 2}
+    """
+
+    name = "growing"
+
+    def __init__(self, *, start_share: float = 0.25, scale_up: float = 0.5, min_gain: float = 0.1) -> None:
+        if not 0 < start_share <= 1:
+            raise InvalidInputError("start_share", start_share, "a fraction above 0, at most 1")
+        if not 0 < scale_up < float("inf"):
+            raise InvalidInputError("scale_up", scale_up, "a number greater than 0")
+        if not 0 <= min_gain < 1:
+            raise InvalidInputError("min_gain", min_gain, "a fraction from 0 to below 1")
+        self._start_share, self._scale_up, self._min_gain = start_share, scale_up, min_gain
+
+    def allocate(self, jobs: Sequence[ClusterJob], nodes: Sequence[Node], now_s: float, *, rescale: bool) -> Allocation:
+        """See ``Policy``."""
+        pool = single_pool(nodes)
+        held = {job.name: job.held.devices for job in jobs if job.held is not None}
+        running = [job for job in jobs if job.held is not None]
+        reasons: dict[str, str] = {}
+        queue_head: str | None = None
+        for job in sorted((job for job in jobs if job.held is None), key=lambda job: job.arrived_s):
+            speeds = job.speeds.get(pool.kind)
+            if speeds is None or speeds.counts[0] > pool.devices:
+                reasons[job.name] = f"the job cannot run on {pool.name}"
+                continue
+            if queue_head is not None:
+                reasons[job.name] = f"waits behind {queue_head}, which arrived first"
+                continue
+            count = speeds.largest_count(min(self._start_count(job, speeds), pool.devices - sum(held.values())))
+            if not count:
+                reasons[job.name] = f"waits for {speeds.counts[0]} free devices to start"
+                queue_head = job.name
+                continue
+            held[job.name] = count
+            reasons[job.name] = f"starts on {count} of up to {_budget(job, speeds)} devices"
+        for job in sorted(running, key=lambda job: job.arrived_s) if rescale and self._may_grow(queue_head) else ():
+            speeds = job.speeds[pool.kind]
+            before = held[job.name]
+            count = self._grown_count(job, speeds, before, pool.devices - sum(held.values()))
+            if count > before:
+                held[job.name] = count
+                reasons[job.name] = f"grows from {before} to {count} devices"
+        return Allocation({name: Placement(pool.name, count) for name, count in held.items()}, reasons)
+
+    def _may_grow(self, queue_head: str | None) -> bool:
+        """Return whether running jobs may grow, given the first waiting job."""
+        return queue_head is None
+
+    def _start_count(self, job: ClusterJob, speeds: Speeds) -> int:
+        """Return the number of devices on which the job starts, if that many are free."""
+        return max(speeds.largest_count(int(self._start_share * _budget(job, speeds) + 1e-9)), speeds.counts[0])
+
+    def _grown_count(self, job: ClusterJob, speeds: Speeds, held: int, free: int) -> int:
+        """Return the number of devices of a running job after its next growth step."""
+        limit = min(_budget(job, speeds), held + free)
+        target = speeds.largest_count(min(int(held * (1 + self._scale_up) + 1e-9), limit))
+        if target <= held:  # growth below one legal step: use the next legal number
+            target = next((count for count in speeds.counts if held < count <= limit), held)
+        gain = speeds.at(target) / speeds.at(held) - 1
+        return target if gain > self._min_gain * (target / held - 1) else held
+
+
+def _budget(job: ClusterJob, speeds: Speeds) -> int:
+    """Return the largest number of devices that a job may use."""
+    return max(speeds.largest_count(job.requested or speeds.counts[-1]), speeds.counts[0])

@@ -1,0 +1,224 @@
+"""The arbiter: divides a pool among its jobs, periodically and after every relevant change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from paceline.allocate import ClusterJob, Node, OnTime, Policy, check
+from paceline.arbiter._admission import check_admission
+from paceline.arbiter._demand import POOL, cluster_job
+from paceline.arbiter._grants import DesiredCeiling, Grant, next_grants
+from paceline.arbiter._request import DeviceRequest
+from paceline.arbiter._warm_up import WarmUp
+from paceline.contract import Ceiling
+from paceline.control import CPU_QUANTUM, RemainingWork
+from paceline.errors import InvalidInputError
+
+_CHANGE_S = 2.0  # time that a job loses when its allocation changes
+_DEADLINE_TOLERANCE_S = 0.05  # samples round times to milliseconds, so the computed deadline of a job varies slightly
+_LATE_EVERY_S = 10.0  # interval between decisions while a job is late or has no devices
+
+
+class Arbiter:
+    """Divides a pool of devices among its jobs according to a policy.
+
+    Parameters
+    ----------
+    devices:
+        Number of devices in the pool.
+    quantum:
+        The smallest change of an allocation: 0.05 of a core, or 1 for whole devices.
+    policy:
+        The policy; by default :class:`~paceline.allocate.OnTime`, which keeps promised deadlines.
+    every_s:
+        Seconds from one decision to the next if no event triggers an earlier decision.
+
+    Attributes
+    ----------
+    decisions:
+        Number of decisions that the policy has made.
+
+    Examples
+    --------
+    >>> from paceline.control import RemainingWork
+    >>> requests = [
+    ...     DeviceRequest("soon", "waiting", 0, 100, 0, 0, 0.1, 2, 0.05, 0, 0, None, RemainingWork(100.0, 1.0, 0.0)),
+    ...     DeviceRequest("later", "waiting", 0, 200, 0, 0, 0.1, 2, 0.05, 0, 0, None, RemainingWork(150.0, 1.0, 0.0)),
+    ... ]
+    >>> for grant in Arbiter(devices=2).step(requests, now_s=0.0):
+    ...     print(grant.key, grant.ceiling.devices, grant.ceiling.reason)
+    soon 1.1 more than its deadline needs, from spare devices
+    later 0.9 more than its deadline needs, from spare devices
+    """
+
+    def __init__(
+        self,
+        devices: float,
+        *,
+        quantum: float = CPU_QUANTUM,
+        policy: Policy | None = None,
+        every_s: float = 180.0,
+    ) -> None:
+        if not 0 < quantum <= devices < float("inf"):
+            raise InvalidInputError("devices", devices, f"a number of devices of at least the quantum, {quantum:g}")
+        if not 0 < every_s < float("inf"):
+            raise InvalidInputError("every_s", every_s, "more than 0 seconds")
+        self.devices = devices
+        self.decisions = 0
+        self._unit = quantum
+        self._node = Node(POOL, int(devices / quantum + 1e-6))
+        self._policy = policy or OnTime(change_s=_CHANGE_S, keep_promises=True)
+        self._every_s = every_s
+        self._decided_s = float("-inf")
+        self._replan_s = float("inf")
+        self._decided_on: Mapping[str, object] = {}  # inputs of the last decision; a change triggers a new one
+        self._deadlines_s: Mapping[str, float] = {}
+        self._known: dict[str, RemainingWork] = {}
+        self._warm_up = WarmUp()
+        self._warming_up: Mapping[str, float] = {}  # jobs in warm-up, and the devices that they keep
+        self._targets: dict[str, DesiredCeiling] = {}
+        self._on_time: list[str] = []
+
+    def step(self, requests: Sequence[DeviceRequest], now_s: float) -> list[Grant]:
+        """Process the requests of all jobs in the pool and return the grants to send; call about every second.
+
+        Parameters
+        ----------
+        requests:
+            The requests of all jobs; a job without a request has ended.
+        now_s:
+            The time, in seconds since the epoch.
+        """
+        requests = [self._with_stable_deadline(request) for request in requests]
+        requests.sort(key=lambda request: (request.deadline_s, request.arrived_s, request.key))
+        for request in requests:
+            if request.remaining is not None:
+                self._known[request.key] = request.remaining
+        active = [request for request in requests if not request.ended and not request.lost]
+        lost = sum(request.committed for request in requests if request.lost)
+        self._warming_up = self._warm_up.update(active, self._known, now_s)
+        left = self.devices - lost - sum(self._warming_up.values())
+        self._node = Node(POOL, max(int(left / self._unit + 1e-6), 1))
+        inputs = {
+            request.key: (request.deadline_s, request.key in self._known, request.key in self._warming_up)
+            for request in active
+        }
+        # Late jobs, and jobs without devices, may profit if other jobs turn out to need less.
+        has_needy_job = any(request.late or not self._has_devices(request) for request in active)
+        due = has_needy_job and now_s >= self._decided_s + _LATE_EVERY_S
+        if inputs != self._decided_on or due or now_s >= min(self._decided_s + self._every_s, self._replan_s):
+            self._decide(active, now_s)
+            self._decided_on, self._decided_s = inputs, now_s
+            self._known = {key: remaining for key, remaining in self._known.items() if key in inputs}
+            self._deadlines_s = {request.key: request.deadline_s for request in active}
+        grants = next_grants(requests, self._targets, self.devices)
+        answers = self._admission_answers([request for request in active if _awaits_admission(request)], active, now_s)
+        answered = [
+            replace(grant, ceiling=_with_answer(grant.ceiling, answers.pop(grant.key, None))) for grant in grants
+        ]
+        granted = {grant.key for grant in answered}
+        waiting = (request for request in active if request.state == "waiting" and request.key not in granted)
+        reasons = ((request, self._targets[request.key].reason, answers.get(request.key)) for request in waiting)
+        return answered + [
+            _reason_grant(*one) for one in reasons if one[2] or one[0].ceiling is None or _has_stale_reason(*one[:2])
+        ]
+
+    def _has_devices(self, request: DeviceRequest) -> bool:
+        target = self._targets.get(request.key)
+        return target is None or target.devices > 0
+
+    def _with_stable_deadline(self, request: DeviceRequest) -> DeviceRequest:
+        """Return the request with the deadline of the last decision if its own differs only by rounding."""
+        before_s = self._deadlines_s.get(request.key)
+        same = before_s is not None and abs(before_s - request.deadline_s) < _DEADLINE_TOLERANCE_S
+        return replace(request, deadline_s=before_s) if before_s is not None and same else request
+
+    def _decide(self, requests: Sequence[DeviceRequest], now_s: float) -> None:
+        jobs = self._cluster_jobs(requests, now_s)
+        allocation = self._policy.allocate(list(jobs.values()), [self._node], now_s, rescale=True)
+        check(allocation, list(jobs.values()), [self._node])
+        self.decisions += 1
+        self._targets = {}
+        for request in requests:
+            placed = allocation.placements.get(request.key)
+            reason = allocation.reasons.get(request.key, "")
+            if request.key not in self._known:
+                reason = "its speed is not known yet"
+            if request.key not in jobs and request.key not in self._warming_up:
+                reason = (
+                    f"the pool is too small: it has {self.devices:g} devices, the job needs {request.min_devices:g}"
+                )
+            devices = placed.devices * self._unit if placed is not None else self._warming_up.get(request.key, 0.0)
+            if placed is None and request.applied_grant is None:
+                devices = request.min_devices  # a job that does not wait for grants cannot be preempted
+            self._targets[request.key] = DesiredCeiling(round(devices, 9), reason)
+        self._replan_s = allocation.replan_s
+        self._on_time = [key for key in jobs if key not in allocation.late]
+
+    def _cluster_jobs(self, requests: Sequence[DeviceRequest], now_s: float) -> dict[str, ClusterJob]:
+        others = [request for request in requests if request.key not in self._warming_up]
+        share = self._node.devices * self._unit / max(len(others), 1)
+        jobs = (
+            cluster_job(request, self._known.get(request.key), share, self._node.devices, self._unit, now_s)
+            for request in others
+        )
+        return {job.name: job for job in jobs if job is not None}
+
+    def _admission_answers(
+        self, new: Sequence[DeviceRequest], requests: Sequence[DeviceRequest], now_s: float
+    ) -> dict[str, _Answer]:
+        """Return admission answers for new jobs whose remaining work is known."""
+        known = [request for request in new if request.key in self._known]
+        if not known or self._warming_up:  # capacity for new jobs is unknown during warm-ups
+            return {}
+        jobs = self._cluster_jobs(requests, now_s)
+        promised = [jobs[key] for key in self._on_time if key in jobs]
+        answers = {}
+        for request in known:
+            if request.key in jobs and request.user_deadline_s is not None:
+                admission = check_admission(jobs[request.key], promised, self._node, now_s)
+                ends_s = admission.earliest_s + self._known[request.key].after_s
+                earliest_s = request.began_s + (ends_s - request.began_s) / request.alpha - request.origin_s
+                answers[request.key] = _Answer(request.user_deadline_s, admission.fits, earliest_s)
+        return answers
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """An admission answer, with deadlines in seconds after the origin of the request, as users set them."""
+
+    deadline_s: float
+    fits: bool
+    earliest_s: float
+
+
+def _awaits_admission(request: DeviceRequest) -> bool:
+    answered = (
+        request.ceiling is not None
+        and request.user_deadline_s is not None
+        and request.ceiling.is_answer_for(request.user_deadline_s)
+    )
+    return request.state == "waiting" and request.has_deadline and not answered
+
+
+def _with_answer(ceiling: Ceiling, answer: _Answer | None) -> Ceiling:
+    if answer is None:
+        return ceiling
+    times = {name: round(getattr(answer, name), 3) for name in ("deadline_s", "earliest_s")}
+    return replace(ceiling, fits=answer.fits, **times)
+
+
+def _has_stale_reason(request: DeviceRequest, reason: str) -> bool:
+    return request.ceiling is not None and request.granted == 0 and request.ceiling.reason != reason
+
+
+def _reason_grant(request: DeviceRequest, reason: str, answer: _Answer | None) -> Grant:
+    """Return a grant that sends a reason and an admission answer to a waiting job without changing its devices."""
+    before = request.ceiling or Ceiling(0.0, request.applied_grant or 0)
+    ceiling = replace(
+        before,
+        grant=max(before.grant, request.applied_grant or 0) + 1,
+        reason=reason if before.devices == 0 else before.reason,
+    )
+    return Grant(request.key, _with_answer(ceiling, answer), before.devices)

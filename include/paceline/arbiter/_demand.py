@@ -1,0 +1,91 @@
+"""Converts the request of a job into the ``ClusterJob`` that policies use: work, speeds and deadline."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from paceline.allocate import DEVICE, ClusterJob, Placement, Speeds
+from paceline.arbiter._request import DeviceRequest
+from paceline.control import RemainingWork
+
+POOL = "pool"
+_USABLE_FACTOR = 1.5  # assumed usable devices, relative to the number that the job reports
+_RESUME_WORK = 3.0  # device seconds to resume a job: start the interpreter, import torch, load the data
+_ASSUMED_DURATION_S = 3600.0  # of a job with unknown remaining work and no deadline, on its share of the pool
+_MAX_COUNTS = 48  # maximum legal numbers of devices per job; any other number is within 3 % of a legal number
+
+
+def cluster_job(
+    request: DeviceRequest, remaining: RemainingWork | None, share: float, pool: int, unit: float, now_s: float
+) -> ClusterJob | None:
+    """Return the job in the form that policies use; ``None`` if the pool is too small for the job.
+
+    Parameters
+    ----------
+    request:
+        The request of the job.
+    remaining:
+        Remaining work of the job at the time of the request; ``None`` if unknown.
+    share:
+        Devices that the job is assumed to need until its deadline if its remaining work is unknown.
+    pool, unit:
+        Size of the pool in the policy's units, and devices per unit.
+    now_s:
+        The time in seconds since the epoch.
+    """
+    counts = _legal_counts(request, pool, unit)
+    if not counts:
+        return None
+    left_s = max(request.deadline_s - now_s, 1.0) if request.has_deadline else _ASSUMED_DURATION_S
+    known = remaining or RemainingWork(left_s * min(max(share, request.min_devices), request.max_devices), 1.0, 0.0)
+    known = replace(
+        known,
+        usable_devices=_assumed_usable_devices(known),
+        work_s=known.work_s + _RESUME_WORK * (request.state == "paused"),
+    )
+    trains = request.state == "training" and remaining is not None
+    return ClusterJob(
+        name=request.key,
+        arrived_s=request.arrived_s,
+        work=max(known.work_s, 1e-6),
+        speeds={DEVICE: Speeds(counts, tuple(_speed(known, count * unit) for count in counts))},
+        deadline_s=request.deadline_s - known.after_s if request.has_deadline else None,
+        weight=request.weight,
+        held=_held_placement(request, counts, unit),
+        since_s=request.updated_s if trains else now_s,
+        speed=_speed(known, request.held) if trains and request.held > 0 else 0.0,
+    )
+
+
+def _assumed_usable_devices(remaining: RemainingWork) -> float | None:
+    """Return the assumed usable devices: more than the job reports, as reports are low right after a change."""
+    return None if remaining.usable_devices is None else max(_USABLE_FACTOR * remaining.usable_devices, 1.0)
+
+
+def _speed(remaining: RemainingWork, devices: float) -> float:
+    in_use = min(devices, remaining.usable_devices) if remaining.usable_devices else devices
+    return math.pow(in_use, remaining.exponent)
+
+
+def _legal_counts(request: DeviceRequest, pool: int, unit: float) -> tuple[int, ...]:
+    step = max(round(request.quantum / unit), 1)
+    low = max(math.ceil(request.min_devices / unit / step - 1e-6), 1) * step
+    high = min(math.floor(request.max_devices / unit / step + 1e-6) * step, pool // step * step)
+    if low > high:
+        return ()
+    steps = (high - low) // step
+    if steps < _MAX_COUNTS:
+        return tuple(range(low, high + 1, step))
+    ratio = math.pow(high / low, 1 / (_MAX_COUNTS - 1))
+    rounded = {low + round((low * ratio**index - low) / step) * step for index in range(_MAX_COUNTS)}
+    return tuple(sorted({min(count, high) for count in rounded} | {high}))
+
+
+def _held_placement(request: DeviceRequest, counts: tuple[int, ...], unit: float) -> Placement | None:
+    """Return the granted devices of a job, rounded down to a legal number."""
+    devices = request.granted if request.ceiling is not None else request.held
+    if devices <= 0:
+        return None
+    legal = [count for count in counts if count <= devices / unit + 1e-6]
+    return Placement(POOL, legal[-1] if legal else counts[0])

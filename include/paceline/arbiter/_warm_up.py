@@ -1,0 +1,39 @@
+"""Warm-up: a job that has just started keeps its devices until its speed is known."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from paceline.arbiter._request import DeviceRequest
+
+_LIMIT_S = 60.0  # maximum warm-up; a start takes about 10 s, on few cores about 30 s
+
+
+class WarmUp:
+    """Tracks which jobs are in warm-up.
+
+    Preempting a job in warm-up wastes its start-up time and leaves its speed unknown. If the arbiter promised its
+    devices to other jobs before its speed is known, it might promise too much.
+
+    Examples
+    --------
+    >>> from paceline.contract import Ceiling
+    >>> has = Ceiling(0.4, grant=1)
+    >>> new = DeviceRequest("new", "starting", 0, 60, 0, 1, 0.1, 2, 0.05, held=0.4, applied_grant=1, ceiling=has)
+    >>> warm_up = WarmUp()
+    >>> warm_up.update([new], known=(), now_s=0.0), warm_up.update([new], known=(), now_s=60.0)
+    ({'new': 0.4}, {})
+    """
+
+    def __init__(self) -> None:
+        self._since_s: dict[str, float] = {}
+
+    def update(self, requests: Sequence[DeviceRequest], known: Collection[str], now_s: float) -> dict[str, float]:
+        """Return the jobs in warm-up with the devices that they keep; jobs in ``known`` have ended their warm-up."""
+        started = [request for request in requests if _has_started(request) and request.key not in known]
+        self._since_s = {request.key: self._since_s.get(request.key, now_s) for request in started}
+        return {request.key: request.granted for request in started if now_s < self._since_s[request.key] + _LIMIT_S}
+
+
+def _has_started(request: DeviceRequest) -> bool:
+    return request.applied_grant is not None and request.state in ("starting", "training") and request.granted > 0

@@ -1,0 +1,93 @@
+"""The ceiling of a job, as stored in its live state: the largest allocation, and an arbiter's record of its grant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.contract._keys import CEILING
+from paceline.errors import InvalidInputError
+
+_SAME_S = 0.05  # samples round to a millisecond; users move deadlines by more
+_MAX_VALUE = 1e12  # devices or seconds
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """The largest allocation that a user or an arbiter allows a job.
+
+    A user writes a number. An arbiter writes its ledger entry for the job: the ledger is stored with the jobs, so a
+    restarted arbiter continues with it.
+
+    Parameters
+    ----------
+    devices:
+        The largest allocation; 0 preempts the job.
+    grant:
+        Number of the arbiter's grant; the job's samples show the grant in force. 0 for a ceiling set by a user.
+    max_devices:
+        The largest allocation that the job may have until this grant is in force.
+    reason:
+        The reason for the ceiling, shown to users.
+    deadline_s, fits, earliest_s:
+        Result of the admission of a waiting job: the checked deadline, whether it fits beside those of other jobs, and
+        the earliest deadline that fits, in seconds after the job's origin; ``None`` if not known.
+
+    Examples
+    --------
+    >>> Ceiling.read(1.5)
+    Ceiling(devices=1.5, grant=0, max_devices=1.5, reason='', deadline_s=None, fits=None, earliest_s=None)
+    >>> Ceiling.read(Ceiling(0.5, grant=3, max_devices=2.0, reason="others wait").to_json()).max_devices
+    2.0
+    >>> Ceiling.read("much")
+    Traceback (most recent call last):
+    paceline.errors.InvalidInputError: ceiling: got 'much', expected a number of devices of at least 0
+    """
+
+    devices: float
+    grant: int = 0
+    max_devices: float = 0.0
+    reason: str = ""
+    deadline_s: float | None = None
+    fits: bool | None = None
+    earliest_s: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "max_devices", max(self.max_devices, self.devices))
+
+    @classmethod
+    def read(cls, raw: object) -> Ceiling:
+        """Read a value of the live state; raise InvalidInputError if it is not a ceiling."""
+        fields: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {"devices": raw}
+        fits, times = fields.get("fits"), [fields.get(name) for name in ("deadline_s", "earliest_s")]
+        deadline_s, earliest_s = (None if value is None else _number(raw, value) for value in times)
+        return cls(
+            _number(raw, fields.get("devices")),
+            int(_number(raw, fields.get("grant", 0))),
+            _number(raw, fields.get("max_devices", 0.0)),
+            str(fields.get("reason", "")),
+            deadline_s,
+            None if fits is None else bool(fits),
+            earliest_s,
+        )
+
+    def is_answer_for(self, deadline_s: float) -> bool:
+        """Return whether the admission result is for this deadline, not for an earlier deadline.
+
+        >>> Ceiling(0.0, 1, deadline_s=60.0, fits=True, earliest_s=45.0).is_answer_for(60.001)
+        True
+        """
+        return self.deadline_s is not None and abs(self.deadline_s - deadline_s) < _SAME_S
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the stored form, which ``read`` accepts."""
+        grant = {"devices": self.devices, "grant": self.grant, "max_devices": self.max_devices, "reason": self.reason}
+        admission = {"deadline_s": self.deadline_s, "fits": self.fits, "earliest_s": self.earliest_s}
+        return grant if self.fits is None else {**grant, **admission}
+
+
+def _number(raw: object, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _MAX_VALUE:
+        raise InvalidInputError(CEILING, raw, "a number of devices of at least 0")
+    return float(value)

@@ -1,0 +1,59 @@
+"""The state from which the next process resumes control: the value of the live state's key ``controller``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from paceline.contract._record import Record, Text
+
+
+class Reported(Record):
+    """The job's last report. It is stored because an ended job does not report again after a restart of the task."""
+
+    done: int
+    total: int
+    epoch: int
+    epochs: int
+    loss: float | None = None
+    metrics: dict[str, float] = Field(default_factory=dict)
+    first_s: float | None = None
+    """Start of the first batch, if known."""
+    clock_offset_s: float | None = None
+    """Seconds to add to a time of the job's clock."""
+    numbers: dict[Text, int] = Field(default_factory=dict)
+    """Number of the last progress line of each of the job's recent processes."""
+
+
+class RunTotals(Record):
+    """Totals of a run so far. Times are in seconds, counted from the same time as the deadline."""
+
+    began_s: float
+    restarts: int = Field(default=0, ge=0)
+    last_step_s: float | None = None
+    """The time up to which ``device_s`` is counted."""
+    device_s: float = Field(default=0.0, ge=0)
+    """Device-seconds used by the job."""
+    resizes: int = Field(default=0, ge=0)
+    held_devices: float = Field(default=0.0, ge=0)
+    in_use: float | None = None
+    """Devices of all containers of the job; ``None`` for the whole allocation."""
+    reported: Reported | None = None
+
+
+class ControllerState(Record):
+    """The state of a controller, readable only by a controller of the same class, and the run's totals.
+
+    Examples
+    --------
+    >>> state = ControllerState(kind="default", controller={"deadline_s": 60.0}, run=RunTotals(began_s=2.0))
+    >>> ControllerState.read(state.to_json()) == state
+    True
+    """
+
+    version: int = 1
+    kind: str
+    """Name of the controller's class; a user may choose another controller between two tries."""
+    controller: dict[str, Any]
+    run: RunTotals

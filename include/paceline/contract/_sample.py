@@ -1,0 +1,112 @@
+"""The newest sample of a job: the value of the live state's key ``pace``.
+
+The control loop writes it about once a second; the arbiter, the pages and the command line read it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+
+from paceline.contract._record import Moment, Record, Rounded, Seconds
+
+State = Literal["waiting", "starting", "training", "paused", "finishing", "finished", "failed", "detached"]
+Devices = Annotated[float, Field(ge=0, le=1e6)]
+
+
+class Remaining(Record):
+    """The controller's forecast of the remaining time: ``work_s / devices**exponent + after_s`` seconds.
+
+    ``work_s`` is the remaining work in seconds on one device; ``after_s`` does not depend on the devices. The job
+    cannot use more than ``usable_devices``; ``None`` while it uses its whole allocation.
+    """
+
+    work_s: float = Field(ge=0, le=1e11)
+    exponent: float = Field(gt=0, le=2)
+    after_s: float = Field(ge=0, le=1e11)
+    usable_devices: float | None = Field(default=None, gt=0)
+
+
+def _valid_or_none(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return validate(value)
+    except ValidationError:
+        return None
+
+
+def _keep_numbers(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    kinds = (int, float)
+    return {name: one for name, one in value.items() if isinstance(one, kinds) and not isinstance(one, bool)}
+
+
+class PaceSample(Record):
+    """The state, allocation and forecast of a job. Times are in seconds, counted from the same time as the deadline.
+
+    Examples
+    --------
+    >>> sample = PaceSample(
+    ...     state="training", t_s=30, updated_at=datetime.fromisoformat("2030-01-01T12:00:30+00:00"), progress_pct=50.0,
+    ...     setpoint_pct=49.0, devices=1.5, min_devices=0.1, max_devices=2, quantum=0.05, deadline_s=60)
+    >>> str(sample.origin)
+    '2030-01-01 12:00:00+00:00'
+    >>> PaceSample.read(sample.to_json()) == sample
+    True
+    >>> PaceSample.read({"state": "training"}) is None, PaceSample.read("fast") is None
+    (True, True)
+    """
+
+    version: int = 1
+    state: State
+    t_s: Seconds
+    updated_at: Moment
+    progress_pct: Rounded
+    setpoint_pct: Rounded
+    devices: Devices
+    """The allocation; after a resize without an answer from the engine, its upper bound."""
+    min_devices: Devices
+    max_devices: Devices
+    quantum: Devices
+    used_devices: Rounded | None = None
+    """Devices that the job has kept busy."""
+    ceiling: float | None = Field(default=None, ge=0)
+    """The largest allocation allowed now; ``None`` without a ceiling."""
+    grant: int | None = None
+    """Number of the arbiter's grant in force; ``None`` without an arbiter."""
+    restarts: int = 0
+    resizes: int = 0
+    step_ms: Rounded | None = None
+    """Duration of the last control step, in milliseconds."""
+    deadline_s: Seconds | None
+    """``None`` for a job without a deadline."""
+    alpha: float = Field(default=1.0, gt=0, le=1)
+    """The target end is this fraction of the time from ``began_s`` to the deadline."""
+    began_s: Seconds = 0.0
+    """Start of the job; while it waits, the current time, rounded to a minute. 0 with the controller ``paper``."""
+    forecast_s: Seconds | None = None
+    """The predicted end at the present speed; ``None`` while unknown."""
+    earliest_s: Seconds | None = None
+    """The predicted end with all allowed devices."""
+    feasible: bool = True
+    remaining: Annotated[Remaining | None, WrapValidator(_valid_or_none)] = None
+    epoch: int | None = None
+    epochs: int | None = None
+    loss: float | None = None
+    metrics: Annotated[dict[str, float], BeforeValidator(_keep_numbers)] = Field(default_factory=dict)
+    threads: int | None = None
+    devices_in_force: int | None = None
+    """Whole devices that train now, if the job chooses them itself."""
+
+    @property
+    def origin(self) -> datetime:
+        """The time from which the deadline counts."""
+        return self.updated_at - timedelta(seconds=self.t_s)

@@ -1,0 +1,44 @@
+"""Creates controllers by name, for the training operator and the benchmarks."""
+
+from __future__ import annotations
+
+from paceline.control._controller import Controller
+from paceline.control._deadline import DeadlineController
+from paceline.control._limits import GPU_QUANTUM, Limits
+from paceline.control._paper import PAPER_GAINS, PaperController
+from paceline.control._past import PastRun
+from paceline.control._pi import Gains
+from paceline.errors import InvalidInputError
+
+CONTROLLERS = ("default", "paper")
+WHOLE_DEVICE_RESIZE_S = 0.5
+
+
+def make_controller(
+    name: str,
+    limits: Limits,
+    deadline_s: float,
+    *,
+    alpha: float = 1.0,
+    period_s: float = 1.0,
+    past: PastRun | None = None,
+    gains: Gains | None = None,
+) -> Controller:
+    """Return a new controller called ``name``, one of ``CONTROLLERS``.
+
+    ``past`` applies to ``"default"`` (:class:`~paceline.control.DeadlineController`), ``gains`` to ``"paper"``
+    (:class:`~paceline.control.PaperController`).
+
+    >>> make_controller("paper", Limits(0.1, 2.0), 60.0).start(0.0)
+    0.1
+    >>> make_controller("fuzzy", Limits(0.1, 2.0), 60.0)
+    Traceback (most recent call last):
+    paceline.errors.InvalidInputError: controller: got 'fuzzy', expected one of default, paper
+    """
+    if name == "default":
+        # Each whole device has a process that joins or leaves between two batches, which interrupts the training.
+        resize_s = WHOLE_DEVICE_RESIZE_S if limits.quantum >= GPU_QUANTUM else 0.0
+        return DeadlineController(limits, deadline_s, alpha=alpha, period_s=period_s, past=past, resize_s=resize_s)
+    if name == "paper":
+        return PaperController(limits, deadline_s, alpha=alpha, period_s=period_s, gains=gains or PAPER_GAINS)
+    raise InvalidInputError("controller", name, "one of " + ", ".join(CONTROLLERS))

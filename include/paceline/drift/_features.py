@@ -1,0 +1,213 @@
+"""Tests of one feature in two windows, and the verdicts of all features together.
+
+Called by ``paceline.drift.compare``; the statistics themselves are in ``paceline.drift._statistics``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from paceline.drift._columns import Column, count_labels, to_numbers
+from paceline.drift._report import FeatureDrift, Histogram
+from paceline.drift._settings import DriftSettings
+from paceline.drift._statistics import (
+    OTHER,
+    TestResult,
+    chi_squared,
+    kolmogorov_smirnov,
+    merge_rare,
+    missing_test,
+    stability_index,
+    stability_index_of_values,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from numpy.typing import NDArray
+
+BARS = 20
+LABELS = 10
+
+
+@dataclass(frozen=True)
+class TestedFeature:
+    """A feature with its test results, before the verdict. ``None`` is the result of an impossible test."""
+
+    feature: FeatureDrift
+    values: TestResult | None = None
+    missing: TestResult | None = None
+    too_few: bool = False
+
+
+def run_tests(column: Column, reference: pd.DataFrame, current: pd.DataFrame, settings: DriftSettings) -> TestedFeature:
+    """Test one column: its values, and its share of missing values."""
+    before, after = reference[column.name], current[column.name]
+    feature = FeatureDrift(
+        column.name,
+        column.kind,
+        "skipped",
+        column.skipped,
+        missing_reference=float(before.isna().mean()),
+        missing_current=float(after.isna().mean()),
+    )
+    if column.skipped:
+        return TestedFeature(feature)
+    missing = missing_test(int(before.isna().sum()), len(before), int(after.isna().sum()), len(after))
+    if column.kind == "numeric":
+        feature, values = _test_numeric(
+            feature, to_numbers(before, "reference"), to_numbers(after, "current"), settings
+        )
+    else:
+        feature, values = _test_categorical(feature, before, after, settings)
+    too_few = min(before.notna().sum(), after.notna().sum()) < settings.minimum_samples
+    if feature.reason.startswith("constant") and missing.p_value == 1.0:
+        return TestedFeature(feature)
+    return TestedFeature(feature, values, missing, too_few)
+
+
+def judge_features(measured: Sequence[TestedFeature], settings: DriftSettings) -> list[FeatureDrift]:
+    """Return all features with verdicts, the most severe first. All tests share one false discovery rate.
+
+    The correction excludes the missing-value test of a feature without missing values: this test cannot be significant
+    and would only weaken the other tests.
+    """
+    from scipy.stats import false_discovery_control
+
+    tests: list[tuple[int, str]] = []
+    p_values: list[float] = []
+    for index, item in enumerate(measured):
+        for tested, result in (("values", item.values), ("missing", item.missing)):
+            if result is not None and (tested == "values" or result.effect or result.p_value < 1.0):
+                tests.append((index, tested))
+                p_values.append(result.p_value)
+    adjusted = dict(zip(tests, false_discovery_control(p_values).tolist(), strict=True)) if p_values else {}
+    judged = [
+        _judge(item, adjusted.get((index, "values")), adjusted.get((index, "missing")), settings)
+        for index, item in enumerate(measured)
+    ]
+    rank = {"drift": 0, "no drift": 1, "skipped": 2}
+    return sorted(judged, key=lambda f: (rank[f.verdict], -_severity(f), f.name))
+
+
+def _severity(feature: FeatureDrift) -> float:
+    gap = abs(feature.missing_current - feature.missing_reference)
+    return max(feature.effect or 0.0, gap)
+
+
+def _judge(
+    item: TestedFeature, p_value: float | None, p_missing: float | None, settings: DriftSettings
+) -> FeatureDrift:
+    feature = replace(item.feature, adjusted_p_value=p_value, missing_adjusted_p_value=p_missing)
+    findings = []
+    if p_value is not None and p_value <= settings.significance:
+        psi, effect = feature.psi or 0.0, feature.effect or 0.0
+        if psi >= settings.psi_threshold or effect >= settings.effect_threshold:
+            findings.append(_describe_change(feature))
+        else:
+            feature = replace(feature, reason="significant, but the difference is too small to matter")
+    before, after = feature.missing_reference, feature.missing_current
+    gap = abs(after - before)
+    if p_missing is not None and p_missing <= settings.significance and gap >= settings.missing_threshold:
+        findings.append(f"the share of missing values changed from {before:.0%} to {after:.0%}")
+    if findings:
+        return replace(feature, verdict="drift", reason="; ".join(findings))
+    if item.values is None:
+        return feature
+    return replace(feature, verdict="no drift")
+
+
+def _describe_change(feature: FeatureDrift) -> str:
+    if feature.kind == "categorical":
+        new = f", with new categories {', '.join(feature.new_categories)}" if feature.new_categories else ""
+        return f"the shares of its categories changed{new}"
+    if feature.level_reference is None or feature.level_current is None:
+        return "its distribution changed"
+    return f"its distribution changed, its mean from {feature.level_reference:.4g} to {feature.level_current:.4g}"
+
+
+def _test_numeric(
+    feature: FeatureDrift, before: NDArray[np.float64], after: NDArray[np.float64], settings: DriftSettings
+) -> tuple[FeatureDrift, TestResult | None]:
+    if len(before) and len(after):
+        feature = replace(
+            feature,
+            level_reference=float(before.mean()),
+            level_current=float(after.mean()),
+            histogram=_number_histogram(before, after),
+        )
+        if before.min() == before.max() == after.min() == after.max():
+            return replace(feature, reason="constant in both windows"), None
+    if min(len(before), len(after)) < settings.minimum_samples:
+        return replace(feature, reason=_too_few_reason(len(before), len(after), settings)), None
+    result = kolmogorov_smirnov(before, after)
+    psi = stability_index_of_values(before, after)
+    return _with_test_result(feature, "Kolmogorov-Smirnov", result, psi), result
+
+
+def _test_categorical(
+    feature: FeatureDrift, before: pd.Series[Any], after: pd.Series[Any], settings: DriftSettings
+) -> tuple[FeatureDrift, TestResult | None]:
+    r, c = count_labels(before), count_labels(after)
+    new = sorted((label for label in c if label not in r), key=lambda label: -c[label]) if r else []
+    feature = replace(feature, new_categories=tuple(new[:LABELS]), histogram=_label_histogram(r, c))
+    if len(r) == 1 and r.keys() == c.keys():
+        return replace(feature, reason="constant in both windows"), None
+    if min(sum(r.values()), sum(c.values())) < settings.minimum_samples:
+        return replace(feature, reason=_too_few_reason(sum(r.values()), sum(c.values()), settings)), None
+    labels, r_counts, c_counts = merge_rare(r, c)
+    if labels == [OTHER]:
+        return replace(feature, reason="every category is too rare to compare (is the column an identifier?)"), None
+    result = chi_squared(r_counts, c_counts)
+    return _with_test_result(feature, "chi-squared", result, stability_index(r_counts, c_counts)), result
+
+
+def _with_test_result(feature: FeatureDrift, test: str, result: TestResult, psi: float) -> FeatureDrift:
+    return replace(
+        feature,
+        test=test,
+        statistic=result.statistic,
+        p_value=result.p_value,
+        effect=result.effect,
+        psi=psi,
+    )
+
+
+def _too_few_reason(reference: int, current: int, settings: DriftSettings) -> str:
+    return f"the windows have {reference} and {current} values, but need at least {settings.minimum_samples} each"
+
+
+def _number_histogram(before: NDArray[np.float64], after: NDArray[np.float64]) -> Histogram:
+    import numpy as np
+
+    pooled = np.concatenate([before, after])
+    low, high = np.quantile(pooled, [0.005, 0.995])
+    if low == high:
+        low, high = float(pooled.min()), float(pooled.max())
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    edges = np.linspace(low, high, BARS + 1)
+
+    def shares(values: NDArray[np.float64]) -> tuple[float, ...]:
+        # Count outliers in the outermost bins; a wider range would flatten the picture.
+        counts, _ = np.histogram(np.clip(values, low, high), bins=edges)
+        return tuple(np.round(counts / len(values), 5).tolist())
+
+    return Histogram(shares(before), shares(after), edges=tuple(float(f"{edge:.6g}") for edge in edges))
+
+
+def _label_histogram(before: dict[str, int], after: dict[str, int]) -> Histogram:
+    n_before, n_after = max(1, sum(before.values())), max(1, sum(after.values()))
+    shares = {
+        label: (before.get(label, 0) / n_before, after.get(label, 0) / n_after)
+        for label in sorted(set(before) | set(after))
+    }
+    top = sorted(shares, key=lambda label: (-sum(shares[label]), label))[:LABELS]
+    rows = [shares[label] for label in top]
+    names = [label if len(label) <= 40 else label[:39] + "…" for label in top]
+    if len(top) < len(shares):
+        names.append(OTHER)
+        rows.append((max(0.0, 1 - sum(r for r, _ in rows)), max(0.0, 1 - sum(c for _, c in rows))))
+    return Histogram(tuple(round(r, 5) for r, _ in rows), tuple(round(c, 5) for _, c in rows), labels=tuple(names))

@@ -1,0 +1,217 @@
+"""The access of one try to its job: find, stop and remove the job, and publish the end of control."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
+
+from paceline.contract import ALERTS, CEILING, CONTAINER, CONTROLLER, DEADLINE, JobRecord
+from paceline.errors import JobLostError, RuntimeUnavailableError
+from paceline.run._live import Exchange, LiveState
+from paceline.run._loop import PaceLoop
+from paceline.run._states import Cause
+from paceline.run.host import Host
+from paceline.run.within import within
+from paceline.runtime import Job, Runtime
+
+T = TypeVar("T")
+
+_RUN_KEYS = (ALERTS, CEILING, CONTAINER, CONTROLLER, DEADLINE)  # keys to delete with the job
+_RETRY_FOR_S = 300.0  # time to retry calls of an engine or a store
+_RETRY_EVERY_S = 2.0
+_SAVE_GRACE_S = 10.0  # time for the job to end a batch and save a checkpoint
+_QUICK_TIMEOUT_S = 1.0  # Airflow kills a task 5 s after the SIGTERM
+
+
+class JobHandle:
+    """One try's handle on the job, which an earlier try may have started.
+
+    Parameters
+    ----------
+    host:
+        The training's environment.
+    stop_requested:
+        Set when this process has to end; failed calls are no longer retried.
+
+    Attributes
+    ----------
+    owner:
+        Unique name of this process in the store; a process that takes over the job writes its own name.
+    runtime, job:
+        ``None`` until they are known.
+    loop, exchange:
+        The job's control loop and its exchange with the live state, ``None`` while the job is not controlled.
+    store:
+        The live state. Each call is retried until the store answers, for at most five minutes.
+    """
+
+    def __init__(self, host: Host, stop_requested: threading.Event) -> None:
+        self._host, self._store, self._log = host, host.store, host.log
+        self._stop_requested = stop_requested
+        self._existence_unknown = True  # until the store and the engine have shown whether a job exists
+        self.owner = uuid.uuid4().hex
+        self._owners = {self.owner}  # owners in the record whose job this process may control
+        self.store = RetryingStore(host.store, self._retry)
+        self.runtime: Runtime | None = None
+        self.job: Job | None = None
+        self.loop: PaceLoop | None = None
+        self.exchange: Exchange | None = None
+
+    def find(self) -> JobRecord | None:
+        """Return the record of an earlier try's job and set ``job`` if the job still exists."""
+        record = JobRecord.read(self.store.get(CONTAINER))
+        if record is not None:
+            self._owners.add(record.owner)
+            runtime = self.runtime = self._host.runtime(record.runtime)
+            try:
+                self.attach(self.call_engine(lambda: runtime.reattach(record.id, self._host.labels())))
+            except JobLostError as error:
+                self._log.warning("The job of an earlier try is lost: %s", error)
+        self._existence_unknown = False
+        return record
+
+    def attach(self, job: Job) -> Job:
+        """Set ``job`` and record its identifier."""
+        self.job = job
+        self._host.set_job(job.id)
+        return job
+
+    def record(self, record: JobRecord) -> JobRecord:
+        """Store the job's record with this process as its owner."""
+        owned = record.model_copy(update={"owner": self.owner, "stopped": False})
+        self.store.set(CONTAINER, owned.to_json())
+        self._owners = {self.owner}
+        return owned
+
+    def is_owner(self) -> bool:
+        """Return whether this process still owns the job; assume so if the store does not answer within 1 s."""
+        record = within(_QUICK_TIMEOUT_S, lambda: JobRecord.read(self._store.get(CONTAINER)), default=None)
+        return record is None or record.owner in self._owners
+
+    def publish_end(self, state: Literal["detached", "failed"], by: Cause, *, stopped: bool = False) -> None:
+        """Publish the last sample of a job that is no longer controlled, and close the exchange."""
+        if self.loop is not None and self.exchange is not None and self.is_owner():
+            self.loop.publish_end(state, by, stopped=stopped)
+        self.close_exchange()
+
+    def stop(self) -> None:
+        """Stop the job and keep its checkpoint; the job has no devices until the next try restarts it."""
+        if not self._check_owner():
+            return
+        stopped = True
+        if self._is_running():
+            self._apply_to_job("marked as stopped", self._mark_as_stopped)
+            stopped = self._apply_to_job("stopped", lambda job: job.stop(_SAVE_GRACE_S))
+        self.publish_end("detached", "airflow", stopped=stopped)
+
+    def _is_running(self) -> bool:
+        try:
+            return self.job is not None and self.job.status().state == "running"
+        except Exception:
+            return True
+
+    def _mark_as_stopped(self, job: Job) -> None:
+        # Mark before the stop: this process may be killed while the job saves its checkpoint.
+        record = JobRecord.read(self._store.get(CONTAINER))
+        if record is not None:
+            self._store.set(CONTAINER, record.model_copy(update={"stopped": True}).to_json())
+
+    def discard(self, grace_s: float = 0.0) -> bool:
+        """Remove the job and its keys, because no try will resume the job; return whether the job is gone."""
+
+        def remove(job: Job) -> None:
+            job.stop(grace_s)
+            job.remove()
+
+        if not self._check_owner():
+            return False
+        gone = not self._existence_unknown and self._apply_to_job("removed", remove)
+        self.publish_end("failed", "airflow", stopped=gone)
+        try:
+            # Keep the record of a job that still exists: a clear finds the job, and the arbiter reserves its devices.
+            for key in _RUN_KEYS if gone else (ALERTS, CONTROLLER, DEADLINE):
+                self._store.delete(key)
+        except Exception as error:  # the run has already failed: raise the error of the run
+            self._log.warning("The keys of the run could not be deleted from the task state store: %s", error)
+        return gone
+
+    def clean_up(self) -> None:
+        """Remove the job and its keys after the result is stored. Log errors instead of raising them."""
+        try:
+            if self.job is None:
+                self.find()
+            if self.job is not None:
+                self.job.remove()
+            for key in _RUN_KEYS:
+                self.store.delete(key)
+        except Exception as error:
+            self._log.warning("The training is done, but its job or its keys could not be removed: %s", error)
+
+    def close_exchange(self) -> None:
+        """Write the remaining values to the live state and close the exchange."""
+        exchange, self.exchange = self.exchange, None
+        if exchange is not None:
+            exchange.close(_QUICK_TIMEOUT_S if self._stop_requested.is_set() else 10.0)
+
+    def close(self) -> None:
+        """Disconnect from the job without stopping it."""
+        self.close_exchange()
+        if self.job is not None:
+            self.job.close()
+
+    def _check_owner(self) -> bool:
+        if self.is_owner():
+            return True
+        self._log.warning("Another process has taken over the job: this process disconnects from it")
+        self.close_exchange()
+        return False
+
+    def call_engine(self, call: Callable[[], T]) -> T:
+        """Call the engine, retry for at most five minutes until it answers, and return the result."""
+        return self._retry(call, "engine", RuntimeUnavailableError)
+
+    def _retry(self, call: Callable[[], T], service: str, failure: type[Exception]) -> T:
+        give_up_s, logged = time.monotonic() + _RETRY_FOR_S, False
+        while True:
+            try:
+                return call()
+            except failure as error:
+                disconnected = isinstance(error, (EOFError, ConnectionError))  # the supervisor is gone, see Exchange
+                if disconnected or time.monotonic() > give_up_s or self._stop_requested.is_set():
+                    raise
+                if not logged:
+                    self._log.warning("Waiting for the %s: %s", service, error)
+                    logged = True
+                self._stop_requested.wait(_RETRY_EVERY_S)
+
+    def _apply_to_job(self, done: str, action: Callable[[Job], None]) -> bool:
+        if self.job is None:
+            return True
+        try:
+            action(self.job)
+        except Exception as error:
+            self._log.error("The job could not be %s: %s", done, error)
+            return False
+        return True
+
+
+class RetryingStore:
+    """A live state that retries failed calls, because Airflow's API server may be unavailable for a while."""
+
+    def __init__(self, store: LiveState, retry: Callable[[Callable[[], Any], str, type[Exception]], Any]) -> None:
+        self._store, self._retry = store, retry
+
+    def get(self, key: str) -> Any:
+        """Return the value, ``None`` if there is none."""
+        return self._retry(lambda: self._store.get(key), "task state store", Exception)
+
+    def set(self, key: str, value: Any) -> None:
+        """Write a value."""
+        self._retry(lambda: self._store.set(key, value), "task state store", Exception)
+
+    def delete(self, key: str) -> None:
+        """Delete a key."""
+        self._retry(lambda: self._store.delete(key), "task state store", Exception)

@@ -1,0 +1,130 @@
+"""Orders to a running job: a new deadline or a new ceiling. The control loop applies orders at every step.
+
+An invalid value is rejected: the old value stays, and the log states the reason.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from datetime import datetime
+from typing import Any
+
+from paceline.contract import CEILING, DEADLINE, Ceiling, StoredDeadline
+from paceline.errors import InvalidInputError
+from paceline.run._journal import Journal
+
+
+class Orders:
+    """The deadline and the ceiling in force, read from the raw values in the live state.
+
+    Parameters
+    ----------
+    origin:
+        The time from which durations count.
+    deadline_s:
+        The deadline in force at the start, in seconds after ``origin``.
+    journal:
+        Receives changes and rejections as events.
+    min_ceiling:
+        The smallest ceiling, equal to the quantum of the devices.
+    shared:
+        The ceiling in force at the start, if an arbiter allocates the devices. An arbiter's ceiling may be 0
+        and cannot be removed.
+    """
+
+    def __init__(
+        self,
+        origin: datetime,
+        deadline_s: float,
+        journal: Journal,
+        *,
+        min_ceiling: float,
+        shared: Ceiling | None = None,
+    ) -> None:
+        self._origin = origin
+        self._journal = journal
+        self._min_ceiling = min_ceiling
+        self._seen: dict[str, Any] = {}
+        self._extended_from_s: float | None = None  # the old deadline until the extended deadline is read back
+        self.deadline_s = deadline_s
+        self.ceiling = None if shared is None else shared.devices
+        self.grant = 0 if shared is None else shared.grant
+        self.shared = shared is not None
+
+    def update(self, newest: dict[str, Any], now_s: float) -> bool:
+        """Apply the newest raw values; return whether the deadline has changed."""
+        before_s = self.deadline_s
+        if newest.get(DEADLINE) == before_s:
+            self._extended_from_s = None
+        if self._is_new(DEADLINE, newest):
+            self._update_deadline(newest[DEADLINE], now_s)
+        if self._is_new(CEILING, newest):
+            self._update_ceiling(newest[CEILING], now_s)
+        return self.deadline_s != before_s
+
+    def extend(self, deadline_s: float, now_s: float) -> float:
+        """Extend the deadline; return the raw value to write to the live state."""
+        self._extended_from_s = self.deadline_s
+        self.deadline_s = self._seen[DEADLINE] = round(deadline_s, 1)
+        return self.deadline_s
+
+    def _is_new(self, key: str, newest: dict[str, Any]) -> bool:
+        if key not in newest or (key in self._seen and self._seen[key] == newest[key]):
+            return False
+        self._seen[key] = newest[key]
+        return True
+
+    def _update_deadline(self, value: Any, now_s: float) -> None:
+        stored = StoredDeadline.read(value)
+        if value is None or (stored.value is None and math.isinf(self.deadline_s)):  # deleted key, or still no deadline
+            return
+        try:
+            deadline_s = stored.parse().seconds_after(self._origin)
+            if abs(deadline_s - self.deadline_s) < 1e-3:
+                return
+            if self._extended_from_s is not None and abs(deadline_s - self._extended_from_s) < 1e-3:
+                return  # read before the extended deadline was written
+            if deadline_s <= now_s:
+                raise InvalidInputError(DEADLINE, stored.value, f"a time in the future ({now_s:.0f} s have passed)")
+        except InvalidInputError as error:
+            kept = "none is" if math.isinf(self.deadline_s) else f"the old deadline of {self.deadline_s:.1f} s stays"
+            self._reject(now_s, "deadline_refused", stored.value, "New deadline rejected, %s in force. %s", kept, error)
+            return
+        before_s, self.deadline_s = self.deadline_s, deadline_s
+        self._journal.event(
+            now_s,
+            "deadline",
+            "Deadline %s to %.1f s%s",
+            "set" if math.isinf(before_s) else f"moved from {before_s:.1f} s",
+            deadline_s,
+            f" by {stored.by}" if stored.by else "",
+            before_s=None if math.isinf(before_s) else before_s,
+            after_s=deadline_s,
+            by=stored.by,
+        )
+
+    def _update_ceiling(self, value: Any, now_s: float) -> None:
+        if value is None:
+            if self.ceiling is not None and not self.shared:
+                self.ceiling = None
+                self._journal.event(now_s, "ceiling", "Ceiling removed", devices=None)
+            return
+        try:
+            new = Ceiling.read(value)
+            if self.shared and new.grant == 0:
+                raise InvalidInputError(CEILING, value, "a grant from this job's arbiter")
+            if new.devices < self._min_ceiling and not (self.shared and new.devices == 0):
+                raise InvalidInputError(CEILING, value, f"a number of devices of at least {self._min_ceiling:g}")
+        except InvalidInputError as error:
+            self._reject(now_s, "ceiling_refused", value, "New ceiling rejected, the old ceiling stays. %s", error)
+            return
+        before, self.ceiling, self.grant = self.ceiling, new.devices, new.grant
+        if before != new.devices:
+            why = f": {new.reason}" if new.reason else ""
+            self._journal.event(
+                now_s, "ceiling", "Ceiling is now %g devices%s", new.devices, why, devices=new.devices, why=new.reason
+            )
+
+    def _reject(self, now_s: float, kind: str, value: Any, message: str, *args: object) -> None:
+        self._journal.event(now_s, kind, message, *args, level=logging.WARNING, value=str(value)[:100])

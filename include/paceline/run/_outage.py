@@ -1,0 +1,103 @@
+"""Outages of the engine that runs the job: detection, and restarts of a job that the engine stopped."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from paceline.errors import RuntimeUnavailableError
+from paceline.run._journal import Journal
+from paceline.run.clock import Clock
+from paceline.runtime import Job, JobStatus
+
+_MAX_RESTARTS = 3
+_ENDED_BY_SIGNAL = (137, 143)  # SIGKILL, SIGTERM
+_POLLS, _POLL_EVERY_S = 25, 0.3
+
+
+class Outage:
+    """Tracks the engine's outages and restarts the job after them, at most three times.
+
+    Parameters
+    ----------
+    job, journal, clock:
+        The job, the journal and the clock of the control loop.
+    now:
+        Returns the time in seconds after the loop's origin.
+    restarts:
+        Restarts of the job by an earlier controlling process.
+    """
+
+    def __init__(self, job: Job, journal: Journal, clock: Clock, now: Callable[[], float], restarts: int = 0) -> None:
+        self.restarts = restarts
+        self._job = job
+        self._journal = journal
+        self._clock = clock
+        self._now = now
+        self._since_s: float | None = None
+        self._occurred = False  # whether an outage occurred since the last start of the job
+        self._readings = 0  # usage readings since the outage began
+
+    @property
+    def active(self) -> bool:
+        """Whether the engine is known to be unavailable."""
+        return self._since_s is not None
+
+    def record_failure(self, error: Exception) -> None:
+        """Record that the engine did not answer."""
+        self._occurred, self._readings = True, 0
+        if self._since_s is None:
+            self._since_s = self._now()
+            message = "The engine does not answer: the allocation stays unchanged until it answers. %s"
+            self._journal.event(self._since_s, "engine_away", message, error, level=logging.WARNING)
+
+    def add_reading(self) -> None:
+        """Record a new usage reading. The second reading shows that the job survived the outage.
+
+        The first reading after an outage may have been measured before the outage.
+        """
+        self._readings += 1
+        if self._readings > 1:
+            self._occurred = False
+            self.record_answer()
+
+    def record_answer(self) -> None:
+        """Record that the engine answered."""
+        if self._since_s is not None:
+            now_s = self._now()
+            away_s, self._since_s = now_s - self._since_s, None
+            self._journal.event(now_s, "engine_back", "The engine answers again after %.0f s", away_s)
+
+    def restart_after(self, status: JobStatus) -> bool:
+        """If an outage ended the job, restart it from its checkpoint; return whether control continues."""
+        if status.state != "exited" or status.exit_code == 0:
+            return False
+        if not self._occurred and not self._is_engine_shutting_down(status):
+            return False
+        if self.active:
+            return True  # restart the job once the engine is back
+        if self.restarts >= _MAX_RESTARTS:
+            return False
+        try:
+            self._job.restart()
+        except RuntimeUnavailableError as error:  # the engine answers but cannot start jobs yet
+            self.record_failure(error)
+            return True
+        self._occurred = False
+        self.restarts += 1
+        message = "The engine stopped the job (exit code %s): restarting it from its checkpoint"
+        self._journal.event(self._now(), "restarted", message, status.exit_code, level=logging.WARNING)
+        return True
+
+    def _is_engine_shutting_down(self, status: JobStatus) -> bool:
+        """Return whether the engine is shutting down; it then ends its jobs and still answers for a few seconds."""
+        if status.exit_code not in _ENDED_BY_SIGNAL or status.out_of_memory:
+            return False
+        for _ in range(_POLLS):
+            self._clock.sleep(_POLL_EVERY_S)
+            try:
+                self._job.status()
+            except RuntimeUnavailableError as error:
+                self.record_failure(error)
+                return True
+        return False

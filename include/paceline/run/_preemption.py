@@ -1,0 +1,71 @@
+"""Preemption of a job that has no devices for a while. The control loop stops the job and resumes it later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from paceline.errors import RuntimeUnavailableError
+from paceline.run._journal import Journal
+from paceline.run._outage import Outage
+from paceline.runtime import Job
+
+_GRACE_S = 10.0  # time for the job to end a batch on few devices and save a checkpoint
+
+
+class Preemption:
+    """Stops a job and later restarts it from its checkpoint.
+
+    Parameters
+    ----------
+    job, journal, outage:
+        The job, the journal and the outage tracker of the control loop.
+    """
+
+    def __init__(self, job: Job, journal: Journal, outage: Outage) -> None:
+        self._job = job
+        self._journal = journal
+        self._outage = outage
+        self.count = 0
+        self.unconfirmed = 0.0  # devices of a job that an engine may have restarted without answering
+
+    def preempt(self, now_s: float, is_training_done: Callable[[], bool], *, repeated: bool) -> bool:
+        """Stop the job; return whether it is stopped.
+
+        The result is false if the job has already ended or the engine does not answer; the caller then tries again.
+
+        Parameters
+        ----------
+        now_s:
+            The time, in seconds.
+        is_training_done:
+            Returns whether the job has reported its last batch. Code that handles SIGTERM may exit with 0 earlier.
+        repeated:
+            Whether the job was already stopped, and an engine that did not answer may have restarted it.
+        """
+        try:
+            self._job.stop(_GRACE_S)
+            status = self._job.status()
+        except RuntimeUnavailableError as error:
+            self._outage.record_failure(error)
+            return False
+        if status.state != "exited" or (status.exit_code == 0 and is_training_done()):
+            return False  # the control loop handles the end of the job
+        self.unconfirmed = 0.0
+        if not repeated:
+            self.count += 1
+            self._journal.event(now_s, "paused", "Paused: other jobs have the devices. The checkpoint is kept")
+        return True
+
+    def resume(self, now_s: float, devices: float) -> bool:
+        """Restart the job on ``devices``; return whether it was restarted."""
+        try:
+            self._job.resize(devices)
+            self._job.restart()
+        except RuntimeUnavailableError as error:
+            self.unconfirmed = max(self.unconfirmed, devices)
+            self._outage.record_failure(error)
+            return False
+        self._outage.record_answer()
+        self.unconfirmed = 0.0
+        self._journal.event(now_s, "resuming", "Resuming on %g devices", devices, devices=devices)
+        return True

@@ -1,0 +1,190 @@
+"""A waiting job in an arbiter's pool: it publishes its request and starts with the first grant of devices."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+from paceline.contract import CEILING, DEADLINE, PACE, Ceiling, StoredDeadline
+from paceline.control import Decision
+from paceline.errors import DeadlineInfeasibleError, InvalidInputError, TaskStoppedError
+from paceline.run._live import LiveState
+from paceline.run._sample import make_sample
+from paceline.run.feasibility import extended_deadline_s
+
+if TYPE_CHECKING:
+    from paceline.control import Controller, RemainingWork
+
+_POLL_EVERY_S = 1.0
+_PUBLISH_EVERY_S = 5.0
+_LOG_EVERY_S = 60.0
+_MOVE_START_EVERY_S = 60.0  # the safety factor counts from the start, which moves while the job waits
+
+
+def grant_in_force(store: LiveState, held_devices: float) -> Ceiling:
+    """Return the arbiter's newest grant to a running job; without a valid grant, the current allocation."""
+    try:
+        return _read_grant(store.get(CEILING))
+    except InvalidInputError:
+        return Ceiling(held_devices)
+
+
+def _read_grant(raw: object) -> Ceiling:
+    ceiling = Ceiling.read(raw)
+    if ceiling.grant == 0:
+        raise InvalidInputError(CEILING, raw, "a grant from this job's arbiter")
+    return ceiling
+
+
+class Queue:
+    """Waits in an arbiter's pool until the arbiter grants devices.
+
+    Parameters
+    ----------
+    store:
+        The task's state store, which the arbiter reads and writes.
+    controller:
+        The controller of the job; it receives deadline changes during the wait.
+    remaining:
+        Remaining work according to an earlier run; ``None`` without an earlier run.
+    origin:
+        The time from which the deadline counts.
+    on_infeasible:
+        The response to a deadline that does not fit beside the deadlines of other jobs.
+    pool:
+        The Airflow pool, for messages.
+    stop_requested:
+        Set when the task has to end.
+    log:
+        The task's log.
+    """
+
+    def __init__(
+        self,
+        store: LiveState,
+        controller: Controller,
+        remaining: RemainingWork | None,
+        origin: datetime,
+        *,
+        on_infeasible: str,
+        pool: str,
+        stop_requested: Event,
+        log: Any,
+    ) -> None:
+        self._store, self._controller, self._remaining, self._origin = store, controller, remaining, origin
+        self._on_infeasible, self._pool, self._log = on_infeasible, pool, log
+        self._stop_requested = stop_requested
+        self._newest: Ceiling | None = None
+        self._handled_s: float | None = None  # the last deadline with a handled admission result
+        self._rejected: Any = None
+        self._failing = False
+
+    def wait(self) -> Ceiling:
+        """Wait for devices; return the first grant with at least one quantum.
+
+        Raises
+        ------
+        DeadlineInfeasibleError
+            The deadline does not fit beside the deadlines of other jobs, and ``on_infeasible`` is ``"fail"``.
+        TaskStoppedError
+            The task has to end.
+        """
+        logged_s = published_s = float("-inf")
+        while True:
+            before = (self._newest, self._controller.deadline_s)
+            self._call_store(self._read_orders)
+            self._handle_admission()
+            newest = self._newest
+            if newest is not None and newest.devices >= self._controller.limits.quantum:
+                self._log.info("Granted %g devices of the pool %s: %s", newest.devices, self._pool, newest.reason)
+                return newest
+            now_s = time.monotonic()
+            if before != (newest, self._controller.deadline_s) or now_s - published_s >= _PUBLISH_EVERY_S:
+                self._call_store(self._publish)
+                published_s = now_s
+            if now_s - logged_s >= _LOG_EVERY_S:
+                logged_s = now_s
+                why = newest.reason if newest else "no answer from the arbiter yet; is it running?"
+                self._log.info("Waiting for devices of the pool %s: %s", self._pool, why)
+            if self._stop_requested.wait(_POLL_EVERY_S):
+                raise TaskStoppedError("the task was stopped while it waited for devices")
+
+    def _read_orders(self) -> None:
+        raw = self._store.get(CEILING)
+        if raw is not None and raw != self._rejected:
+            try:
+                self._newest = _read_grant(raw)
+            except InvalidInputError as error:
+                self._rejected = raw
+                self._log.warning("Ceiling rejected. %s", error)
+        stored = self._store.get(DEADLINE)
+        if stored is not None:
+            try:
+                deadline_s = StoredDeadline.read(stored).parse().seconds_after(self._origin)
+            except InvalidInputError:
+                return  # the control loop logs the error later
+            if deadline_s > 0 and abs(deadline_s - self._controller.deadline_s) > 1e-3:
+                self._controller.move_deadline(self._now_s(), deadline_s)
+
+    def _handle_admission(self) -> None:
+        """Apply the arbiter's admission result once for each deadline."""
+        newest, deadline_s = self._newest, self._controller.deadline_s
+        if newest is None or newest.earliest_s is None or not newest.is_answer_for(deadline_s):
+            return
+        if self._handled_s == newest.deadline_s:
+            return
+        self._handled_s = newest.deadline_s
+        if newest.fits:
+            self._log.info("The deadline of %.0f s fits beside the deadlines of other jobs", deadline_s)
+            return
+        message = f"deadline: {deadline_s:.0f} s does not fit beside the deadlines of other jobs, "
+        message += f"the earliest deadline that fits is {newest.earliest_s:.0f} s"
+        if self._on_infeasible == "fail":
+            raise DeadlineInfeasibleError(message)
+        self._log.warning(message)
+        if self._on_infeasible == "extend":
+            # Without a margin, the deadline would be infeasible again one second later.
+            extended_s = extended_deadline_s(newest.earliest_s, self._now_s())
+            self._log.warning("Deadline moved to %.1f s", extended_s)
+            self._controller.move_deadline(self._now_s(), extended_s)
+            self._call_store(lambda: self._store.set(DEADLINE, extended_s))
+
+    def _publish(self) -> None:
+        newest, now_s = self._newest, self._now_s()
+        if now_s - self._controller.began_s >= _MOVE_START_EVERY_S:  # each new start makes the arbiter decide again
+            self._controller.set_start(now_s)
+        earliest_s = newest.earliest_s if newest else None
+        feasible = newest is None or newest.fits is not False
+        decision = Decision(0.0, 0.0, 0.0, None, earliest_s, feasible, _POLL_EVERY_S, self._remaining)
+        sample = make_sample(
+            "waiting",
+            now_s,
+            self._origin + timedelta(seconds=now_s),
+            self._controller,
+            decision,
+            None,
+            held_devices=0.0,
+            used_devices=None,
+            ceiling=newest.devices if newest else None,
+            grant=newest.grant if newest else 0,
+        )
+        self._store.set(PACE, sample.to_json())
+
+    def _call_store(self, call: Callable[[], None]) -> None:
+        """Run ``call`` and log its failure: Airflow's API server may be unavailable for a while."""
+        try:
+            call()
+        except (EOFError, ConnectionError) as error:  # the connection is closed for good, see Exchange
+            raise TaskStoppedError("the connection to the task's supervisor is closed") from error
+        except Exception as error:
+            if not self._failing:
+                self._log.warning("The task state store does not answer; trying again. %s", error)
+            self._failing = True
+        else:
+            self._failing = False
+
+    def _now_s(self) -> float:
+        return datetime.now(timezone.utc).timestamp() - self._origin.timestamp()

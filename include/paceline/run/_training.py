@@ -1,0 +1,397 @@
+"""The lifecycle of a training run, from the user's settings to a stored result, over all tries of its task.
+
+``DeadlineTrainingOperator`` creates a :class:`Training` for each try. The live state passes the job (``container``),
+the state of control (``controller``) and the result (``result``) to the next try.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from paceline.contract import (
+    CEILING,
+    CONTROLLER,
+    HISTORY,
+    PACE,
+    RESULT,
+    ControllerState,
+    JobRecord,
+    Outcome,
+    PaceSample,
+    StoredResult,
+    TrainingResult,
+)
+from paceline.control import Controller, PastRun
+from paceline.errors import (
+    DeadlineInfeasibleError,
+    DetachedError,
+    InvalidInputError,
+    JobLostError,
+    PacelineError,
+    RuntimeUnavailableError,
+    TaskStoppedError,
+    TrainingFailedError,
+)
+from paceline.run._handle import JobHandle
+from paceline.run._history import History
+from paceline.run._live import Exchange
+from paceline.run._loop import PaceLoop
+from paceline.run._queue import Queue, grant_in_force
+from paceline.run._states import Lifecycle
+from paceline.run.clock import Clock, SystemClock
+from paceline.run.host import Host
+from paceline.run.settings import Settings
+from paceline.runtime import Job, JobStatus
+
+_KILL_GRACE_S = 1.0  # Airflow kills a task 5 s after the SIGTERM
+_MAIN_THREAD_S = 2.5  # after this time, the main thread hangs in a call, and another thread ends the try
+_SUSPENDED_S = 10.0  # after a longer gap between two steps, Airflow may have started another process for the job
+
+
+class Training:
+    """One try of a training run.
+
+    Parameters
+    ----------
+    settings:
+        The user's settings.
+    host:
+        The training's environment.
+    on_drain:
+        Treatment of the job when this process has to end but its task does not: ``"leave"`` lets the job continue with
+        its allocation, ``"stop"`` stops it and keeps its checkpoint.
+    clock:
+        The clock.
+    """
+
+    def __init__(self, settings: Settings, host: Host, *, on_drain: str = "leave", clock: Clock | None = None) -> None:
+        self._settings, self._host, self._on_drain = settings, host, on_drain
+        self._clock = clock or SystemClock()
+        self._log = host.log
+        self.stop_requested = threading.Event()
+        self._handle = JobHandle(host, self.stop_requested)
+        self._store, self.call_engine = self._handle.store, self._handle.call_engine
+        self._lifecycle = Lifecycle()
+        self._stopping = threading.Lock()
+        self._stopped: tuple[Job | None, PacelineError] | None = None  # the job and the outcome of a requested stop
+        self._succeeded = False  # the job ended with success, so its output is kept
+        self._finished = threading.Event()
+        self._was_requested = False
+
+    def run(self) -> TrainingResult:
+        """Train, or resume the training of an earlier try; return once the result is stored and the job removed.
+
+        Raises
+        ------
+        InvalidInputError, DeadlineInfeasibleError
+            Another try cannot succeed; the job is removed.
+        DetachedError
+            This process has to end; the next process takes over the job.
+        TaskStoppedError
+            The task is over; the job is removed.
+        Exception
+            Any other error. The job is kept for the next try. After the last try, the job is removed if it failed, and
+            kept otherwise.
+        """
+        handle = self._handle
+        try:
+            return self._stored_result() or self._train()
+        except (TaskStoppedError, KeyboardInterrupt) as error:
+            raise self._stop() from error
+        except DetachedError:
+            raise
+        except (InvalidInputError, DeadlineInfeasibleError):
+            self._keep_or_discard()
+            raise
+        except Exception as error:
+            if self.stop_requested.is_set():  # the stop caused the error
+                raise self._stop() from None
+            if self._has_tries_left():
+                handle.publish_end("detached", "airflow")
+            elif self._succeeded or isinstance(error, (TrainingFailedError, JobLostError)):
+                self._keep_or_discard()
+            else:  # the job did not cause the error
+                handle.stop()
+                self._log.error("Job %s is stopped with its checkpoint: clear the task to continue", self._job_id)
+            raise
+        except BaseException:  # usually a task timeout: stop the job, which may hang
+            if self._has_tries_left():
+                handle.stop()
+            else:
+                self._keep_or_discard()
+            raise
+        finally:
+            self._finished.set()
+            handle.close()
+            if not self.stop_requested.is_set():
+                self._host.wait_for_callbacks()
+
+    def request_stop(self) -> None:
+        """Request that :meth:`run` ends soon. May be called from a signal handler in the thread of :meth:`run`."""
+        if self._was_requested or self._finished.is_set():
+            return
+        self._was_requested = True
+        # Acquire no lock here, not even in an Event or the log: the interrupted thread may hold the lock.
+        threading.Thread(target=self._stop_in_thread, name="paceline-end", daemon=True).start()
+
+    def discard(self) -> None:
+        """Remove the job of this or an earlier try, because no try will resume it."""
+        if self._handle.job is None:
+            self._handle.find()
+        self._handle.discard()
+
+    # --- from the start to the result -----------------------------------------------------------------------------
+
+    def _stored_result(self) -> TrainingResult | None:
+        """Return the result of an earlier try that was stored but not returned."""
+        stored = StoredResult.read(self._store.get(RESULT))
+        if stored is None:
+            return None
+        if stored.is_for(self._host.try_number, self._host.max_tries):
+            self._log.info("An earlier try has already stored the result: returning it")
+            self._handle.clean_up()
+            return stored.result
+        if self._handle.find() is not None:  # the task was cleared before the old job was removed
+            if not self._handle.discard():
+                raise RuntimeUnavailableError("the job of the previous run could not be removed")
+            self._handle.job = None
+        self._store.delete(RESULT)
+        return None
+
+    def _train(self) -> TrainingResult:
+        handle = self._handle
+        past = self._host.past_run()
+        earlier = handle.find()
+        status = None if handle.job is None else self.call_engine(handle.job.status)
+        if handle.runtime is None:
+            handle.runtime = self._host.runtime(None)
+        if earlier is not None and status is not None and self._can_take_over(earlier, status):
+            self._log.info("Job %s of an earlier try is %s: taking it over", earlier.id, status.state)
+            record = handle.record(earlier)
+            controller, state = self._controller(record.origin, past, resumes=True)
+            # The stored state of a paused job has 0 devices; use the allocation at its start.
+            held = (state.run.held_devices if state else 0.0) or record.devices
+        else:
+            record, controller, state = self._start(earlier, past)
+            held = record.devices
+        return self._store_result(self._control(record, controller, state, held, past), record)
+
+    def _can_take_over(self, earlier: JobRecord, status: JobStatus) -> bool:
+        """Return whether an earlier try's job runs, or completed its training and was not stopped before."""
+        if status.state == "running":
+            return True
+        sample = PaceSample.read(self._store.get(PACE))
+        was_paused = sample is not None and sample.state == "paused"
+        return status.exit_code == 0 and not earlier.stopped and not was_paused
+
+    def _controller(
+        self, origin: datetime, past: PastRun | None, *, resumes: bool
+    ) -> tuple[Controller, ControllerState | None]:
+        """Return this try's controller, and the stored state that it resumes from."""
+        assert self._handle.runtime is not None  # set by _train
+        settings = self._settings
+        limits = settings.limits(self.call_engine(self._handle.runtime.capacity), self._log)
+        deadline_s = settings.deadline_in_force(self._store, self._log).seconds_after(origin)
+        stored = ControllerState.read(self._store.get(CONTROLLER)) if resumes else None
+        controller = settings.make_controller(limits, deadline_s, past)
+        if stored is not None and stored.kind != type(controller).__name__:
+            controller.set_start(stored.run.began_s)
+        elif stored is not None:
+            try:
+                controller.restore(stored.controller)
+            except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+                self._log.warning("The stored controller state is invalid: %r", error)
+                controller = settings.make_controller(limits, deadline_s, past)
+                controller.set_start(stored.run.began_s)
+        return controller, stored
+
+    def _start(
+        self, earlier: JobRecord | None, past: PastRun | None
+    ) -> tuple[JobRecord, Controller, ControllerState | None]:
+        """Start the job, or restart the job of an earlier try from its checkpoint."""
+        settings, store, handle = self._settings, self._store, self._handle
+        runtime = handle.runtime
+        assert runtime is not None  # set by _train
+        origin = self._host.origin(earlier.origin if earlier else None)
+        controller, state = self._controller(origin, past, resumes=False)
+        if earlier is None:
+            self._check_deadline_is_ahead(controller.deadline_s, self._seconds_after(origin))
+        granted = self._wait_for_devices(controller, origin, past) if settings.shared else None
+        devices = controller.limits.quantize(controller.start(self._seconds_after(origin)), granted)
+        with tempfile.TemporaryDirectory(prefix="paceline-") as scratch:
+            spec = self._host.spec(Path(scratch), devices)
+            runtime.check(spec)
+            started_s = self._seconds_after(origin)
+            job = handle.attach(runtime.start(spec))
+        if earlier is not None and earlier.id == job.id:
+            controller, state = self._controller(origin, past, resumes=True)
+        else:
+            for key in (HISTORY, CONTROLLER) if settings.shared else (HISTORY, CONTROLLER, PACE):
+                store.delete(key)
+        self.call_engine(lambda: job.resize(devices))  # an earlier try may have chosen other devices
+        if job.status().state in ("exited", "gone"):  # gone: the machine was rebooted
+            self._log.info("Restarting the job of an earlier try: it resumes from its checkpoint")
+            self.call_engine(job.restart)
+        due = "none" if math.isinf(controller.deadline_s) else f"{controller.deadline_s:.1f} s after {origin}"
+        self._log.info("Training runs as %s job %s, deadline: %s", runtime.name, job.id, due)
+        started_at = origin + timedelta(seconds=started_s)
+        record = JobRecord(runtime=runtime.name, id=job.id, origin=origin, started_at=started_at, devices=devices)
+        return handle.record(record), controller, state
+
+    def _check_deadline_is_ahead(self, deadline_s: float, now_s: float) -> None:
+        if deadline_s > now_s:
+            return
+        message = f"deadline: {deadline_s:.1f} s had passed before the training started, at {now_s:.1f} s"
+        if self._settings.on_infeasible == "fail":
+            raise DeadlineInfeasibleError(message)
+        self._log.warning("%s. Training starts, because on_infeasible is %r", message, self._settings.on_infeasible)
+
+    def _wait_for_devices(self, controller: Controller, origin: datetime, past: PastRun | None) -> float:
+        # No job runs now. The arbiter may have granted the devices of an earlier job to other jobs.
+        self._store.delete(CEILING)
+        queue = Queue(
+            self._host.store,
+            controller,
+            past.remaining() if past else None,
+            origin,
+            on_infeasible=self._settings.on_infeasible,
+            pool=self._host.pool,
+            stop_requested=self.stop_requested,
+            log=self._log,
+        )
+        self._lifecycle.enter("waiting", by="task")
+        devices = queue.wait().devices
+        self._lifecycle.enter("starting", by="arbiter")
+        return devices
+
+    def _control(
+        self,
+        record: JobRecord,
+        controller: Controller,
+        state: ControllerState | None,
+        held_devices: float,
+        past: PastRun | None,
+    ) -> Outcome:
+        """Control the job until it ends."""
+        handle, store = self._handle, self._store
+        job = handle.job
+        if job is None:
+            raise JobLostError(f"the job {record.id} no longer exists")
+        team = self._host.team(job)
+        if team is not None:  # a reattached team knows only the devices in use, not its allocation
+            self.call_engine(lambda: team.resume(held_devices))
+        shared = grant_in_force(store, held_devices) if self._settings.shared else None
+        exchange = handle.exchange = Exchange(self._host.store, on_failure=self._log_store_failure)
+        handle.loop = PaceLoop(
+            job,
+            controller,
+            exchange,
+            lifecycle=self._lifecycle,
+            origin=record.origin,
+            held_devices=held_devices,
+            job_started_s=(record.started_at - record.origin).total_seconds() if record.started_at else None,
+            on_infeasible=self._settings.on_infeasible,
+            history=History(store.get(HISTORY)),
+            totals=state.run if state else None,
+            log=self._log,
+            clock=self._clock,
+            stopped=_StopCheck(lambda: self.stop_requested.is_set() or exchange.disconnected, handle.is_owner),
+            past=past,
+            on_sample=self._host.on_sample,
+            team=team,
+            shared=shared,
+        )
+        outcome = handle.loop.run()
+        self._succeeded = True
+        handle.close_exchange()  # the exchange must not write after the keys are deleted
+        return outcome
+
+    def _store_result(self, outcome: Outcome, record: JobRecord) -> TrainingResult:
+        """Collect the output, store the result, and only then remove the job. The next try may repeat each step."""
+        assert self._handle.job is not None  # the job has just ended
+        if not self._handle.is_owner():
+            raise DetachedError("Another process has taken over the job: this process disconnects from it")
+        model = self._host.collect(self._handle.job)
+        result = TrainingResult(**outcome.model_dump(), model=model, runtime=record.runtime, origin=record.origin)
+        stored = StoredResult(try_number=self._host.try_number, max_tries=self._host.max_tries, result=result)
+        self._store.set(RESULT, stored.to_json())
+        self._handle.clean_up()
+        if outcome.learned is not None:
+            self._host.save_measurements(outcome.learned)
+        return result
+
+    # --- stops and failures ---------------------------------------------------------------------------------------
+
+    def _stop(self) -> PacelineError:
+        """Carry out a requested stop, once per job; return the error that describes its outcome."""
+        with self._stopping:
+            job = self._handle.job
+            if (
+                self._stopped is None or self._stopped[0] is not job
+            ):  # a new job has started since the last request
+                self._stopped = (job, self._stop_for_task_status())
+        return self._stopped[1]
+
+    def _stop_in_thread(self) -> None:
+        self.stop_requested.set()
+        self._log.info("Stop requested")
+        if not self._finished.wait(_MAIN_THREAD_S):
+            self._stop()
+
+    def _stop_for_task_status(self) -> PacelineError:
+        handle = self._handle
+        if self._host.task_status() == "over":
+            gone = handle.discard(_KILL_GRACE_S)
+            return TaskStoppedError(f"The task is over: its job {'is removed' if gone else 'could not be removed'}")
+        if handle.job is None:
+            return DetachedError("This worker process ends, its task does not: the next process starts the job")
+        if not handle.is_owner():
+            return DetachedError("Another process has taken over the job: this process disconnects from it")
+        if self._on_drain == "stop":
+            handle.stop()
+            return DetachedError("This worker process ends: its job is stopped, the next process resumes it")
+        handle.publish_end("detached", "airflow")
+        return DetachedError("This worker process ends: its job continues, the next process takes it over")
+
+    def _keep_or_discard(self) -> None:
+        """After the last try, remove the job unless it is complete; a clear then collects its output."""
+        if not self._succeeded:
+            self._handle.discard()
+            return
+        self._log.error(
+            "Job %s has completed its training and is kept: clear the task to collect its output again", self._job_id
+        )
+
+    @property
+    def _job_id(self) -> str | None:
+        return self._handle.job.id if self._handle.job is not None else None
+
+    def _seconds_after(self, origin: datetime) -> float:
+        return self._clock.now() - origin.timestamp()
+
+    def _has_tries_left(self) -> bool:
+        return self._host.try_number <= self._host.max_tries
+
+    def _log_store_failure(self, error: Exception | None) -> None:
+        if error is None:
+            self._log.info("The task state store answers again")
+        else:
+            self._log.warning("The task state store does not answer: control continues without it. %s", error)
+
+
+class _StopCheck:
+    """Checks whether control has to stop: on request, or after a suspension in which another process took the job."""
+
+    def __init__(self, requested: Callable[[], bool], is_owner: Callable[[], bool]) -> None:
+        self._requested, self._is_owner = requested, is_owner
+        self._last_s = time.monotonic()
+
+    def __call__(self) -> bool:
+        last_s, self._last_s = self._last_s, time.monotonic()
+        return self._requested() or (self._last_s - last_s > _SUSPENDED_S and not self._is_owner())

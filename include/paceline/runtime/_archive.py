@@ -1,0 +1,154 @@
+"""Tar streams into and out of a container. Inputs are large, so they are streamed; output is untrusted and validated.
+
+Called by ``DockerRuntime`` (input files) and ``DockerJob`` (output).
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, cast
+
+from paceline.errors import InvalidInputError, TrainingFailedError
+from paceline.runtime._output import OutputCollector, collect_output
+
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file or folder of a tar: ``source`` is a local file, the file's content, or ``None`` for a folder."""
+
+    path: str
+    source: Path | bytes | None
+    mode: int
+    uid: int = 0
+    gid: int = 0
+
+
+def tar_stream(entries: Iterable[Entry]) -> Iterator[bytes]:
+    """Yield a tar of ``entries``, at most 1 MiB of a file at a time."""
+    now = int(time.time())
+    for entry in entries:
+        header = tarfile.TarInfo(entry.path)
+        header.mode, header.uid, header.gid, header.mtime = entry.mode, entry.uid, entry.gid, now
+        if entry.source is None:
+            header.type = tarfile.DIRTYPE
+            yield header.tobuf(tarfile.PAX_FORMAT)
+        elif isinstance(entry.source, bytes):
+            header.size = len(entry.source)
+            yield header.tobuf(tarfile.PAX_FORMAT) + entry.source + _padding(header.size)
+        else:
+            yield from _file_chunks(header, entry.source)
+    yield bytes(2 * tarfile.BLOCKSIZE)
+
+
+def _file_chunks(header: tarfile.TarInfo, source: Path) -> Iterator[bytes]:
+    # No OSError may leave this generator: the HTTP client that sends the chunks would report it as a connection error.
+    try:
+        stream = source.open("rb")
+    except OSError as error:
+        raise InvalidInputError("files", str(source), f"a readable file ({error.strerror})") from error
+    with stream:
+        header.size = left = os.fstat(stream.fileno()).st_size
+        yield header.tobuf(tarfile.PAX_FORMAT)
+        while left:
+            try:
+                block = stream.read(min(_BLOCK, left))
+            except OSError as error:
+                raise InvalidInputError("files", str(source), f"a readable file ({error.strerror})") from error
+            if not block:
+                raise InvalidInputError("files", str(source), "a file that does not shrink while it is read")
+            left -= len(block)
+            yield block
+        yield _padding(header.size)
+
+
+def extract_output(chunks: Iterable[bytes], destination: Path, *, root: str, max_bytes: int) -> list[str]:
+    """Unpack the tar in ``chunks`` into ``destination``; on an error, add nothing.
+
+    Parameters
+    ----------
+    chunks:
+        The tar from the engine.
+    destination:
+        Folder, created if missing.
+    root:
+        Name of the tar's top folder; an entry outside it is an error.
+    max_bytes:
+        Limit on the sum of all file sizes.
+
+    Returns
+    -------
+    list of str
+        The names of the output's top-level entries in ``destination``.
+
+    Raises
+    ------
+    TrainingFailedError
+        An entry lies outside the output folder, or a limit is exceeded.
+    """
+
+    def unpack(collector: OutputCollector) -> None:
+        with tarfile.open(fileobj=_ChunkReader(chunks), mode="r|") as archive:
+            for member in archive:
+                path = _parts_below(member.name, root)
+                if path is None:
+                    raise TrainingFailedError(f"output: {member.name!r} is outside the output folder")
+                if member.isdir():
+                    collector.add_folder(path)
+                elif member.isreg():
+                    content = archive.extractfile(member)
+                    assert content is not None  # a regular member has content
+                    collector.add_file(path, cast("BinaryIO", content), member.size)
+                elif member.issym():
+                    collector.add_link(path, member.linkname)
+                elif member.islnk() and (target := _parts_below(member.linkname, root)) is not None:
+                    collector.add_hard_link(path, target)
+                else:
+                    collector.skip(path)
+
+    return collect_output(destination, unpack, max_bytes=max_bytes)
+
+
+def _parts_below(name: str, root: str) -> tuple[str, ...] | None:
+    """Return the parts of a path below ``root``; ``None`` for a path outside ``root``."""
+    path = PurePosixPath(name)
+    parts = path.parts
+    if path.is_absolute() or ".." in parts or not parts or parts[0] != root:
+        return None
+    return parts[1:]
+
+
+def _padding(size: int) -> bytes:
+    return bytes(-size % tarfile.BLOCKSIZE)
+
+
+class _ChunkReader(io.RawIOBase):
+    """A readable file over an iterator of chunks, for tarfile."""
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        self._chunks = iter(chunks)
+        self._buffered = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        pieces = [self._buffered]
+        available = len(self._buffered)
+        while size < 0 or available < size:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                break
+            pieces.append(chunk)
+            available += len(chunk)
+        data = b"".join(pieces)
+        cut = available if size < 0 else size
+        self._buffered = data[cut:]
+        return data[:cut]

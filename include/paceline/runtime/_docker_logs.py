@@ -1,0 +1,285 @@
+"""The reader of a running container's output, which loses no line in an engine outage.
+
+``DockerJob`` has one ``LogFollower``, which starts a background thread for each run of the container.
+"""
+
+from __future__ import annotations
+
+import calendar
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from paceline.errors import JobLostError, PacelineError, RuntimeUnavailableError
+from paceline.runtime._lines import LineAssembler
+from paceline.runtime.docker_errors import engine_call
+
+if TYPE_CHECKING:
+    from docker import APIClient
+
+log = logging.getLogger(__name__)
+
+_HEADER = 8  # a frame is a stream number, three zeros, a big-endian length, then the payload
+_OVERLAP_S = 2  # overlap of two connections: the log may have stdout and stderr out of order by some ms
+_QUIET_S = 60.0  # a silent connection may be dead: replace it after this time
+_CONNECT_S = 10.0
+_QUEUE_BYTES = 64 * 1024**2  # if more is queued, the thread stops reading; unread output stays in the engine's log file
+_BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
+
+
+class FrameParser:
+    """Splits the engine's multiplexed stream into ``(stream, payload)``, in whatever chunks the bytes arrive.
+
+    >>> FrameParser().feed(bytes([1, 0, 0, 0, 0, 0, 0, 2]) + b"hi" + bytes([2, 0]))
+    [(1, b'hi')]
+    """
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
+        """Process the next bytes; return the frames that they complete."""
+        self._buffer += data
+        frames = []
+        start = 0
+        while len(self._buffer) - start >= _HEADER:
+            end = start + _HEADER + int.from_bytes(self._buffer[start + 4 : start + _HEADER], "big")
+            if len(self._buffer) < end:
+                break
+            frames.append((self._buffer[start], bytes(self._buffer[start + _HEADER : end])))
+            start = end
+        del self._buffer[:start]
+        return frames
+
+
+class ReadPosition:
+    """The read position in each stream. A new connection repeats the end of the previous connection.
+
+    Engines also repeat a few entries when they rotate the log file. Such repetitions are not
+    filtered here: progress lines are numbered, so their reader ignores repetitions.
+
+    >>> position = ReadPosition()
+    >>> position.is_new(1, "2030-01-01T12:00:05.000000000Z"), position.since()
+    (True, '1893499203')
+    >>> position.reconnect()
+    >>> [position.is_new(1, f"2030-01-01T12:00:0{second}.000000000Z") for second in (4, 5, 6)]
+    [False, False, True]
+    """
+
+    def __init__(self) -> None:
+        self._last = ""  # timestamps are RFC 3339 with nine decimals, all UTC: they sort as text
+        # Per stream: the newest timestamp and the number of entries with this timestamp (pieces of one long line).
+        self._newest: dict[int, tuple[str, int]] = {}
+        self._read: dict[int, tuple[str, int]] = {}
+
+    def reconnect(self) -> None:
+        """Prepare for a new connection."""
+        self._read = dict(self._newest)
+
+    def is_new(self, stream: int, stamp: str) -> bool:
+        """Return whether no earlier connection delivered this entry."""
+        read, pieces = self._read.get(stream, ("", 0))
+        if stamp < read:
+            return False
+        if stamp == read and pieces > 0:
+            self._read[stream] = (read, pieces - 1)
+            return False
+        self._read.pop(stream, None)  # all later entries are new, even if the engine's clock is set back
+        if stamp < self._last and _epoch_seconds(stamp) < _epoch_seconds(self._last) - _OVERLAP_S:
+            self._newest.clear()  # the clock was set back
+        newest, pieces = self._newest.get(stream, ("", 0))
+        self._newest[stream] = (stamp, pieces + 1 if stamp == newest else 1)
+        self._last = stamp
+        return True
+
+    def since(self) -> str | None:
+        """Return the ``since`` parameter for a new connection; ``None`` before the first entry."""
+        return str(_epoch_seconds(self._last) - _OVERLAP_S) if self._last else None
+
+    def is_after(self, stamp: str) -> bool:
+        """Return whether the newest entry is later than ``stamp`` by more than the overlap."""
+        return bool(self._last and stamp) and _epoch_seconds(self._last) - _OVERLAP_S > _epoch_seconds(stamp)
+
+
+class LogFollower:
+    """Reads one container's output in a thread until the container ends.
+
+    Parameters
+    ----------
+    client:
+        An ``APIClient`` that may be used from another thread.
+    container:
+        Id of the container.
+    has_ended:
+        Returns whether the container has ended or no longer exists.
+    tail:
+        Number of existing entries to read first; ``None`` for all.
+    """
+
+    def __init__(
+        self, client: APIClient, container: str, has_ended: Callable[[], bool], tail: int | None = None
+    ) -> None:
+        self._client = client
+        self._container = container
+        self._has_ended = has_ended
+        self._tail = tail
+        self._position = ReadPosition()
+        self._assemblers = {1: LineAssembler(), 2: LineAssembler()}
+        self._lines: deque[str] = deque()
+        self._size = 0
+        self._queue_changed = threading.Condition()
+        self._closed = threading.Event()
+        self._response: object = None
+        self.ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread. Call this again after each restart of the container."""
+        self.ended.clear()
+        self._thread = threading.Thread(target=self._run, name=f"paceline-log-{self._container[:12]}", daemon=True)
+        self._thread.start()
+
+    def take_lines(self) -> list[str]:
+        """Return the lines that have arrived since the last call."""
+        with self._queue_changed:
+            lines = list(self._lines)
+            self._lines.clear()
+            self._size = 0
+            self._queue_changed.notify_all()
+        return lines
+
+    def close(self) -> None:
+        """End the thread; the container continues."""
+        self._closed.set()
+        with self._queue_changed:
+            self._queue_changed.notify_all()
+        thread, response = self._thread, self._response
+        if response is not None:
+            _shut_down(response)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(0.5)  # before a job's first output there is no response to shut down: the thread ends later
+
+    def _run(self) -> None:
+        try:
+            self._read_until_end()
+        except Exception as error:
+            if not self._closed.is_set():
+                log.error("Reading the job's output failed: %s", error, exc_info=error)
+                self._wait_for_end()
+        finally:
+            self._queue_lines([line for assembler in self._assemblers.values() for line in assembler.flush()])
+            self.ended.set()
+
+    def _read_until_end(self) -> None:
+        failures = 0
+        while not self._closed.is_set():
+            try:
+                self._read_connection(follow=True)
+                if self._has_ended():
+                    # The stream may break just before its end: read the missing lines.
+                    self._read_connection(follow=False)
+                    return
+                if failures:
+                    log.info("The Docker engine answers again; continuing to read the job's output")
+                failures = 0
+            except RuntimeUnavailableError as error:
+                if failures == 0 and not self._closed.is_set():
+                    log.warning("The Docker engine does not answer; the job's output stays in its log. %s", error)
+                failures += 1
+            except JobLostError:
+                return  # the container was removed, as status() reports
+            self._closed.wait(_BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)])
+
+    def _wait_for_end(self) -> None:
+        """Wait for the container's end by status checks after a failure to read its output."""
+        while not self._closed.wait(1.0):
+            with contextlib.suppress(PacelineError):
+                if self._has_ended():
+                    return
+
+    def _read_connection(self, *, follow: bool) -> None:
+        """Read one connection to its end. A timeout or ``close`` ends the connection without an error."""
+        import requests.exceptions
+        import urllib3.exceptions
+
+        self._position.reconnect()
+        if self._position.since() is not None:
+            self._check_engine_clock()
+        parser = FrameParser()
+        try:
+            for data in self._connect(follow):
+                lines: list[str] = []
+                for stream, payload in parser.feed(data):
+                    stamp, _, content = payload.partition(b" ")
+                    if self._position.is_new(stream, stamp.decode("ascii", "replace")):
+                        lines += self._assemblers[2 if stream == 2 else 1].feed(content)
+                self._queue_lines(lines)
+                if self._closed.is_set():
+                    return
+        except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            quiet = "timed out" in str(error).lower()
+            if not quiet and not self._closed.is_set():
+                raise RuntimeUnavailableError(f"reading the output was interrupted: {error}") from error
+
+    def _check_engine_clock(self) -> None:
+        """Start again at the first line if the engine's clock was set back, because new entries then look old."""
+        with engine_call("read the engine's clock"):
+            engine_time = str(self._client.info().get("SystemTime", ""))
+        if self._position.is_after(engine_time):
+            self._position, self._tail = ReadPosition(), None
+
+    def _connect(self, follow: bool) -> Iterator[bytes]:
+        parameters: dict[str, str | int] = {"stdout": 1, "stderr": 1, "timestamps": 1, "follow": int(follow)}
+        since = self._position.since()
+        if since is not None:
+            parameters["since"] = since
+        elif self._tail is not None:
+            parameters["tail"] = self._tail
+        address = f"{self._client.base_url}/v{self._client.api_version}/containers/{self._container}/logs"
+        with engine_call("read the job's output"):
+            # Do not use client.logs(): it mixes stdout and stderr, and never times out on a dead connection.
+            response = self._client.get(
+                address, params=parameters, stream=True, timeout=(_CONNECT_S, _QUIET_S if follow else _CONNECT_S)
+            )
+            if response.status_code in (404, 409):  # 409: the container is being removed
+                response.close()
+                raise JobLostError("the container no longer exists")
+            if response.status_code != 200:
+                body = response.text[:200]
+                response.close()
+                raise RuntimeUnavailableError(f"could not read the job's output: HTTP {response.status_code} {body}")
+        self._response = response
+        try:
+            yield from response.iter_content(chunk_size=None)
+        finally:
+            self._response = None
+            response.close()
+
+    def _queue_lines(self, lines: list[str]) -> None:
+        if not lines:
+            return
+        with self._queue_changed:
+            self._lines.extend(lines)
+            self._size += sum(map(len, lines))
+            while self._size > _QUEUE_BYTES and not self._closed.is_set():
+                self._queue_changed.wait(1.0)
+
+
+def _shut_down(response: object) -> None:
+    """Wake the thread that reads this response: closing alone does not interrupt a blocking read."""
+    # The connection object has already released its socket; only the response's reader still refers to the socket.
+    sock: object = response
+    for name in ("raw", "_fp", "fp", "raw", "_sock"):
+        sock = getattr(sock, name, None)
+    if isinstance(sock, socket.socket):
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+
+def _epoch_seconds(stamp: str) -> int:
+    return calendar.timegm(time.strptime(stamp[:19], "%Y-%m-%dT%H:%M:%S"))

@@ -1,0 +1,220 @@
+"""The runtime for training jobs as local processes, on a Linux machine without a container engine.
+
+``DeadlineTrainingOperator`` uses it in place of ``DockerRuntime``; the control loop works the same with both runtimes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Literal
+
+from paceline.errors import InvalidInputError, JobLostError, PacelineError, RuntimeUnavailableError
+from paceline.runtime import cgroups
+from paceline.runtime._sdk import sdk_files
+from paceline.runtime.base import JOB_ENVIRONMENT, JobSpec
+from paceline.runtime.checks import check_capacity, check_labels, check_spec, placed_files, spec_digest
+from paceline.runtime.process_job import ProcessJob, launch
+from paceline.runtime.scratch import Scratch, read_json, write_json
+from paceline.train.job import ENV_CHECKPOINT, ENV_CONTROL, ENV_INPUT, ENV_OUTPUT
+
+log = logging.getLogger(__name__)
+
+Mechanism = Literal["auto", "cgroup", "signal"]
+_FOLDERS = ("sdk", "work", "input", "output", "checkpoint", "tmp")
+
+
+class ProcessRuntime:
+    """Runs training jobs as processes of this machine.
+
+    Parameters
+    ----------
+    root:
+        Folder for the jobs' scratch folders; by default a folder of this user in the system's temporary folder. A job
+        is found by its scratch folder, so a retry must use the same root.
+    mechanism:
+        How the CPU allocation is enforced. ``"cgroup"``: the kernel's quota on the job's own cgroup, if this user may
+        create one. ``"signal"``: stop and continue the job according to its CPU time. ``"auto"``: the cgroup if
+        possible, else signals.
+    period_s:
+        Length of one stop-and-continue cycle.
+    max_output_bytes:
+        Limit on the size of the output that ``collect`` accepts.
+
+    Notes
+    -----
+    A job runs as this user with access to this machine, which isolates far less than a container. Its environment is
+    new and contains no secrets of Airflow. ``image``, ``user`` and ``network`` of a spec are ignored.
+    ``max_processes`` is enforced in a cgroup only. The scratch folder keeps a job's complete output until ``remove``.
+    """
+
+    name = "process"
+
+    def __init__(
+        self,
+        root: Path | None = None,
+        *,
+        mechanism: Mechanism = "auto",
+        period_s: float = 0.1,
+        max_output_bytes: int = 16 * 1024**3,
+    ) -> None:
+        if mechanism not in ("auto", "cgroup", "signal"):
+            raise InvalidInputError("mechanism", mechanism, "'auto', 'cgroup' or 'signal'")
+        if not 0.01 <= period_s <= 1.0:
+            raise InvalidInputError("period_s", period_s, "0.01 to 1 second")
+        self.root = Path(tempfile.gettempdir()) / f"paceline-{os.getuid()}" if root is None else root.absolute()
+        self.mechanism: Mechanism = mechanism
+        self._period_s = period_s
+        self._max_output_bytes = max_output_bytes
+
+    def capacity(self) -> float:
+        """Return the number of cores that this process may use."""
+        cores = float(len(os.sched_getaffinity(0)))
+        quota = cgroups.own_quota()
+        return cores if quota is None else min(cores, quota)
+
+    def check(self, spec: JobSpec) -> None:
+        """Raise if ``spec`` cannot run on this machine."""
+        if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
+            raise RuntimeUnavailableError("the process runtime requires Linux 5.3 or newer")
+        check_spec(spec)
+        check_capacity(spec.devices, self.capacity())
+        program = spec.command[0]
+        in_files = "/" in program and program.removeprefix("./") in spec.files
+        if program != "python" and not in_files and not shutil.which(program, path=_search_path(spec)):
+            raise InvalidInputError("command", program, "'python', a program on PATH, or './' and a name in files")
+        self._make_root()
+        if self.mechanism == "cgroup":
+            probe = cgroups.create(f"paceline-probe-{os.getpid()}")
+            if probe is None:
+                raise InvalidInputError("mechanism", "cgroup", "'signal', because this user may not create a cgroup")
+            probe.remove()
+
+    def start(self, spec: JobSpec) -> ProcessJob:
+        """Start ``spec``, or reattach to its job if a process died between starting it and storing its id."""
+        self.check(spec)
+        digest = spec_digest(spec)
+        scratch = Scratch(self.root / _folder_name(spec.name))
+        if scratch.path.exists():
+            job = self._reattach_or_remove(scratch, spec, digest)
+            if job is not None:
+                return job
+        try:
+            self._create_scratch(scratch, spec, digest)
+            launch(scratch)
+        except BaseException as error:
+            shutil.rmtree(scratch.path, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise PacelineError(f"could not create the job's scratch folder: {error}") from error
+            raise
+        return ProcessJob(scratch, max_output_bytes=self._max_output_bytes, from_start=True)
+
+    def reattach(self, job_id: str, labels: Mapping[str, str] | None = None) -> ProcessJob:
+        """Return the job in a scratch folder, which any process of this user on this machine may have started."""
+        scratch = Scratch(Path(job_id))
+        stored = read_json(scratch.job)
+        if stored is None or not scratch.state.exists():
+            raise JobLostError(f"there is no job in {job_id}")
+        check_labels(f"the job in {job_id}", stored.get("labels"), labels)
+        return ProcessJob(scratch, max_output_bytes=self._max_output_bytes, from_start=False)
+
+    def jobs(self) -> Iterator[tuple[str, dict[str, str]]]:
+        """Yield the scratch folder and labels of every job of this user on this machine."""
+        for path in sorted(self.root.iterdir()) if self.root.is_dir() else ():
+            scratch = Scratch(path)
+            stored = read_json(scratch.job)
+            if stored is not None and scratch.state.exists():
+                yield str(path), dict(stored.get("labels") or {})
+
+    def _make_root(self) -> None:
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            info = self.root.stat()
+        except OSError as error:
+            raise InvalidInputError("root", str(self.root), f"a writable folder ({error})") from error
+        if info.st_uid != os.getuid() or not os.access(self.root, os.W_OK):
+            raise InvalidInputError("root", str(self.root), "a writable folder owned by this user")
+
+    def _reattach_or_remove(self, scratch: Scratch, spec: JobSpec, digest: str) -> ProcessJob | None:
+        """Return the folder's job if it is the same job; otherwise remove the folder and return ``None``."""
+        stored = read_json(scratch.job)
+        if stored is not None and scratch.state.exists():
+            job = self.reattach(str(scratch.path))
+            if stored.get("digest") == digest:
+                log.info("%s already contains the same job: reattaching to it", scratch.path)
+                return job
+            if job.status().state == "running":
+                accepted = f"a name that no running job uses; {scratch.path} runs another job of this name"
+                raise InvalidInputError("name", spec.name, accepted)
+            job.remove()
+        else:  # the process that prepared the folder died before the start
+            shutil.rmtree(scratch.path)
+        return None
+
+    def _create_scratch(self, scratch: Scratch, spec: JobSpec, digest: str) -> None:
+        scratch.path.mkdir(mode=0o700)
+        for folder in _FOLDERS:
+            scratch.folder(folder).mkdir(mode=0o700)
+        for path, content in sdk_files().items():
+            target = scratch.folder("sdk") / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+        for path, local in placed_files(spec):
+            target = scratch.path / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(local, target)
+        command = list(spec.command)
+        if command[0] == "python":
+            command[0] = sys.executable
+        job = {
+            "digest": digest,
+            "labels": dict(spec.labels),
+            "command": command,
+            "environment": _environment(scratch, spec),
+            "devices": spec.devices,
+            "memory_bytes": spec.memory_bytes,
+            "max_processes": spec.max_processes,
+            "mechanism": self.mechanism,
+            "period_s": self._period_s,
+        }
+        write_json(scratch.control, {"devices": spec.devices})
+        write_json(scratch.job, job)
+
+
+def _folder_name(name: str) -> str:
+    """Return a unique name for files and cgroups; a hash replaces the end of a long job name."""
+    return (
+        f"paceline-{name}"
+        if len(name) <= 80
+        else f"paceline-{name[:60]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+    )
+
+
+def _search_path(spec: JobSpec) -> str:
+    return spec.environment.get("PATH") or f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
+
+
+def _environment(scratch: Scratch, spec: JobSpec) -> dict[str, str]:
+    environment = dict(spec.environment)
+    sdk = str(scratch.folder("sdk"))
+    home = {"HOME": str(scratch.folder("work")), "LANG": "C.UTF-8", "TMPDIR": str(scratch.folder("tmp"))}
+    return (
+        JOB_ENVIRONMENT
+        | home
+        | environment
+        | {
+            "PATH": _search_path(spec),
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONPATH": sdk + (f":{environment['PYTHONPATH']}" if environment.get("PYTHONPATH") else ""),
+            ENV_INPUT: str(scratch.folder("input")),
+            ENV_OUTPUT: str(scratch.folder("output")),
+            ENV_CHECKPOINT: str(scratch.folder("checkpoint")),
+            ENV_CONTROL: str(scratch.control),
+        }
+    )

@@ -1,0 +1,188 @@
+"""The trained state as ranges of one row: the server has the first range, ``state_shard`` processes the other ranges.
+
+Used by ``_training``, which serialises access.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from paceline.train._values import log
+
+from .peer import DisconnectedError, Peer
+
+_PATIENCE_S = 30.0  # for an answer; all workers wait during this time
+
+
+class Holder:
+    """The server's view of a process that holds a range.
+
+    Parameters
+    ----------
+    name:
+        Unique name of the process.
+    address:
+        Host and port at which workers reach the process.
+    peer:
+        The connection that the process opened.
+
+    Raises
+    ------
+    DisconnectedError
+        Raised by all methods if the process has disconnected.
+    """
+
+    def __init__(self, name: str, address: tuple[str, int], peer: Peer) -> None:
+        self.name, self.address = name, address
+        self._peer = peer
+        peer.set_timeout(_PATIENCE_S)
+
+    def set_range(self, version: int, row: torch.Tensor, total_size: int) -> None:
+        """Send the process its range ``row`` of a whole row of ``total_size`` numbers."""
+        dtype = str(row.dtype).removeprefix("torch.")
+        self._request({"kind": "hold", "version": version, "dtype": dtype, "whole": total_size}, row)
+
+    def commit(self, worker: str, number: int) -> None:
+        """Make the process add the change that a worker has sent for a batch."""
+        self._request({"kind": "commit", "worker": worker, "number": number})
+
+    def fetch(self, into: torch.Tensor) -> None:
+        """Fetch the process's range ``into`` memory."""
+        self._request({"kind": "give"}, into=into)
+
+    def end(self) -> None:
+        """End the process."""
+        self._request({"kind": "end"})
+        self._peer.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._peer.close()
+
+    def _request(
+        self, message: dict[str, Any], row: torch.Tensor | None = None, into: torch.Tensor | None = None
+    ) -> None:
+        self._peer.send(message, row)
+        answer = self._peer.receive(into)
+        if answer["kind"] != "done":
+            raise DisconnectedError(f"unexpected answer: {answer['kind']}")
+
+
+class Spread:
+    """A row of numbers, divided into one equal range per process.
+
+    Workers connect to each process, so that changes and states use several links in parallel. The server has the first
+    range, and fetches the other ranges to read the whole row.
+    """
+
+    def __init__(self) -> None:
+        self._row: torch.Tensor | None = None
+        self._holders: list[Holder] = []
+        # A random start, so that changes sent for the ranges of a previous server do not match.
+        self.version = int.from_bytes(os.urandom(4), "big") + 1
+        """Version of the layout of the ranges; messages with an older version are rejected."""
+
+    @property
+    def has_state(self) -> bool:
+        """Whether there is a row."""
+        return self._row is not None
+
+    @property
+    def size(self) -> int:
+        """Length of the whole row."""
+        assert self._row is not None
+        return len(self._row)
+
+    @property
+    def processes(self) -> int:
+        """Number of processes that hold a range."""
+        return 1 + len(self._holders)
+
+    def set_initial_state(self, row: torch.Tensor) -> None:
+        """Set the row, and distribute its ranges."""
+        self._row = row
+        self._distribute()
+
+    def own_range(self) -> torch.Tensor:
+        """Return the server's own range, to read and to change."""
+        assert self._row is not None
+        return self._row[: self._start(1)]
+
+    def commit(self, worker: str, number: int, change: torch.Tensor) -> None:
+        """Add a batch's change: the server's range here, each other range in the process that the worker sent it to."""
+        self.own_range().add_(change)
+        for holder in self._holders:
+            holder.commit(worker, number)
+
+    def fetch_all(self) -> torch.Tensor:
+        """Return the whole row as it is now."""
+        assert self._row is not None
+        for index, holder in enumerate(self._holders, start=1):
+            holder.fetch(self._row[self._start(index) : self._start(index + 1)])
+        return self._row
+
+    def layout(self) -> dict[str, Any]:
+        """Return the address and range of each process, as a message for workers."""
+        places = range(1, self.processes)
+        others = [
+            [*holder.address, self._start(index), self._start(index + 1)]
+            for index, holder in zip(places, self._holders, strict=True)
+        ]
+        return {"version": self.version, "own": self._start(1), "others": others}
+
+    def join(self, holder: Holder) -> None:
+        """Add a holder, and redistribute the ranges."""
+        if self._row is not None:
+            self.fetch_all()
+        self._holders.append(holder)
+        self._distribute()
+
+    def leave(self, name: str) -> bool:
+        """Remove a holder; return whether it held a range."""
+        leaving = [holder for holder in self._holders if holder.name == name]
+        if not leaving:
+            return False
+        if self._row is not None:
+            self.fetch_all()
+        self._holders = [holder for holder in self._holders if holder.name != name]
+        self._distribute()
+        for holder in leaving:
+            self._release(holder)
+        return True
+
+    def end(self) -> None:
+        """Fetch the whole row and end all holders."""
+        if self._row is not None:
+            self.fetch_all()
+        for holder in self._holders:
+            self._release(holder)
+        self._holders = []
+        self.version += 1
+
+    def _release(self, holder: Holder) -> None:
+        try:
+            holder.end()
+        except DisconnectedError:
+            holder.close()
+
+    def _distribute(self) -> None:
+        """Distribute the ranges. Remove a holder that fails: no data is lost, because the server has the whole row."""
+        self.version += 1
+        for index, holder in enumerate(self._holders, start=1):
+            if self._row is None:
+                continue
+            try:
+                holder.set_range(self.version, self._row[self._start(index) : self._start(index + 1)], len(self._row))
+            except DisconnectedError as error:
+                log(f"{holder.name} cannot hold its shard of the state: {error}")
+                holder.close()
+                self._holders = [other for other in self._holders if other is not holder]
+                return self._distribute()
+        return None
+
+    def _start(self, index: int) -> int:
+        """Return the start of a range."""
+        return round(self.size * index / self.processes) if self._row is not None else 0

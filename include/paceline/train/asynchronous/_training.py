@@ -1,0 +1,391 @@
+"""The parameter server's view of a training job: its state, its workers, and the batches in flight.
+
+Used by one thread per worker and by the main thread of ``server``. No I/O except in logging and ``_spread``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from paceline.train._monitor import Converged, Monitor
+from paceline.train._values import log
+from paceline.train.progress import Progress
+
+from ._spread import Holder, Spread
+from .peer import DisconnectedError
+from .shards import MAX_FAILURES, SampleShare, Shards
+
+NOT_FINITE = "its change is not finite: is the learning rate too high, or the data damaged?"
+# The longest wait of a worker for a batch; the worker then asks again.
+_WAIT_S = 0.5
+# A batch that takes longer than this many times the worker's usual time is stuck.
+_STUCK_FACTOR = 10.0
+
+
+class SharedTraining:
+    """A training job, shared by the threads of a server.
+
+    A worker is identified by its name and the number of its connection: after it has reconnected, messages of its
+    earlier connection are ignored.
+
+    Parameters
+    ----------
+    shares:
+        Each worker's share in the schedule.
+    stuck_s:
+        Seconds after which a batch goes to another worker, unless ten times the worker's usual time is longer.
+    fixed:
+        Whether shards are fixed, see :class:`~paceline.train.asynchronous.shards.Shards`.
+    """
+
+    def __init__(self, shares: dict[str, SampleShare], stuck_s: float, *, fixed: bool = False) -> None:
+        self._shares = shares
+        self._fixed = fixed
+        self._stuck_s = stuck_s
+        self._shards: Shards | None = None  # created when the first worker reports the number of epochs
+        self._spread = Spread()
+        self.state_loss: str | None = None
+        """The reason to resume from the last checkpoint; ``None`` while the state is complete."""
+        self._lock = threading.Condition()
+        self._connection_ids: dict[str, int] = {}
+        self._leased: dict[int, tuple[str, float]] = {}  # lease number to worker and start time
+        self._batch_s: dict[str, float] = {}
+        self._reported: dict[str, float] = {}
+        self._monitor: Monitor | None = None  # only if the script uses ``until``
+        self._max_epochs = 0  # as in the script
+        self._reports: dict[str, int] = {}  # by worker: number of reports of the monitored metric
+        self._order_request: tuple[str, float] | None = None  # worker and time of the request
+        # Workers that joined this or an earlier server, have not left, and do not know that training is over.
+        self._uninformed: set[str] = set()
+
+    # --- workers --------------------------------------------------------------------------------------------------
+
+    def rejection_reason(self, worker: str, epochs: int, size: int, until: dict[str, Any] | None = None) -> str | None:
+        """Return why a worker may not train here; ``None`` if it may."""
+        with self._lock:
+            if self._shards is None:
+                self._monitor = Monitor(Converged(**until), epochs) if until else None
+                self._shards = Shards(self._shares, epochs, fixed=self._fixed)
+                self._max_epochs = epochs
+            shards = self._shards
+            if not shards.is_scheduled(worker):
+                return f"the schedule has no share for {worker}"
+            if shards.is_excluded(worker):
+                return f"{worker} has failed {MAX_FAILURES} times and is left out for the rest of the training"
+            if epochs != self._max_epochs:
+                return f"{worker} has {epochs} epochs, other workers {self._max_epochs}: run the same script"
+            expected = self._spread.size if self._spread.has_state else size
+            if expected != size:
+                return f"the model of {worker} has {size} numbers, other workers {expected}: run the same script"
+            return None
+
+    def has_excluded(self, worker: str) -> bool:
+        """Return whether a worker is left out because it has failed too often."""
+        with self._lock:
+            shards = self._shards
+            return shards is not None and shards.is_scheduled(worker) and shards.is_excluded(worker)
+
+    @property
+    def has_state(self) -> bool:
+        """Whether there is an initial state."""
+        return self._spread.has_state
+
+    def set_initial_state(self, state: torch.Tensor) -> None:
+        """Use a worker's state as the initial state, unless another worker was faster."""
+        with self._lock:
+            if not self._spread.has_state:
+                self._spread.set_initial_state(state)
+
+    def join(self, worker: str, connection_id: int, batch_size: int | None = None) -> None:
+        """Add a worker, which may have reconnected."""
+        with self._lock:
+            assert self._shards is not None
+            if worker in self._connection_ids:
+                self._remove_worker(worker, "it has reconnected", failed=True)
+            self._connection_ids[worker] = connection_id
+            self._reports[worker] = 0
+            self._shards.join(worker, batch_size)
+            self._uninformed.add(worker)
+            self._lock.notify_all()
+            failures = self._shards.failures[worker]
+            log(f"{worker} has joined" + (f" (failures so far: {failures})" if failures else ""))
+
+    def disconnect(self, worker: str, connection_id: int, reason: str, *, failed: bool = True) -> None:
+        """Remove a worker whose connection has ended; count a failure if ``failed``."""
+        with self._lock:
+            if self._connection_ids.get(worker) == connection_id:
+                self._remove_worker(worker, reason, failed=failed)
+                if not failed:
+                    self._uninformed.discard(worker)
+
+    def _remove_worker(self, worker: str, reason: str, *, failed: bool) -> None:
+        assert self._shards is not None
+        del self._connection_ids[worker]
+        samples = self._shards.leave(worker, failed=failed)
+        self._leased = {number: held for number, held in self._leased.items() if held[0] != worker}
+        if self._order_request is not None and self._order_request[0] == worker:
+            self._order_request = None
+        self._lock.notify_all()
+        if failed:
+            count = self._shards.failures[worker]
+            left_out = ", left out for the rest of the training" if count >= MAX_FAILURES else ""
+            log(f"{worker} is lost ({reason}): {samples} samples go to other workers, failure {count}{left_out}")
+
+    # --- batches --------------------------------------------------------------------------------------------------
+
+    def next_message(self, worker: str, connection_id: int) -> dict[str, Any]:
+        """Return the next message for a worker: a batch, a request for the sample order, or the end of training."""
+        with self._lock:
+            shards = self._shards
+            assert shards is not None
+            requested_s = time.monotonic()
+            while self._connection_ids.get(worker) == connection_id:
+                if shards.needs_order and self._order_request is None:
+                    self._order_request = worker, time.monotonic()
+                    return {"kind": "order"}
+                lease = shards.lease(worker)
+                if lease is not None:
+                    self._leased[lease.number] = (worker, time.monotonic())
+                    fields: dict[str, Any] = {"number": lease.number, "epoch": lease.epoch}
+                    fields |= {"indices": list(lease.indices), "waited_s": round(time.monotonic() - requested_s, 4)}
+                    return {"kind": "lease", **fields, **self._progress_of(worker)}
+                if shards.ended:
+                    return {"kind": "over", **self._progress_of(worker)}
+                # Never block a worker that has leases. A worker without leases waits briefly, then asks again.
+                if shards.leased_to(worker) or time.monotonic() >= requested_s + _WAIT_S:
+                    return {"kind": "nothing"}
+                self._lock.wait(_WAIT_S)
+            return {"kind": "sent away", "why": f"another process has joined as {worker}"}
+
+    def begin_epoch(self, worker: str, connection_id: int, order: list[int]) -> None:
+        """Begin an epoch with the sample order that was requested from a worker."""
+        with self._lock:
+            assert self._shards is not None
+            request = self._order_request
+            if self._connection_ids.get(worker) == connection_id and request is not None and request[0] == worker:
+                self._order_request = None
+                self._shards.begin_epoch(order)
+                self._lock.notify_all()
+
+    def apply_change(
+        self,
+        worker: str,
+        connection_id: int,
+        number: int,
+        version: int,
+        change: torch.Tensor,
+        reported: dict[str, float],
+        reports: int = 0,
+    ) -> bool | None:
+        """Add the change of a worker's batch; return whether the batch counts, which a reassigned batch does not.
+
+        ``change`` is limited to the server's own range; the other processes have the other ranges. Return ``None`` if
+        ``version`` is an earlier layout: the worker has to send the change again. ``reports`` is how often it has
+        reported the monitored metric.
+        """
+        if not torch.isfinite(change).all():
+            raise ValueError(NOT_FINITE)
+        with self._lock:
+            assert self._shards is not None
+            if version != self._spread.version:
+                return None
+            own_range = len(self._spread.own_range())
+            if len(change) != own_range:
+                raise ValueError(f"change: got {len(change)} numbers, expected {own_range}")
+            if self._connection_ids.get(worker) != connection_id or not self._shards.finish(worker, number):
+                return False
+            try:
+                self._spread.commit(worker, number, change)
+            except Exception as error:  # the batch counts as done, and some processes may have added its change
+                self.state_loss = f"a shard of the state is lost: {error}"
+                return False
+            took_s = time.monotonic() - self._leased.pop(number)[1]
+            self._batch_s[worker] = 0.8 * self._batch_s.get(worker, took_s) + 0.2 * took_s
+            self._reported.update(reported)
+            if self._monitor is not None and reports > self._reports[worker]:
+                self._reports[worker] = reports
+                self._update_epochs(self._monitor, self._shards)
+            self._lock.notify_all()
+            return True
+
+    def _update_epochs(self, monitor: Monitor, shards: Shards) -> None:
+        """Update the number of epochs from a new report of the monitored metric."""
+        metric, before = monitor.until.metric, shards.epochs
+        if monitor.end_reason is not None:
+            return
+        monitor.add(shards.epochs_done, self._reported.get(metric, math.nan))
+        shards.set_epochs(monitor.epochs)
+        if monitor.end_reason is not None:
+            log(f"the training ends after {shards.epochs} epochs: {monitor.end_reason}")
+        elif shards.epochs != before:
+            log(f"forecast from {metric}: {shards.epochs} epochs")
+
+    def stop(self) -> None:
+        """End training in all workers after ``stop_early`` in one worker."""
+        with self._lock:
+            assert self._shards is not None
+            self._shards.stop()
+            self._lock.notify_all()
+
+    def reassign_stuck(self) -> None:
+        """Reassign stuck batches, and a stuck request for the order of samples."""
+        now_s = time.monotonic()
+        with self._lock:
+            if self._order_request is not None and now_s - self._order_request[1] > self._stuck_s:
+                log(f"{self._order_request[0]} has not sent the order of the samples: asking another worker")
+                self._order_request = None
+                self._lock.notify_all()
+            for number, (worker, since_s) in list(self._leased.items()):
+                if now_s - since_s > max(self._stuck_s, _STUCK_FACTOR * self._batch_s.get(worker, 0.0)):
+                    assert self._shards is not None
+                    log(f"{worker} has not returned a batch for {now_s - since_s:.0f} s: reassigning the batch")
+                    # The worker may just be slow: allow twice the time for its next batch, else no batch would count.
+                    self._batch_s[worker] = 2 * (now_s - since_s) / _STUCK_FACTOR
+                    self._shards.take_back(number)
+                    del self._leased[number]
+                    self._lock.notify_all()
+
+    # --- status ---------------------------------------------------------------------------------------------------
+
+    @property
+    def ended(self) -> bool:
+        """Whether every sample of every epoch is done."""
+        with self._lock:
+            return self._shards is not None and self._shards.ended
+
+    @property
+    def has_no_workers(self) -> bool:
+        """Whether no worker is connected."""
+        return not self._connection_ids
+
+    @property
+    def all_excluded(self) -> bool:
+        """Whether every worker has failed too often."""
+        with self._lock:
+            return self._shards is not None and all(self._shards.is_excluded(name) for name in self._shares)
+
+    @property
+    def all_informed(self) -> bool:
+        """Whether all workers that have ever joined know that training is over."""
+        with self._lock:
+            assert self._shards is not None
+            return all(self._shards.is_excluded(name) for name in self._uninformed)
+
+    def snapshot(self) -> torch.Tensor:
+        """Return the newest state."""
+        with self._lock:
+            return self._spread.fetch_all().clone()
+
+    def allocate(self, length: int) -> torch.Tensor:
+        """Return memory for a worker's change, whose range may belong to an earlier layout."""
+        with self._lock:
+            if length > self._spread.size:
+                raise ValueError(f"state: got {length} numbers, expected at most {self._spread.size}")
+            return torch.empty(length, dtype=self._spread.own_range().dtype)
+
+    def own_range(self) -> tuple[dict[str, Any], torch.Tensor]:
+        """Return the layout, and the server's own range as it is now."""
+        with self._lock:
+            return self._spread.layout(), self._spread.own_range().clone()
+
+    # --- processes that hold the state ----------------------------------------------------------------------------
+
+    def add_holder(self, holder: Holder) -> None:
+        """Add a process that holds a range of the state."""
+        self._change_layout(lambda: self._spread.join(holder), f"{holder.name} holds a shard of the state")
+
+    def remove_holder(self, name: str) -> None:
+        """Take the range back from a process."""
+        self._change_layout(lambda: self._spread.leave(name), f"{name} has returned its shard of the state")
+
+    def check_holders(self) -> None:
+        """Check all holders after a worker could not reach one of them."""
+        self._change_layout(lambda: self._spread.has_state and self._spread.fetch_all(), "")
+
+    def collect_state(self) -> None:
+        """Fetch the whole state after the end and release all holders."""
+        self._change_layout(self._spread.end, "")
+
+    def _change_layout(self, change: Callable[[], object], event: str) -> None:
+        began_s = time.monotonic()
+        with self._lock:
+            try:
+                change()
+            except DisconnectedError as error:
+                self.state_loss = f"a shard of the state is lost: {error}"
+                return
+            took_s, processes = time.monotonic() - began_s, self._spread.processes
+        if event:
+            log(f"{event}, which {processes} processes share now ({1000 * took_s:.0f} ms)")
+
+    def progress_of(self, worker: str) -> dict[str, int]:
+        """Return a worker's batches done, its forecast total, and the number of epochs."""
+        with self._lock:
+            return self._progress_of(worker)
+
+    def _progress_of(self, worker: str) -> dict[str, int]:
+        assert self._shards is not None
+        shards = self._shards
+        return {"done": shards.done[worker], "total": shards.forecast_batches(worker), "epochs": shards.epochs}
+
+    def progress(self, event: str) -> Progress:
+        """Return the progress, in samples of all epochs, with the workers' reports."""
+        with self._lock:
+            shards = self._shards or Shards(self._shares, 1)
+            values: dict[str, float] = {**self._reported, "workers": len(shards.present)}
+            values["failures"] = sum(shards.failures.values())
+            if self._spread.processes > 1:
+                values["servers"] = self._spread.processes
+            done, total = shards.samples_done, max(shards.samples, 1)
+            return Progress(
+                done=done,
+                total=total,
+                epoch=min(done * shards.epochs // total, shards.epochs - 1),
+                epochs=shards.epochs,
+                event=event,
+                loss=values.pop("loss", None),
+                metrics=values,
+                threads=torch.get_num_threads(),
+                monotonic_s=time.monotonic(),
+                wall_s=time.time(),
+            )
+
+    def content(self) -> dict[str, Any] | None:
+        """Return the content of a checkpoint; ``None`` if there is no complete state."""
+        with self._lock:
+            if self._shards is None or not self._spread.has_state or self.state_loss:
+                return None
+            try:
+                state = self._spread.fetch_all().clone()
+            except DisconnectedError as error:
+                self.state_loss = f"a shard of the state is lost: {error}"
+                return None
+            monitor = self._monitor
+            monitored = {"until": monitor.until.to_dict(), "curve": monitor.points} if monitor is not None else None
+            return {
+                "state": state,
+                "shards": json.dumps(self._shards.state()),
+                "epochs": self._max_epochs,
+                "monitor": json.dumps(monitored),
+                "unaware": sorted(self._uninformed),
+            }
+
+    def restore(self, content: dict[str, Any]) -> None:
+        """Resume from a checkpoint's ``content``."""
+        self._max_epochs = content["epochs"]
+        self._shards = Shards(self._shares, self._max_epochs, fixed=self._fixed)
+        self._shards.load_state(json.loads(content["shards"]))
+        self._uninformed = set(content.get("unaware", ()))
+        monitored = json.loads(content.get("monitor", "null"))
+        if monitored is not None:
+            self._monitor = Monitor(Converged(**monitored["until"]), self._max_epochs)
+            self._monitor.restore(monitored["curve"])
+            self._shards.set_epochs(self._monitor.epochs)
+        self._spread.set_initial_state(content["state"])

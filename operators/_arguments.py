@@ -12,7 +12,7 @@ from paceline.errors import InvalidInputError
 from paceline.run.feasibility import ON_INFEASIBLE
 from paceline.run.settings import Settings
 
-from ._values import is_template, number, one_of, optional_number, optional_path_or_url
+from .values import is_template, number, one_of, optional_number, optional_path_or_url
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -20,7 +20,7 @@ from paceline.runtime import JobSpec, Runtime
 
 from ._engine import connect
 from ._identity import job_labels, task_labels, unique_name
-from ._values import (
+from .values import (
     NOTHING,
     Reader,
     command_words,

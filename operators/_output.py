@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._values import is_local, storage_path
+from .values import is_local, storage_path
 
 if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath

@@ -9,7 +9,7 @@ from paceline.fleet.rendezvous import Rendezvous
 from paceline.train.asynchronous.plan import read_plan
 
 from ._identity import unique_name
-from ._values import is_template
+from .values import is_template
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

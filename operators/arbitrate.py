@@ -18,7 +18,7 @@ from paceline.contract import CEILING, Ceiling
 from paceline.control import CPU_QUANTUM
 from paceline.errors import InvalidInputError
 
-from ._values import Reader, is_template, number, one_of, read_fields, text
+from .values import Reader, is_template, number, one_of, read_fields, text
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

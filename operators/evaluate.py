@@ -17,8 +17,8 @@ from paceline.run.outcome import describe_failure
 from paceline.run.reading import ProgressReader
 
 from ._job import JobOperator
-from ._links import ModelLink
-from ._values import Reader, mapping, number, path_or_url, read_fields, storage_path
+from .links import ModelLink
+from .values import Reader, mapping, number, path_or_url, read_fields, storage_path
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -21,7 +21,7 @@ from ._engine import engine_client
 from ._identity import job_labels
 from ._job import JobOperator
 from ._team import check_distinguishable, check_reachable, container_arguments, only_docker
-from ._values import Reader, local_copies, path_or_url, positive_integer, read_fields, storage_path
+from .values import Reader, local_copies, path_or_url, positive_integer, read_fields, storage_path
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,8 +13,8 @@ from paceline.errors import InvalidInputError
 from paceline.registry import ChampionChangedError, Registry
 from paceline.registry.manifest import check_name
 
-from ._links import ModelLink
-from ._values import Reader, number, path_or_url, read_fields, storage_path
+from .links import ModelLink
+from .values import Reader, number, path_or_url, read_fields, storage_path
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -14,7 +14,7 @@ from paceline.fleet import Fleet, Machine
 
 from ._engine import engine_client
 from ._team import check_distinguishable, check_reachable
-from ._values import Reader, number, one_of, optional_text, path_or_url, positive_integer, read_fields, storage_path
+from .values import Reader, number, one_of, optional_text, path_or_url, positive_integer, read_fields, storage_path
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paceline.train.asynchronous.plan import PLAN, SERVER_COMMAND
 
 from ._team import container_arguments, only_docker, placement_arguments, rendezvous, sample_shares, valid_plan
-from ._values import Reader
 from .train import DeadlineTrainingOperator
+from .values import Reader
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -16,8 +16,8 @@ from paceline.run import Training
 from . import _arguments
 from ._host import TaskHost
 from ._job import JobOperator
-from ._links import ContainerLogsLink
 from ._reporting import Callback
+from .links import ContainerLogsLink
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -14,8 +14,8 @@ from paceline.errors import InvalidInputError, RuntimeUnavailableError, TaskStop
 from paceline.train.job import EXIT_EXCLUDED, EXIT_NO_SERVER, EXIT_REJECTED
 
 from ._team import container_arguments, only_docker, placement_arguments, rendezvous, sample_shares, valid_plan
-from ._values import Reader
 from .train import DeadlineTrainingOperator
+from .values import Reader
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -215,7 +215,7 @@ class DriftSensor(BaseSensorOperator):
     def _read_fields(self, *, rendered: bool) -> None:
         # Import it here, because the import is slow and most DAGs have values that need no validation.
         # mypy does not find the operators' folder by this name.
-        from paceline.operators import _values as values  # type: ignore[import-not-found]
+        from paceline.operators import values  # type: ignore[import-not-found]
 
         def read_source(field: str, value: object) -> Any:
             return values.path_or_url(field, value, "a SQL query, or the path of a Parquet or CSV file")

@@ -17,7 +17,7 @@ from tests.recorded import RecordedRun
 from paceline.airflow.demo.airflow_process import AirflowProcess
 from paceline.drift import compare
 from paceline.operators import EvaluateOperator, PromoteOperator
-from paceline.operators._links import ModelLink
+from paceline.operators.links import ModelLink
 from paceline.registry import Registry
 
 if TYPE_CHECKING:

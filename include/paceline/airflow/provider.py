@@ -40,8 +40,8 @@ def get_provider_info() -> dict[str, Any]:
         "operators": [{"integration-name": _INTEGRATION, "python-modules": ["paceline.operators"]}],
         "sensors": [{"integration-name": _INTEGRATION, "python-modules": ["paceline.sensors"]}],
         "extra-links": [
-            "paceline.operators._links.ContainerLogsLink",
-            "paceline.operators._links.ModelLink",
+            "paceline.operators.links.ContainerLogsLink",
+            "paceline.operators.links.ModelLink",
             "paceline.sensors.reports.DriftReportLink",
         ],
         "notifications": ["paceline.operators.LogNotifier"],

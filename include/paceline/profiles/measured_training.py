@@ -16,7 +16,7 @@ from typing import Any
 from paceline.errors import TrainingFailedError
 from paceline.fleet import Machine
 from paceline.fleet.rendezvous import Rendezvous
-from paceline.profiles.worker_job import WorkerJob
+from paceline.profiles._worker_job import WorkerJob
 from paceline.runtime import DockerRuntime, JobSpec
 from paceline.runtime.docker_job import DockerJob
 from paceline.train.asynchronous.plan import PLAN, SERVER_COMMAND

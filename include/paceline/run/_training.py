@@ -332,9 +332,7 @@ class Training:
         """Carry out a requested stop, once per job; return the error that describes its outcome."""
         with self._stopping:
             job = self._handle.job
-            if (
-                self._stopped is None or self._stopped[0] is not job
-            ):  # a new job has started since the last request
+            if self._stopped is None or self._stopped[0] is not job:  # a new job has started since the last request
                 self._stopped = (job, self._stop_for_task_status())
         return self._stopped[1]
 

@@ -20,7 +20,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from paceline.runtime import cgroups, guardian
+from paceline.runtime import _guardian as guardian
+from paceline.runtime import cgroups
 from paceline.runtime._enforcers import CgroupEnforcer, Enforcer, ProcessTree, SignalEnforcer
 from paceline.runtime.processes import descendants, identify, proportional_bytes, send
 from paceline.runtime.scratch import USAGE_BYTES, Scratch, read_json, write_json

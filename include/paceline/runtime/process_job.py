@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 from paceline.errors import JobLostError, PacelineError
-from paceline.runtime import guardian
+from paceline.runtime import _guardian as guardian
 from paceline.runtime._lines import LineAssembler
 from paceline.runtime._local_output import collect_folder
 from paceline.runtime._output import collect_output

@@ -9,7 +9,7 @@ import pytest
 
 from paceline.airflow.provider import get_provider_info
 from paceline.operators import DeadlineTrainingOperator, EvaluateOperator, PromoteOperator
-from paceline.operators._links import ContainerLogsLink, ModelLink
+from paceline.operators.links import ContainerLogsLink, ModelLink
 
 KEY: Any = SimpleNamespace()
 

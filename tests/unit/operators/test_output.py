@@ -12,7 +12,7 @@ from airflow.sdk.io import attach
 from fsspec.implementations.memory import MemoryFileSystem
 
 from paceline.operators._output import collect_output
-from paceline.operators._values import storage_path
+from paceline.operators.values import storage_path
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -27,7 +27,7 @@ from paceline.operators import (
     WorkerTrainingOperator,
     _arguments,
 )
-from paceline.operators._values import is_template
+from paceline.operators.values import is_template
 
 GATE = Machine(name="gate", kind="nano", cores=1, memory_gib=1, cgroup_parent="/gate")
 FLEET = Fleet(machines=(GATE,), parameter_server=GATE)

@@ -19,8 +19,8 @@ from paceline.train._values import log
 from paceline.train.job import ENV_SERVER_KEY
 
 from ._handshake import end_process
+from ._server import Server
 from .plan import PORT, read_plan
-from .server import Server
 
 _STUCK_S, _PATIENCE_S = 60.0, 600.0
 

@@ -1,4 +1,4 @@
-"""Accepts connections and admits peers that prove that they have the key. Used by ``server`` and ``state_shard``."""
+"""Accepts connections and admits peers that prove that they have the key. Used by ``_server`` and ``state_shard``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The parameter server's view of a training job: its state, its workers, and the batches in flight.
 
-Used by one thread per worker and by the main thread of ``server``. No I/O except in logging and ``_spread``.
+Used by one thread per worker and by the main thread of ``_server``. No I/O except in logging and ``_spread``.
 """
 
 from __future__ import annotations
